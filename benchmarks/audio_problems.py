@@ -1,10 +1,10 @@
-"""Add audio problems of five strengths to clean clips, and count how often each problem is
-detected.
+"""Add each audio problem to clean clips in five strengths, and count how often it is detected.
 
     python -m benchmarks.audio_problems data/LJSpeech-1.1/wavs --clips 385 --csv problems.csv
 
-The folder must contain clean recordings (WAV or FLAC). For each problem, the program prints the
-percentage of clips detected at each strength, and the percentage of clean clips with a false alarm.
+The folder must contain clean recordings. For each problem, the program prints in what percentage of
+the changed clips the problem is detected, at each strength. It also prints in what percentage of
+the unchanged clips the problem is detected (false alarms).
 """
 
 import argparse
@@ -24,7 +24,7 @@ from tacotron2_voice.utils.console import markdown_table, progress_bar
 from tacotron2_voice.utils.files import map_in_threads
 from tacotron2_voice.utils.program import run_program
 
-# Strengths of each problem, weakest first. UNITS lists the units.
+# Strengths of each problem, weakest first, in the unit that UNITS contains.
 STRENGTHS: dict[str, tuple[float, ...]] = {
     "noise": (25, 20, 15, 10, 5),
     "hum": (-30, -25, -20, -15, -10),
@@ -35,13 +35,13 @@ STRENGTHS: dict[str, tuple[float, ...]] = {
 }
 UNITS = {
     "noise": "dB below speech",
-    "hum": "dB of speech",
+    "hum": "dB relative to speech",
     "offset": "of full scale",
     "narrow band": "Hz sampling rate",
-    "cut": "s of speech",
+    "cut": "s of speech at each end",
     "pause": "s",
 }
-MIN_SECONDS = 1.5  # in shorter clips, no audio would remain after a cut
+MIN_SECONDS = 1.5  # shorter clips are not changed, because the longest cut may leave no audio
 
 
 def add_noise(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
@@ -50,7 +50,8 @@ def add_noise(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
 
 
 def add_hum(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
-    """Add a hum of 50 Hz (60 Hz for clips with an odd number of samples) and two harmonics."""
+    """Add a hum with its first three harmonics. The fundamental frequency is 50 Hz, or 60 Hz if the
+    number of samples is odd."""
     base = 60 if len(clip) % 2 else 50
     times = np.arange(len(clip)) / rate
     hum = sum(np.sin(2 * np.pi * base * k * times + k) / k for k in (1, 2, 3))
@@ -74,7 +75,8 @@ def cut(clip: np.ndarray, rate: int, seconds: float) -> np.ndarray:
 
 
 def add_pause(clip: np.ndarray, rate: int, seconds: float) -> np.ndarray:
-    """Insert a pause, made of the clip's own noise, at the quietest 20 ms in the middle half."""
+    """Insert a pause before the quietest 20 ms in the middle half of the clip. The pause repeats
+    the noise of these 20 ms."""
     length = round(0.02 * rate)
     count = len(clip) // length
     windows = clip[: count * length].reshape(count, length)
@@ -100,8 +102,8 @@ def _speech_level(clip: np.ndarray, rate: int) -> float:
 
 
 def found_in(path: Path) -> dict[tuple[str, float], set[str]]:
-    """Return the problems found in the unchanged clip, under the key ("clean", 0), and in each
-    changed clip."""
+    """Return the problems found in each version of the clip, keyed by (problem, strength). The key
+    of the unchanged clip is ("clean", 0)."""
     channels, rate = soundfile.read(path, dtype="float32", always_2d=True)
     clip = channels.mean(axis=1)
     found = {("clean", 0.0): {*problems_of(measure_quality(clip, rate))}}
@@ -142,12 +144,12 @@ def main(arguments: list[str] | None = None) -> None:
     titles = [
         "problem",
         "strengths",
-        *(f"detected {i} (%)" for i in range(1, 6)),
+        *(f"detected at strength {i} (%)" for i in range(1, 6)),
         "false alarms (%)",
     ]
     print(f"{len(files):,} clips of {args.folder}")
     print(markdown_table(titles, rows))
-    print(f"clean clips with any false alarm: {any_alarm:.1f} %")
+    print(f"clean clips with any false alarm: {any_alarm:.1f}%")
     if args.csv:
         with args.csv.open("w", newline="") as file:
             csv.writer(file).writerows([titles, *rows])

@@ -4,14 +4,14 @@
     python -m benchmarks.decoder --frames 774 --symbols 120 --precision bf16 --json decoder.json
     python -m benchmarks.decoder --only memory
 
-The model is the full-size model. All clips have the same length, with random texts and mels. An
-optimizer step consists of forward pass, loss, backward pass, gradient clipping and fused Adam. Both
-decoders run interleaved in one process. Ratios are ratios of medians.
+The benchmark trains the full-size model on clips of equal length, with random texts and mels. An
+optimizer step consists of forward pass, loss, backward pass, gradient clipping and fused Adam. The
+decoders take turns in the same process. Ratios are ratios of medians.
 
-In each repeat, the reference decoder makes one optimizer step and the fast decoder makes --steps
-optimizer steps in a row. As in training, the host can then prepare a step while the GPU still runs
-the previous step. Peak memory is measured in a separate process for each decoder. On a CPU it is
-the memory of the whole process, on a GPU it is the memory that PyTorch has allocated.
+In each repeat, the reference decoder makes one optimizer step, and the fast decoder makes --steps
+optimizer steps in a row. In a row of steps, as in training, the host can prepare a step while the
+GPU still runs the previous step. Peak memory is measured in a separate process for each decoder. On
+a CPU, it is the memory of the whole process. On a GPU, it is the memory that PyTorch has allocated.
 """
 
 import argparse
@@ -41,8 +41,7 @@ SIZES = ("batch_size", "frames", "symbols", "precision", "repeats", "steps")
 
 
 def make_steps(args: argparse.Namespace) -> Callable[..., None]:
-    """Return a function of (name of the decoder, number of optimizer steps) that runs these
-    steps."""
+    """Return a function `run(decoder, steps)` that makes optimizer steps with the named decoder."""
     clips = args.batch_size
     trainer = Trainer(args.hparams, args.device)
     batch = synthetic_batch([args.frames] * clips, [args.symbols] * clips, args.hparams)
@@ -57,10 +56,11 @@ def make_steps(args: argparse.Namespace) -> Callable[..., None]:
 
 
 def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
-    """Return the peak memory of an optimizer step in bytes, including the optimizer state."""
+    """Return the peak memory of an optimizer step with the decoder `name`, in bytes. It includes
+    the state of the optimizer."""
     run = make_steps(args)
     run(name, 2)
-    # Do not measure the first step, because compiling and capturing need extra memory.
+    # On a GPU, exclude the first steps, because compiling and capturing need extra memory.
     if args.device.type == "cuda":
         reset_peak_memory(args.device)
         run(name)
@@ -79,15 +79,16 @@ def in_a_process(measure: Callable, *arguments: Any) -> Any:
 
 
 def measure_memory(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the memory results for the JSON file. Results that were not measured are None."""
+    """Return the peak memory of each decoder and the ratio, for the JSON file. A value is None if
+    measuring failed."""
     memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
     ratio = memory["fast"] / memory["reference"] if all(memory.values()) else None
     return {"peak_memory_bytes": memory, "peak_memory_ratio": ratio}
 
 
 def measure_speed(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the speed results for the JSON file. `all_seconds` contains the seconds of every
-    repeat."""
+    """Return the speeds of both decoders, for the JSON file. `all_seconds` contains the seconds per
+    optimizer step in every repeat."""
     run = make_steps(args)
     steps = {"fast": args.steps, "reference": 1}
     tasks = {name: partial(run, name, steps[name]) for name in DECODERS}
@@ -111,7 +112,7 @@ def report(result: dict[str, Any]) -> str:
         speeds = (f"{result[f'{name}_frames_per_second']:,.0f}" for name in DECODERS)
         rows = [
             [
-                "seconds per optimizer step, medians and ranges of {repeats}".format(**result),
+                "seconds per optimizer step, median (range) of {repeats} repeats".format(**result),
                 *seconds,
                 f"{result['speedup']:.2f} times as fast",
             ],
@@ -136,9 +137,10 @@ def main(arguments: list[str] | None = None) -> None:
     add("--precision", type=options.precision, default="fp32")
     steps_help = "number of optimizer steps of the fast decoder per repeat (default: %(default)s)"
     add("--steps", type=whole_number(1), default=1, help=steps_help)
-    warm_ups_help = "number of untimed repeats at the beginning (default: %(default)s)"
+    warm_ups_help = "number of untimed repeats before the timed repeats (default: %(default)s)"
     add("--warm-ups", type=whole_number(0), default=1, help=warm_ups_help)
-    add("--only", choices=("speed", "memory"), help="measure only this (default: both)")
+    only_help = "measure only the speed or only the memory (default: both)"
+    add("--only", choices=("speed", "memory"), help=only_help)
     args = parser.parse_args(arguments)
     options.check_fast_decoder()
     hparams = create_hparams(args.hparams, HParams(precision=args.precision))

@@ -5,9 +5,10 @@
     python -m benchmarks.gpu_report out --cpu-dry-run                # rehearse without a GPU
 
 The report answers four questions. Are the kernels exact? How long does an optimizer step take? How
-much memory does it need? Does a killed run resume to the same weights? Each part runs in its own
-process with a time limit, and takes one to four minutes. report.md is updated after each part. It
-also contains the parts from earlier calls with the same folder.
+much memory does it need? Does a run that was killed and resumed end with the same weights? Each
+part of the report runs in its own process with a time limit, and takes one to four minutes. The
+program updates report.md after each part. The parts from earlier calls with the same folder stay in
+it.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from tacotron2_voice.utils.files import read_bytes, read_json, write_bytes, writ
 from tacotron2_voice.utils.program import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
-MAX_LINES = 20  # maximum number of output lines of a failed part in the report
+MAX_LINES = 20  # maximum number of output lines that the report contains for a failed part
 STATUS_FILE = "parts.json"  # file with the status and the seconds of every part
 KERNEL_TESTS = (
     "tests/test_decoder_kernels.py",
@@ -48,9 +49,9 @@ LONG = ("--batch-size", "16", "--frames", "774", "--symbols", "120")
 SHORT = ("--batch-size", "64", "--frames", "203", "--symbols", "32")
 STEPS = ("--only", "speed", "--repeats", "3", "--steps", "5")
 MEMORY = ("--only", "memory")
-# Batch for --cpu-dry-run, which a CPU trains in less than a second.
+# Sizes for --cpu-dry-run. An optimizer step takes a CPU less than a second.
 TINY = ("--batch-size", "2", "--frames", "8", "--symbols", "6", "--repeats", "1", "--steps", "1")
-# Settings for the run that is killed: a small model, but large enough for the kernels.
+# Settings for the run that is killed: a model that is small, but large enough for the kernels.
 SMALL_MODEL = (
     "symbols_embedding_dim=64,encoder_embedding_dim=64,attention_rnn_dim=128,decoder_rnn_dim=128,"
     "prenet_dim=32,attention_dim=32,postnet_embedding_dim=64"
@@ -66,7 +67,7 @@ class Part(NamedTuple):
 
 
 def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
-    """Return all parts, keyed by name and sorted by importance. A dry run uses tiny batches."""
+    """Return all parts by name, most important first. With `dry_run`, the batches are tiny."""
 
     def tests(seconds: int, *options: str, **environment: str) -> Part:
         command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
@@ -74,12 +75,13 @@ def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
 
     def decoder(name: str, precision: str, *options: str) -> Part:
         json_file = str(folder / f"{name}.json")
-        # `options` come last, because the last value of an option counts.
+        # argparse uses the last value of a repeated option, so the sizes of a dry run must follow
+        # `options`.
         size = TINY if dry_run else ()
         options = ("--precision", precision, *options, *size, "--json", json_file)
         return Part(90, ["-m", "benchmarks.decoder", *options], {})
 
-    # Use several processes, because most of the time is spent compiling.
+    # Run the tests in several processes, because most of their time is spent compiling kernels.
     processes = ("--numprocesses", "auto") if importlib.util.find_spec("xdist") else ()
     return {
         "exactness": tests(
@@ -89,7 +91,7 @@ def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
         "steps_bf16_short": decoder("steps_bf16_short", "bf16", *SHORT, *STEPS),
         "steps_tf32": decoder("steps_tf32", "tf32", *LONG, *STEPS),
         "steps_fp32": decoder("steps_fp32", "fp32", *LONG, *STEPS),
-        # Measure memory only for fp32, because TF32 needs the same amount.
+        # The memory for TF32 is not measured, because it is the same as for fp32.
         "memory_bf16": decoder("memory_bf16", "bf16", *LONG, *MEMORY),
         "memory_fp32": decoder("memory_fp32", "fp32", *LONG, *MEMORY),
         "kill_and_resume": tests(
@@ -104,7 +106,7 @@ def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
 
 
 def run_part(name: str, part: Part, folder: Path) -> str:
-    """Run a part, write its output to a text file, and return the status of the part."""
+    """Run a part, and write its output to NAME.txt in the folder. Return the status of the part."""
     (folder / f"{name}.json").unlink(missing_ok=True)
     with (folder / f"{name}.txt").open("wb") as output:
         process = subprocess.Popen(
@@ -121,7 +123,7 @@ def run_part(name: str, part: Part, folder: Path) -> str:
         except subprocess.TimeoutExpired:
             return f"stopped after {part.seconds} s"
         finally:
-            # Kill child processes that may still run, such as pytest-xdist workers.
+            # Also kill child processes that may still be running, such as pytest-xdist workers.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -129,7 +131,7 @@ def run_part(name: str, part: Part, folder: Path) -> str:
 
 
 def run_parts(parts: Mapping[str, Part], folder: Path) -> bool:
-    """Run the parts, and update the report after each part. Return whether all parts succeeded."""
+    """Run the parts, and update the report after each of them. Return whether all succeeded."""
     file = folder / STATUS_FILE
     done = read_json(file) if file.exists() else {}
     for name, part in parts.items():
@@ -144,7 +146,7 @@ def run_parts(parts: Mapping[str, Part], folder: Path) -> bool:
 
 
 def report(folder: Path, done: Mapping[str, dict[str, Any]]) -> str:
-    """Return the report on all parts so far as Markdown."""
+    """Return a Markdown report on all parts in `done`."""
     commit = describe_environment(torch.device("cpu"))["commit"] or os.environ.get("COMMIT")
     machine = measured_on(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     versions = machine["versions"]
@@ -166,7 +168,7 @@ def report(folder: Path, done: Mapping[str, dict[str, Any]]) -> str:
 
 
 def describe(result: dict[str, Any]) -> str:
-    """Return a phrase that describes the results of benchmarks/decoder.py."""
+    """Describe the results of benchmarks/decoder.py in one line."""
     batch = "{batch_size} clips of {frames} frames: ".format(**result)
     if "speedup" in result:
         speed = "{fast_frames_per_second:,.0f} padded frames/s, {speedup:.2f} times as fast"
@@ -179,9 +181,10 @@ def describe(result: dict[str, Any]) -> str:
 
 
 def last_lines(path: Path) -> list[str]:
-    """Return the last lines of a part's output, with private folder names removed."""
+    """Return the last lines of a part's output, without private folder names."""
     text = read_bytes(path).decode(errors="replace") if path.exists() else ""
-    for private, name in ((ROOT, "."), (Path.home(), "~")):  # because reports are published
+    # Reports are published, so remove private folder names.
+    for private, name in ((ROOT, "."), (Path.home(), "~")):
         text = text.replace(str(private), name)
     return text.strip().splitlines()[-MAX_LINES:]
 
@@ -215,17 +218,14 @@ def main(arguments: list[str] | None = None) -> None:
     unknown = sorted(set(names) - set(parts))
     if unknown:
         raise UserError(
-            f"--only {','.join(unknown)}: unknown parts (expected names from {', '.join(parts)})"
+            f"--only {','.join(unknown)}: no such part (expected one of {', '.join(parts)})"
         )
     if not (args.cpu_dry_run or torch.cuda.is_available()):
-        raise UserError(
-            "no GPU found, but this program needs a GPU. To rehearse without a GPU, add "
-            "--cpu-dry-run"
-        )
+        raise UserError("no GPU found. To test this program without a GPU, add --cpu-dry-run")
     check_fast_decoder()
     args.folder.mkdir(parents=True, exist_ok=True)
     succeeded = run_parts({name: parts[name] for name in names}, args.folder)
-    print(f"report: {args.folder / 'report.md'}")
+    print(f"Wrote {args.folder / 'report.md'}")
     if not succeeded:
         sys.exit(1)
 

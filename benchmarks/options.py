@@ -1,4 +1,5 @@
-"""Define options that several benchmarks share: device, precision, settings and counts."""
+"""Define the options that several benchmarks have in common: device, precision, settings,
+counts."""
 
 import argparse
 import importlib.util
@@ -16,7 +17,7 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
         parser = measuring_parser(__doc__, warm_ups=3)  # adds --warm-ups with the default 3
 
     Args:
-        counts: default value of each count. Counts accept whole numbers of at least 1.
+        counts: the default value of each count. The options accept whole numbers of at least 1.
     """
     parser = make_parser(description)
     default = "cuda" if torch.cuda.is_available() else "cpu"
@@ -46,23 +47,23 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
 
 
 def check_fast_decoder() -> None:
-    """Check that the folder fast_decoder/ exists, because training also works without it.
+    """Check that the folder fast_decoder/ exists. Training works without it; the benchmarks do not.
 
     Raises:
         UserError: if the folder is missing.
     """
     spec = importlib.util.find_spec("fast_decoder")
-    # A folder that contains only compiled files is an empty package without an origin.
+    # If the folder only contains leftovers such as __pycache__, it is a package without an origin.
     if spec is None or spec.origin is None:
-        raise UserError("fast_decoder/: no such folder. This benchmark needs the fast decoder")
+        raise UserError("fast_decoder/: no such folder, but this benchmark needs the fast decoder")
 
 
 def available_device(text: str) -> torch.device:
-    """Convert a device name to a device. Reject devices that this machine does not have."""
+    """Convert a device name to a device. Reject the name if this machine has no such device."""
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     devices = ["cpu", "cuda", *gpus] if gpus else ["cpu"]
     return torch.device(checked(str, f"one of {', '.join(devices)}", devices.__contains__)(text))
 
 
-# Converts an option's value, which must be the name of a precision such as bf16.
+# Argument type for the name of a precision, such as bf16.
 precision = checked(str, f"one of {', '.join(PRECISIONS)}", PRECISIONS.__contains__)

@@ -1,4 +1,4 @@
-"""Measure how reliably a model says a whole text once and then stops.
+"""Measure how often a model speaks a text completely, without repeats, and stops at its end.
 
     python -m benchmarks.reliability demo/voice texts.txt
     python -m benchmarks.reliability demo/voice --numbers 1-10000 --json reliability.json
@@ -6,12 +6,14 @@
     python -m benchmarks.reliability best.pt texts.txt --transcribe --recognizer whisper --quality
     python -m benchmarks.reliability best.pt texts.txt --speaker anna
 
-Each text is synthesized in three interleaved ways with the same seed. In the first way, only the
-stop-token predictor ends speech, and no full stop is added to the text (the behavior before version
-0.4.0). In the second way, speech also ends when attention rests at the end of the text. The third
-way adds retries. The table counts texts by failure. For the number of randomly chosen texts in
---audio, the benchmark also computes audio and compares the times. --transcribe adds the word error
-rate, and --quality adds the mean DistillMOS score.
+The benchmark synthesizes each text in three ways, with the same seed. In the first way, only the
+stop-token predictor ends speech, and no end punctuation is added to the text (the behavior before
+version 0.4.0). In the second way, speech also ends if attention rests at the end of the text. The
+third way adds retries to the second way. The table contains the number of texts with each failure.
+
+--audio sets how many randomly chosen texts are also converted to audio. The benchmark compares the
+computing times for these texts. --transcribe adds their word error rate, and --quality adds their
+mean DistillMOS score.
 """
 
 import argparse
@@ -45,35 +47,36 @@ WAYS = {  # way of synthesis -> (settings, number of retries)
     "end found": ("", 0),
     "with retries": ("", RETRIES),
 }
+TITLES = ("only the stop token", "with end detection", "with retries")  # column titles of WAYS
 LABELS = {
     "no stop": "reached the limit of decoder steps",
     "stuck": "attention stopped inside the text",
     "missing": "words missing at the end",
     "skipped": "words skipped",
     "repeated": "words repeated",
-    "fast": "faster than the corpus",
-    "slow": "slower than the corpus",
+    "fast": "speech faster than in the corpus",
+    "slow": "speech slower than in the corpus",
     "blurred": "alignment blurred",
 }
-HALF = 0.5  # a text counts as wrong if more than this fraction of its words is wrong
+HALF = 0.5  # fraction of wrong words above which `half_wrong` counts a text
 
 
 @dataclass
 class Counts:
-    """Counts over all texts that were synthesized in the same way."""
+    """The results for one way of synthesis, counted over all texts."""
 
-    # Number of texts per kind of failure.
+    # Number of texts with each kind of failure.
     failures: Counter[str] = field(default_factory=Counter)
     failed: int = 0  # number of texts with any failure
     stop_reasons: Counter[str] = field(default_factory=Counter)  # number of chunks per stop reason
-    faded_out: int = 0  # number of chunks whose audio was still loud at the end
+    faded_out: int = 0  # number of chunks that were still loud at the end and had to be faded out
     chunks: int = 0
     retried: int = 0  # number of chunks with retries
     attempts: int = 0
-    computing: float = 0.0  # computing time for the texts with audio, in seconds
-    audio: float = 0.0  # duration of the audio, in seconds
-    longest: float = 0.0  # duration of the longest text, in seconds
-    half_wrong: int = 0  # number of transcribed texts with more than half of the words wrong
+    computing: float = 0.0  # computing time in seconds for the texts that --audio selects
+    audio: float = 0.0  # duration of the speech for all texts, in seconds
+    longest: float = 0.0  # duration of the longest speech for a text, in seconds
+    half_wrong: int = 0  # number of texts with more than half of the words transcribed wrongly
     word_error_rate: float | None = None
     quality: float | None = None  # mean DistillMOS score from 1 to 5
 
@@ -105,11 +108,11 @@ def speak(
     *,
     with_audio: bool,
 ) -> np.ndarray:
-    """Synthesize a text, and add its failures to `counts`. Return the audio [N], or [0] if none is
-    computed.
+    """Synthesize a text, and add the results to `counts`. Return the audio [N], which is empty
+    without `with_audio`.
 
     Args:
-        options: options for `Synthesizer.stream_mels`.
+        options: keyword arguments for `Synthesizer.stream_mels`.
     """
     settings = synthesizer.settings
     began = time.perf_counter()
@@ -144,21 +147,21 @@ def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
         ways[name] = (synthesizer, retries)
     gate_alone = ways["gate alone"][0]
     statistics = gate_alone.training.statistics
-    if statistics is not None:  # no end punctuation, as before version 0.4.0
+    if statistics is not None:  # add no end punctuation, as before version 0.4.0
         without_mark = replace(statistics, final_mark="")
         gate_alone.training = replace(gate_alone.training, statistics=without_mark)
     return ways
 
 
 def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
-    """Synthesize all texts in all WAYS, and return the counts for each way."""
+    """Synthesize all texts in every way, and return the counts for each way."""
     ways = load_ways(args)
     counts_of = {name: Counts() for name in ways}
     recognizer = None
     if args.transcribe:
         recognizer = make_recognizer(args.recognizer, args.whisper_model, args.language, texts)
         if recognizer is None:
-            expected = f"{args.recognizer} supports only English. Use --recognizer whisper"
+            expected = f"{args.recognizer} only supports English. Use --recognizer whisper"
             raise UserError(f"--language {args.language}: {expected}")
     quality = DistillMos() if args.quality else None
     evaluators = {name: Evaluators(recognizer, quality, args.language) for name in ways}
@@ -192,24 +195,24 @@ def table(counts_of: dict[str, Counts], num_texts: int, num_audio: int) -> str:
         add(label, (f"{counts.failures[kind]:,}" for counts in all_counts))
     add("**any of these**", (f"{counts.failed:,}" for counts in all_counts))
     add("chunks ended by the stop token", (f"{c.stop_reasons['GATE']:,}" for c in all_counts))
-    add("chunks ended by attention", (f"{c.stop_reasons['REST']:,}" for c in all_counts))
+    add("chunks ended by end detection", (f"{c.stop_reasons['REST']:,}" for c in all_counts))
     add("chunks faded out", (f"{counts.faded_out:,}" for counts in all_counts))
     add("chunks with retries", (f"{counts.retried:,}" for counts in all_counts))
-    add("longest text in seconds", (f"{counts.longest:.2f}" for counts in all_counts))
-    add("audio in minutes", (f"{counts.audio / 60:.1f}" for counts in all_counts))
+    add("longest speech for a text (s)", (f"{counts.longest:.2f}" for counts in all_counts))
+    add("speech for all texts (minutes)", (f"{counts.audio / 60:.1f}" for counts in all_counts))
     add(
-        f"computing time in seconds, {num_audio:,} texts",
+        f"computing time for {num_audio:,} texts (s)",
         (f"{c.computing:.1f}" for c in all_counts),
     )
     rates = [counts.word_error_rate for counts in all_counts]
     if None not in rates:
-        title = f"texts with more than half of the words wrong, of {num_audio:,} texts"
+        title = f"texts with more than half of the words wrong ({num_audio:,} transcribed)"
         add(title, (f"{counts.half_wrong:,}" for counts in all_counts))
         add(f"word error rate, {num_audio:,} texts", (f"{rate:.3f}" for rate in rates))
     scores = [counts.quality for counts in all_counts]
     if None not in scores:
         add(f"DistillMOS, {num_audio:,} texts", (f"{score:.2f}" for score in scores))
-    return markdown_table([f"of {num_texts:,} texts", *counts_of], rows)
+    return markdown_table([f"measurement ({num_texts:,} texts)", *TITLES], rows)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -222,7 +225,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--numbers",
         type=number_range,
         metavar="FIRST-LAST",
-        help="synthesize these numbers, for the demo voice",
+        help="synthesize these numbers instead of a file, for a voice from scripts/demo.py",
     )
     add("--language", default=ENGLISH, help="language of the texts (default: %(default)s)")
     add("--speaker", metavar="NAME", help="name of the speaker, if the model has several speakers")
@@ -232,29 +235,33 @@ def main(arguments: list[str] | None = None) -> None:
         type=whole_number(1),
         default=500,
         metavar="N",
-        help="compute the audio of N random texts (default: %(default)s)",
+        help="compute the audio of N randomly chosen texts (default: %(default)s)",
     )
-    add("--transcribe", action="store_true", help="measure the word error rate")
+    add(
+        "--transcribe",
+        action="store_true",
+        help="transcribe the audio, and print the word error rate",
+    )
     add_recognizer_options(parser)
     add(
         "--quality",
         action="store_true",
         help="rate the audio with DistillMOS (needs requirements/distillmos.txt)",
     )
-    add("--hparams", default="", help="change settings, such as attention_window=6")
+    add("--hparams", default="", help="override settings, for example attention_window=6")
     add("--json", type=output_file, metavar="FILE", help="also write the results to this JSON file")
     args = parser.parse_args(arguments)
     args.device = torch.device("cpu")
     texts = texts_of(args)
     if not texts:
-        raise UserError(f"{args.texts}: contains no text (expected one text per line)")
+        raise UserError(f"{args.texts}: this file contains no text (expected one text per line)")
     counts_of = measure(args, texts)
     before = counts_of["end found"].computing
     after = counts_of["with retries"].computing
     title = " ".join(filter(None, (str(args.voice), args.speaker, args.hparams, args.vocoder)))
     markdown = table(counts_of, len(texts), min(args.audio, len(texts)))
-    ratio = f"With retries, synthesis takes {after / before:.3f} times as long."
-    # Not dataclasses.asdict, because it cannot copy a Counter.
+    ratio = f"With retries, synthesis takes {after / before:.3f} times as long as without retries."
+    # dataclasses.asdict cannot copy a Counter.
     result = {name: vars(counts) for name, counts in counts_of.items()}
     publish(args, {"voice": title, "ways": result}, f"{title}\n\n{markdown}\n\n{ratio}")
 

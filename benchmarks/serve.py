@@ -3,10 +3,11 @@
     python -m benchmarks.serve --voice voices/english
     python -m benchmarks.serve --voice voices/english --vocoder voices/vocoder.onnx --minutes 12
 
-The benchmark starts `tacotron2-voice serve` and requests every text once with a single client. Then
-it runs each number of concurrent clients in --clients for --minutes. A client requests its next text
-as soon as a reply is complete. The benchmark compares every reply, byte by byte, with the reply to
-the single client. The clients run on the same machine as the server.
+The benchmark starts `tacotron2-voice serve` and requests the speech for every text once with a
+single client. For each number of concurrent clients in --clients, it then runs these clients for
+--minutes. A client requests its next text as soon as a reply is complete. The benchmark checks that
+every reply is the same as the reply to the single client. The clients run on the same machine as
+the server.
 """
 
 import argparse
@@ -34,14 +35,23 @@ from tacotron2_voice.utils.files import numbered_lines
 from tacotron2_voice.utils.program import run_program
 
 TEXTS = Path("tests/data/unseen_transcripts.txt")
-JOINED = 5  # number of lines in a long text; every fifth text is long
+JOINED = 5  # number of lines in a long text; the first and then every fifth text is long
 HEADER_BYTES = 44  # size of a WAV header
+TITLES = (
+    "clients",
+    "texts",
+    "median time to first audio (s)",
+    "95th percentile of this time (s)",
+    "seconds of audio per second",
+    "wrong replies",
+    "memory (MB)",
+)
 
 
 class Reply(NamedTuple):
-    """The reply to one text."""
+    """The server's reply to one request."""
 
-    first_audio: float  # seconds from the request to the first audio
+    first_audio: float  # seconds from the request to the first bytes
     total: float  # seconds from the request to the last byte
     num_bytes: int
     hash: str  # hash of the audio file; "": the server returned an error
@@ -49,7 +59,8 @@ class Reply(NamedTuple):
 
 @contextlib.contextmanager
 def server(args: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    """Start a server, yield its address (host:port) and process ID, and stop it at the end."""
+    """Start a server, and yield its address (host:port) and process ID. Stop the server at the
+    end."""
     command = [sys.executable, "-m", "tacotron2_voice", "serve", str(args.voice), "--port", "0"]
     if args.vocoder:
         command += ["--vocoder", str(args.vocoder)]
@@ -60,7 +71,7 @@ def server(args: argparse.Namespace) -> Iterator[tuple[str, int]]:
         assert process.stdout is not None
         line = process.stdout.readline()
         if "http://" not in line:
-            raise UserError(f"the server did not start: {line.strip() or 'no output'}")
+            raise UserError(f"the server did not start: {line.strip() or 'it printed nothing'}")
         yield line.split("http://")[1].strip(), process.pid
     finally:
         process.terminate()
@@ -93,7 +104,7 @@ def speak(address: str, text: str, speaker: str) -> Reply:
 def speak_together(
     address: str, texts: list[str], speaker: str, num_clients: int, seconds: float
 ) -> tuple[list[tuple[str, Reply]], float]:
-    """Run several clients, and return their texts with the replies, and the elapsed seconds."""
+    """Run several clients. Return pairs of a text and the reply to it, and the elapsed seconds."""
     replies: list[tuple[str, Reply]] = []
     following = itertools.cycle(texts)
     began = time.perf_counter()
@@ -112,13 +123,14 @@ def speak_together(
 
 
 def memory_of(process_id: int) -> float:
-    """Return the memory of a process in MB."""
+    """Return the resident memory of a process in MB."""
     status = Path(f"/proc/{process_id}/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
 def text_mix(path: Path) -> list[str]:
-    """Return one text per line of a file. Every fifth text also contains the next four lines."""
+    """Return one text per line of a file. The first and then every fifth text also contains the
+    next four lines."""
     lines = [text for _, text in numbered_lines(path, "no such text file")]
     mix = []
     for index, line in enumerate(lines):
@@ -128,7 +140,7 @@ def text_mix(path: Path) -> list[str]:
 
 
 def row(num_clients: int, replies: list[Reply], seconds: float, rate: int) -> dict[str, Any]:
-    """Return the results for one number of clients."""
+    """Return the results of a run with `num_clients` clients."""
     firsts = [reply.first_audio for reply in replies]
     num_samples = sum((reply.num_bytes - HEADER_BYTES) // 2 for reply in replies)
     return {
@@ -148,9 +160,9 @@ def main(arguments: list[str] | None = None) -> None:
         "--speaker",
         default="alloy",
         metavar="NAME",
-        help="speaker (default: the server's default speaker)",
+        help="name of the speaker (default: the server's default speaker)",
     )
-    add("--vocoder", type=Path, metavar="FILE", help="ONNX vocoder (default: Griffin-Lim)")
+    add("--vocoder", type=Path, metavar="FILE", help="use this ONNX vocoder (default: Griffin-Lim)")
     add(
         "--workers",
         type=int,
@@ -176,7 +188,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--minutes",
         type=positive,
         default=1.0,
-        help="minutes to run each number of clients (default: %(default)s)",
+        help="number of minutes to run each number of clients (default: %(default)s)",
     )
     add("--first", type=int, metavar="N", help="use only the first N texts (default: all)")
     add("--json", type=output_file, metavar="FILE.json", help="also write the results to this file")
@@ -198,7 +210,7 @@ def main(arguments: list[str] | None = None) -> None:
             result["memory (MB)"] = round(memory_of(process_id))
             rows.append(result)
             num_wrong += wrong
-    table = markdown_table([*rows[0]], [[*result.values()] for result in rows])
+    table = markdown_table(TITLES, [[*result.values()] for result in rows])
     publish(args, {"rows": rows}, f"{len(texts)} texts\n{table}")
     if num_wrong:
         raise UserError(f"{num_wrong} replies differ from the replies to a single client")

@@ -1,19 +1,18 @@
-"""Measure the real-time factor of synthesis: computing time (from text to mel) per second of
-speech.
+"""Measure the real-time factor of synthesis: the time to compute a mel, per second of speech.
 
     python -m benchmarks.speaking                                  # 1 text, then a batch of 16
     python -m benchmarks.speaking --texts 1,64 --steps 300 --json synthesis.json
     python -m benchmarks.speaking --device cpu --voices --threads 2,1   # also with ONNX Runtime
 
-The model is a full-size model with random weights, in float32 as in synthesize.py. Every text has
---symbols symbols and takes --steps decoder steps, because the stop-token predictor is off. The
-benchmark times everything from symbol ids to the mel in CPU memory. If librosa is installed,
-Griffin-Lim is timed separately, on the CPU and for one text.
+The benchmark uses a full-size model with random weights in float32. Every text has --symbols
+symbols and takes --steps decoder steps, because the stop-token predictor is off. The benchmark
+times everything from symbol ids to the mel in CPU memory. If librosa is installed, it also times
+Griffin-Lim on the CPU, for one text.
 
-On a GPU, the benchmark compares decoder steps that run one by one with decoder steps in CUDA graphs
-(fast_decoder/captured_steps.py). The time includes capturing the graphs, and the mels are compared.
-On a CPU, decoder steps run one by one. With --voices, the benchmark also times the same model as an
-exported voice, which synthesizes one text after another. All ways run interleaved.
+On a CPU, the decoder steps are launched one by one. On a GPU, the benchmark compares this method
+with CUDA graphs of decoder steps (fast_decoder/captured_steps.py), and checks that the mels are
+equal. The time for CUDA graphs includes capturing them. With --voices, the benchmark also times the
+same model as an exported voice, which synthesizes one text after another. The methods take turns.
 """
 
 import argparse
@@ -47,7 +46,8 @@ WAYS = {"one by one": model.free_running, "graphs": captured_steps.free_running}
 def speak(
     args: argparse.Namespace, speaker: Tacotron2, count: int, way: str, threads: int
 ) -> torch.Tensor:
-    """Return the mels [count, n_mels, frames] of random texts, which are the same in each call."""
+    """Synthesize `count` random texts, which are the same in each call. Return their mels [count,
+    n_mels, frames]."""
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)
     shape = (count, args.symbols)
@@ -58,8 +58,9 @@ def speak(
 
 
 def export(args: argparse.Namespace, speaker: Tacotron2, folder: Path) -> dict[str, Path]:
-    """Export the model as voices, and return their folders, keyed by their names in the table."""
-    # Imported here because GPU machines may lack onnx.
+    """Export the model as a float32 voice and an int8 voice. Return the folder of each voice, keyed
+    by its name in the table."""
+    # This module is imported here because GPU machines may lack onnx.
     from export.checkpoint_synthesizer import CheckpointSynthesizer
     from export.voice_export import ComparedText, export_voice
 
@@ -72,7 +73,8 @@ def export(args: argparse.Namespace, speaker: Tacotron2, folder: Path) -> dict[s
 
 
 def speak_voice(args: argparse.Namespace, voice: Voice, count: int) -> np.ndarray:
-    """Return the mels of the same random texts as in `speak`, synthesized one after another."""
+    """Synthesize `count` random texts one after another. The texts are the same in each call.
+    Return their mels [count, n_mels, frames]."""
     shape = (count, args.symbols)
     texts = np.random.default_rng(0).integers(1, args.hparams.n_symbols, shape).tolist()
     mels = []
@@ -85,11 +87,10 @@ def speak_voice(args: argparse.Namespace, voice: Voice, count: int) -> np.ndarra
 def measure(
     args: argparse.Namespace, speaker: Tacotron2, voices: dict[str, Path]
 ) -> list[dict[str, Any]]:
-    """Return one row per number of texts and way of synthesis, followed by the row for
-    Griffin-Lim."""
+    """Return one row for each number of texts, number of threads and method. The last row is that
+    of Griffin-Lim."""
     ways = list(WAYS) if args.device.type == "cuda" else list(WAYS)[:1]
-    # Number of frames per second of speech.
-    second = args.hparams.sampling_rate / args.hparams.hop_length
+    second = args.hparams.sampling_rate / args.hparams.hop_length  # number of frames per second
     rows = []
     endless = f"max_decoder_steps={args.steps},gate_threshold=1"
     for count in args.texts:
@@ -111,7 +112,7 @@ def measure(
             rows.append(row | {"real_time_factors": factors})
     mel = speak(args, speaker, 1, ways[0], args.threads[0])[0]
     factors = None
-    with contextlib.suppress(ImportError):  # without librosa, do not time Griffin-Lim
+    with contextlib.suppress(ImportError):  # without librosa, Griffin-Lim is not timed
         griffin_lim = GriffinLim(args.hparams, mel_filters(args.hparams).numpy())
         invert = functools.partial(griffin_lim.samples, mel.float().cpu().numpy())
         [times] = time_interleaved({"Griffin-Lim": invert}, args.repeats, mel.device).values()
@@ -122,7 +123,7 @@ def measure(
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options.measuring_parser(__doc__, symbols=120, steps=600, repeats=5)
-    about = "numbers of texts per batch, separated by commas (default: %(default)s)"
+    about = "batch sizes, separated by commas (default: %(default)s)"
     parser.add_argument("--texts", type=whole_numbers, default="1,16", help=about)
     about = "numbers of CPU threads, separated by commas (default: %(default)s)"
     threads = str(torch.get_num_threads())
@@ -147,10 +148,9 @@ def main(arguments: list[str] | None = None) -> None:
         factor = median_and_range(factors, 4) if factors else "not measured"
         same_mel = {True: "yes", False: "NO"}.get(same, "")
         cells.append([row["texts"], row["way"], row["threads"], factor, same_mel])
-    table = markdown_table(["texts", "steps", "threads", "real-time factor", "same mel"], cells, 2)
-    text = (
-        f"{args.steps} decoder steps each; medians and ranges of {args.repeats} repeats\n\n{table}"
-    )
+    titles = ["texts", "method", "threads", "real-time factor, median (range)", "same mel"]
+    table = markdown_table(titles, cells, 2)
+    text = f"{args.steps} decoder steps per text, {args.repeats} repeats\n\n{table}"
     publish(args, result | {"rows": rows}, text)
 
 

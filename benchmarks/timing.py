@@ -1,6 +1,7 @@
-"""Time tasks in interleaved order, and print and write the results.
+"""Time several tasks that take turns, print the results, and write them to a file.
 
-If the machine becomes slower during a benchmark, the slowdown affects all tasks equally.
+Because the tasks take turns, a machine that becomes slower during a benchmark slows all tasks
+equally.
 """
 
 import argparse
@@ -22,7 +23,7 @@ def time_interleaved(
     warm_up: int = 1,
     title: str = "timing",
 ) -> dict[str, np.ndarray]:
-    """Return the seconds [rounds] that each task takes, including the work on the device.
+    """Return the seconds [rounds] that each task takes, until its work on the device is finished.
 
     Each round runs every task once, in random order.
 
@@ -43,7 +44,8 @@ def time_interleaved(
 
 
 def publish(args: argparse.Namespace, result: dict, text: str) -> None:
-    """Print the machine and `text`, and write `result` and the machine to the file in --json."""
+    """Print a description of the machine and `text`. With --json, also write the description and
+    `result` to this file."""
     measured = measured_on(args.device)
     print(f"{measured['device']}, torch {measured['versions']['torch']}: {text}")
     if args.json:
@@ -51,7 +53,7 @@ def publish(args: argparse.Namespace, result: dict, text: str) -> None:
 
 
 def median_and_range(seconds: Sequence[float] | np.ndarray, digits: int = 3) -> str:
-    """Return the median, the lowest and the highest value, such as "1.20 (1.10 to 1.50)"."""
+    """Format the median, the lowest and the highest value, for example as "1.20 (1.10 to 1.50)"."""
     median = f"{np.median(seconds):,.{digits}f}"
     low = f"{min(seconds):,.{digits}f}"
     high = f"{max(seconds):,.{digits}f}"

@@ -1,9 +1,10 @@
-"""Compare the word times of `--timings` with word times from forced alignment by pocketsphinx.
+"""Compare the times of words in `--timings` with the times that pocketsphinx finds in the audio.
 
     python -m benchmarks.word_times --voice voices/english --speaker linda
 
-Texts are skipped if they contain words that are not in pocketsphinx's dictionary. A positive
-difference means that the time from `--timings` is later. pocketsphinx rounds times to 0.01 s.
+A text is skipped if pocketsphinx cannot align it, for example because a word is missing in its
+dictionary. A positive difference means that the time from `--timings` is later. pocketsphinx rounds
+times to 0.01 s.
 """
 
 from pathlib import Path
@@ -25,7 +26,7 @@ RATE = 16_000  # sampling rate of pocketsphinx's model, in Hz
 
 
 class ForcedAligner:
-    """Find the times of words with pocketsphinx."""
+    """Finds the times of known words in audio with pocketsphinx."""
 
     def __init__(self) -> None:
         import pocketsphinx
@@ -35,7 +36,8 @@ class ForcedAligner:
         )
 
     def align(self, words: list[str], audio: np.ndarray, rate: int) -> list[Timing]:
-        """Return the times of the words in audio [N], or [] if the words cannot be aligned."""
+        """Return the times of the words in audio [N], or an empty list if they cannot be
+        aligned."""
         if any(self.decoder.lookup_word(word) is None for word in words):
             return []
         samples = np.rint(30_000 * soxr.resample(audio, rate, RATE)).astype("<i2")
@@ -55,7 +57,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("--voice", type=Path, required=True, metavar="FOLDER", help="folder of an exported voice")
-    add("--speaker", metavar="NAME", help="speaker; required if the voice has several speakers")
+    speaker_help = "name of the speaker; required if the voice has several speakers"
+    add("--speaker", metavar="NAME", help=speaker_help)
     add(
         "--texts",
         type=Path,
@@ -92,8 +95,9 @@ def main(arguments: list[str] | None = None) -> None:
             "95% of sizes below (s)": round(float(np.percentile(sizes, 95)), 3),
         }
     rows = [[name, *result.values()] for name, result in results.items()]
-    table = markdown_table(["of words", *results["start"]], rows)
-    text = f"compared {num_texts} of {len(lines)} texts (skipped: texts that cannot be aligned)\n{table}"
+    titles = ["time", "words", "median difference (s)", "median absolute difference (s)"]
+    table = markdown_table([*titles, "95th percentile of the absolute difference (s)"], rows)
+    text = f"compared {num_texts} of {len(lines)} texts (the others could not be aligned)\n{table}"
     publish(args, {"texts": num_texts, "results": results}, text)
 
 

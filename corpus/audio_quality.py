@@ -1,11 +1,11 @@
-"""Detect problems in a clip's audio: noise, hum, offset, narrow band, cut-off ends, long pauses.
+"""Detect problems in a clip's audio: noise, hum, a constant offset, a narrow frequency band,
+cut-off speech and long pauses.
 
     quality = measure_quality(samples, 22050)
     quality.signal_to_noise  # 36.1 dB
     problems_of(quality)     # {}
 
-Every measurement is a level in dB relative to the speech level, or a time in seconds.
-`benchmarks/audio_problems.py` adds each problem to clean clips at five strengths, and prints how
+`benchmarks/audio_problems.py` adds each problem to clean clips in five strengths, and prints how
 often `problems_of` reports it.
 """
 
@@ -15,44 +15,50 @@ import numpy as np
 
 WINDOW_SECONDS = 0.02  # window length for levels
 SPECTRUM_SECONDS = 0.25  # window length for spectra; bins are 4 Hz apart
-EDGE_SECONDS = 0.01  # length of the start and end of a clip that are checked for cut-off speech
-SPEECH_DECIBELS = 30  # a window is speech if it is at most this far below the loudest window
-SILENCE_DECIBELS = 40  # a window is a pause if it is more than this far below the loudest window
-# The noise level is this quantile of the window levels, because speech contains more pauses.
+EDGE_SECONDS = 0.01  # seconds at the start and at the end that are checked for cut-off speech
+SPEECH_DECIBELS = 30  # a window is speech if it is at most this many dB below the loudest window
+SILENCE_DECIBELS = (
+    40  # a window is a pause if it is more than this many dB below the loudest window
+)
+# The noise level is this quantile of the window levels. Pauses fill a larger fraction of most
+# clips, so the quantile is a level inside pauses.
 NOISE_SHARE = 1 / 40
-SILENT_DECIBELS = -90  # windows below this level contain digital silence instead of noise
-# dB; a window is also a pause if its level exceeds the noise level by less than this.
+SILENT_DECIBELS = -90  # windows below this level (in dBFS) contain digital silence instead of noise
+# A window is also a pause if it is less than this many dB above the noise level.
 PAUSE_ABOVE_NOISE = 6
 MAINS = (50, 60)  # mains frequencies, in Hz
 HARMONICS = 5  # number of harmonics of the mains frequency to search for hum
-# Hum is measured at this percentile of each bin's power, because quiet windows contain hum, too.
+# The hum at a frequency is this percentile of the power over all windows, because hum also fills
+# the quiet windows.
 HUM_PERCENTILE = 20
 MIN_PROMINENCE = 15  # dB by which a hum harmonic must exceed the neighboring frequencies
 VOICE_BAND = (300, 3400)  # frequency band of telephones, in Hz
-UPPER_BAND = (4500, 8000)  # Hz
+UPPER_BAND = (4500, 8000)  # frequency band that telephones do not transmit, in Hz
 
-# Thresholds used by `problems_of`. For each threshold, at most 1 in 100 clean clips is beyond it.
-MIN_SIGNAL_TO_NOISE = 19  # dB
-MAX_HUM = -28  # dB
-MAX_OFFSET = -20  # dB
-MIN_UPPER_BAND = -36  # dB
-MAX_EDGE = -10  # dB
+# Thresholds for `problems_of`. At most 1 in 100 clean clips is reported because of each threshold.
+MIN_SIGNAL_TO_NOISE = 19  # in dB
+MAX_HUM = -28  # in dB relative to the speech level
+MAX_OFFSET = -20  # in dB relative to the speech level
+MIN_UPPER_BAND = -36  # in dB relative to the telephone band
+MAX_EDGE = -10  # in dB relative to the speech level
 MAX_PAUSE = 0.9  # seconds
 TINY = 1e-20  # smaller powers are replaced by this power, so that the logarithm is finite
 
 
 @dataclass(frozen=True)
 class Quality:
-    """The measurements of a clip's audio, with levels in dB relative to its speech level."""
+    """The measurements of a clip's audio. Unless a comment says otherwise, levels are in dB
+    relative to the clip's speech level."""
 
-    level: float = -20.0  # level of the speech, in dB of full scale
-    signal_to_noise: float = 60.0  # level of the speech above the quietest windows
+    level: float = -20.0  # speech level, in dBFS
+    signal_to_noise: float = 60.0  # speech level relative to the noise level, in dB
     hum: float = -100.0  # level of constant tones at multiples of 50 or 60 Hz
     offset: float = -100.0  # level of the samples' mean
-    upper_band: float = 0.0  # power density of 4.5 to 8 kHz relative to 300 to 3,400 Hz
-    start: float = -60.0  # level of the first 10 ms, after samples that are exactly zero
-    end: float = -60.0  # level of the last 10 ms, before samples that are exactly zero
-    longest_pause: float = 0.0  # longest pause between speech, in seconds
+    # Power density from 4.5 to 8 kHz relative to that from 300 to 3,400 Hz, in dB.
+    upper_band: float = 0.0
+    start: float = -60.0  # level of the first 10 ms; leading zeros are skipped
+    end: float = -60.0  # level of the last 10 ms; trailing zeros are skipped
+    longest_pause: float = 0.0  # longest pause inside the speech, in seconds
 
 
 UNMEASURED = Quality()
@@ -92,7 +98,7 @@ def measure_quality(samples: np.ndarray, sampling_rate: int) -> Quality:
 
 
 def problems_of(quality: Quality) -> dict[str, str]:
-    """Return the names of a clip's problems, each with the measured value.
+    """Return the problems of a clip: their names, each with the measured value as text.
 
     problems_of(measure_quality(samples, 22050))  # {"hum": "-20 dB"}
     """
@@ -131,7 +137,8 @@ def _window_levels(waves: np.ndarray, sampling_rate: int) -> np.ndarray:
 
 
 def _power_spectra(waves: np.ndarray, sampling_rate: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the power spectrum of each 0.25 s window [windows, bins], and the frequencies in Hz.
+    """Return the power spectrum of each 0.25 s window [windows, bins], and each bin's frequency in
+    Hz.
 
     The powers of a window add up to the mean square of its samples.
     """
@@ -146,7 +153,7 @@ def _power_spectra(waves: np.ndarray, sampling_rate: int) -> tuple[np.ndarray, n
 
 
 def _hum(spectra: np.ndarray, frequencies: np.ndarray, base: int) -> float:
-    """Return the total level in dB of constant tones at the first harmonics of `base` (in Hz)."""
+    """Return the total level of constant tones at multiples of the frequency `base`, in dB."""
     constant = np.percentile(spectra, HUM_PERCENTILE, axis=0)
     total = 0.0
     for harmonic in range(1, HARMONICS + 1):
@@ -160,9 +167,10 @@ def _hum(spectra: np.ndarray, frequencies: np.ndarray, base: int) -> float:
 
 
 def _upper_band(spectra: np.ndarray, frequencies: np.ndarray) -> float:
-    """Return the power density of 4.5 to 8 kHz relative to the telephone band, in dB.
+    """Return the power density from 4.5 to 8 kHz relative to the telephone band, in dB.
 
-    Only loud windows count. If the sampling rate is too low for this band, return 0.
+    Only the loud windows are compared. If the sampling rate is too low for these frequencies,
+    return 0.
     """
     if frequencies[-1] < UPPER_BAND[1]:
         return 0.0

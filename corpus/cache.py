@@ -5,10 +5,10 @@
     table = read_cache(cache_path("train.txt"), key)
     table.num_frames, table[0].text
 
-Checking a filelist opens every clip, so the results are stored in `NAME.clips`. This file is mapped
-into memory: a new process only reads the two columns that contain lengths, and all processes on a
-machine share the same memory pages. Writing replaces the file atomically, so that a running process
-keeps using the file that it has opened.
+The check of a filelist opens every audio file. Its results are stored in `NAME.clips`, so that
+later runs can skip it. The cache is mapped into memory: a new process only reads the lengths of
+clips and texts at first, and all processes on a machine share the same memory pages. A new cache
+replaces the old file atomically, so that a running process keeps using the file that it has opened.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ from tacotron2_voice.utils.files import Identity, naming, open_file, write_atomi
 SUFFIX = ".clips"  # suffix of the cache's file name
 VERSION = 7
 CHUNK = 10_000  # number of clips to decode at a time
-LABELS = ("speaker",)  # fields of `Clip` for which the model has an embedding per name
-MAX_NAMES = 10_000  # maximum per label; a column with more names must contain texts or paths
+LABELS = ("speaker",)  # fields of `Clip` that contain a name for which the model has an embedding
+MAX_NAMES = 10_000  # maximum number of names per label; more values are probably texts or paths
 COLUMNS = {
     "path": pa.large_binary(),  # bytes, because paths may not be valid UTF-8
     "is_relative": pa.bool_(),  # whether `path` is relative to the filelist's folder
@@ -49,12 +49,14 @@ class ClipTable:
     """The clips of a filelist, stored as columns; `table[i]` creates a `Clip` on demand.
 
     Attributes:
-        num_frames, num_symbols: int64 [clips].
+        num_frames, num_symbols: lengths of the clips and of their texts, int64 [clips].
         names: maps each label to its names, in order of first occurrence; () if no clip has a name.
-        numbers: maps each label to uint16 [clips], indices into its names; 0 if there are no names.
+        numbers: maps each label to the index of each clip's name, uint16 [clips]; the indices are 0
+            if no clip has a name.
         complete: whether the full contents of the clips were checked, not only the headers.
         fingerprint: hash of file names, texts, lengths and labels; it does not depend on folders.
-        made_from: JSON values that the table depends on. The cache is out of date if they change.
+        made_from: JSON object of everything that the table depends on. If it changes, the cache is
+            out of date.
         is_on_disk: whether the table was read from a cache file, which other processes can open.
     """
 
@@ -113,8 +115,8 @@ class ClipTable:
             for label, known in number_of.items():
                 if len(known) > MAX_NAMES:
                     raise UserError(
-                        f"{filelist}: contains {len(known):,} {label}s, expected at most "
-                        f"{MAX_NAMES:,}; this column must contain the {label} of each clip"
+                        f"{filelist}: contains {len(known):,} different {label}s, expected at most "
+                        f"{MAX_NAMES:,}. Check that the fourth field is the {label}"
                     )
             columns = zip(zip(*chunk, strict=True), COLUMNS.values(), strict=True)
             arrays = [pa.array(values, kind) for values, kind in columns]
@@ -132,7 +134,8 @@ class ClipTable:
         return self.numbers["speaker"]
 
     def identities(self, first: int, stop: int) -> list[Identity]:
-        """Return the file identities of clips `first` to `stop` - 1 at the time of the check."""
+        """Return the identities that the files of clips `first` to `stop` - 1 had before the
+        check."""
         return [Identity(*values) for values in self._rows(Identity._fields, first, stop)]
 
     def _fingerprint(self) -> str:
@@ -206,7 +209,8 @@ class ClipTable:
             yield "".join(f"|{name}" for name in names if name)
 
     def __reduce__(self) -> tuple:
-        # Pickling for a process that is not forked: the process opens the cache file if it exists.
+        # Pickle only the path if the cache is on disk, so that the other process maps the same
+        # file.
         if self.is_on_disk:
             return read_cache, (cache_path(self.filelist), self.made_from)
         known = self.names, self.complete, self.fingerprint, self.made_from
@@ -251,6 +255,6 @@ def read_cache(path: str | Path, made_from: Mapping[str, Any] | None = None) -> 
         return ClipTable(filelist, batch, names, complete, fingerprint, known, is_on_disk=True)
     except (ValueError, TypeError, KeyError, pa.ArrowException):
         raise UserError(
-            f"{path}: not a filelist cache of this version. Run train.py with the filelist next to "
-            "it to create the cache again"
+            f"{path}: not a filelist cache of this version. To create the cache again, run train.py "
+            "with the filelist that is next to it"
         ) from None

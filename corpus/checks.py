@@ -22,15 +22,19 @@ from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, map_in_threads
 
 WINDOW_SECONDS = 0.02  # length of the windows for measuring levels
-SILENCE_DECIBELS = 40  # a window is silent if it is this far below the clip's loudest window
-# A window counts towards the speech level if it is at most this far below the loudest window.
+# A window is silent if it is more than this many dB below the clip's loudest window.
+SILENCE_DECIBELS = 40
+# A window counts towards the speech level if it is at most this many dB below the loudest window.
 SPEECH_DECIBELS = 30
-MIN_CLIPPED_RUN = 3  # number of consecutive samples; unclipped peaks at full scale are shorter
-# In 87 real clips, no run of samples stays within 2 steps of the peak. After clipping at 70 % of
-# the peak, each clip has at least three such runs.
+# Minimum number of consecutive samples at the limit that count as clipped. Unclipped peaks that
+# reach full scale are shorter.
+MIN_CLIPPED_RUN = 3
+# Minimum number of flat peaks in a clip that was clipped and then scaled. None of 87 real clips had
+# a flat peak. After we clipped these clips at 70% of their peak, each had at least three flat
+# peaks.
 MIN_FLAT_TOPS = 3
-# A sample counts as flat within this many 16-bit steps of the peak, because dither moves samples,
-# and within this fraction of the peak.
+# A peak is flat if its samples are within this many 16-bit steps of the highest sample (dither
+# moves them), and within this fraction of the highest sample.
 FLAT_STEPS, FLAT_SHARE = 2, 1e-3
 
 
@@ -49,8 +53,8 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
         clip = replace(clip, identity=Identity.of(clip.path))
         if clip.segment:
             return (
-                f"{clip.where}: the clip is only a part of {clip.path}; add --convert DIR to write "
-                "each part to its own file"
+                f"{clip.where}: the clip is only a segment of {clip.path}; add --convert DIR to "
+                "write each segment to its own file"
             )
         try:
             measured = measure(Path(clip.path), hparams)
@@ -102,7 +106,8 @@ def measure(path: Path, hparams: HParams) -> Measurements:
     """
     samples = read_checked(path, hparams)
     before, after = silence_at_ends(samples, hparams.sampling_rate)
-    # CRC-32 is enough for a warning. SHA-256 would add two seconds for 24 hours of speech.
+    # CRC-32 is good enough for a warning about equal clips. SHA-256 would take two seconds longer
+    # for 24 hours of speech.
     checksum = zlib.crc32(samples.data) << 32 | len(samples)
     quality = measure_quality(samples, hparams.sampling_rate)
     return Measurements(len(samples), before, after, count_clipped(samples), checksum, quality)
@@ -112,8 +117,9 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
     """Return the number of silent samples before and after speech.
 
     A 20 ms window is silent if its range (highest minus lowest sample) is more than 40 dB below the
-    range of the clip's loudest window. The result equals that of `librosa.effects.trim(top_db=40)`,
-    in a tenth of the time. Ranges replace root mean squares, so that a constant offset is ignored.
+    range of the clip's loudest window. Unlike a root mean square, the range does not depend on a
+    constant offset. `librosa.effects.trim(top_db=40)` uses root mean squares and takes ten times as
+    long.
 
     Args:
         samples: int16 or float32 [N]; must not all be equal.
@@ -131,8 +137,8 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
 def speech_level(samples: np.ndarray, sampling_rate: int) -> float:
     """Return the root mean square of the loud windows of samples [N].
 
-    A window is loud if it is at most SPEECH_DECIBELS below the loudest window. This excludes
-    pauses. ITU-T P.56 instead detects pauses with an envelope.
+    A window is loud if it is at most SPEECH_DECIBELS below the loudest window, so pauses do not
+    count. (ITU-T P.56 detects pauses with an envelope instead.)
     """
     window = round(WINDOW_SECONDS * sampling_rate)
     starts = np.arange(0, len(samples), window)
@@ -144,9 +150,10 @@ def speech_level(samples: np.ndarray, sampling_rate: int) -> float:
 def count_clipped(samples: np.ndarray) -> int:
     """Count the clipped samples in int16 or float32 samples [N].
 
-    A run of at least MIN_CLIPPED_RUN samples at full scale (32767 of 32768) is clipped. If the clip
-    has no such run, runs at its highest or lowest value are clipped if there are at least
-    MIN_FLAT_TOPS of them. This finds audio that was clipped and then scaled.
+    Samples are clipped if at least MIN_CLIPPED_RUN of them in a row are at full scale (32767 or
+    -32767 in 16 bits). If the clip has no such run, flat peaks at its highest or lowest value are
+    clipped if there are at least MIN_FLAT_TOPS of them. This finds audio that was clipped and then
+    scaled.
     """
     step = 1 if samples.dtype == np.int16 else 1 / 32768
     high = float(samples.max())
@@ -163,7 +170,8 @@ def count_clipped(samples: np.ndarray) -> int:
 
 
 def _runs(chosen: np.ndarray) -> np.ndarray:
-    """Return the lengths of all runs of at least MIN_CLIPPED_RUN True values in `chosen` [N]."""
+    """Return the lengths of all runs of True in `chosen` [N] that have at least MIN_CLIPPED_RUN
+    values."""
     edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
     runs = edges[1::2] - edges[::2]
     return runs[runs >= MIN_CLIPPED_RUN]

@@ -1,4 +1,4 @@
-"""Define `Clip`, which describes one clip in every stage from the corpus's table to training."""
+"""Define `Clip`, which describes a clip at every stage, from the corpus's table to training."""
 
 from dataclasses import dataclass
 
@@ -24,23 +24,23 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a long recording, in seconds, that one line of a table transcribes."""
+    """The part of a long recording that a text transcribes. Times are in seconds."""
 
     start: float
-    seconds: float | None = None  # None: to the end of the recording
+    seconds: float | None = None  # length; None: up to the end of the recording
 
 
 @dataclass(frozen=True)
 class Clip:
     """A clip that is listed in a corpus's table or in a filelist."""
 
-    path: str  # audio file, or .npy file of a log-mel with load_mel_from_disk
+    path: str  # path of an audio file or, with load_mel_from_disk, of a log-mel (.npy)
     text: str
     symbols: tuple[int, ...] = ()  # symbol ids of the text, below 2**16
     num_frames: int = 0  # number of mel frames in training
     where: str = ""  # "file:line", for messages
-    measured: Measurements = Measurements()  # set when `prepare` has checked the clip
-    identity: Identity = UNKNOWN  # identity of the file before the check
+    measured: Measurements = Measurements()  # set by `checks.check_clips`
+    identity: Identity = UNKNOWN  # identity that the file had before the check
     is_relative: bool = False  # whether the listed path is relative to the filelist's folder
     speaker: str = ""  # name of the speaker; empty if the filelist has no speakers
     segment: Segment | None = None  # the clip's part of a long recording; None: the whole file

@@ -39,16 +39,16 @@ from tacotron2_voice.utils.files import Identity, read_json, write_bytes, write_
 # Speech level of the converted copies, in dBFS. LJSpeech has this level, and public vocoders expect
 # it.
 LEVEL = -20
-MAX_PEAK = 0.95  # audio with high peaks is scaled to this peak, so its level is below LEVEL
+MAX_PEAK = 0.95  # highest allowed sample; audio with high peaks gets a level below LEVEL
 # If the mean of all channels is quieter than this fraction of the loudest channel, the channels
 # cancel each other out.
 MIN_MIXED = 0.5
 MIN_SECONDS = 0.05  # minimum length of a recording or segment
 MAX_SECONDS = 600  # maximum length of a recording, limited because it is read into memory
 SEGMENT_PADDING = 0.1  # default number of seconds to add at each end of a segment
-MAX_MISSING_SECONDS = 0.5  # a segment may end this many seconds after its recording
+MAX_MISSING_SECONDS = 0.5  # a segment may end up to this many seconds after its recording ends
 SETTINGS_FILE = "conversion_settings.json"
-# JSON file with the source of each id: path, size, modification time and segment.
+# JSON file that maps each id to its source: a list of path, size, modification time and segment.
 SOURCES_FILE = "sources.json"
 SPEAKER_COLUMN = "2"  # speaker column in the metadata.csv of the copies
 
@@ -74,10 +74,11 @@ def convert(
         hparams: settings that contain the sampling rate of the copies.
         speakers: where the corpus stores speaker names.
         texts: where the texts are if there is no table.
-        padding: number of seconds to add at both ends of segments of long recordings.
+        padding: number of seconds to add at each end of the segments of long recordings.
 
     Returns:
-        A message for each bad recording, which has no copy; and the total number of recordings.
+        A message for each bad recording (bad recordings are not copied); and the total number of
+        recordings.
 
     Raises:
         UserError: see `read_layout`; also if `folder` contains files that were made with different
@@ -132,7 +133,9 @@ def convert(
         f"new; {sum(cut_seconds):,.1f} s of silence were cut off at their ends"
     )
     if speakers.is_known:
-        print(f"--convert: column {SPEAKER_COLUMN} of {folder / METADATA} contains the speakers")
+        print(
+            f"--convert: column {SPEAKER_COLUMN} of {folder / METADATA} contains the speaker names"
+        )
     return problems, total
 
 
@@ -160,12 +163,15 @@ def recordings_of(
 def check_is_outside(folder: Path, corpus: Path, option: str) -> None:
     """Raise UserError if one of the two folders contains the other, directly or through a link.
 
-    `option` is the option that specifies `folder`, for the message.
+    The message begins with `option`, the option that specifies `folder`.
     """
     here = folder.resolve()
     there = corpus.resolve()
     if here.is_relative_to(there) or there.is_relative_to(here):
-        raise UserError(f"{option} {folder}: expected a folder outside of {corpus}")
+        raise UserError(
+            f"{option} {folder}: this folder contains {corpus} or is inside it. Choose a folder "
+            "elsewhere"
+        )
 
 
 def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> None:
@@ -203,8 +209,8 @@ def note_of_folders(clips: Sequence[Clip], corpus: Path) -> str | None:
         return None
     return (
         f"note: the recordings are in {len(folders):,} folders of {corpus}, such as "
-        f"{folders[0]!r} and {folders[1]!r}. If these are speakers, add --speaker-folders "
-        "(docs/guides/speakers.md)"
+        f"{folders[0]!r} and {folders[1]!r}. If each folder contains one speaker, add "
+        "--speaker-folders (docs/guides/speakers.md)"
     )
 
 
@@ -236,7 +242,9 @@ def converted(
     channels, rate = read_channels(path, segment)
     samples = mixed(channels)
     if len(samples) < MIN_SECONDS * rate:
-        raise UserError(f"{len(samples)} samples, expected at least {MIN_SECONDS} s of audio")
+        raise UserError(
+            f"too short: {len(samples)} samples at {rate} Hz, expected at least {MIN_SECONDS} s"
+        )
     if rate != sampling_rate:
         import soxr  # installed with librosa
 
@@ -266,7 +274,7 @@ def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.
         else:
             samples = read_segment(audio, segment)
     if not np.isfinite(samples).all():
-        raise UserError("contains nan or infinity, expected finite samples")
+        raise UserError("contains samples that are NaN or infinite")
     if not len(samples) or np.ptp(samples, axis=0).max() <= SILENT_RANGE:
         raise UserError("silent from beginning to end; record it again, or leave it out")
     # Scaling also prevents overflow when large samples are squared.
@@ -286,8 +294,8 @@ def read_segment(audio: Any, segment: Segment) -> np.ndarray:
     is_inside = segment.start < total and end <= total + MAX_MISSING_SECONDS
     if not 0 < seconds <= MAX_SECONDS or not is_inside:
         raise UserError(
-            f"segment from {segment.start:g} s to {end:g} s, expected at most {MAX_SECONDS} s "
-            f"inside the file, which is {total:.2f} s long"
+            f"invalid segment from {segment.start:g} s to {end:g} s, expected at most {MAX_SECONDS} "
+            f"s inside the file, which is {total:.2f} s long"
         )
     first = round(segment.start * rate)
     count = min(round(seconds * rate), audio.frames - first)
@@ -297,7 +305,7 @@ def read_segment(audio: Any, segment: Segment) -> np.ndarray:
         audio.seek(first)
         samples = audio.read(count, dtype="float32", always_2d=True)
     except soundfile.SoundFileError as error:
-        raise UserError(f"truncated or damaged inside ({error}); copy it again") from None
+        raise UserError(f"truncated or damaged ({error}); copy it again") from None
     if len(samples) < count:
         counts = f"{len(samples):,} of {count:,} samples at {segment.start:g} s"
         raise UserError(f"truncated or damaged: {counts}; copy it again")
@@ -308,7 +316,7 @@ def mixed(channels: np.ndarray) -> np.ndarray:
     """Mix samples [N, channels] to one channel [N], and remove a constant offset.
 
     Return the mean of the channels. If the channels cancel each other out, as channels of opposite
-    sign do, return the loudest channel instead.
+    polarity do, return the loudest channel instead.
     """
     channels = channels - channels.mean(axis=0)
     mean = channels.mean(axis=1)

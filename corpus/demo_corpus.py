@@ -27,9 +27,9 @@ MADE_BY = "scripts/make_demo_corpus.py (speech synthesized by eSpeak NG)"
 VERSION = 3  # increase this number when a code change affects the corpus
 SAMPLE_RATE = 22050
 WORDS_PER_MINUTE = 175  # speaking rate, as defined by eSpeak
-SILENCE_AFTER = 0.05  # seconds of silence after each number, which teach a model when to stop
+SILENCE_AFTER = 0.05  # seconds of silence after each number, from which a model learns when to stop
 VOLUME = 80  # at eSpeak's default of 100, the loudest vowels clip
-NOISE = 30.0  # standard deviation in 16-bit steps; about the noise of a quiet room (-61 dB)
+NOISE = 30.0  # standard deviation of the added noise, in 16-bit steps; like a quiet room (-61 dBFS)
 
 stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a script
 
@@ -38,10 +38,10 @@ class EspeakVoice:
     """Speak text with eSpeak NG in one language.
 
     Args:
-        language: eSpeak's code of the language.
+        language: eSpeak's code for the language, such as de.
 
     Raises:
-        UserError: if eSpeak NG does not start with this language.
+        UserError: if eSpeak NG does not support this language.
     """
 
     OPTIONS = 0x8000  # espeakINITIALIZE_DONT_EXIT of eSpeak's speak_lib.h
@@ -71,8 +71,8 @@ class EspeakVoice:
         names = language.encode(), language.partition("-")[0].encode()
         if rate != SAMPLE_RATE or all(library.espeak_SetVoiceByName(name) for name in names):
             raise UserError(
-                f"--language {language}: eSpeak NG does not start with this language, expected one "
-                "of eSpeak's language codes"
+                f"--language {language}: eSpeak NG does not support this language, expected one of "
+                "eSpeak's language codes"
             )
 
     def _receive(self, samples: Any, count: int, _events: Any) -> int:
@@ -103,10 +103,10 @@ def make_corpus(
 
     Args:
         out: the folder to create.
-        clips: number of clips. Each clip contains one number.
-        seed: seed of the random numbers.
-        skip: number of random numbers to skip at the start.
-        language: eSpeak's code of the language.
+        clips: number of clips. Each clip contains one random number.
+        seed: seed for drawing the numbers and the noise.
+        skip: how many of the drawn numbers to skip, such as those in another corpus.
+        language: eSpeak's code for the language, such as de.
 
     Raises:
         UserError: if `out` contains anything else. After any error, `out` is unchanged.
@@ -122,7 +122,10 @@ def make_corpus(
             read_bytes(file).decode(errors="replace").strip() if file.exists() else "no such file"
         )
         if found != record:
-            raise UserError(f"{file}: {found[:200]}, expected {record}; choose a different folder")
+            raise UserError(
+                f"{out}: not empty, and does not contain this demo corpus. {RECORD_FILE}: "
+                f"{found[:200]}, expected {record}. Choose a different folder"
+            )
         print(f"note: {out} already contains this demo corpus ({clips} clips, seed {seed})")
         return
     voice = EspeakVoice(language)

@@ -33,7 +33,7 @@ from tacotron2_voice.utils.files import (
 )
 
 KEPT_SECONDS = 0.05  # seconds of silence to keep at each end
-SOURCE = "corpus"  # setting that contains the relative path from the folder to the original clips
+SOURCE = "corpus"  # key of the relative path from the folder to the original clips
 EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
 
@@ -69,14 +69,14 @@ class DerivedFolder:
         """Make the missing files in several threads, one file per clip.
 
         Args:
-            clips: the clips.
+            clips: the clips for which to make files.
             is_made: returns whether a clip's file exists; raises UserError if this file is bad.
             make: makes a clip's file; raises UserError if the clip is bad.
             threads: number of threads.
             first: called once before any file is made, while the folder is locked.
 
         Returns:
-            A message for each bad clip, by `Clip.where`.
+            A message for each bad clip, keyed by `Clip.where`.
         """
 
         def made_or_problem(clip: Clip) -> bool | str:
@@ -98,7 +98,8 @@ class DerivedFolder:
             write_json(self.path / self.settings_file, self.settings)
             first()
             progress = progress_bar(self.option, len(clips), " clips", iterable=clips)
-            # Closing the iterator on an interrupt lets the threads finish files they are writing.
+            # After an interrupt, closing the iterator lets the threads finish the files that they
+            # are writing.
             with contextlib.closing(map_in_threads(made_or_problem, clips, threads)) as results:
                 outcomes = {c.where: result for c, result in zip(progress, results, strict=True)}
         if already := [*outcomes.values()].count(False):
@@ -114,11 +115,11 @@ def is_newer(path: str | Path, clip: Clip) -> bool:
 
 
 def mel_folder(path: Path, hparams: HParams, clips: Path, trimmed: bool) -> DerivedFolder:
-    """Return the folder for log-mels of the clips in the folder `clips`.
+    """Return the folder for the log-mels of a corpus.
 
     Args:
         path: the folder for the log-mels.
-        hparams: settings of the log-mels.
+        hparams: audio settings of the log-mels.
         clips: the folder of the clips.
         trimmed: whether the clips are trimmed copies. A folder must not contain mels of both
             trimmed and original clips.
@@ -135,7 +136,7 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
     training.
 
     Returns:
-        A message for each bad clip, by `Clip.where`.
+        A message for each bad clip, keyed by `Clip.where`.
     """
 
     def is_cached(clip: Clip) -> bool:
@@ -146,8 +147,10 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
     def cache(clip: Clip) -> None:
         mel = audio.log_mel_spectrogram(audio.read_audio(clip.path, hparams), hparams).numpy()
         if mel.shape[1] != clip.num_frames:
-            counts = f"now {mel.shape[1]} frames, but {clip.num_frames}"
-            raise UserError(f"{counts} when it was checked; run the command again")
+            counts = f"{mel.shape[1]} frames instead of {clip.num_frames}"
+            raise UserError(
+                f"the file has changed since it was checked ({counts}); run the command again"
+            )
         write_mel(folder.path / f"{clip.id}.npy", mel)
 
     # This call also caches the mel filters, so that the threads do not compute them repeatedly.
@@ -162,7 +165,8 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
 
 
 def path_from(folder: Path, corpus: Path) -> str:
-    """Return the relative path from a folder to the corpus; it survives moving both together."""
+    """Return the relative path from a folder to the corpus. It stays valid if both are moved
+    together."""
     return os.path.relpath(os.path.realpath(corpus), os.path.realpath(folder))
 
 
@@ -182,10 +186,11 @@ def trim_clips(
 ) -> tuple[list[Clip], dict[str, str]]:
     """Write a trimmed copy of every clip to the folder, unless it already contains a newer copy.
 
-    Silence beyond KEPT_SECONDS is cut off at each end. All other samples stay bitwise the same.
+    At each end, silence that is longer than KEPT_SECONDS is shortened to this length. All other
+    samples stay bitwise the same.
 
     Returns:
-        The trimmed clips; and a message for each bad clip, by `Clip.where`.
+        The trimmed clips; and a message for each bad clip, keyed by `Clip.where`.
     """
     copies = {clip.where: trimmed(clip, folder.path, hparams) for clip in clips}
 
@@ -205,8 +210,8 @@ def trim_clips(
     cuts = [clip.measured.num_samples - copies[clip.where].measured.num_samples for clip in good]
     print(
         f"--trim-silence: trimmed {sum(cut > 0 for cut in cuts):,} of {len(good):,} clips in "
-        f"{folder.path} by {sum(cuts) / hparams.sampling_rate:,.1f} s in total, keeping up to "
-        f"{KEPT_SECONDS:g} s of silence at each end"
+        f"{folder.path} by {sum(cuts) / hparams.sampling_rate:,.1f} s in total. Up to "
+        f"{KEPT_SECONDS:g} s of silence remain at each end"
     )
     good_copies = [copies[clip.where] for clip in good]
     return [replace(copy, identity=Identity.of(copy.path)) for copy in good_copies], problems
@@ -215,7 +220,8 @@ def trim_clips(
 def encoded_part(path: str, start: int, stop: int) -> memoryview:
     """Encode the samples `start` to `stop` - 1 of an audio file as a new audio file.
 
-    Samples and format stay bitwise the same, except that compressed WAVs become 16-bit PCM.
+    The samples and the format stay the same, except that WAV files with compressed samples become
+    16-bit PCM.
     """
     with audio.open_audio(path) as source:
         subtype = source.subtype if source.subtype in EXACT_SUBTYPES else "PCM_16"
@@ -224,14 +230,14 @@ def encoded_part(path: str, start: int, stop: int) -> memoryview:
         samples = audio.read_samples(source, dtype, audio.MAX_SAMPLES)
         if len(samples) < stop:
             raise UserError(
-                f"{len(samples)} samples, expected at least {stop}, because the file has changed "
-                "since it was checked; run the command again"
+                f"the file has changed since it was checked: {len(samples)} samples, expected at "
+                f"least {stop}; run the command again"
             )
         return encode(samples[start:stop], source.samplerate, source.format, subtype)
 
 
 def trimmed(clip: Clip, folder: Path, hparams: HParams) -> Clip:
-    """Return the `Clip` of the trimmed copy in `folder`. A clip that would be too short is not
+    """Return the `Clip` of the trimmed copy in `folder`. A clip that would become too short is not
     trimmed."""
     measured = clip.measured
     kept_samples = round(KEPT_SECONDS * hparams.sampling_rate)

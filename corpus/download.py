@@ -29,8 +29,8 @@ UNPACKED_BYTES = 3_850_000_000  # disk space for the 13,100 WAVs and the texts
 CHUNK = 1 << 20  # number of bytes to read at a time
 TIMEOUT = 60  # a connection counts as lost after this many seconds without data
 TRIES = 5  # the download fails after this many consecutive connections without new data
-FIRST_WAIT = 1.0  # seconds to wait before the second connection; doubled for each further one
-# Exceptions that indicate a lost connection. This excludes OSErrors of the disk.
+FIRST_WAIT = 1.0  # seconds to wait before the second connection; doubled before each further try
+# Exceptions that indicate a lost connection. Other types of OSError come from the disk.
 LOST = (
     urllib.error.URLError,
     http.client.HTTPException,
@@ -41,15 +41,16 @@ LOST = (
 
 
 def download_corpus(corpus: Path) -> None:
-    """Download the archive into the parent of `corpus` and unpack it as `corpus`, atomically.
+    """Download the archive into the parent folder of `corpus`, and unpack it atomically to
+    `corpus`.
 
-    A folder that contains a metadata.csv is not changed. A partial download is kept in a `.part`
+    If `corpus` contains a metadata.csv, it is not changed. A partial download is kept in a `.part`
     file, and a later call resumes it.
 
     Raises:
-        UserError: if `corpus` contains anything else, if there is not enough disk space, if the
-            server does not have the expected file, or if the archive is broken or contains paths
-            outside its folder.
+        UserError: if `corpus` contains other files but no metadata.csv, if there is not enough disk
+            space, if the server does not have the expected file, or if the archive is damaged or
+            contains paths outside its folder.
         ConnectionError: after `TRIES` consecutive connections without new data.
     """
     corpus = corpus.absolute()
@@ -58,8 +59,7 @@ def download_corpus(corpus: Path) -> None:
         return
     if corpus.exists() and (not corpus.is_dir() or any(corpus.iterdir())):
         raise UserError(
-            f"{corpus}: exists without metadata.csv, expected LJSpeech-1.1 or no such folder; "
-            "choose a new folder"
+            f"{corpus}: already exists, but contains no metadata.csv. Choose a new folder"
         )
     corpus.parent.mkdir(parents=True, exist_ok=True)
     archive = corpus.parent / URL.rpartition("/")[2]
@@ -69,8 +69,9 @@ def download_corpus(corpus: Path) -> None:
     free = shutil.disk_usage(corpus.parent).free
     if free < needed:
         raise UserError(
-            f"{corpus.parent}: {free / 1e9:.2f} GB free, expected {needed / 1e9:.2f} GB for the "
-            "archive and the unpacked corpus; choose a folder on a different disk"
+            f"{corpus.parent}: not enough disk space, {free / 1e9:.2f} GB free, expected "
+            f"{needed / 1e9:.2f} GB for the archive and the unpacked corpus; choose a folder on a "
+            "different disk"
         )
     if not archive.exists():
         _fetch(part)
@@ -82,8 +83,8 @@ def download_corpus(corpus: Path) -> None:
         broken = archive.with_name(archive.name + ".broken")
         os.replace(archive, broken)
         raise UserError(
-            f"{archive}: SHA-256 {digest}, expected {SHA256}. The broken file was renamed to "
-            f"{broken.name}. Run the same command to download the archive again"
+            f"{archive}: damaged, SHA-256 {digest}, expected {SHA256}. The damaged file was renamed "
+            f"to {broken.name}. Run the same command to download the archive again"
         )
     _unpack(archive, corpus)
     print(f"Unpacked {corpus}. You can delete {archive}")
@@ -117,7 +118,7 @@ def _fetch(part: Path) -> None:
 
 
 def _receive(part: Path, bar: tqdm) -> None:
-    """Append the data that one connection delivers; raise one of LOST if the connection breaks."""
+    """Append the data of one connection to `part`. Raise one of LOST if the connection breaks."""
     start = _size(part)
     headers = {"User-Agent": "tacotron2-recipe", "Range": f"bytes={start}-"}
     request = urllib.request.Request(URL, headers=headers)
@@ -127,7 +128,7 @@ def _receive(part: Path, bar: tqdm) -> None:
         error.close()  # closes the connection
         if error.code >= 500 or error.code in (408, 429):
             raise  # a temporary failure
-        raise UserError(f"{URL}: {error}, expected the archive of LJSpeech-1.1") from None
+        raise UserError(f"{URL}: cannot be downloaded ({error})") from None
     with response:
         if response.status != 206:  # a server that does not support resuming sends the whole file
             start = 0
@@ -154,11 +155,15 @@ def _unpack(archive: Path, corpus: Path) -> None:
                 bar.update(file.tell() - bar.n)
         folder = building / archive.name.partition(".tar")[0]
         if not (folder / "metadata.csv").is_file():
-            raise UserError(f"{archive}: contains no {folder.name}/metadata.csv; nothing was kept")
+            raise UserError(
+                f"{archive}: contains no {folder.name}/metadata.csv; the unpacked files were deleted"
+            )
         if corpus.exists():
             corpus.rmdir()  # the folder is empty
         os.replace(folder, corpus)
     except (tarfile.TarError, EOFError) as error:
-        raise UserError(f"{archive}: cannot be unpacked ({error}); nothing was kept") from None
+        raise UserError(
+            f"{archive}: cannot be unpacked ({error}); the unpacked files were deleted"
+        ) from None
     finally:
         shutil.rmtree(building, ignore_errors=True)

@@ -44,14 +44,14 @@ from tacotron2_voice.utils.files import (
 FIELDS = "|".join(("path", "text", "seconds", *LABELS))  # format of a line
 # File in a folder of cached mels that contains the settings of these mels.
 MEL_SETTINGS_FILE = "mel_settings.json"
-LENGTHS_FILE = "lengths.csv"  # file in a run's folder with id,frames of the training clips
+LENGTHS_FILE = "lengths.csv"  # file in a run's folder: the id and the frames of each training clip
 LONG_SECONDS = 15  # longer clips cause a warning
 LONG = 3  # clips longer than this multiple of the median cause a warning
 NO_FILELIST = (
-    "no such filelist; make a filelist with scripts/prepare.py, or set the path of yours with "
-    "--hparams training_files=...,validation_files=..."
+    "no such filelist; make a filelist with scripts/prepare.py, or set the paths of your filelists "
+    "with --hparams training_files=...,validation_files=..."
 )
-CHANGED_IN_CHECK = "changed during the check; start again when no other program writes to it"
+CHANGED_IN_CHECK = "changed during the check; start again when no other program is writing to it"
 IF_MOVED = "if you moved the folder of the clips, set its new path: --hparams clips_folder=FOLDER"
 # Maximum length of a clip's text (about five minutes of speech). Cleaning long texts is slow.
 MAX_CHARACTERS = 5000
@@ -72,8 +72,8 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
     Each line describes one clip as `path|text|seconds|speaker`, as `path|text|seconds`, or in
     NVIDIA's format `path|text`. Fields are split at every `|` and stripped of whitespace.
     `path_of_clip` explains relative paths. Lengths are read from the file headers. If a line
-    contains seconds, they must match the header to within half a sample plus one microsecond, or
-    match the exact number of frames of a cached mel.
+    contains seconds, they must be equal to the length of the audio to within half a sample plus one
+    microsecond. For a cached mel, they must result in the same number of frames.
 
     Args:
         filelist: path of the filelist.
@@ -81,7 +81,7 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
         new_run: also check all samples or mel values, and reject texts without a letter.
 
     Raises:
-        UserError: if lines are bad. The message lists every bad line with its number, the problem
+        UserError: if any line is bad. The message lists every bad line with its number, the problem
             and a fix.
     """
     content = read_bytes(filelist, if_missing=NO_FILELIST)
@@ -130,9 +130,9 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
                 listed = line.partition("|")[0].strip()
                 if hparams.clips_folder and listed_as.setdefault(clip.path, listed) != listed:
                     raise UserError(
-                        f"{clip.path}: matches two clips, {listed!r} and "
-                        f"{listed_as[clip.path]!r}; set clips_folder to the folder that contains "
-                        "the folders of both clips"
+                        f"{clip.path}: two listed paths lead to this file, {listed_as[clip.path]!r} "
+                        f"and {listed!r}; set clips_folder to a folder that contains the folders of "
+                        "both clips"
                     )
                 # Texts are not cleaned in threads, because the package inflect is not thread-safe.
                 yield number, replace(clip, symbols=symbols_of(clip.text, hparams, new_run))
@@ -167,7 +167,7 @@ def check_all_have_names(table: ClipTable) -> None:
 def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, ...]:
     """Return the symbol ids of a clip's text.
 
-    In English, and with `drop_unknown`, symbols that are not in the table are left out.
+    With the English table or with `drop_unknown`, symbols that are not in the table are left out.
 
     Raises:
         UserError: if the text is too long, contains no letter, or contains symbols that are not in
@@ -255,22 +255,24 @@ def split_filelist_line(line: str) -> ListedClip:
 
 
 def audio_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    """Return an audio file's number of frames, or raise UserError if `seconds` does not match it."""
+    """Return the number of mel frames of an audio file. Raise UserError if `seconds` is a different
+    length."""
     if path.endswith(".npy"):
-        raise UserError("expected audio, found a cached mel; set load_mel_from_disk=True")
+        raise UserError("a cached mel, expected audio; set load_mel_from_disk=True")
     whole = len(read_checked(path, hparams)) if read_contents else read_header(path, hparams)
     rate = hparams.sampling_rate
     if seconds is not None and not abs(seconds - whole / rate) <= 0.5 / rate + 1e-6:
         raise UserError(
-            f"the filelist says {seconds:.6f} seconds, but the file has {whole / rate:.6f}; "
-            "regenerate the filelist with six decimals or without seconds, and put the speaker "
-            "into the fourth field"
+            f"{seconds:.6f} seconds in the filelist, but the file lasts {whole / rate:.6f} seconds; "
+            "write seconds with six decimals, or leave the third field empty (the speaker belongs "
+            "in the fourth field)"
         )
     return frame_count(whole, hparams)
 
 
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    """Return a cached mel's number of frames, or raise UserError if `seconds` does not match it."""
+    """Return the number of frames of a cached mel. Raise UserError if `seconds` is a different
+    length."""
     mel = read_mel(path, hparams, read_contents)
     num_frames = mel.shape[1]
     # This comparison also rejects seconds of nan and infinity.
@@ -291,7 +293,8 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
     Args:
         path: the .npy file.
         hparams: audio settings.
-        read_contents: False: map the file into memory instead, to read only its shape.
+        read_contents: whether to read the values. If not, the file is mapped into memory, and only
+            its shape is read.
 
     Raises:
         UserError: if the file does not contain a log-mel.
@@ -306,7 +309,7 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
     found = f"{mel.dtype} {mel.shape}" if isinstance(mel, np.ndarray) else "several arrays"
     if not re.fullmatch(rf"float32 \({hparams.n_mel_channels}, [1-9]\d*\)", found):
         expected = f"float32 ({hparams.n_mel_channels}, frames)"
-        raise UserError(f"{found}, expected {expected}; cache the mels again")
+        raise UserError(f"wrong type or shape, {found}, expected {expected}; cache the mels again")
     return mel
 
 
@@ -330,8 +333,8 @@ def warn_of_long_clips(
     """Return a warning if clips are long, or much longer than the median; otherwise None.
 
     Args:
-        seconds: [clips] length of each clip.
-        name_of: a function that returns the name of the clip with this index.
+        seconds: length of each clip, [clips].
+        name_of: returns the name of a clip, given its index.
     """
     lengths = np.asarray(seconds)
     median = float(np.median(lengths))
@@ -353,7 +356,8 @@ def corpus_fingerprint(*tables: ClipTable) -> str:
 
 
 def write_lengths(path: Path, clips: ClipTable) -> None:
-    """Write the id and number of frames of every clip, for tools that have no access to the audio."""
+    """Write the id and number of frames of every clip, for tools that have no access to the
+    audio."""
     content = io.StringIO()
     rows = zip(clips.ids(), clips.num_frames, strict=True)
     csv.writer(content, lineterminator="\n").writerows([("id", "frames"), *rows])
@@ -364,9 +368,10 @@ def write_lengths(path: Path, clips: ClipTable) -> None:
 
 
 def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
-    """Return everything that a filelist cache depends on; `filelist` is the content of the file."""
+    """Return everything that a filelist cache depends on. `filelist` is the content of the
+    filelist."""
     audio = mel_fingerprint(hparams)
-    # These settings determine the lengths of clips, and which clips are too short.
+    # Only these settings determine the length of an audio file, and whether it is too short.
     if not hparams.load_mel_from_disk:
         audio = {name: audio[name] for name in ("sampling_rate", "hop_length", "filter_length")}
     return {
@@ -396,7 +401,7 @@ def cached_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
 
 
 def cache_table(table: ClipTable, hparams: HParams) -> ClipTable:
-    """Write the cache of a filelist, and return the table that is read from it.
+    """Write the cache of a filelist. Return a table that is read from the cache.
 
     If the cache cannot be written, print a warning and return `table`.
 
@@ -423,7 +428,7 @@ def check_list_is_unchanged(table: ClipTable, hparams: HParams) -> None:
 
 
 def changed_clips(table: ClipTable) -> np.ndarray:
-    """Return the indices of clips whose files are missing or have changed since the check."""
+    """Return the indices of the clips whose files are missing or have changed since the check."""
 
     def changed_in(start: int) -> list[int]:
         identities = map(Identity.of, table.paths(start, start + CHUNK))
@@ -467,6 +472,7 @@ def checked_clips(
     if new_run and Path(filelist).is_file():
         name = cache_path(filelist).name
         print(
-            f"note: {filelist}: the cache {name} is missing or out of date. Reading every clip once"
+            f"note: {filelist}: the cache {name} is missing or out of date, so all clips "
+            "are read now"
         )
     return cache_table(read_filelist(filelist, hparams, new_run=new_run), hparams)

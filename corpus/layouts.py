@@ -11,7 +11,7 @@ Layouts:
     segments       NAME.srt, NAME.vtt, NAME.TextGrid, or Audacity labels in NAME.txt, next to
                    NAME.wav
     Kaldi          a folder that contains the files wav.scp and text
-    folders        one folder per speaker or book, each with a table or texts (`SpeakerSource`)
+    folders        one folder per speaker or book; each contains a table or texts (`SpeakerSource`)
 """
 
 import os
@@ -50,16 +50,17 @@ METADATA = "metadata.csv"
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 # In order of preference; LibriTTS uses .normalized.txt.
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
-# Formats that libsndfile can read. If several files have the same name, the format that comes first
-# in this list is used.
+# Formats that libsndfile can read. If several files differ only in format, the format that comes
+# first in this list is used.
 READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
 AUDIO_SUFFIXES = (*READABLE, ".m4a", ".aac", ".wma", ".mp4", ".webm")
-# The end of the name of subtitles in one language, such as .en.vtt
+# The end of a subtitle file's name that contains the language, such as .en.vtt.
 LANGUAGE = re.compile(r"\.[a-z]{2,3}(-\w{2,8})*\.(srt|vtt)$", re.IGNORECASE)
-# Maximum number of characters of the speaker's name in an id; file names are limited to 255 bytes.
+# An id contains at most this many characters of the speaker's name, because file names are limited
+# to 255 bytes.
 MAX_PREFIX = 40
 TRANSCRIPTS = "--transcripts EXTENSION"
-SHOWN = 5  # maximum number of files in a note
+SHOWN = 5  # maximum number of files to list in a note
 # VCTK 0.92 contains two recordings of each text, made with two microphones.
 MICROPHONE, OTHER_MICROPHONE = "_mic1", "_mic2"
 
@@ -69,9 +70,8 @@ class TextSource:
     """Where to find the texts of a corpus without a table; by default, next to the audio.
 
     Args:
-        folder: a folder that contains text files, at any depth, with the same names as the audio
-            files.
-        suffix: only read transcripts with this extension; "": read all.
+        folder: a folder in which text files, at any depth, have the same names as the audio files.
+        suffix: only read transcripts with this extension; "": read all transcripts.
         tier: the tier to read from TextGrids with several tiers.
         encoding: encoding of the texts; "": UTF-8, or an encoding that is detected.
     """
@@ -83,7 +83,7 @@ class TextSource:
 
     @property
     def options(self) -> str:
-        """The options that the user set, which need texts that are not in a table."""
+        """The options that the user has set and that are only valid without a table."""
         named = {
             "--text-folder": self.folder,
             "--transcripts": self.suffix,
@@ -124,12 +124,12 @@ def read_layout(
             return _read_folders(corpus, texts)
         return _read_table_of_folders(corpus, table)
     if texts.folder and not texts.folder.is_dir():
-        raise UserError(f"--text-folder {texts.folder}: no such folder, expected text files")
+        raise UserError(f"--text-folder {texts.folder}: no such folder")
     if table is None and os.path.lexists(corpus / METADATA):
         table = Table(corpus / METADATA)
     if table and texts.options:
         raise UserError(
-            f"{texts.options}: expected a corpus without a table, but the texts are read from "
+            f"{texts.options}: only valid without a table, but the texts are read from the table "
             f"{table.path}"
         )
     if table:
@@ -143,12 +143,14 @@ def read_layout(
         )
     elif nested := sorted(corpus.rglob(f"*/{METADATA}")):
         if texts.options:
-            raise UserError(f"{texts.options}: expected a corpus without tables, found {nested[0]}")
+            raise UserError(
+                f"{texts.options}: only valid without a table, but the corpus contains {nested[0]}"
+            )
         if not speakers.name:
             raise UserError(
                 f"{corpus}: contains no {METADATA}, but its folders contain {nested[0]} and "
-                f"{len(nested) - 1:,} more; add --speaker-folders if each folder is a speaker, or "
-                "--speaker NAME if all folders have the same speaker"
+                f"{len(nested) - 1:,} more; add --speaker-folders if each folder contains one "
+                "speaker, or --speaker NAME if all folders contain the same speaker"
             )
         tables = each_or_all_errors(lambda path: _read_table(path.parent, Table(path)), nested)
         clips = [clip for found, _ in tables for clip in found]
@@ -161,26 +163,26 @@ def read_layout(
 
 
 def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str]]:
-    """Read a corpus that has one folder per speaker, and report audio files outside the folders."""
+    """Read a corpus with one folder per speaker, and report audio files outside these folders."""
     if (path := corpus / METADATA).exists():
         raise UserError(
-            f"{path}: with --speaker-folders, expected one {METADATA} in each speaker's folder, or "
-            "a text file next to each audio file. If this table lists the recordings in all "
-            f"folders, add --csv {path}"
+            f"{path}: not used with --speaker-folders, expected one {METADATA} in each speaker's "
+            "folder, or a text file next to each audio file. If this table lists the recordings in "
+            f"all folders, add --csv {path}"
         )
     files = audio_files(corpus)
     loose = [path for path in files if path.parent == corpus]
     names = [path.relative_to(corpus).parts[0] for path in files if path.parent != corpus]
     if not names:
         raise UserError(f"{corpus}: contains no folder with audio files, expected one per speaker")
-    problems = [f"{path}: not in a speaker's folder; move it into a folder" for path in loose]
+    problems = [f"{path}: not in a speaker's folder; move it into one" for path in loose]
     clips = list[Clip]()
     speakers = speakers_of_folders(corpus, names)
     for name in speakers:
         if nested := sorted((corpus / name).glob(f"*/**/{METADATA}")):
             raise UserError(
-                f"{nested[0]}: with --speaker-folders, expected one {METADATA} for each speaker, in "
-                f"{corpus / name}"
+                f"{nested[0]}: in a subfolder of a speaker's folder, expected one {METADATA} for each "
+                f"speaker, in {corpus / name}"
             )
     layouts = each_or_all_errors(lambda name: read_layout(corpus / name, texts=texts), speakers)
     for speaker, (own, bad) in zip(speakers.values(), layouts, strict=True):
@@ -207,7 +209,8 @@ def _read_table_of_folders(corpus: Path, table: Table) -> tuple[list[Clip], list
 
 
 def speakers_of_folders(corpus: Path, names: Sequence[str]) -> dict[str, str]:
-    """Map each folder to its speaker, in the order of `names`; raise UserError for bad names."""
+    """Map the name of each folder to a speaker's name, in the order of `names`. Raise UserError if
+    names are invalid."""
     names = list(dict.fromkeys(names))
     checked = each_or_all_errors(lambda name: checked_name(name, f"{corpus}: folder"), names)
     check_lookalikes([(x, str(corpus / name)) for name, x in zip(names, checked, strict=True)])
@@ -232,7 +235,7 @@ def each_or_all_errors(function: Callable[[Any], Any], names: Iterable[Any]) -> 
 
 
 def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str]]:
-    """Read the audio files that have a text, and report audio files that have none."""
+    """Read the audio files that have a text, and report audio files without a text."""
     by_name = {path.with_suffix(""): path for path in reversed(readable_first(audio_files(corpus)))}
     folder = texts.folder
     subtitles = subtitles_in_languages(folder or corpus)
@@ -244,8 +247,8 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         base = name.name
         places = [name]
         if folder:
-            # The text is in the text folder, or in a folder of the speaker's name, or at the same
-            # path as the audio file in the corpus.
+            # The text is directly in the text folder, in its subfolder with the speaker's name, or
+            # in the same subfolder as the audio file has in the corpus.
             base = base.removesuffix(MICROPHONE)
             parents = (Path(), Path(name.parent.name), name.parent.relative_to(corpus))
             places = [folder / parent / base for parent in dict.fromkeys(parents)]
@@ -278,7 +281,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
     unused = sorted({*corpus_texts(corpus)} - {*contents.values()})
     if unused and not folder:
         example = os.path.relpath(unused[0], corpus)
-        print(f"note: {len(unused):,} text files have no audio file, such as {example}")
+        print(f"note: {len(unused):,} text files without an audio file, such as {example}")
     plain = {path for path in contents.values() if not _has_segments(path)}
     decoded = decode({path: read_bytes(path) for path in sorted(plain)}, texts.encoding)
     # In Kaldi's format, each text begins with the name of its recording, which is not spoken.
@@ -289,7 +292,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         words == [name.name] for name, words in first_words.items()
     )
     if begin_with_names:
-        print("note: each text begins with the name of its audio file, which is left out")
+        print("note: each text begins with the name of its audio file. These names are left out")
     clips = []
     for name, path in contents.items():
         if path not in plain or are_labels(decoded[path]):
@@ -325,7 +328,7 @@ def _has_audio(path: Path) -> bool:
 
 
 def subtitles_in_languages(corpus: Path) -> dict[Path, list[Path]]:
-    """Return the subtitles with a language before the extension (NAME.en.vtt), by NAME."""
+    """Return the subtitles whose names contain a language (NAME.en.vtt), keyed by NAME's path."""
     found = defaultdict[Path, list[Path]](list)
     for path in sorted(corpus.rglob("*")):
         language = LANGUAGE.search(path.name)
@@ -335,12 +338,12 @@ def subtitles_in_languages(corpus: Path) -> dict[Path, list[Path]]:
 
 
 def texts_next_to(name: Path, subtitles: Sequence[Path] = (), suffix: str = "") -> list[Path]:
-    """Return the transcripts of an audio file: a text, and files with segments.
+    """Return the transcripts of an audio file: at most one text, and all files with segments.
 
     Args:
         name: the path of the audio file without its extension.
-        subtitles: the subtitles of this file with a language before the extension.
-        suffix: only files with this extension; "": all.
+        subtitles: the subtitles of the audio file whose names contain a language.
+        suffix: only return files with this extension; "": return all files.
     """
     files = []
     for ending in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES):
@@ -366,7 +369,8 @@ def _has_segments(path: Path) -> bool:
 
 
 def advice_on_tables(corpus: Path) -> str:
-    """Return advice for an error about a missing table: options for the tables in the folder."""
+    """Return the end of an error about a missing table: advice to add --csv, with the tables in the
+    folder."""
     tables = sorted(
         path
         for path in corpus.iterdir()
@@ -392,9 +396,9 @@ def _read_table(
 def _with_audio_and_names(
     entries: Sequence[Entry], corpus: Path, path: Path, speaker_column: str
 ) -> tuple[list[Clip], list[str]]:
-    """Find the audio of all entries and, with `speaker_column`, check the speaker names.
+    """Find the audio files of all entries. With `speaker_column`, also check the speaker names.
 
-    `path` is the file that the entries were read from.
+    `path` is the file from which the entries were read.
     """
     clips, problems = with_audio(entries, corpus, path.parent)
     if not speaker_column:
@@ -404,12 +408,12 @@ def _with_audio_and_names(
 
 
 def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container[str]) -> None:
-    """Raise UserError if most texts are names of audio files, because columns were swapped.
+    """Raise UserError if most texts are names of audio files, because the columns are swapped.
 
     Args:
         entries: the lines of the table.
-        names: the name of each entry in the form of `comparable`, without folder and extension.
-        files: the names of all audio files in the corpus, in the same form.
+        names: the names in the entries without folder and extension, converted by `comparable`.
+        files: the names of all audio files in the corpus, converted in the same way.
     """
     swapped = [
         entry
@@ -419,17 +423,18 @@ def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container
     ]
     if len(swapped) > len(entries) / 2:
         raise UserError(
-            f"{swapped[0].where}: text {swapped[0].text[:60]!r}, expected the words that are spoken. "
-            f"{len(swapped):,} of {len(entries):,} texts are names of audio files; choose different "
-            "columns with --path-column and --text-column"
+            f"{swapped[0].where}: the text is the name of an audio file, {swapped[0].text[:60]!r}, "
+            f"as {len(swapped):,} of {len(entries):,} texts are; expected the words that are spoken. "
+            "Choose different columns with --path-column and --text-column"
         )
 
 
 def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
-    """Return [path] for the first folder that contains a file of this name, otherwise []."""
+    """Return a list with the path of the file in the first folder that contains it, otherwise an
+    empty list."""
     listed = name.replace("\\", "/")  # joining a folder and an absolute path keeps the path
     paths = [folder / f"{listed}{end}" for end in ("", ".wav", ".flac") for folder in folders]
-    # Pipes and broken links are also returned, because a later check reports them.
+    # Named pipes and broken links are returned, too, because a later check reports them.
     return [path for path in paths if os.path.lexists(path) and not os.path.isdir(path)][:1]
 
 
@@ -509,10 +514,10 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     renamed: list[tuple[str, Path]] = []
     for entry, name in zip(entries, names, strict=True):
         if not entry.name:
-            problems.append(f"{entry.where}: no path or id, expected the name of an audio file")
+            problems.append(f"{entry.where}: no path or id of an audio file")
             continue
         if re.search("[\0\ud800-\udfff]", entry.name):
-            problems.append(f"{entry.where}: {entry.name!r}, expected the name of an audio file")
+            problems.append(f"{entry.where}: {entry.name!r} is not a valid name of a file")
             continue
         found = exact_file(entry.name, folders)
         if not found:
@@ -542,9 +547,9 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     if renamed:
         listed, path = renamed[0]
         print(
-            f"note: {len(renamed):,} of {len(entries):,} names were matched to audio files in a "
-            f"different folder or with a different extension, such as {listed!r} to "
-            f"{os.path.relpath(path, corpus)}"
+            f"note: {len(renamed):,} of {len(entries):,} listed files were found in a different "
+            "folder, or with a different extension or case, such as "
+            f"{os.path.relpath(path, corpus)} for {listed!r}"
         )
     return clips, problems
 
@@ -587,9 +592,9 @@ def readable_first(files: Sequence[Path]) -> list[Path]:
 def note_of_unused_audio(
     clips: Sequence[Clip], problems: Sequence[str], corpus: Path
 ) -> str | None:
-    """Return a note about audio files that are neither used by a clip nor reported as a problem.
+    """Return a note about audio files that no clip uses and that are not reported as a problem.
 
-    A file does not count if a file with the same name in a different format is used.
+    An audio file is not mentioned if a file with the same name in a different format is used.
     """
     used = {os.path.splitext(os.path.realpath(clip.path))[0] for clip in clips}
     bad = {problem.partition(": ")[0] for problem in problems}
@@ -602,15 +607,15 @@ def note_of_unused_audio(
         return None
     files = f"{len(unused):,} audio file{'s' * (len(unused) > 1)}"
     examples = ", ".join(unused[:SHOWN]) + (", ..." if len(unused) > SHOWN else "")
-    return f"note: no line lists {files} in {corpus}: {examples}"
+    return f"note: no clip uses {files} in {corpus}: {examples}"
 
 
 def unique_ids(clips: Sequence[Clip], corpus: Path) -> list[str]:
-    """Return a unique name for each clip, for file names and for the new metadata.csv.
+    """Return a unique id for each clip, for file names and for the new metadata.csv.
 
-    The name is the name of the audio file; for segments, the start in milliseconds is appended. If
-    several clips have the same name (ignoring case), the speaker's name is prepended. If the names
-    are still not unique, or if there are no speakers, the folders are prepended.
+    The id is the name of the audio file; for segments, the start in milliseconds is appended. If
+    several clips have the same id (ignoring case), the speaker's name is prepended. If the ids are
+    still not unique, or if there are no speakers, the folders are prepended.
     """
 
     def clean(name: str) -> str:

@@ -29,7 +29,7 @@ def read_lengths(path: str | Path, hparams: HParams) -> np.ndarray:
     seconds are converted to frames with the settings; frames are returned unchanged.
 
     Raises:
-        UserError: if lines are bad. The message lists every bad line with its number and the
+        UserError: if any line is bad. The message lists every bad line with its number and the
             expected format.
     """
     path = Path(path)
@@ -45,21 +45,27 @@ def read_lengths(path: str | Path, hparams: HParams) -> np.ndarray:
         samples = seconds * hparams.sampling_rate
         if not 0 < samples <= MAX_LENGTH:
             max_seconds = MAX_LENGTH / hparams.sampling_rate
-            raise ValueError(f"expected seconds above 0 and at most {max_seconds:,.0f}")
+            raise ValueError(
+                f"seconds out of range, expected more than 0 and at most {max_seconds:,.0f}"
+            )
         return frame_count(round(samples), hparams)
 
     def frames_of_csv(line: str) -> int:
         _, *counts = next(csv.reader([line]))
         if len(counts) != 1 or not re.fullmatch(r"0*[1-9]\d{0,9}", counts[0], re.ASCII):
-            raise ValueError(f"expected {header} with a whole number from 1 to {MAX_LENGTH:,}")
+            raise ValueError(
+                f"invalid line, expected {header} with a whole number from 1 to {MAX_LENGTH:,}"
+            )
         count = int(counts[0])
         return frame_count(count, hparams) if header == "id,samples" else count
 
     if "|" in header:
         return _parsed(path, lines, frames_of_filelist)
     if header not in HEADERS or len(lines) == 1:
-        beginning = f"begins with {header[:60]!r} in {len(lines)} lines" if lines else "empty"
-        raise UserError(f"{path}: {beginning}; expected {EXPECTED}")
+        found = f"unknown format, begins with {header[:60]!r}" if lines else "empty"
+        if header in HEADERS:
+            found = f"no lines after the header {header!r}"
+        raise UserError(f"{path}: {found}; expected {EXPECTED}")
     return _parsed(path, lines[1:], frames_of_csv)
 
 

@@ -20,7 +20,7 @@ from corpus.warnings import (
 )
 from hparams import HParams
 
-# A light area and a dark line can be distinguished even without color.
+# These styles, a light area and a dark line, can be distinguished even without color.
 AREA: dict[str, Any] = {"histtype": "stepfilled", "facecolor": "#A6CBE5", "edgecolor": "#5B8DB0"}
 LINE: dict[str, Any] = {"histtype": "step", "edgecolor": "#A33B00", "linewidth": 2}
 LIMIT: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
@@ -31,7 +31,7 @@ MARKERS = "os^vDPh*"
 
 
 def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
-    """Plot histograms of clip length in seconds and frames for each set, and return a PNG."""
+    """Plot a histogram of the clip lengths in each set. Return the plot as a PNG."""
     seconds = {}
     for name, clips in sets.items():
         values = seconds_of(clips, hparams)
@@ -41,7 +41,7 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     _draw_histograms(axes, seconds, edges, percent=True)
-    axes.set(xlabel="length of a clip (seconds)", ylabel="share of the set's clips (%)")
+    axes.set(xlabel="length of a clip (seconds)", ylabel="percentage of the set's clips")
     axes.set_xlim(left=0)
     axes.grid(axis="y", color="0.9")
     rate = hparams.sampling_rate / hparams.hop_length  # frames per second
@@ -53,7 +53,7 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
 
 
 def draw_corpus(clips: list[Clip], hparams: HParams) -> bytes:
-    """Plot each clip's symbol count against its seconds of speech, and the silence at the ends.
+    """Plot each clip's seconds of speech over its number of symbols, and the silence at the ends.
 
     Returns:
         The plot as a PNG.
@@ -70,7 +70,7 @@ def corpus_figure(clips: list[Clip], hparams: HParams) -> Figure:
 
 
 def draw_audio(clips: list[Clip]) -> bytes:
-    """Plot histograms of the clips' levels and signal-to-noise ratios, and return a PNG."""
+    """Plot histograms of the clips' levels and signal-to-noise ratios. Return the plot as a PNG."""
     figure = Figure(figsize=(10, 4), dpi=150, layout="constrained")
     levels, ratios = figure.subplots(1, 2)
     qualities = [clip.measured.quality for clip in clips]
@@ -78,7 +78,7 @@ def draw_audio(clips: list[Clip]) -> bytes:
     noise = np.array([quality.signal_to_noise for quality in qualities])
     _draw_histograms(levels, {"clips": level}, _edges(level), percent=False)
     levels.axvline(float(np.median(level)), label="median", **LIMIT)
-    levels.set(title="level of the speech", xlabel="dB of full scale", ylabel="clips")
+    levels.set(title="speech level", xlabel="dBFS", ylabel="clips")
     _draw_histograms(ratios, {"clips": noise}, _edges(noise, MIN_SIGNAL_TO_NOISE), percent=False)
     ratios.axvline(MIN_SIGNAL_TO_NOISE, label="limit of the warning", **LIMIT)
     ratios.set(title="signal-to-noise ratio", xlabel="dB", ylabel="clips")
@@ -125,15 +125,17 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
     label = f"unusual clips: {(~usual).sum():,}"
     axes.scatter(symbols[~usual], seconds[~usual], 40, "#A33B00", marker="x", label=label)
     ends = np.array([0, 1.05 * symbols.max()])
-    if have_several_speakers(clips):  # `median` is then relative, so use the absolute median
+    # With several speakers, `median` is a ratio to each speaker's median, so compute the median in
+    # symbols per second.
+    if have_several_speakers(clips):
         median = float(np.median(symbol_rates(clips, rate)))
     label = f"median: {median:.1f} per second"
     axes.plot(ends, ends / median, color="0.2", linewidth=1, label=label)
     if not have_several_speakers(clips):
         axes.plot(ends, ends / low, **LIMIT, label=f"usual: {low:.1f} to {high:.1f} per second")
         axes.plot(ends, ends / high, **LIMIT)
-    axes.set(xlim=ends, ylim=(0, 1.05 * seconds.max()), title="symbols and seconds of each clip")
-    axes.set(xlabel="symbols of the text", ylabel="seconds of speech, without silence at the ends")
+    axes.set(xlim=ends, ylim=(0, 1.05 * seconds.max()), title="text and speech of each clip")
+    axes.set(xlabel="symbols in the text", ylabel="seconds of speech, without silence at the ends")
     axes.legend(loc="upper left", fontsize="small")
 
 
@@ -157,9 +159,7 @@ def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
     edges = np.linspace(0, 1.05 * longest, 31)
     _draw_histograms(axes, silences, edges, percent=False)
     axes.axvline(MAX_SILENCE_SECONDS, **LIMIT, label="limit of the warning")
-    axes.set_yscale(
-        "symlog", linthresh=1
-    )  # on this scale, a single clip among thousands is visible
+    axes.set_yscale("symlog", linthresh=1)  # makes a single clip among thousands visible
     axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
     axes.set(xlabel="seconds", ylabel="clips")
     axes.legend(fontsize="small")

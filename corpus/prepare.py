@@ -51,7 +51,7 @@ from tacotron2_voice.utils.files import (
 
 SPEAKER_EMBEDDING_DIM = 64  # value in settings.txt if the corpus has several speakers
 LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
-FIRST_FILE = "lengths.png"  # file that is written first; settings.txt is written last
+FIRST_FILE = "lengths.png"  # `prepare` writes this file first, and settings.txt last
 HEADER = "# Written by scripts/prepare.py for: train.py --hparams @this_file,name=value,..."
 PLOTS = {
     "lengths.png": "Lengths of the clips",
@@ -59,13 +59,15 @@ PLOTS = {
     "audio.png": "Levels and noise",
 }
 EARLIER = ".earlier"  # suffix for old filelists that the new settings.txt does not list
-# Number of levels from filelists/NAME up to the project folder, which contains data/ and mels/.
+# A path in a filelist may go up this many levels: from filelists/NAME to the project folder, which
+# contains data/ and mels/.
 MAX_FOLDERS_UP = 2
 LEXICON_FILE = "lexicon.txt"  # file with the pronunciations, next to the filelists
 
 
 def check_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
-    """Raise UserError if clips are bad; with `skip_bad`, only print them if other clips are good."""
+    """Raise UserError if any clip is bad. With `skip_bad`, only print a warning unless all clips are
+    bad."""
     if not problems:
         return
     count = f"{len(problems):,} of {total:,} clips"
@@ -88,7 +90,8 @@ def settings(
     several_speakers: bool = False,
     has_lexicon: bool = False,
 ) -> str:
-    """Return the content of settings.txt for train.py: `overrides`, and paths of the filelists."""
+    """Return the content of settings.txt for train.py: `overrides` and the paths of the
+    filelists."""
     ours = {
         "load_mel_from_disk": bool(suffix),
         "training_files": f"train{suffix}.txt",
@@ -109,8 +112,8 @@ def settings(
 class Preparation:
     """The arguments of `prepare`; scripts/prepare.py has an option for each argument."""
 
-    # `corpus`, `mels`, `trim` and `convert` are made absolute.
-    corpus: Path
+    # `corpus`, `mels`, `trim` and `convert` are converted to absolute paths.
+    corpus: Path  # folder of the recordings
     out: Path  # folder for the filelists
     overrides: str = ""  # overrides of settings, such as "name=value"
     lexicon: Path | None = None  # file with pronunciations; None: the file in the settings
@@ -120,13 +123,13 @@ class Preparation:
     skip_bad: bool = False  # whether to leave out bad clips
     max_seconds: float = math.inf  # maximum length; longer clips are left out
     trim: Path | None = None  # folder for copies with trimmed silence
-    split_by_text: bool = False  # whether all clips with the same text stay in the same set
+    split_by_text: bool = False  # whether to put all clips with the same text into the same set
     convert: Path | None = None  # folder for copies in the format for training
     # Table of the recordings; None: metadata.csv, or the texts next to the audio.
     table: Table | None = None
     speakers: SpeakerSource = NO_SPEAKERS  # where the corpus stores speaker names
     texts: TextSource = NEXT_TO_AUDIO  # where the texts are if there is no table
-    padding: float = SEGMENT_PADDING  # seconds to add at both ends of segments
+    padding: float = SEGMENT_PADDING  # number of seconds to add at each end of a segment
 
     def __post_init__(self) -> None:
         for name in ("corpus", "mels", "trim", "convert"):
@@ -134,8 +137,8 @@ class Preparation:
             setattr(self, name, folder and Path(os.path.abspath(folder)))
         if re.search(r"[,\n\r]|\s#", str(self.out)) or str(self.out) != str(self.out).strip():
             raise UserError(
-                f"--out {str(self.out)!r}: expected a path without ',', ' #', line breaks, or "
-                "spaces at its ends, because settings.txt cannot contain them"
+                f"--out {str(self.out)!r}: settings.txt cannot contain this path, expected a path "
+                "without ',', ' #', line breaks, or spaces at its ends"
             )
         check_is_folder(self.out, "--out")
         if self.trim:
@@ -143,24 +146,24 @@ class Preparation:
         for option, folder in self.new_folders.items():
             if folder.resolve() == self.corpus.resolve():
                 raise UserError(
-                    f"{option} {folder}: this is the corpus itself, expected a new folder"
+                    f"{option} {folder}: this is the folder of the corpus. Choose a new folder"
                 )
         if re.search("[|\n\r\ud800-\udfff]", f"{self.folder}{self.mels}{self.trim}"):
             raise UserError(
-                f"{self.folder}, {self.mels}, {self.trim}: expected UTF-8 paths without '|' or line "
-                "breaks, because filelists cannot contain them"
+                f"{self.folder}, {self.mels}, {self.trim}: filelists cannot contain one of these "
+                "paths, expected UTF-8 paths without '|' or line breaks"
             )
         if self.speakers.name:
             self.speakers = SpeakerSource(name=checked_name(self.speakers.name, "--speaker"))
 
     @property
     def folder(self) -> Path:
-        """Return the folder from which the clips are read."""
+        """The folder from which the clips are read."""
         return self.convert or self.corpus
 
     @property
     def new_folders(self) -> dict[str, Path]:
-        """Map each command-line option to the folder to which it writes files."""
+        """The folders to which files are written, keyed by their command-line options."""
         folders = {
             "--cache-mels": self.mels,
             "--trim-silence": self.trim,
@@ -170,7 +173,7 @@ class Preparation:
 
 
 def prepare(asked: Preparation) -> list[Path]:
-    """Check a corpus, write its filelists (and mels), and return the files written to `out`.
+    """Check a corpus, and write its filelists and mels. Return the paths of the files in `out`.
 
     Raises:
         UserError: if any clip is bad (unless `skip_bad` is set), or if any other check fails. The
@@ -214,7 +217,7 @@ def prepare(asked: Preparation) -> list[Path]:
     sources = [table_before, *sources]
     if changed := [clip.path for clip in sources if Identity.of(clip.path) != clip.identity]:
         others = f" and {len(changed) - 1:,} more files" * (len(changed) > 1)
-        raise UserError(f"{changed[0]}{others}: {CHANGED_IN_CHECK}. No filelist was written")
+        raise UserError(f"{changed[0]}{others}: {CHANGED_IN_CHECK}. No filelist was written.")
     plots = {
         "lengths.png": draw_lengths(sets, hparams),
         "corpus.png": plot,
@@ -237,7 +240,8 @@ def prepare(asked: Preparation) -> list[Path]:
 def with_examples_first(clips: Sequence[Clip], findings: Sequence[Finding]) -> list[Clip]:
     """Move one example clip per speaker to the front, because training plots the first clips.
 
-    The example is the clip of median length among the speaker's clips without problems.
+    The example is the clip of median length among the speaker's clips without problems. If all of
+    the speaker's clips have problems, it is chosen from all.
     """
     flagged = {clip.where for finding in findings for clip, _ in finding.notes}
     examples = []
@@ -260,8 +264,8 @@ def usable_clips(
     """Check, trim and cache the clips according to the options in `asked`.
 
     Returns:
-        The clips to train on; the recordings from which they were read; and the settings, which
-        contain the corpus's own symbol table if symbols=corpus.
+        The clips to train on; all good clips before trimming; and the settings, which contain the
+        corpus's own symbol table if symbols=corpus.
     """
     makes_table = hparams.symbols == "corpus"
     hparams = with_symbols_of(entries, hparams) if makes_table else hparams
@@ -329,14 +333,14 @@ def describe(
     asked: Preparation,
     hparams: HParams,
 ) -> list[str]:
-    """Print the symbols, lengths, split, speakers and all warnings.
+    """Print the symbols, the lengths, the split, the speakers and all warnings.
 
     Returns:
-        The warnings that are not about individual clips.
+        The warnings about the corpus as a whole.
     """
     if hparams.symbols == "corpus":
         table = "".join(hparams.symbol_table)
-        print(f"{len(hparams.symbol_table):,} symbols, starting with padding: {table:.1000}")
+        print(f"{len(hparams.symbol_table):,} symbols, the first is padding: {table:.1000}")
     print(f"\n{table_of_lengths(sets | {'all': clips}, hparams)}\n\nSplit: {origin}")
     print(statistics_of(clips, hparams).describe())
     warnings = [warn_of_long_clips(seconds_of(clips, hparams), lambda i: clips[i].path)]
@@ -356,10 +360,10 @@ def describe(
 def listed_path(path: str, out: Path) -> str:
     """Return the path of a clip for a filelist in the folder `out`.
 
-    The path is relative to `out` if it goes up at most MAX_FOLDERS_UP levels, so that filelists and
-    clips can be moved together. Otherwise it is absolute.
+    The path is relative to `out` if it goes up at most MAX_FOLDERS_UP levels, so that the user can
+    move filelists and clips together. Otherwise it is absolute.
     """
-    # `out` is resolved first, because ".." starts at the target of a link.
+    # Links in `out` are resolved first, because ".." starts at the target of a link.
     relative = os.path.relpath(path, os.path.realpath(out))
     is_far = Path(relative).parts.count(os.pardir) > MAX_FOLDERS_UP
     return path if is_far or relative != relative.strip() else relative
@@ -374,7 +378,7 @@ def list_line(path: str, clip: Clip, seconds: float) -> str:
 def write_lists(
     sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, files: dict[str, bytes]
 ) -> list[Path]:
-    """Write all files to `out`, replace the files of an earlier run, and return the paths.
+    """Write all files to `out`, replacing those of an earlier call. Return the paths of all files.
 
     `files` contains the plots and the report.
     """
@@ -390,7 +394,8 @@ def write_lists(
     ).encode()
     given = asked.lexicon or hparams.lexicon
     is_given = bool(given) and os.path.realpath(given) == os.path.realpath(out / LEXICON_FILE)
-    if hparams.pronunciations and not is_given:  # the user's own file keeps its comments
+    # If the user's own file is already there, it is not replaced, so that its comments are kept.
+    if hparams.pronunciations and not is_given:
         contents[LEXICON_FILE] = "".join(f"{one}\n" for one in hparams.pronunciations).encode()
     if hparams.symbols == "corpus":
         table = json.dumps(hparams.symbol_table, ensure_ascii=False, indent=0)
@@ -415,7 +420,7 @@ def write_lists(
             for path, clip in zip(paths, clips, strict=True)
         ]
     out.mkdir(parents=True, exist_ok=True)
-    # settings.txt comes last, so that all files that it lists exist.
+    # settings.txt is written last, so that it never lists a file that does not exist.
     contents["settings.txt"] = contents.pop("settings.txt")
     busy = "another process is writing to it; wait, or choose a different --out"
     with folder_locked(out, busy):
@@ -433,7 +438,7 @@ def write_lists(
 
 
 def check_is_ours(out: Path, names: Iterable[str]) -> None:
-    """Raise UserError if a folder has files with these names that `prepare` did not write."""
+    """Raise UserError if the folder contains files with these names that `prepare` did not write."""
     settings_file = out / "settings.txt"
     if settings_file.is_file() and read_bytes(settings_file).startswith(HEADER[:28].encode()):
         return
@@ -448,13 +453,13 @@ def check_is_ours(out: Path, names: Iterable[str]) -> None:
 
 
 def note_of_earlier_files(out: Path, replaced: Sequence[str], renamed: Sequence[str]) -> str:
-    """Return a note about the files of an earlier run with the same --out."""
+    """Return a note about the files of an earlier call with the same --out."""
     parts = []
     if replaced:
         parts.append(f"replaced {', '.join(replaced)}")
     if renamed:
         parts.append(f"renamed to NAME{EARLIER}: {', '.join(renamed)}")
-    return f"note: {out} contained files from an earlier run: {'; '.join(parts)}"
+    return f"note: {out} contained files from an earlier call: {'; '.join(parts)}"
 
 
 def put_into(out: Path, contents: dict[str, bytes]) -> list[str]:
@@ -474,10 +479,11 @@ def put_into(out: Path, contents: dict[str, bytes]) -> list[str]:
 
 
 def rename_earlier_lists(out: Path, written: set[str], hparams: HParams) -> list[str]:
-    """Rename filelists and symbols of an earlier run, delete their caches, and return the old names.
+    """Rename the filelists and symbols of an earlier call, and delete their caches. Return the old
+    names.
 
-    Old filelists may split the clips differently. Call this after settings.txt was replaced,
-    because the old settings.txt may list these filelists.
+    The files are renamed because old filelists may split the clips differently. Call this after
+    settings.txt has been replaced, because the old settings.txt may list these filelists.
     """
     kept = {os.path.realpath(out / name) for name in written} | {os.path.realpath(hparams.symbols)}
     renamed = []

@@ -1,4 +1,5 @@
-"""Format the report of `prepare`: tables of lengths and speakers, and warnings about speakers."""
+"""Compute parts of the report of `prepare`: a table of lengths, a table of speakers, a summary, and
+warnings about speakers."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -11,15 +12,16 @@ from hparams import HParams
 from tacotron2_voice.speech_statistics import SpeechStatistics, last_symbol, measure
 from tacotron2_voice.utils.console import markdown_table
 
-MAX_ROWS = 20  # maximum rows in the table: speakers with the most and with the fewest minutes
+# Maximum number of speakers in the table: half of them with the most, half with the least audio.
+MAX_ROWS = 20
 MAX_NAMED = 5  # maximum number of speakers to list in a warning
-MAX_LETTERS = 30  # longer names are shortened in the table
+MAX_LETTERS = 30  # speaker names with more letters are shortened in the table
 MAX_LEVEL_DECIBELS = 6  # a larger difference between two speakers causes a warning
-MIN_MINUTES = 2  # less audio per speaker causes a warning
+MIN_MINUTES = 2  # fewer minutes of audio for a speaker cause a warning
 
 
 def table_of_lengths(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> str:
-    """Return a Markdown table of clip lengths in each set, in three units."""
+    """Return a Markdown table of the clip lengths in each set, in seconds, frames and symbols."""
     rows = []
     for name, clips in sets.items():
         units = {
@@ -37,7 +39,7 @@ def table_of_lengths(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> st
 def summary_of(
     sets: Mapping[str, Sequence[Clip]], clips: Sequence[Clip], hparams: HParams
 ) -> dict[str, str]:
-    """Return the summary at the top of the report, as names and values."""
+    """Return the rows of the summary at the top of the report, such as {"speakers": "2"}."""
     seconds = seconds_of(clips, hparams)
     qualities = [clip.measured.quality for clip in clips]
     speech = sum(clip.measured.speech_samples for clip in clips) / hparams.sampling_rate
@@ -48,13 +50,13 @@ def summary_of(
         "speakers": f"{len(by_speaker(clips)):,}",
         "median length": f"{np.median(seconds):.1f} s (longest {seconds.max():.1f} s)",
         "speaking rate": f"{symbols / speech:.1f} symbols per second",
-        "median level": f"{np.median([x.level for x in qualities]):.0f} dB of full scale",
+        "median speech level": f"{np.median([x.level for x in qualities]):.0f} dBFS",
         "median signal-to-noise ratio": f"{np.median([x.signal_to_noise for x in qualities]):.0f} dB",
     }
 
 
 def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
-    """Compute the speech statistics of all clips, which training stores in checkpoints."""
+    """Compute the statistics of the clips' speech that training stores in checkpoints."""
     symbols = hparams.table.symbols
     last = (last_symbol(symbols[i] for i in clip.symbols) for clip in clips)
     frames = np.array([clip.num_frames for clip in clips])
@@ -70,8 +72,8 @@ class SpeakerFacts(NamedTuple):
     held_out: int  # number of clips for validation
     minutes: float
     pace: float  # milliseconds per symbol, excluding silence at the ends
-    silence: float  # total silence before and after speech, in seconds; mean over clips
-    level: float  # speech level in dB; median over clips
+    silence: float  # seconds of silence before and after speech together; mean over clips
+    level: float  # speech level in dBFS; median over clips
 
 
 def by_speaker(clips: Sequence[Clip]) -> dict[str, list[Clip]]:
@@ -83,7 +85,7 @@ def by_speaker(clips: Sequence[Clip]) -> dict[str, list[Clip]]:
 
 
 def facts_of(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> list[SpeakerFacts]:
-    """Measure each speaker in these sets of clips, sorted by name."""
+    """Measure each speaker in the given sets of clips. The speakers are sorted by name."""
     held_out = {clip.where for clip in sets.get("val", ())}
     facts = []
     rate = hparams.sampling_rate
@@ -105,7 +107,7 @@ def facts_of(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> list[Speak
 
 
 def speaker_table(facts: Sequence[SpeakerFacts]) -> str:
-    """Return a Markdown table of the speakers; those with the most minutes come first."""
+    """Return a Markdown table of the speakers, sorted by minutes of audio in descending order."""
     ordered = sorted(facts, key=lambda x: (-x.minutes, x.name))
     rows = [
         [
@@ -120,27 +122,35 @@ def speaker_table(facts: Sequence[SpeakerFacts]) -> str:
         for x in ordered
     ]
     if (left_out := len(rows) - MAX_ROWS) > 0:
-        between = [f"... {left_out:,} more", *[""] * 6]
+        between = [f"... {left_out:,} more speakers", *[""] * 6]
         rows = [*rows[: MAX_ROWS // 2], between, *rows[-MAX_ROWS // 2 :]]
-    titles = "speaker,clips,held out,minutes,ms per symbol,silence (s),level (dB)".split(",")
+    titles = [
+        "speaker",
+        "clips",
+        "validation clips",
+        "minutes",
+        "ms per symbol",
+        "silence per clip (s)",
+        "speech level (dBFS)",
+    ]
     return markdown_table(titles, rows)
 
 
 def speaker_warnings(facts: Sequence[SpeakerFacts], *, is_converted: bool) -> list[str]:
     """Return warnings about speakers with different levels or with too little audio.
 
-    `is_converted` tells whether the clips are copies that --convert has just made.
+    `is_converted`: whether --convert has just made the clips.
     """
     warnings = []
     quietest, *_, loudest = sorted(facts, key=lambda x: x.level)
     if loudest.level - quietest.level > MAX_LEVEL_DECIBELS:
         fix = "Add --convert DIR to write copies with the same level"
         if is_converted:
-            fix = "Single peaks keep some copies from getting louder: cut out the peaks"
+            fix = "Some copies cannot be louder because of single peaks. Cut out these peaks"
         warnings.append(
             f"warning: the speakers' levels differ by {loudest.level - quietest.level:.1f} dB, from "
-            f"{quietest.name!r} ({quietest.level:.1f} dB) to {loudest.name!r} "
-            f"({loudest.level:.1f} dB). {fix} (docs/guides/speakers.md)"
+            f"{quietest.name!r} ({quietest.level:.1f} dBFS) to {loudest.name!r} "
+            f"({loudest.level:.1f} dBFS). {fix} (docs/guides/speakers.md)"
         )
     if short := sorted((x for x in facts if x.minutes < MIN_MINUTES), key=lambda x: x.minutes):
         named = ", ".join(f"{x.name!r} ({x.minutes:.1f})" for x in short[:MAX_NAMED])

@@ -1,4 +1,4 @@
-"""Create the report of `prepare`: a page with a summary, problems, plots and flagged clips.
+"""Create the report of `prepare`: an HTML page with a summary, plots and problems of clips.
 
 page = report_page("mine", summary, len(clips), findings, warnings, plots, out, hparams)
 """
@@ -17,7 +17,7 @@ from corpus.warnings import Finding
 from hparams import HParams
 
 TEMPLATE = Path(__file__).with_name("report_page.html")
-MAX_FLAGGED = 200  # maximum number of clips in the table
+MAX_FLAGGED = 200  # maximum number of clips in the table of clips with problems
 
 
 def report_page(
@@ -34,7 +34,7 @@ def report_page(
 
     Args:
         title: the name of the corpus.
-        summary: the rows of the first table, such as {"clips": "1,000"}.
+        summary: the rows of the summary, such as {"speakers": "2"}.
         num_clips: the total number of clips in all sets.
         findings: problems of individual clips.
         warnings: other warnings about the corpus.

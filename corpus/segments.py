@@ -5,8 +5,8 @@
     entries = read_lhotse(Path("data/supervisions.jsonl.gz"))
     clips, problems = padded(clips, 0.1)
 
-Each entry contains the name of a recording and a text. Its `segment` is the part of the recording
-that the text transcribes. `convert` writes each segment to a separate file.
+Each entry contains the name of a recording, a text, and the segment of the recording that the text
+transcribes. `convert` writes each segment to a separate file.
 """
 
 import gzip
@@ -35,20 +35,20 @@ LABEL = re.compile(rf"({NUMBER})\s+({NUMBER})(?:\s+(.*))?")
 TIME = r"\d?\d:\d\d[.,]\d{3}"
 SRT_TIMES = re.compile(rf"\d+:{TIME}\s*-->\s*\d+:{TIME}(\s|$)")
 VTT_TIMES = re.compile(rf"(\d+:)?{TIME}\s*-->\s*(\d+:)?{TIME}(\s|$)")  # hours are optional
-# Formatting, voices and times in subtitles; other text between < and > is kept.
+# Tags for formatting, speakers and times in subtitles. Other text between < and > is kept.
 TAG = re.compile(
     r"</?(?:i|b|u|s|em|strong|font|c|v|lang|ruby|rt)(?:[ .][^<>\n]*)?>|<[\d:.]+>|\{\\[^}]*\}",
     re.IGNORECASE,
 )
 # Labels of silence and noise in forced alignments, such as those of the Montreal Forced Aligner.
 SILENCES = {"sil", "sp", "spn", "pau", "<sil>", "<sp>", "<spn>", "<eps>", "<p:>"}
-# The beginning of a line in an alignment or a caption, which no transcript has.
+# The beginning of a line that occurs in alignments and captions, but in no transcript.
 CERTAINLY_TIMED_LINE = re.compile(r"\[\d+:\d\d|.*\d\s*-->\s*\d|SPEAKER_\d+\b")
 TIMED_LINE = re.compile(
     rf"{CERTAINLY_TIMED_LINE.pattern}|\d+:\d\d\b|{NUMBER}\s+{NUMBER}\s+\S|{NUMBER},{NUMBER},"
 )
-MIN_ROLLING_SHARE = 0.3  # share of subtitles that repeat a line in automatic captions
-MAX_ROLLING_GAP = 0.1  # automatic captions follow each other without a longer gap, in seconds
+MIN_ROLLING_SHARE = 0.3  # in automatic captions, at least this fraction of subtitles repeats a line
+MAX_ROLLING_GAP = 0.1  # maximum number of seconds between two automatic captions
 MAX_OVERLAP = 0.05  # consecutive subtitles may overlap by this many seconds
 KALDI_FILES = ("wav.scp", "text")
 
@@ -56,7 +56,7 @@ KALDI_FILES = ("wav.scp", "text")
 def read_segments(path: Path, recording: str, tier: str = "", encoding: str = "") -> list[Entry]:
     """Read the segments of one recording, in file order.
 
-    Segments without text and labels of silence are left out.
+    Segments that contain no text or only a label of silence are left out.
 
     Args:
         path: subtitles (.srt, .vtt), a TextGrid, or Audacity labels (.txt).
@@ -87,12 +87,13 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
     if num_silences:
         print(f"note: {path}: left out {num_silences:,} labels of silence, such as 'sil'")
     if not entries:
-        raise UserError(f"{path}: contains no segment with text, expected times and texts")
+        raise UserError(f"{path}: contains no segment with a text")
     return entries
 
 
 def _read_subtitles(path: Path, encoding: str) -> list[tuple[float, float, str]]:
-    """Read SRT or WebVTT. Raises UserError at the first line whose times cannot be read."""
+    """Read an SRT or WebVTT file. Raise UserError at the first line with times that cannot be
+    read."""
     text = read_text(path, encoding).replace("\r\n", "\n").replace("\r", "\n")
     is_vtt = text.lstrip().startswith("WEBVTT")
     times = VTT_TIMES if is_vtt else SRT_TIMES
@@ -103,14 +104,14 @@ def _read_subtitles(path: Path, encoding: str) -> list[tuple[float, float, str]]
         num_cues += 1
         if not times.match(line.strip()):
             raise UserError(
-                f"{path}:{number}: {line[:60]!r}, expected times such as 00:00:01.000 --> "
-                "00:00:02.500"
+                f"{path}:{number}: invalid times {line[:60]!r}, expected times such as 00:00:01.000 "
+                "--> 00:00:02.500"
             )
     cues = _vtt_cues(path, text) if is_vtt else _srt_cues(path, text)
     if len(cues) != num_cues:
         raise UserError(
-            f"{path}: contains {num_cues:,} lines with times (-->), but {len(cues):,} of them could "
-            "be read as subtitles"
+            f"{path}: contains {num_cues:,} lines with times (-->), but only {len(cues):,} "
+            "subtitles could be read"
         )
     return without_rolling_times(path, without_rolling_lines(path, cues))
 
@@ -141,7 +142,7 @@ def _srt_cues(path: Path, text: str) -> list[tuple[float, float, str]]:
         unmatched = error.unmatched_content.strip()
         number = text[: error.actual_start].count("\n") + 1
         raise UserError(
-            f"{path}: before line {number}: {unmatched[:60]!r}, expected a subtitle"
+            f"{path}: before line {number}: {unmatched[:60]!r} is not a subtitle"
         ) from None
     return [
         (x.start.total_seconds(), x.end.total_seconds(), TAG.sub("", x.content)) for x in subtitles
@@ -159,7 +160,7 @@ def _seconds_of_time(time: str) -> float:
 def without_rolling_lines(
     path: Path, cues: list[tuple[float, float, str]]
 ) -> list[tuple[float, float, str]]:
-    """Remove lines that are repeated from the subtitle before, if many subtitles repeat a line.
+    """Remove the lines that subtitles repeat from the previous subtitle, if many subtitles do so.
 
     Automatic captions show each line twice: first alone, then above the next line, without a gap
     between the two subtitles.
@@ -183,19 +184,22 @@ def without_rolling_lines(
     if num_repeated < MIN_ROLLING_SHARE * len(cues):
         print(
             f"warning: {path}: {num_repeated:,} of {len(cues):,} subtitles begin with the last line "
-            "of the subtitle before. Remove the lines that are not spoken twice"
+            "of the previous subtitle. Remove the lines that are not spoken twice"
         )
         return cues
-    print(f"note: {path}: removed {num_repeated:,} lines that repeat the subtitle before")
+    print(
+        f"note: {path}: removed the first line of {num_repeated:,} subtitles, because it repeats the "
+        "last line of the previous subtitle"
+    )
     return kept
 
 
 def without_rolling_times(
     path: Path, cues: list[tuple[float, float, str]]
 ) -> list[tuple[float, float, str]]:
-    """End each subtitle at the start of the next, if most subtitles overlap the next.
+    """If most subtitles overlap the next subtitle, end each subtitle at the start of the next one.
 
-    Automatic captions stay visible while the next line is spoken.
+    Subtitles overlap in automatic captions, where a line stays visible while the next is spoken.
     """
     ends = [min(end, following[0]) for (_, end, _), following in pairwise(cues)]
     num_overlaps = sum(end < cue[1] - MAX_OVERLAP for end, cue in zip(ends, cues, strict=False))
@@ -224,22 +228,23 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
         raise UserError(f"{path}: {error}, expected a Praat TextGrid") from None
     tiers = [x for x in grid.tierNames if isinstance(grid.getTier(x), textgrid.IntervalTier)]
     if not tiers:
-        raise UserError(f"{path}: contains no tier of intervals, expected a tier with the texts")
+        raise UserError(f"{path}: contains no interval tier, expected a tier with the texts")
     if not tier and len(tiers) == 1:
         tier = tiers[0]
     if tier not in tiers:
         raise UserError(
-            f"{path}: contains the tiers {', '.join(tiers)}. Choose the tier of the texts with "
-            "--tier"
+            f"{path}: contains the tiers {', '.join(tiers)}. Choose the tier that contains the "
+            "texts with --tier"
         )
     return [(start, end, text) for start, end, text in grid.getTier(tier).entries]
 
 
 def are_labels(text: str) -> bool:
-    """Return whether a text file contains Audacity labels instead of a plain text.
+    """Return whether a text file contains Audacity labels instead of plain text.
 
-    Labels begin with two numbers that are followed by tabs. If spaces replaced the tabs, every line
-    begins with two decimal numbers, and there are at least two lines.
+    A text counts as labels if its first line begins with two numbers that are separated by a tab.
+    The tabs may have been replaced by spaces. In this case, every line must begin with two decimal
+    numbers, and there must be at least two lines.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if lines and re.match(rf"{NUMBER}\t{NUMBER}(\t|$)", lines[0]):
@@ -260,30 +265,34 @@ def check_is_plain(path: Path, text: str) -> None:
     if is_certain or (len(unusual) > 1 and 2 * len(unusual) >= len(lines)):
         found = unusual[0][:60]
         raise UserError(
-            f"{path}: begins lines with times or speakers, such as {found!r}, expected only the "
-            "words that are spoken"
+            f"{path}: contains lines that begin with times or speakers, such as {found!r}, expected "
+            "only the words that are spoken"
         )
 
 
 def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
     for number, line in enumerate(text.splitlines(), 1):
-        # A line that starts with a backslash contains the frequencies of the label above it.
+        # A line that starts with a backslash contains the frequency range of the label above it.
         if not line.strip() or line.startswith("\\"):
             continue
         match = LABEL.fullmatch(line.strip())
         if not match:
-            raise UserError(f"{path}:{number}: {line[:60]!r}, expected start, end and text")
+            raise UserError(
+                f"{path}:{number}: {line[:60]!r} is not a label, expected start, end and text"
+            )
         start, end = (float(x.replace(",", ".")) for x in match.group(1, 2))
         if not (0 <= start < math.inf and 0 <= end < math.inf):
-            raise UserError(f"{path}:{number}: {match[1]} to {match[2]}, expected times from 0 s")
+            raise UserError(
+                f"{path}:{number}: invalid times {match[1]} to {match[2]}, expected seconds of at least 0"
+            )
         yield start, end, match[3] or ""
 
 
 class _Line(NamedTuple):
-    """The rest of a line after its key, and the file and number of the line."""
+    """A line of a Kaldi file."""
 
-    text: str
-    where: str
+    text: str  # the line without its key
+    where: str  # "file:line"
 
 
 def is_kaldi(folder: Path) -> bool:
@@ -295,7 +304,8 @@ def read_kaldi(folder: Path) -> list[Entry]:
     """Read a Kaldi data directory: wav.scp, text and, if they exist, segments and utt2spk.
 
     Raises:
-        UserError: if wav.scp contains a command instead of a path, or if the files do not match.
+        UserError: if wav.scp contains a command instead of a path, if an id in a file is missing in
+            another file, or if a line is malformed.
     """
     recordings = _read_map(folder / "wav.scp")
     for line in recordings.values():
@@ -324,15 +334,15 @@ def read_kaldi(folder: Path) -> list[Entry]:
 
 
 def _kaldi_segment(line: _Line) -> tuple[str, Segment]:
-    """Return the recording and the segment in a line of the file `segments`."""
+    """Return the id of the recording, and the segment, from a line of the file `segments`."""
     values = line.text.split()
     if len(values) != 3:
         raise UserError(
-            f"{line.where}: {line.text[:60]!r} after the utterance, expected the recording, the "
-            "start and the end"
+            f"{line.where}: {len(values) + 1} fields, expected four: utterance, recording, start and "
+            "end"
         )
     start = _seconds(values[1], line.where)
-    # In Kaldi, -1 is the end of the recording.
+    # In Kaldi, an end of -1 means the end of the recording.
     seconds = None if values[2] == "-1" else _seconds(values[2], line.where) - start
     return values[0], Segment(start, seconds)
 
@@ -345,29 +355,30 @@ def _read_map(path: Path) -> dict[str, _Line]:
             continue
         key, *rest = line.split(maxsplit=1)
         if key in values:
-            raise UserError(f"{path}:{number}: {key!r} occurs twice, expected unique ids")
+            raise UserError(f"{path}:{number}: the id {key!r} occurs twice, expected unique ids")
         values[key] = _Line(rest[0].strip() if rest else "", f"{path}:{number}")
     return values
 
 
 def _seconds(value: str, where: str) -> float:
     if not re.fullmatch(r"\d+(\.\d+)?", value):
-        raise UserError(f"{where}: {value!r}, expected seconds")
+        raise UserError(f"{where}: {value!r} is not a number of seconds")
     return float(value)
 
 
 def is_lhotse(path: Path) -> bool:
-    """Return whether a file name is that of a lhotse supervision manifest."""
+    """Return whether a file has the name of a lhotse supervision manifest."""
     return bool(re.search(r"supervisions.*\.jsonl(\.gz)?$", path.name))
 
 
 def read_lhotse(path: Path) -> list[Entry]:
     """Read a lhotse supervision manifest, and the recording manifest next to it.
 
-    The name of the recording manifest contains `recordings` in place of `supervisions`.
+    The name of the recording manifest contains `recordings` instead of `supervisions`.
 
     Raises:
-        UserError: if a recording is missing, or if it is split into several files.
+        UserError: if a manifest cannot be read, or if a recording is missing or consists of several
+            files or channels.
     """
     recordings_path = path.with_name(path.name.replace("supervisions", "recordings"))
     sources = {}
@@ -378,10 +389,12 @@ def read_lhotse(path: Path) -> list[Entry]:
             sources[str(recording["id"])] = file["source"]
             num_channels = len(file.get("channels") or [0])
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise UserError(f"{where}: expected an id and one source of the type file") from None
+            raise UserError(
+                f"{where}: not a recording with an id and exactly one source of the type file"
+            ) from None
         if num_channels > 1:
             raise UserError(
-                f"{where}: a recording with {num_channels} channels, expected one channel. Write "
+                f"{where}: the recording has {num_channels} channels, expected one channel. Write "
                 "each channel to its own file"
             )
     entries = []
@@ -392,11 +405,13 @@ def read_lhotse(path: Path) -> list[Entry]:
         try:
             start, seconds = (float(supervision[name]) for name in ("start", "duration"))
         except (KeyError, TypeError, ValueError):
-            raise UserError(f"{where}: expected start and duration in seconds") from None
+            raise UserError(
+                f"{where}: no valid start and duration, expected both in seconds"
+            ) from None
         if not (0 <= start < math.inf and 0 < seconds < math.inf):
             raise UserError(
-                f"{where}: start {start:g} s and duration {seconds:g} s, expected a start of at "
-                "least 0 s and a duration above 0 s"
+                f"{where}: invalid start {start:g} s or duration {seconds:g} s, expected a start of "
+                "at least 0 s and a duration above 0 s"
             )
         text = " ".join(str(supervision.get("text") or "").split())
         speaker = str(supervision.get("speaker") or "")
@@ -417,15 +432,15 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Mapping]]:
         try:
             value = dict(json.loads(line))
         except (ValueError, TypeError):
-            raise UserError(f"{path}:{number}: {line[:60]!r}, expected a JSON object") from None
+            raise UserError(f"{path}:{number}: {line[:60]!r} is not a JSON object") from None
         yield f"{path}:{number}", value
 
 
 def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]]:
-    """Lengthen segments by `padding` seconds at both ends.
+    """Lengthen segments by `padding` seconds at each end.
 
-    A segment extends at most to the middle of the gap to the neighboring segment of the same
-    recording. Clips without a segment are not changed.
+    A segment is extended at most to the middle of the gap between it and the neighboring segment of
+    the same recording. Clips without a segment are not changed.
 
     Returns:
         The clips in their original order; and a message for each segment that does not end after
@@ -445,7 +460,7 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
     for indices in by_recording.values():
         indices.sort(key=lambda i: _bounds(clips[i]))
         bounds = [_bounds(clips[i]) for i in indices]
-        before = 0.0  # the latest end of the earlier segments
+        before = 0.0  # the latest end of all previous segments
         for rank, i in enumerate(indices):
             start, end = bounds[rank]
             if rank:
@@ -467,6 +482,6 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
 
 
 def _bounds(clip: Clip) -> tuple[float, float]:
-    assert clip.segment is not None  # `padded` only passes clips that have a segment
+    assert clip.segment is not None  # `padded` only passes clips with a segment of known length
     assert clip.segment.seconds is not None
     return clip.segment.start, clip.segment.start + clip.segment.seconds

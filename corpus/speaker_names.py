@@ -13,8 +13,9 @@ from corpus.clips import Clip
 from tacotron2_voice.speakers import speaker_name
 from tacotron2_voice.utils.errors import UserError
 
-MIN_LINES = 5  # with fewer lines, all names are allowed to differ
-# Maximum number of distinct names divided by lines, because speakers have several clips each.
+MIN_LINES = 5  # with fewer lines, every line may have a different name
+# Maximum number of distinct names, as a fraction of the number of lines. If it is larger, the column
+# probably contains ids or texts, because a speaker has several clips.
 MAX_DISTINCT_SHARE = 0.5
 
 
@@ -24,8 +25,8 @@ class SpeakerSource:
 
     Args:
         column: title of the table column that contains the names, or its number, counted from 1.
-        folders: whether each folder in the corpus has the name of a speaker.
-        name: name of the only speaker.
+        folders: whether the names of the folders in the corpus are the names of the speakers.
+        name: name of the speaker, if the corpus has only one.
     """
 
     column: str = ""
@@ -44,15 +45,16 @@ def checked_name(text: str, where: str) -> str:
     """Return a speaker's name, stripped of whitespace and in Unicode's composed form.
 
     Raises:
-        UserError: if the name is invalid. The message begins with `where`, the position of the
-            name, such as a line.
+        UserError: if the name is invalid. The message begins with `where`, which says where the
+            name was given, such as a file and line, or an option.
     """
     name = text.strip()
     if not name:
-        raise UserError(f"{where}: no speaker, expected a name because other lines have names")
+        raise UserError(f"{where}: no speaker name, although other lines have names")
     if name in (".", "..") or "|" in name:
         raise UserError(
-            f"{where}: speaker {name[:60]!r}, expected a name without '|', other than '.' and '..'"
+            f"{where}: speaker {name[:60]!r} is not a valid name, expected a name without '|', other "
+            "than '.' and '..'"
         )
     try:
         return speaker_name(name)
@@ -79,11 +81,11 @@ def with_names(
     """
     values = {clip.speaker for clip in clips}
     if values == {""}:
-        raise UserError(f"{path}: {column} is empty in all lines, expected speaker names")
+        raise UserError(f"{path}: {column} contains no speaker name")
     if len(clips) >= MIN_LINES and len(values) > MAX_DISTINCT_SHARE * len(clips):
         raise UserError(
-            f"{path}: {column} has {len(values):,} values in {len(clips):,} lines, such as "
-            f"{clips[0].speaker[:60]!r}, but speakers should have several clips each. Choose a "
+            f"{path}: {column} has {len(values):,} different values in {len(clips):,} lines, such as "
+            f"{clips[0].speaker[:60]!r}, but each speaker should have several clips. Choose a "
             "different --speaker-column"
         )
     problems = []
@@ -103,8 +105,11 @@ def with_names(
 def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
     """Raise UserError if two names differ only in case, spaces or the encoding of letters.
 
-    Such names usually mean the same speaker, and file systems that ignore case would mix up their
-    files.
+    Such names usually refer to the same speaker. If they do not, file systems that ignore case mix
+    up the files of the two speakers.
+
+    Args:
+        named: pairs of a name and the place where it was given.
     """
     first: dict[str, tuple[str, str]] = {}
     pairs = []
@@ -116,6 +121,7 @@ def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
     if pairs:
         more = f", and {len(pairs) - 1:,} more" * (len(pairs) > 1)
         raise UserError(
-            f"speakers {pairs[0]}{more} differ only in case, spaces or the encoding of letters. Use "
-            "the same spelling for the same person, and clearly different names for two people"
+            f"the speaker names {pairs[0]}{more} differ only in case, spaces or the encoding of "
+            "letters. Use the same spelling for the same person, and clearly different names for "
+            "two people"
         )

@@ -13,10 +13,10 @@ from pathlib import Path
 from corpus.clips import Clip
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
-VAL_FRACTION = 0.2  # validation fraction of the pinned split
-SEED = 0  # seed of the pinned split
-# A larger fraction of validation clips whose text is also in the training set causes a warning. In
-# LJSpeech, the fraction is 0.002 (titles).
+VAL_FRACTION = 0.2  # default fraction of validation clips; SPLIT_FILE has this fraction
+SEED = 0  # default seed
+# If the texts of more than this fraction of the validation clips are also in the training set, this
+# causes a warning. In LJSpeech, the fraction is 0.002, because titles are repeated.
 MAX_KNOWN_SHARE = 0.01
 
 
@@ -29,18 +29,20 @@ def read_split(path: Path) -> dict[str, str]:
 def choose_split(
     clips: list[Clip], val_fraction: float, seed: int, *, by_text: bool = False
 ) -> tuple[set[str], str]:
-    """Choose the validation set. Return its ids, and a description of the split.
+    """Choose the validation set. Return the ids of its clips, and a description of the split.
 
-    LJSpeech-1.1 with default arguments uses the split in filelists/ljspeech_split.csv. Any other
-    corpus uses the first ids in the order of SHA-256("seed|id"), so that adding or removing clips
-    hardly changes the set. With several speakers, the fraction applies to each speaker.
+    For LJSpeech-1.1 and default arguments, the split in filelists/ljspeech_split.csv is used.
+    Otherwise the ids are sorted by SHA-256("seed|id"), and the first ids are held out. Adding or
+    removing clips therefore hardly changes the set. With several speakers, the fraction applies to
+    each speaker.
 
     Args:
         clips: all clips of the corpus.
         val_fraction: fraction of the clips to hold out, from 0 to 1.
         seed: seed of the split.
-        by_text: hash the words of the text instead of the id, so that all clips of a sentence are
-            in the same set. A speaker may then have more validation clips than `val_fraction`.
+        by_text: hash the words of the text instead of the id, so that all clips with the same
+            sentence are in the same set. In this case, the fraction of a speaker's clips that are
+            held out may exceed `val_fraction`.
     """
     ids = [clip.id for clip in clips]
     if (val_fraction, seed, by_text) == (VAL_FRACTION, SEED, False):
@@ -68,14 +70,14 @@ def choose_split(
 
 
 def wording(text: str) -> str:
-    """Return the words of a text in lower case, without punctuation, to compare sentences."""
+    """Return the words of a text in lower case and without punctuation, for comparing texts."""
     return " ".join(re.findall(r"\w+", text.casefold()))
 
 
 def texts_in_both(sets: Mapping[str, Sequence[Clip]]) -> str | None:
     """Return a warning if many validation texts are also in the training set, otherwise None.
 
-    In this case, the validation loss would partly measure sentences from training.
+    In this case, the validation loss is partly measured on sentences from training.
     """
     trained = {wording(clip.text) for clip in sets["train"]}
     known = [clip for clip in sets.get("val", ()) if wording(clip.text) in trained]

@@ -14,25 +14,26 @@ from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 
 RARE = 10  # a model hardly learns a symbol that occurs in fewer clips than this
-MAX_SYMBOLS_SHOWN = 20  # maximum number of rare symbols in a warning
+MAX_SYMBOLS_SHOWN = 20  # maximum number of rare symbols to list in a warning
 CLIPS_SHOWN = 5  # maximum number of clips to list per rare symbol
 
 
 def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
-    """Return the settings with a table of all symbols in the clips' cleaned texts."""
+    """Return the settings with a symbol table that contains all symbols of the cleaned texts."""
     characters: set[str] = set()
     texts = [clip.text for clip in clips if len(clip.text) <= MAX_CHARACTERS]
     for text in progress_bar("Counting symbols", len(texts), " texts", iterable=texts):
-        with contextlib.suppress(UserError):  # raised for texts that crash eSpeak
+        # Texts that crash eSpeak raise an error, which `check_clips` reports later.
+        with contextlib.suppress(UserError):
             text = respell(text, hparams.pronunciations)
             characters.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
-    # Characters that cannot be symbols are rejected or dropped later, line by line.
+    # Other characters cannot be symbols. `check_clips` rejects or drops them in each clip.
     usable = [*filter(can_be_symbol, characters - {PADDING})]
     return with_table(hparams, table_of(usable).symbols) if usable else hparams
 
 
 def drop_unused_symbols(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], HParams]:
-    """Remove symbols that no remaining clip uses, because they would never be trained.
+    """Remove the symbols that no clip uses from the table, because they would never be trained.
 
     Returns:
         The clips with new symbol ids, and the settings with the new table.

@@ -3,7 +3,7 @@
     entries, problems = read_table(Table(Path("data/mine/validated.tsv")))
     entries, problems = read_table(Table(path, path_column="3", text_column="5"), speaker_column="1")
 
-LJSpeech's metadata.csv (id|text|normalized text, no header) is such a table. If a table has neither
+LJSpeech's metadata.csv (id|text|normalized text, no header) is an example. If a table has neither
 common column titles nor LJSpeech's columns, the user must specify the columns.
 """
 
@@ -33,20 +33,20 @@ TEXT_TITLES = (
 ).split()
 START_TITLES = ("offset", "start", "start_time", "begin", "begin_time")
 END_TITLES = ("end", "end_time")
-# A title of a column that contains times
+# The title of a column that contains times.
 TIME_TITLE = re.compile(
     r"(start|begin|end|stop|onset|offset)(ing)?(_(time|timestamp|s|secs?|seconds|ms|samples?))?"
 )
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 QUOTING_DELIMITERS = ",;"  # with other delimiters, quotation marks are part of the text
 MIN_SHARE = 0.9  # minimum fraction of lines that must contain the delimiter
-MIN_LINES = 5  # with fewer lines, values may repeat by chance
+MIN_LINES = 5  # in a table with fewer lines, values may repeat by chance
 # A column may contain speaker names if its number of distinct values is at most this fraction of the
 # number of lines, because speaker names repeat.
 MAX_REPEATING_SHARE = 0.2
-IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")  # also a time such as 1:02, or a date
-MIN_WORDS = 2  # shorter texts are not compared
-EXPECTED_JSON = 'expected a JSON object such as {"path": "a.wav", "text": "Yes."}'
+IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")  # includes times such as 1:02, and dates
+MIN_WORDS = 2  # the words of shorter texts are not compared
+EXPECTED_JSON = 'not a JSON object, expected one such as {"path": "a.wav", "text": "Yes."}'
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,11 @@ class Table:
 
     Args:
         path: the file. Paths in the table are relative to the table's folder or to the corpus.
-            Extensions and case may differ from the audio files.
-        path_column, text_column: title of the column, or its number, counted from 1. Default: a
-            column with a common title, or LJSpeech's columns.
-        delimiter: a single character. Default: the delimiter that most lines contain.
+            They may differ from the paths of the audio files in extension and in case.
+        path_column, text_column: title of the column that contains the paths or the texts, or its
+            number, counted from 1. Default: a column with a common title, or LJSpeech's column.
+        delimiter: the character that separates fields. Default: the delimiter that most lines
+            contain.
         encoding: encoding of the file. Default: UTF-8, or an encoding that is detected.
     """
 
@@ -70,7 +71,7 @@ class Table:
 
 
 class Entry(NamedTuple):
-    """A recording that is listed in a table."""
+    """A recording, or a segment of a recording, that is listed in a table."""
 
     name: str  # path, id or name of the audio file
     text: str
@@ -85,7 +86,7 @@ class Row(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The indices of the columns."""
+    """The indices of the columns that contain paths, texts and speaker names."""
 
     path: int
     text: int
@@ -97,7 +98,7 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
 
     Args:
         table: the table.
-        speaker_column: title or number of the column that contains speaker names; "": none.
+        speaker_column: title or number of the column that contains speaker names; "": no column.
 
     Raises:
         UserError: if the table is empty or cannot be read, or if the user must specify a column.
@@ -106,7 +107,7 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
     text = read_text(table.path, table.encoding, missing)
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
-        raise UserError(f"{table.path}: empty, expected one recording per line")
+        raise UserError(f"{table.path}: this file is empty, expected one recording per line")
     titles: list[str] | None = None
     delimiter = ""
     if text.lstrip().startswith("{"):
@@ -119,7 +120,7 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
             while not titles[-1]:  # spreadsheet programs may add empty columns at the end
                 titles.pop()
     if not rows:
-        raise UserError(f"{table.path}: no lines after the header, expected recordings")
+        raise UserError(f"{table.path}: no lines after the header, expected one recording per line")
     num_fields = Counter(len(row.fields) for row in rows).most_common(1)[0][0]
     if titles is not None:
         num_fields = len(titles)
@@ -146,7 +147,7 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
 
 
 def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
-    """Return the delimiter of a table, which most lines must contain.
+    """Return the delimiter of a table. Most lines must contain it.
 
     Commas and semicolons only count as delimiters if the table has a header, because texts contain
     these characters, too.
@@ -162,9 +163,9 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
         if is_common and (is_certain or has_titles(table, speaker_column, titles)):
             return delimiter
     raise UserError(
-        f"{table.path}: begins with {lines[0].strip()[:60]!r}, expected fields separated by pipes "
-        "or tabs, such as 'id|text', or a header such as 'path,text'. If the table uses a "
-        "different delimiter, set it with --delimiter"
+        f"{table.path}: unknown format, begins with {lines[0].strip()[:60]!r}, expected fields "
+        "separated by pipes or tabs, such as 'id|text', or a header such as 'path,text'. If the "
+        "table uses a different delimiter, set it with --delimiter"
     )
 
 
@@ -183,14 +184,14 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
                 rows.append(Row(f"{path}:{number}", [field.strip() for field in fields]))
             number = reader.line_num + 1
     except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num}: {error}, expected a line of a CSV") from None
+        raise UserError(f"{path}:{reader.line_num}: not a line of a CSV ({error})") from None
     return joined_pairs(rows)
 
 
 def joined_pairs(rows: Sequence[Row]) -> list[Row]:
-    """Join pairs of lines if every second line begins with the delimiter.
+    """Join each pair of lines if every second line begins with the delimiter.
 
-    In the BAKER corpus, each clip has a second line with its pinyin.
+    In the BAKER corpus, each clip has a second line that contains its pinyin.
     """
     first = rows[::2]
     second = rows[1::2]
@@ -201,9 +202,9 @@ def joined_pairs(rows: Sequence[Row]) -> list[Row]:
 
 
 def rows_of_json_lines(path: Path, text: str) -> tuple[list[str], list[Row]]:
-    """Parse JSON Lines. Return all keys, and one row of values for each object.
+    """Parse JSON Lines. Return the keys of all objects, and one row of values for each object.
 
-    Missing values, and values other than strings and numbers, become empty strings.
+    Missing values, and values that are neither strings nor numbers, become empty strings.
 
     Raises:
         UserError: if a line is not a JSON object.
@@ -227,15 +228,15 @@ def rows_of_json_lines(path: Path, text: str) -> tuple[list[str], list[Row]]:
 
 
 def check_row(row: Row, needed: int, num_fields: int, delimiter: str) -> None:
-    """Raise ValueError if a row has fewer than `needed` fields, or more than `num_fields`."""
+    """Raise ValueError if a row has fewer than `needed` fields, or more than `num_fields`, or if a
+    field contains a line break or invalid Unicode."""
     for field in row.fields:
         if surrogate := re.search("[\ud800-\udfff]", field):
-            raise ValueError(f"contains {surrogate[0]!r}, expected valid Unicode")
+            raise ValueError(f"contains {surrogate[0]!r}, which is not valid Unicode")
         if more := field.count("\n"):
             raise ValueError(
-                f"a quoted field continues for {more:,} more lines: {field[:60]!r}; expected one "
-                "recording per line. Close the quotation mark, and double any quotation marks inside "
-                "a quoted field"
+                f"a quoted field does not end in its line, but {more:,} lines later: {field[:60]!r}; "
+                "close the quotation mark, and double any quotation marks inside a quoted field"
             )
     has_more = any(row.fields[num_fields:])
     if len(row.fields) < needed or has_more:
@@ -282,9 +283,9 @@ def choose_columns(
 ) -> Columns:
     """Choose the columns for path, text and speaker.
 
-    If the table has no header, the first column contains the path. If one other column remains
-    besides the speaker, it contains the text. If two remain, the last of them contains the text
-    (LJSpeech's normalized text).
+    If the table has no header, the first column contains the path. If there is one more column, not
+    counting that of the speaker, it contains the text. If there are two more columns, the last
+    column contains the text (LJSpeech's normalized text).
 
     Raises:
         UserError: if a column that the user specified does not exist, or if the user must specify a
@@ -319,11 +320,12 @@ def choose_columns(
         option = "--path-column" if path is None else "--text-column"
         found = ", ".join(titles or rows[0].fields)
         raise UserError(
-            f"{table.path}: columns {found[:200]!r}, expected common titles, id|text, or id|text|"
-            f"normalized text. Set the column with {option}: its title, or its number counted from 1"
+            f"{table.path}: the meaning of the columns {found[:200]!r} is not known, expected common "
+            f"titles, id|text, or id|text|normalized text. With {option}, set the title or the number "
+            "(counted from 1) of the column"
         )
     if path == text:
-        raise UserError(f"{table.path}: column {text + 1} is selected for both paths and texts")
+        raise UserError(f"{table.path}: column {text + 1} was selected for both paths and texts")
     if speaker in (path, text):
         raise UserError(
             f"{table.path}: --speaker-column {speaker_column}: this column contains the "
@@ -336,15 +338,15 @@ def choose_columns(
 def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: int) -> None:
     """Raise UserError unless two columns seem to be a text and its normalized text (LJSpeech).
 
-    This is not the case if values in one column repeat as speaker names do, or if the two texts of
-    most lines have no word in common.
+    This is not the case if most values of the second column are numbers, if the values of only one
+    column repeat as speaker names do, or if the two texts of most lines differ too much.
     """
     pairs = [(row.fields[written], row.fields[spoken]) for row in rows if len(row.fields) > spoken]
     texts, normalized = zip(*pairs, strict=True)
     if sum(IS_NUMBER.fullmatch(x) is not None for x in normalized) > len(normalized) / 2:
         raise UserError(
-            f"{path}: column {spoken + 1} contains numbers such as {normalized[0][:60]!r}, expected "
-            "texts. Set the column that contains the spoken texts with --text-column"
+            f"{path}: column {spoken + 1} contains numbers such as {normalized[0][:60]!r} instead of "
+            "texts. Select the column that contains the spoken texts with --text-column"
         )
     is_empty = len({*texts}) == 1  # empty, or the same title in all lines
     if (is_empty or repeats(texts) == repeats(normalized)) and not are_other_texts(pairs):
@@ -362,8 +364,11 @@ def repeats(values: Sequence[str]) -> bool:
 
 
 def are_other_texts(pairs: Sequence[tuple[str, str]]) -> bool:
-    """Return whether, in most lines, the two texts have no word in common, or no script, or the
-    second text has less than half the length of the first."""
+    """Return whether the two texts of most lines cannot be a text and its normalized form.
+
+    This is the case if they have no word or no script in common, or if the second text is less than
+    half as long as the first text.
+    """
     if sum(2 * len(b) < len(a) for a, b in pairs) > len(pairs) / 2:
         return True
     words = [[{*re.findall(r"[^\W\d_]+", text.casefold())} for text in pair] for pair in pairs]
@@ -376,25 +381,27 @@ def are_other_texts(pairs: Sequence[tuple[str, str]]) -> bool:
 
 
 def scripts_of(text: str) -> set[str]:
-    """Return the scripts of the letters in a text, as in their Unicode names, such as LATIN."""
+    """Return the scripts of the letters in a text: the first words of their Unicode names, such as
+    LATIN."""
     return {unicodedata.name(x, "").partition(" ")[0] for x in text if x.isalpha()}
 
 
 class TimeColumns(NamedTuple):
-    """The titles of the columns that contain the segments of recordings."""
+    """The titles of the columns that contain the times of segments. One of `end` and `duration` is
+    empty."""
 
     start: str
-    end: str  # either this title or `duration` is empty
+    end: str
     duration: str
 
 
 def find_time_columns(path: Path, titles: Sequence[str]) -> TimeColumns | None:
-    """Return the columns that contain the segments of recordings, or None if there are none.
+    """Return the columns that contain the times of segments, or None if there are no such columns.
 
-    `offset` and `duration` are the columns of NeMo manifests.
+    NeMo manifests have the columns `offset` and `duration`.
 
     Raises:
-        UserError: if the table contains times in other columns.
+        UserError: if the table contains other columns of times, or a different number of them.
     """
     found = [title for title in titles if TIME_TITLE.fullmatch(title)]
     if not found:
@@ -408,15 +415,15 @@ def find_time_columns(path: Path, titles: Sequence[str]) -> TimeColumns | None:
     if is_known and not ends and has_duration:
         return TimeColumns(starts[0], "", "duration")
     raise UserError(
-        f"{path}: contains times in {', '.join(map(repr, found))}, expected the columns offset and "
-        "duration, or start and end, in seconds"
+        f"{path}: the columns of times are not known: {', '.join(map(repr, found))}, expected the "
+        "columns offset and duration, or start and end, in seconds"
     )
 
 
 def segment_of(
     columns: TimeColumns | None, titles: Sequence[str], fields: Sequence[str]
 ) -> Segment | None:
-    """Return the segment of the recording that a row transcribes, or None for the whole recording.
+    """Return the segment that the text of a row transcribes, or None for the whole recording.
 
     Raises:
         ValueError: if a value is missing or is not a valid number of seconds.
@@ -425,7 +432,7 @@ def segment_of(
     if columns is None:
         return None
     if columns.start == "offset" and not row.get("offset"):
-        # In NeMo manifests, both values can be missing, and a missing offset is 0.
+        # In NeMo manifests, both values are optional, and a missing offset means 0.
         return Segment(0.0, _number("duration", row["duration"])) if row.get("duration") else None
     start = _number(columns.start, row.get(columns.start, ""))
     if columns.duration:
@@ -435,14 +442,14 @@ def segment_of(
 
 def _number(name: str, value: str) -> float:
     if not re.fullmatch(r"\d+(\.\d+)?(e-?\d+)?", value):
-        raise ValueError(f"{name} {value!r}, expected a number of seconds, at least 0")
+        raise ValueError(f"invalid {name} {value!r}, expected a number of seconds, at least 0")
     return float(value)
 
 
 def print_assumptions(
     table: Table, titles: list[str] | None, num_fields: int, columns: Columns, delimiter: str
 ) -> None:
-    """Print how a table is read, unless it has the format of LJSpeech's metadata.csv."""
+    """Print how the table is read, unless it has the format of LJSpeech's metadata.csv."""
     is_usual = titles is None and delimiter == "|" and columns.path == 0
     if is_usual and columns.text == num_fields - 1:
         return
@@ -450,4 +457,6 @@ def print_assumptions(
     if titles:
         form = f"{form}, with a header" if delimiter else "read as JSON"
     path, text = (repr(titles[i]) if titles else i + 1 for i in (columns.path, columns.text))
-    print(f"note: {table.path}: {form}: paths from column {path}, texts from column {text}")
+    print(
+        f"note: {table.path}: {form}; paths are read from column {path}, texts from column {text}"
+    )

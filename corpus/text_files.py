@@ -17,20 +17,21 @@ from charset_normalizer import from_bytes, is_binary
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes
 
-# Only common encodings are considered, because with rarer encodings more files would be ambiguous.
+# Only common encodings are tried. With rarer encodings, more files would be ambiguous.
 ENCODINGS = (
     "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp874 cp932 gb18030 big5 cp949 koi8_r "
     "utf_16 utf_16_le utf_16_be utf_32"
 ).split()
-# charset-normalizer rates each encoding's chaos and coherence from 0 to 1. An encoding counts as
-# likely if both ratings are within these distances of the best encoding.
+# charset-normalizer rates the chaos and the coherence of the decoded text from 0 to 1. An encoding
+# is likely if both ratings differ from the best rating by at most these numbers.
 MAX_MORE_CHAOS, MAX_LESS_COHERENCE = 0.15, 0.1
 MAX_SHOWN = 5  # maximum number of encodings in a message
-EXAMPLE_LETTERS = 60
+EXAMPLE_LETTERS = 60  # maximum number of letters of a decoded text in a message
 
 
 def read_text(path: Path, encoding: str = "", if_missing: str = "no such file") -> str:
-    """Read a text file and remove its byte-order mark. See `decode` for `encoding` and errors."""
+    """Read a text file and remove its byte-order mark. See `decode` for `encoding` and for
+    errors."""
     return decode({path: read_bytes(path, if_missing=if_missing)}, encoding)[path]
 
 
@@ -49,7 +50,7 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
     others = {}
     for path, content in contents.items():
         if b"\0" in content and not encoding:
-            # English text in UTF-16 is also valid UTF-8, but it contains zero bytes.
+            # English text in UTF-16 is also valid UTF-8, but contains zero bytes.
             others[path] = content
             continue
         try:
@@ -59,7 +60,7 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
                 line = content[: error.start].count(b"\n") + 1
                 found = content[error.start : error.start + 10]
                 raise UserError(
-                    f"{path}:{line}: {found!r}, expected text in {error.encoding}; fix this line"
+                    f"{path}:{line}: {found!r} is not text in {error.encoding}; fix this line"
                 ) from None
             others[path] = content
     if others:
@@ -70,28 +71,29 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
         texts |= {path: content.decode(name) for path, content in others.items()}
         example = _example(joined.decode(name, "replace"))
         print(
-            f"note: {where}: not UTF-8, therefore read as {name}, for example {example!r}. If this "
-            "is wrong, add --encoding NAME"
+            f"note: {where}: not UTF-8, so the detected encoding {name} is used, for example "
+            f"{example!r}. If this is wrong, add --encoding NAME"
         )
     return {path: texts[path] for path in contents}
 
 
 def _is_damaged_utf8(content: bytes) -> bool:
-    """Return whether most non-ASCII characters are valid UTF-8, so that only parts are damaged."""
+    """Return whether the file is damaged UTF-8: most of its non-ASCII characters are valid UTF-8."""
     text = content.decode(errors="replace")
     return sum(x > "\x7f" for x in text) > 2 * text.count("\ufffd")
 
 
 def _recognize(where: str, content: bytes) -> str:
-    """Detect the encoding of text that is not UTF-8. See `decode` for errors."""
+    """Return the encoding of text that is not UTF-8. See `decode` for errors."""
     if is_binary(content):
         raise UserError(f"{where}: binary file, expected text")
     matches = list(from_bytes(content, cp_isolation=ENCODINGS))
     if not matches:
-        raise UserError(f"{where}: text in an unknown encoding; add --encoding NAME")
+        raise UserError(f"{where}: the encoding of the text is unknown; add --encoding NAME")
     clear = [x for x in matches if x.chaos <= matches[0].chaos + MAX_MORE_CHAOS]
     coherence = max(x.coherence for x in clear)
-    likely = {  # encodings that produce the same text are merged under the best-known name
+    # Encodings that produce the same text are listed under one name, the first in ENCODINGS.
+    likely = {
         next(name for name in ENCODINGS if name in match.could_be_from_charset): str(match)
         for match in clear
         if match.coherence >= coherence - MAX_LESS_COHERENCE
@@ -106,7 +108,7 @@ def _recognize(where: str, content: bytes) -> str:
 
 
 def _example(text: str) -> str:
-    """Return part of the first line with a non-ASCII character, around that character."""
+    """Return an excerpt of the first line with a non-ASCII character, around this character."""
     line = next((x for x in text.splitlines() if not x.isascii()), text.partition("\n")[0])
     first = next((i for i, x in enumerate(line) if not x.isascii()), 0)
     return line[max(0, first - 20) :][:EXAMPLE_LETTERS]

@@ -30,9 +30,10 @@ MAX_SILENCE_SECONDS = 0.3  # longer silence before or after speech causes a warn
 WORST_SHOWN = 5  # maximum number of clips to list in a warning
 MANUAL = "docs/guides/own-data.md"
 TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # an HTML tag without attributes
-# What accents, quotation marks and Cyrillic letters become if UTF-8 is read as Windows-1252.
+# The result if accented letters, quotation marks or Cyrillic letters in UTF-8 are read as
+# Windows-1252.
 TWICE_ENCODED = re.compile("[ÂÃÐÑ][^\x00-\x7fÀ-ÿ]|â€")
-# Unusual contents of texts: a description, advice, and a pattern.
+# For each kind of unusual text: a description, advice, and a pattern that finds it.
 UNUSUAL_TEXTS = (
     (
         "HTML entities or tags, which would be read letter by letter",
@@ -50,13 +51,13 @@ UNUSUAL_TEXTS = (
         WORDS_IN_BRACKETS,
     ),
     (
-        # Wrong conversions of quotation marks produce control characters.
+        # For example, quotation marks become control characters if the encoding is wrong.
         "control characters",
         "Delete them, or write the intended characters",
         re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]"),
     ),
 )
-# For each problem of `problems_of`: a description and advice.
+# For each problem that `problems_of` can return: a description and advice.
 AUDIO_PROBLEMS = {
     "noise": (
         f"noise (speech is less than {MIN_SIGNAL_TO_NOISE} dB louder)",
@@ -73,15 +74,15 @@ AUDIO_PROBLEMS = {
     ),
     "cut": (
         "speech at the very start or end of the file",
-        "Listen to the clips. If words are cut off, cut the recording again",
+        "Listen to the clips. If words are cut off, cut them from the original recording again",
     ),
     "pause": (
         f"a pause of more than {MAX_PAUSE:g} s inside the speech",
         "Split the clip at the pause, or shorten the pause",
     ),
 }
-MAX_LEVEL_DIFFERENCE = 10  # dB
-# The first word of the Unicode names of a language's letters, for languages with one script.
+MAX_LEVEL_DIFFERENCE = 10  # in dB, from the median of the speaker's clips
+# For languages with one script: the first word in the Unicode names of the script's letters.
 SCRIPTS = {
     language: script
     for script, languages in {
@@ -101,23 +102,27 @@ SCRIPTS = {
     }.items()
     for language in languages.split()
 }
-MAX_OTHER_SCRIPT = 0.2  # allowed fraction of texts in a different script, such as foreign names
-# With fewer clips, or with clips of similar length, the correlation is meaningless.
+# Maximum fraction of texts without a letter of the language's script, such as foreign names.
+MAX_OTHER_SCRIPT = 0.2
+# Minimum number of clips, and minimum standard deviation of the logarithm of their lengths. Below
+# these limits, the correlation of lengths is meaningless.
 MIN_CLIPS, MIN_SPREAD = 20, 0.15
 MIN_CORRELATION = 0.3  # minimum correlation between the logarithms of seconds and symbols
-# Allowed fraction of texts with foreign letters; English texts with foreign names are rarer.
-# With these limits, at most 0.5% of the clips of four clean corpora are unusual. If half of a clip's
-# audio is missing, its rate is unusual in 75 to 99% of the clips.
+# Maximum fraction of texts with letters that are not English. In English corpora, which contain such
+# letters in foreign names, the fraction is smaller.
+# With these limits, at most 0.5% of the clips in each of four clean corpora have an unusual rate. If
+# half of the audio is missing in each clip, 75 to 99% of the clips have an unusual rate.
 MAX_DEVIATIONS = 4.5
 MIN_RATE_RATIO = 1.4
 MAX_FOREIGN_SHARE = 0.05
-# These words are 15 % of all words in LJSpeech. Few other languages contain any of them.
+# These words are 15% of all words in LJSpeech. Few other languages contain any of them.
 COMMON_WORDS = ("the", "and", "that", "with", "you", "this", "it", "they")
+# Texts with at least MIN_WORDS words are not English if a smaller fraction of them are COMMON_WORDS.
 MIN_WORDS, MIN_COMMON_SHARE = 200, 0.02
 
 
 class Finding(NamedTuple):
-    """A problem that some clips of a corpus have."""
+    """A problem, and the clips that have it."""
 
     problem: str
     advice: str
@@ -143,7 +148,7 @@ def corpus_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
 
 
 def clip_findings(clips: Sequence[Clip], hparams: HParams) -> list[Finding]:
-    """Return the problems of individual clips, in a fixed order."""
+    """Return the problems that individual clips have, in a fixed order."""
     findings = [*_audio_findings(clips, hparams), *_text_findings(clips, hparams)]
     return [finding for finding in findings if finding.notes]
 
@@ -165,7 +170,7 @@ def _audio_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding
     )
     clipped = [clip.measured.clipped for clip in clips]
     yield Finding(
-        "clipping (three or more consecutive samples at full scale, or repeatedly at the peak)",
+        "clipping (three or more consecutive samples at full scale, or several flat peaks)",
         "Record at a lower level, restore the clip with a declipper, or leave it out",
         [
             (clips[i], f"{clipped[i]:,} samples, {1000 * clipped[i] / rate:.1f} ms")
@@ -245,21 +250,21 @@ def _line(clip: Clip) -> str:
 
 
 def other_script(clips: Sequence[Clip], hparams: HParams) -> str | None:
-    """Return a warning if many texts contain no letter of their language's script, otherwise None.
+    """Return a warning if many texts contain no letter of the language's script, otherwise None.
 
-    Such texts may be translations, such as English translations of Korean speech.
+    Such texts may be translations, for example English translations of Korean speech.
     """
     script = SCRIPTS.get(hparams.language.partition("-")[0])
     is_english = hparams.table.is_english and PHONES not in hparams.text_cleaners
-    if not script or is_english:  # `other_language` checks texts for the English cleaners
+    if not script or is_english:  # for English, `other_language` checks the texts
         return None
     others = [clip for clip in clips if not _has_script(clip.text, script)]
     if len(others) <= MAX_OTHER_SCRIPT * len(clips):
         return None
     return (
         f"warning: {len(others):,} of {len(clips):,} texts contain no {script.title()} letters, "
-        f"although language={hparams.language}, such as {others[0].where}: "
-        f"{others[0].text[:60]!r}. Check that --text-column is the column of the spoken words"
+        f"although language={hparams.language}, for example {others[0].where}: "
+        f"{others[0].text[:60]!r}. Check that --text-column is the column with the spoken words"
     )
 
 
@@ -270,7 +275,7 @@ def _has_script(text: str, script: str) -> bool:
 def other_language(clips: Sequence[Clip], hparams: HParams) -> str | None:
     """Return a warning if letters or words suggest that the texts are not English, otherwise None.
 
-    Only texts that are read with the English symbol table are checked.
+    The texts are only checked if the settings use the English symbol table.
     """
     if not hparams.table.is_english:
         return None
@@ -299,9 +304,9 @@ def other_language(clips: Sequence[Clip], hparams: HParams) -> str | None:
 def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
     """Return a warning if long clips do not have longer texts than short clips, otherwise None.
 
-    The reason may be that a line of the table is missing, or that a different column contains the
-    texts. In LJSpeech, the correlation is 0.97. If the texts are shifted by a few lines, the
-    correlation is at most 0.15.
+    For example, the texts may be shifted because a line of the table is missing, or the selected
+    column may not contain the texts. The function correlates the logarithms of seconds and symbols.
+    In LJSpeech, the correlation is 0.97, and at most 0.15 if the texts are shifted by a few lines.
     """
     seconds = np.log([clip.measured.speech_samples for clip in clips])
     symbols = np.log([len(clip.symbols) for clip in clips])
@@ -311,21 +316,21 @@ def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
         return None
     return (
         "warning: texts of long clips are not longer than texts of short clips "
-        f"(correlation {correlation:.2f}; LJSpeech: 0.97), so texts may be assigned to the wrong "
-        "clips. Listen to a few clips, such as "
+        f"(correlation {correlation:.2f}; LJSpeech: 0.97). The texts may belong to other clips. "
+        "Listen to a few clips, such as "
         f"{clips[0].id}: {clips[0].text[:60]!r} ({MANUAL})"
     )
 
 
 def _correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Return the Pearson correlation, or 0 if an array is constant."""
+    """Return the Pearson correlation of two arrays, or 0 if one of them is constant."""
     if not (deviations := one.std() * other.std()):
         return 0.0
     return float(np.mean((one - one.mean()) * (other - other.mean())) / deviations)
 
 
 def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
-    """Return each clip's number of symbols per second of speech, float64 [clips]."""
+    """Return the number of symbols per second of speech in each clip, float64 [clips]."""
     return np.array([len(c.symbols) * sampling_rate / c.measured.speech_samples for c in clips])
 
 
@@ -334,10 +339,11 @@ def have_several_speakers(clips: Sequence[Clip]) -> bool:
 
 
 def comparable_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
-    """Return the clips' symbol rates in a form that can be compared, float64 [clips].
+    """Return symbol rates that can be compared across speakers, float64 [clips].
 
-    With several speakers, each rate is divided by the speaker's median rate, so that the clips of a
-    slow speaker do not count as unusual.
+    With a single speaker, they are the symbols per second. With several speakers, each rate is
+    divided by the speaker's median rate, so that the clips of a slow speaker do not count as
+    unusual.
     """
     rates = symbol_rates(clips, sampling_rate)
     if not have_several_speakers(clips):
@@ -350,9 +356,9 @@ def comparable_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
 def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
     """Return the lowest usual rate, the median rate and the highest usual rate.
 
-    A rate is unusual if its logarithm differs from the median by more than MAX_DEVIATIONS robust
-    standard deviations (each 1.4826 times the median absolute deviation) and by more than
-    log(MIN_RATE_RATIO).
+    A rate is unusual if its logarithm differs from the median of the logarithms by more than
+    log(MIN_RATE_RATIO) and by more than MAX_DEVIATIONS robust standard deviations. A robust standard
+    deviation is 1.4826 times the median absolute deviation.
     """
     logarithms = np.log(rates)
     middle = np.median(logarithms)
@@ -363,13 +369,16 @@ def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
 
 
 def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
-    """Return the indices of the values above the limit, worst first."""
+    """Return the indices of the values above the limit, largest value first."""
     order = np.argsort(-np.asarray(badness), kind="stable")
     return [i for i in order.tolist() if badness[i] > limit]
 
 
 def _duplicates(clips: Sequence[Clip]) -> list[tuple[Clip, str]]:
-    """Return notes on clips with the same audio as an earlier clip; different texts come first."""
+    """Return the clips that have the same audio as an earlier clip, each with a note.
+
+    Clips whose text differs from that of the earlier clip come first.
+    """
     first: dict[int, Clip] = {}
     with_another_text = []
     with_the_same_text = []

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tacotron2_voice.utils.errors import UserError
 
-# Exit codes after Ctrl-C: of our programs, and of a process that the signal ends.
+# Exit codes after Ctrl-C: the first of our programs, the second of a process that the signal ends.
 STOPPED = (130, -signal.SIGINT)
 
 
@@ -34,7 +34,8 @@ def run_stage(*command: object, threads: str | None = None) -> None:
     environment = dict(os.environ)
     if threads is not None:
         environment["OMP_NUM_THREADS"] = threads
-    # Let idle threads spin, because the matrix products are too short to wake sleeping threads.
+    # Let idle threads spin, because waking sleeping threads takes long compared with the short
+    # matrix products.
     environment.setdefault("GOMP_SPINCOUNT", "100000")
     process = subprocess.Popen([sys.executable, ROOT / program, *arguments], env=environment)
     while process.returncode is None:
@@ -44,9 +45,9 @@ def run_stage(*command: object, threads: str | None = None) -> None:
     if process.returncode in STOPPED:
         raise UserError(f"stopped in {program}; run the same command again to continue")
     if process.returncode != 0:
-        raise UserError(f"{program} failed, see its message above")
+        raise UserError(f"{program} failed; see its message above")
 
 
 def is_outdated(result: Path, source: Path) -> bool:
-    """Return whether a result is missing or older than the file that it was made from."""
+    """Return whether a result is missing, or older than the file from which it was made."""
     return not result.exists() or result.stat().st_mtime < source.stat().st_mtime

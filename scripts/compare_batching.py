@@ -1,12 +1,12 @@
-"""Compare batching strategies for a corpus, based on its clip lengths. Audio and GPU are not needed.
+"""Compare batching strategies for a corpus. This needs only the lengths of the clips, and no GPU.
 
     python scripts/compare_batching.py filelists/ljspeech/train.txt
     python scripts/compare_batching.py --strategies                   # list all strategies
 
 The program prints the cost of every strategy with fixed and with dynamic batch sizes (DBS). It also
-prints the settings for train.py that need the fewest decoder steps and still mix the clips well. It
-writes this report, its table as CSV, and a plot of the first batches of an epoch to the folder
-`--out`. For lengths from other projects, use `python -m length_batching`.
+prints the settings for train.py that need the fewest decoder steps and still mix the clips well. The
+folder `--out` will contain this report, its table as a CSV, and a plot of the first batches of an
+epoch. For lengths from other projects, use `python -m length_batching`.
 """
 
 import project_root
@@ -39,8 +39,8 @@ from tacotron2_voice.utils.program import run_program
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
 LEARNING = """\
 - learning: lengths cannot predict how well a model learns. After equal training time, the loss of
-  the full-size model was 9 % ± 4 lower with SSB-DBS-BR and random_epochs=2 than with RAND
-  (research/batching-and-learning.md)."""
+  the full-size model was 9% (± 4 percentage points) lower with SSB-DBS-BR and random_epochs=2 than
+  with RAND (research/batching-and-learning.md)."""
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -64,7 +64,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add(
         "--hparams",
         default="",
-        help=f"settings, in the same format as for train.py (default: {PAPER_SETTING})",
+        help=f"override these settings, in the format for train.py (default: {PAPER_SETTING})",
     )
     epochs = "number of epochs to plan (default: 5 to 40, but 1 for 100,000 clips or more)"
     add("--epochs", type=at_least_one, help=epochs)
@@ -74,7 +74,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def plan_options(hparams: HParams) -> PlanOptions:
-    """Return the settings that all strategies share, and the parameters of all strategies."""
+    """Return the options that apply to every strategy, and the parameters of all strategies."""
     parameters: Any = {name: getattr(hparams, name) for name in DEFAULTS}
     options: PlanOptions = {**parameters, "batch_capacity": hparams.batch_capacity}
     return options
@@ -84,19 +84,21 @@ def read_corpus(path: Path, hparams: HParams, epochs: int | None) -> Surveyor:
     """Read the lengths of the clips.
 
     Raises:
-        UserError: if the file is invalid, or if a setting requires data other than lengths.
+        UserError: if the file is invalid, or if a setting requires other data than lengths.
     """
     if hparams.speaker_balance:
         raise UserError(
-            f"speaker_balance={hparams.speaker_balance}: this setting requires speakers, but this "
-            "program only reads lengths. Leave the setting out; train.py prints the costs with it"
+            f"speaker_balance={hparams.speaker_balance}: this setting needs the speakers of the clips, "
+            "but this program only reads lengths. Remove the setting. train.py prints the cost of "
+            "batches that are balanced by speaker"
         )
     frames = read_lengths(path, hparams)
     return Surveyor(frames, frames_per_step=hparams.n_frames_per_step, epochs=epochs)
 
 
 def describe_corpus(path: Path, hparams: HParams, surveyor: Surveyor) -> list[str]:
-    """Return lines that describe the corpus and the settings that have no effect on it."""
+    """Return lines that describe the corpus, the batches, and the settings that have no effect on
+    them."""
     frames = surveyor.lengths
     frame_seconds = hparams.hop_length / hparams.sampling_rate
     capacity = hparams.batch_capacity or hparams.batch_size * frames.max()
@@ -104,28 +106,30 @@ def describe_corpus(path: Path, hparams: HParams, surveyor: Surveyor) -> list[st
         f"{path}",
         f"{len(frames):,} clips, {frames.sum() * frame_seconds / 3600:.2f} hours, "
         f"{frames.min()} to {frames.max()} frames of {1000 * frame_seconds:.2f} ms",
-        f"batch size {hparams.batch_size}; DBS: up to {capacity:,} frames per batch; "
-        f"{surveyor.epochs} epochs planned",
+        f"batch size {hparams.batch_size}, or up to {capacity:,} frames per batch with DBS; "
+        f"{surveyor.epochs} planned epochs",
     ]
     if hparams.bucket_size >= len(frames) > 1:
         lines.append(
-            f"bucket_size={hparams.bucket_size}: one bucket contains all clips, so BKT equals RAND"
+            f"bucket_size={hparams.bucket_size}: one bucket contains all clips, so BKT is the same as "
+            "RAND"
         )
     num_batches = math.ceil(len(frames) / hparams.batch_size)
     if len(frames) >= hparams.num_bins >= num_batches > 1:
         lines.append(
-            f"num_bins={hparams.num_bins}: no more than one batch per bin, so ATS equals RAND"
+            f"num_bins={hparams.num_bins}: a bin contains at most one batch, so ATS is the same as RAND"
         )
     return lines
 
 
 def progress(results: Iterable[Any]) -> Iterable[Any]:
-    """Show a progress bar while results for all strategies are computed, with and without DBS."""
+    """Show a progress bar while `results` are computed: one for each strategy, with and without
+    DBS."""
     return progress_bar("planning epochs", 2 * len(STRATEGIES), " strategies", iterable=results)
 
 
 def settings_of(survey: Survey) -> str:
-    """Return a survey's settings in the format for train.py."""
+    """Return the settings of a surveyed strategy in the format for train.py."""
     options = survey.options()
     settings = {"batch_size": options.pop("batch_size")}
     settings["batching_strategy"] = options.pop("strategy")
@@ -147,7 +151,7 @@ def recommend(result: SearchResult) -> list[str]:
 
 
 def write_all(report: str, surveys: list[Survey], out: Path, plot: figures.Figure) -> list[Path]:
-    """Write the report, its table as CSV and the plot, and return the three paths."""
+    """Write the report, its table as a CSV, and the plot. Return the paths of the three files."""
     plot_path = figures.write_figure(plot, out / "epoch_excerpt.svg")
     command = f"{datetime.date.today()}: `python {shlex.join(sys.argv)}`"
     image = f"![the first batches of an epoch]({plot_path.name})"
@@ -155,7 +159,8 @@ def write_all(report: str, surveys: list[Survey], out: Path, plot: figures.Figur
     sections = ["# Batching strategies compared", command, report, image]
     write_bytes(report_path, ("\n\n".join(sections) + "\n").encode())
     table_path = out / "comparison.csv"
-    columns = [*Survey.__annotations__, *PaddingStats.__annotations__]  # start with the strategy
+    # This order puts the strategy into the first column.
+    columns = [*Survey.__annotations__, *PaddingStats.__annotations__]
     table = pd.DataFrame([asdict(survey) for survey in surveys])[columns]
     write_bytes(table_path, table.to_csv(index=False).encode())
     return [report_path, table_path, plot_path]
@@ -189,7 +194,7 @@ def main(arguments: list[str] | None = None) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     lengths = np.asarray(surveyor.lengths)
     plot = figures.draw_epoch_excerpt(lengths, hparams.batch_size)
-    print("\nwritten:", *write_all(report, surveys, args.out, plot), sep="\n  ")
+    print("\nWrote:", *write_all(report, surveys, args.out, plot), sep="\n  ")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ SETTINGS = (
 
 
 class Demo(NamedTuple):
-    """The settings of the demo; the learning rate is constant for 3/4 of the optimizer steps."""
+    """The settings of a demo. The learning rate is constant for three quarters of the optimizer
+    steps."""
 
     model: str  # file with the settings of the model
     epochs: int
@@ -56,7 +57,7 @@ class Demo(NamedTuple):
 SMALL = Demo("speaking_model.txt", 14, 3, decay_start=970, half_life=80)
 FULL_SIZE = Demo("full_size_model.txt", 10, 2, decay_start=345, half_life=29)
 PLOT_FILE = "learning.svg"
-UNSEEN = 50  # how many unseen numbers the trained model speaks
+UNSEEN = 50  # number of unseen numbers that the trained model speaks
 VALIDATION = 0.05  # fraction of the clips for validation
 
 
@@ -82,9 +83,12 @@ def text_settings(language: str, *, phones: bool) -> str:
 
 
 def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings: str) -> Path:
-    """Make the corpus, test recordings and filelists, and train the model. Return the run's folder.
+    """Make the corpus, the recordings of unseen numbers and the filelists, and train the model.
 
     Existing files are kept.
+
+    Returns:
+        The folder of the run.
     """
     corpus = out / "corpus"
     lists = out / "filelists"
@@ -114,7 +118,8 @@ def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings:
 
 
 def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibility:
-    """Return the intelligibility of unseen numbers; measure it if the checkpoint is newer."""
+    """Return the intelligibility of the unseen numbers. If the checkpoint is newer than the stored
+    result, measure it again."""
     result = out / INTELLIGIBILITY_FILE
     if is_outdated(result, checkpoint):
         given: tuple[object, ...] = ("--checkpoint", checkpoint, "--recordings", out / "unseen")
@@ -126,7 +131,7 @@ def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibili
 
 
 def export(out: Path, checkpoint: Path) -> Path:
-    """Export the checkpoint unless the exported voice is newer, and return the voice's folder."""
+    """Export the checkpoint unless the exported voice is newer. Return the folder of the voice."""
     voice = out / "voice"
     if is_outdated(voice / DESCRIPTION_FILE, checkpoint):
         shutil.rmtree(voice, ignore_errors=True)
@@ -135,7 +140,12 @@ def export(out: Path, checkpoint: Path) -> Path:
 
 
 def compare(epochs: list[dict[str, Any]], random_epochs: int) -> str:
-    """Return a table of padding, time and speed for each strategy, computed from metrics.jsonl."""
+    """Return a Markdown table with the padding, time and speed of each batching strategy.
+
+    Args:
+        epochs: the lines of metrics.jsonl for the epochs.
+        random_epochs: number of epochs with random batches at the start.
+    """
     names = ["RAND"] * random_epochs + ["SSB-DBS-BR"] * (len(epochs) - random_epochs)
     by_name = pd.DataFrame(epochs).groupby(names, sort=False)
     means = by_name[["zero_padding_rate", "average_batch_length", "num_batches"]].mean()
@@ -146,7 +156,16 @@ def compare(epochs: list[dict[str, Any]], random_epochs: int) -> str:
         saving = "–" if name == "RAND" else f"{1 - minutes / medians.loc['RAND', 'minutes']:.1%}"
         cells = f"{100 * padding:.2f}", f"{length:.1f}", f"{batches:.1f}", f"{minutes:.3f}"
         rows.append([name, names.count(name), *cells, f"{speed:,.0f}", saving])
-    titles = "batching epochs ZPR% ABL batches min/epoch frames/s saving".split()
+    titles = [
+        "batching",
+        "epochs",
+        "padding (%)",
+        "mean length",
+        "batches",
+        "minutes",
+        "frames/second",
+        "time saved",
+    ]
     return markdown_table(titles, rows) + "\n"
 
 
@@ -161,7 +180,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--full",
         action="store_true",
-        help="train the full-size model (16 minutes on two fast cores)",
+        help="train the full-size model, which takes 16 minutes on two fast cores",
     )
     parser.add_argument(
         "--clips",
@@ -201,18 +220,18 @@ def main(arguments: list[str] | None = None) -> None:
     chosen += " PHONES=1" * args.phones + " FULL=1" * args.full
     print(f"""
 {table}
-ZPR: zero-padding rate; ABL: average batch length in frames; saving: in minutes per epoch, relative
-to RAND. The run begins with random batches and continues with SSB-DBS-BR.
+The first epochs use random batches (RAND), the other epochs use SSB-DBS-BR. The mean length is that
+of a batch, in frames. Batches and minutes are per epoch. The time saved is compared with RAND.
 
 {speech.texts:<3} unseen numbers{"         word error rate" if is_english(language) else ""}
 {speech.summary()}
 
 comparison     {out / "comparison.txt"}
-curve          {out / PLOT_FILE}: validation loss, focus rate and gradient norm
+curves         {out / PLOT_FILE}: validation loss, focus rate and gradient norm
 speech         {out / "speech"}: audio and alignments; index.csv contains the texts
 transcripts    {out / INTELLIGIBILITY_FILE}
 TensorBoard    {shlex.quote(sys.executable)} -m tensorboard.main --logdir {shlex.quote(str(out))}
-checkpoints    {folder / BEST}, and more in the same folder
+checkpoints    {folder / BEST}, and others in the same folder
 voice          {voice}: exported, works without PyTorch
 time           {(time.monotonic() - began) / 60:.1f} minutes
 
@@ -221,7 +240,7 @@ Next, listen to the model:
   make serve-numbers{chosen}
 Or train on LJSpeech with a GPU:
   python scripts/prepare.py data/LJSpeech-1.1 --download --cache-mels data/mels
-This program prints the command for training.""")
+prepare.py prints the command for training.""")
 
 
 if __name__ == "__main__":

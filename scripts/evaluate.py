@@ -9,11 +9,12 @@ the speech with a recognizer. It writes a JSON file that contains
 - the word error rates of the model, of the recordings, and of the recordings after conversion to
   mels and back to audio with the vocoder,
 - the transcripts,
-- the identification rate: the fraction of texts whose nearest recording has the same text.
+- the identification rate: the fraction of synthesized texts whose most similar recording has the
+  same text.
 
-A model with several speakers uses the speaker of each recording: the fourth field of a filelist, or
-the --speaker-column of a folder's metadata.csv. In this case, the JSON file also contains the rates
-of each speaker.
+A model with several speakers speaks each text with the speaker of the recording. The name of this
+speaker is in the fourth field of the filelist, or in the --speaker-column of metadata.csv. In this
+case, the JSON file also contains the rates of each speaker.
 """
 
 import project_root
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--checkpoint",
         type=Path,
         required=True,
-        help="evaluate this checkpoint or the exported voice in this folder",
+        help="evaluate this checkpoint, or the exported voice in this folder",
     )
     add(
         "--recordings",
@@ -78,7 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
     add(
         "--words-only",
         action="store_true",
-        help="skip the identification rate, which takes most of the time",
+        help="do not compute the identification rate, which takes most of the time",
     )
     add_recognizer_options(parser)
     add(
@@ -95,8 +96,8 @@ def main(arguments: list[str] | None = None) -> None:
     add(
         "--speaker-accuracy",
         action="store_true",
-        help="measure how often the nearest speaker is the correct speaker; needs "
-        "requirements/resemblyzer.txt",
+        help="measure how often the voice of the speech is most similar to that of the correct "
+        "speaker; needs requirements/resemblyzer.txt",
     )
     args = parser.parse_args(arguments)
     options = EvaluationOptions(

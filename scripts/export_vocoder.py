@@ -5,10 +5,11 @@
 
 The program reads the vocoder's settings from config.json in the folder of the weights, or from
 --config. With --voice or --checkpoint, it checks that the vocoder was trained with the same log-mel
-settings as the voice. These settings are stored in the ONNX file, and --vocoder compares them with
-the voice. --fp16 halves the size of the file; the vocoder still computes in float32. Before the
-file is written, the graph's output is compared with PyTorch. The export needs requirements/onnx.txt
-in addition to requirements.txt (docs/guides/deploy.md).
+settings as the voice. These settings are stored in the ONNX file, so that programs with the option
+--vocoder can compare them with those of a voice. --fp16 halves the size of the file; the vocoder
+still computes in float32. Before the program writes the file, it compares the output of the graph
+with that of PyTorch. The export needs requirements/onnx.txt in addition to requirements.txt
+(docs/guides/deploy.md).
 """
 
 import project_root
@@ -31,15 +32,15 @@ from tacotron2_voice.utils.files import write_bytes
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.vocoder import check_mel_settings
 
-COMPARED_FRAMES = (16, 100)  # lengths of the log-mels for comparing the graph with PyTorch
-# Maximum difference between PyTorch and the graph, relative to the largest sample. The limits are
-# ten times the measured differences.
+COMPARED_FRAMES = (16, 100)  # numbers of frames of the log-mels that compare the graph with PyTorch
+# Maximum difference between the audio of the graph and that of PyTorch, relative to the largest
+# sample. These limits are ten times the measured differences.
 MAX_DIFFERENCE = 5e-5
 MAX_DIFFERENCE_FP16 = 2e-2
 
 
 def make_graph(generator: Generator) -> onnx.ModelProto:
-    """Return the generator as a float32 graph, with its log-mel settings as metadata."""
+    """Return the generator as an ONNX graph in float32, with its log-mel settings as metadata."""
     file = io.BytesIO()
     mel = torch.zeros(1, generator.config.num_mels, COMPARED_FRAMES[0])
     write_graph(generator, [mel], file, ["mel"], ["audio"], {"mel": [2], "audio": [2]})
@@ -69,12 +70,12 @@ def to_fp16(graph: onnx.ModelProto) -> None:
 
 @torch.no_grad()
 def difference_from_torch(content: bytes, generator: Generator) -> float:
-    """Compare the audio of the graph and of PyTorch for random log-mels between -11.5 and 2.
+    """Compare the audio of the graph with that of PyTorch, for random log-mels.
 
-    Log-mels of speech have this range.
+    The values of the log-mels are between -11.5 and 2, as in speech.
 
     Returns:
-        The largest difference, relative to the largest sample.
+        The largest difference between two samples, relative to the largest sample.
     """
     graph = OnnxGraph(content, threads=1)
     rng = np.random.default_rng(0)
@@ -85,7 +86,7 @@ def difference_from_torch(content: bytes, generator: Generator) -> float:
         expected = generator(torch.from_numpy(mel)).numpy()
         [audio] = graph.run({"mel": mel})
         difference = np.abs(audio - expected).max() / np.abs(expected).max()
-        largest = float(np.maximum(largest, difference))  # np.maximum keeps NaN
+        largest = float(np.maximum(largest, difference))  # unlike max, np.maximum returns NaN
     return largest
 
 

@@ -5,11 +5,11 @@
     python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice --packed
 
 By default, the weights are quantized to int8, which reduces the size of the voice to a quarter and
-makes it several times as fast. --fp32 keeps the float32 weights. The program prints how much the
-quantization changes the log-mels of twenty texts. --packed rounds the weights further and
-compresses the graphs, which reduces the size by another third. Before the export, the graphs are
-compared with PyTorch. The folder is written completely or not at all. The export needs
-requirements/onnx.txt in addition to requirements.txt (docs/guides/deploy.md).
+makes it several times as fast. The program prints how much the quantization changes the log-mels of
+twenty texts. --fp32 keeps the float32 weights. --packed rounds the int8 weights further and
+compresses the graphs, which reduces the size by another third. Before the program writes the folder,
+it compares the output of the graphs with that of PyTorch. The folder is written completely or not at
+all. The export needs requirements/onnx.txt in addition to requirements.txt (docs/guides/deploy.md).
 """
 
 import project_root
@@ -29,14 +29,14 @@ from tacotron2_voice.utils.files import check_is_folder, numbered_lines
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.utterance import text_to_ids
 
-NUM_COMPARED = 20  # number of texts to compare
+NUM_COMPARED = 20  # number of texts that measure the effect of the quantization
 
 
 def read_texts_to_compare(hparams: HParams, path: Path | None) -> list[ComparedText]:
     """Return the first NUM_COMPARED texts of a file, with alternating speakers.
 
-    Without a file, the texts are read from the run's validation filelist, or from its training
-    filelist if the run has no validation.
+    If `path` is None, the texts are read from the run's validation filelist, or from its training
+    filelist if the run has no validation filelist.
     """
     chosen = path or Path(hparams.validation_files or hparams.training_files)
     missing = "no such file; --text-file needs a file with one text per line"
@@ -67,12 +67,16 @@ def main(arguments: list[str] | None = None) -> None:
     precision.add_argument(
         "--int8", action="store_true", help="quantize the weights to int8 (this is the default)"
     )
-    packed_help = "quantize the weights further, and compress the graphs"
+    packed_help = "quantize the weights to int8, round them further, and compress the graphs"
     precision.add_argument("--packed", action="store_true", help=packed_help)
     precision.add_argument("--fp32", action="store_true", help="keep the weights in float32")
-    text_help = "compare with the texts in this file, one per line (default: validation filelist)"
+    text_help = (
+        "measure the effect of the quantization with the texts in this file, one per line "
+        "(default: the validation filelist)"
+    )
     parser.add_argument("--text-file", type=Path, help=text_help)
-    parser.add_argument("--hparams", default="", help="change settings, such as gate_threshold=0.4")
+    hparams_help = "override settings, for example gate_threshold=0.4"
+    parser.add_argument("--hparams", default="", help=hparams_help)
     args = parser.parse_args(arguments)
     check_is_folder(args.out, "-o")
     if args.out.is_dir() and any(args.out.iterdir()):

@@ -7,11 +7,11 @@
 eSpeak NG (from the package espeakng-loader) speaks random numbers of up to six digits. The numbers
 consist of only 29 different words. Therefore a small model learns to speak within minutes, and a
 recognizer can transcribe its speech. The clips last 0.3 to 4 s, and most clips are long. Random
-batches of 16 clips contain 31 % padding, which is similar to LJSpeech.
+batches of 16 clips contain 31% padding, which is similar to LJSpeech.
 
     OUT/metadata.csv      id|number|words of the number (UTF-8, no header)
     OUT/wavs/ID.wav       22,050 Hz, mono, 16 bit
-    OUT/demo_corpus.json  the options and version that were used to make the corpus
+    OUT/demo_corpus.json  the options and the program version that made the corpus
 
 The same options always produce the same corpus. If you stop the program, it writes nothing.
 Languages other than English need requirements/phones.txt.
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--skip",
         type=number,
         default=0,
-        help="skip the first N numbers, such as those in another corpus (default: %(default)s)",
+        help="skip the first N random numbers, such as those in another corpus (default: %(default)s)",
         metavar="N",
     )
     add(

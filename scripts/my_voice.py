@@ -1,13 +1,13 @@
-"""Make a voice from recordings of one person by fine-tuning a trained voice.
+"""Make a voice from recordings of one person by fine-tuning an exported voice or a checkpoint.
 
     python scripts/my_voice.py RECORDINGS --name anna
     python scripts/my_voice.py RECORDINGS --name anna --language nl --out voices-nl
     python scripts/my_voice.py RECORDINGS --name anna --prepare "--csv RECORDINGS/table.csv"
 
-The program converts and checks the recordings, fine-tunes the start voice on them, evaluates the
-speech for held-out texts, and exports the result. Every stage is a separate command. The program
-prints each command, so that you can also run it yourself. If you stop the program, run the same
-command again to continue.
+The program converts and checks the recordings, fine-tunes the voice or checkpoint given with --start
+on them, evaluates the speech for held-out texts, and exports the result. Every stage is a separate
+command. The program prints each command, so that you can also run it yourself. If you stop the
+program, run the same command again to continue.
 
 Ask the person for permission. Tell listeners that the speech is synthetic.
 """
@@ -47,11 +47,11 @@ from training.trainer import Trainer
 
 START = ROOT / "voices" / "english"
 SETTINGS = ROOT / "scripts" / "fine_tuning.txt"
-STEPS = 1000  # optimizer steps; in a trial, speech was best after about 1,000 optimizer steps
+STEPS = 1000  # number of optimizer steps; in a trial, the speech was best after about 1,000
 DECAY_START = 0.3  # fraction of the optimizer steps before the learning rate decays
-HALVINGS = 4.6  # how often the learning rate halves, from 5e-4 to 2e-5
+HALVINGS = 4.6  # number of times that the learning rate halves on its way from 5e-4 to 2e-5
 VALIDATION = 0.05  # fraction of the clips to hold out
-MIN_VALIDATION = 10  # clips
+MIN_VALIDATION = 10  # minimum number of clips to hold out
 TIMED_STEPS = 2  # number of optimizer steps to time
 EVALUATION_FILE = "evaluation.json"
 SPEECH = "speech"  # folder of the speech for the held-out texts
@@ -90,7 +90,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def training_settings(steps: int, batches_per_epoch: int) -> str:
-    """Return the settings that depend on the number of batches."""
+    """Return the settings that depend on the number of optimizer steps and of batches per epoch."""
     epochs = -(-steps // batches_per_epoch)
     decay_start = round(DECAY_START * steps)
     half_life = max(1, round((steps - decay_start) / HALVINGS))
@@ -102,11 +102,11 @@ def training_settings(steps: int, batches_per_epoch: int) -> str:
 
 
 def seconds_per_step(hparams: HParams, clips: int, frames: int, symbols: int) -> float:
-    """Measure the time of an optimizer step on this machine, with a batch of this size."""
+    """Measure how many seconds an optimizer step takes on this machine, for a batch of this size."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trainer = Trainer(hparams, device)
     batch = synthetic_batch([frames] * clips, [symbols] * clips, hparams).to(device)
-    trainer.compute_gradients(batch)  # not timed, because the first pass allocates memory
+    trainer.compute_gradients(batch)  # the first pass also allocates memory, so it is not timed
     began = time.monotonic()
     for _ in range(TIMED_STEPS):
         trainer.compute_gradients(batch)
@@ -130,7 +130,7 @@ def train(out: Path, start: Path, settings: str) -> Path:
 
 
 class Candidate(NamedTuple):
-    """A checkpoint that may become the voice."""
+    """A checkpoint that may be exported, and its evaluation."""
 
     checkpoint: Path
     folder: Path  # folder of its evaluation
@@ -164,7 +164,8 @@ def choose_checkpoint(out: Path, newest: Path, args: argparse.Namespace) -> Cand
 def evaluate(
     folder: Path, checkpoint: Path, recordings: Path, args: argparse.Namespace
 ) -> Intelligibility:
-    """Synthesize and transcribe the held-out texts, and return the word error rates."""
+    """Synthesize and transcribe the held-out texts, unless `folder` contains the result. Return the
+    result."""
     result = folder / EVALUATION_FILE
     if is_outdated(result, checkpoint):
         folder.mkdir(exist_ok=True)
@@ -179,7 +180,8 @@ def evaluate(
 
 
 def export(out: Path, checkpoint: Path) -> Path:
-    """Export the checkpoint unless the exported voice is newer, and return the voice's folder."""
+    """Export the checkpoint unless the folder contains a newer export of it. Return the folder of
+    the voice."""
     voice = out / "voice"
     description = voice / DESCRIPTION_FILE
     is_same = description.exists() and read_json(description)["checkpoint"] == checkpoint.name
@@ -190,7 +192,8 @@ def export(out: Path, checkpoint: Path) -> Path:
 
 
 def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
-    """Write a page with recordings and synthetic speech for the held-out texts."""
+    """Write an HTML page with the recording and the synthetic speech for each held-out text. Return
+    its path."""
     rows = []
     audio = sorted(speech_folder.glob("*.wav"))
     lists = out / "lists"
@@ -234,7 +237,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--prepare",
         default="",
         metavar="OPTIONS",
-        help="pass these additional options to scripts/prepare.py",
+        help="pass these options to scripts/prepare.py",
     )
     add("--steps", type=int, default=STEPS, help="number of optimizer steps (default: %(default)s)")
     add(
@@ -279,7 +282,7 @@ listen         {page}
 speech         {chosen.folder / SPEECH}
 voice          {voice}: works without PyTorch
 checkpoint     {chosen.checkpoint}
-recordings     {out / "lists" / "report.html"}: problems of the recordings
+recordings     {out / "lists" / "report.html"}: problems found in the recordings
 time           {(time.monotonic() - began) / 60:.0f} minutes
 
 Next, speak:

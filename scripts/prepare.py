@@ -19,15 +19,18 @@ Training needs mono WAV or FLAC files with the same sampling rate. For recording
 
 Output in OUT (default: filelists/ljspeech):
 
-    train.txt, val.txt              path|text|seconds per clip, and |speaker with several speakers
-    train_mel.txt, val_mel.txt      the same for cached log-mels (--cache-mels)
+    train.txt, val.txt              one line of path|text|seconds per clip; path|text|seconds|speaker
+                                    for several speakers
+    train_mel.txt, val_mel.txt      the same lines with the paths of cached log-mels (--cache-mels)
     *.txt.clips                     a cache of each filelist, so that training starts faster
     lexicon.txt                     the pronunciations (--lexicon)
     symbols.json                    the symbols of the texts (--hparams symbols=corpus)
     settings.txt                    settings for train.py --hparams @OUT/settings.txt
-    lengths.png, corpus.png         plots of lengths, symbols per second and silence
+    report.html                     a summary, the plots, and the clips with problems
+    lengths.png, corpus.png,        plots of lengths, symbols per second, silence, levels and noise
+    audio.png
 
-The program reads and checks every clip completely. If clips are bad, it lists all of them and
+The program reads and checks every clip completely. If any clip is bad, it lists all bad clips and
 writes no filelist. Add --skip-bad to leave bad clips out instead. Warnings list clips that make
 training harder (docs/guides/own-data.md). For several speakers, see docs/guides/speakers.md.
 """
@@ -95,9 +98,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE,...",
         dest="overrides",
         default="",
-        help="audio and text settings, in the same format as for train.py",
+        help="override audio and text settings, in the format for train.py",
     )
-    lexicon_help = "read pronunciations from this file: one word and its respelling per line"
+    lexicon_help = (
+        "read pronunciations from this file; each line contains a word and its respelling"
+    )
     add("--lexicon", metavar="FILE", type=Path, help=lexicon_help)
 
     table = parser.add_argument_group("the table of the recordings").add_argument
@@ -107,7 +112,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help=f"read the table from this file (default: CORPUS/{METADATA})",
     )
-    column_help = "column that contains the {}, as a title or a number from 1 (default: detected)"
+    column_help = "title, or number from 1, of the column that contains the {} (default: detected)"
     table("--path-column", metavar="COLUMN", default="", help=column_help.format("paths or ids"))
     table("--text-column", metavar="COLUMN", default="", help=column_help.format("texts"))
     delimiter = checked(str, "one character", lambda value: len(value) == 1)
@@ -115,14 +120,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     table("--delimiter", metavar="C", type=delimiter, help=delimiter_help)
     encoding = checked(check_encoding, "an encoding such as cp1252", bool)
     encoding_help = (
-        "encoding of the table or the texts (default: UTF-8, or detected if they are not UTF-8)"
+        "encoding of the table or of the text files (default: UTF-8, or detected if they are not "
+        "UTF-8)"
     )
     table("--encoding", metavar="NAME", type=encoding, help=encoding_help)
 
     texts = parser.add_argument_group("corpora without a table").add_argument
     folder_help = "search this folder and its subfolders for the texts (default: next to the audio)"
     texts("--text-folder", metavar="DIR", type=Path, help=folder_help)
-    tier_help = "read this tier of TextGrids with several tiers"
+    tier_help = "read this tier from TextGrids that have several tiers"
     texts(
         "--transcripts",
         metavar="EXTENSION",
@@ -132,8 +138,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     texts("--tier", metavar="NAME", default="", help=tier_help)
     padding_seconds = checked(float, "a number from 0 to 0.5", lambda value: 0 <= value <= 0.5)
     padding_help = (
-        "seconds to add at both ends of segments of long recordings, at most 0.5 (default: "
-        "%(default)s)"
+        "number of seconds to add at each end of the segments of long recordings, at most 0.5 "
+        "(default: %(default)s)"
     )
     texts(
         "--segment-padding",
@@ -147,31 +153,34 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("speakers (default: one speaker without a name)")
     one_of = group.add_mutually_exclusive_group().add_argument
     not_empty = checked(str.strip, "a name or a number", bool)
-    speaker_help = "column that contains the speakers, as a title or a number from 1"
+    speaker_help = "title, or number from 1, of the column that contains the speaker names"
     one_of("--speaker-column", metavar="COLUMN", type=not_empty, help=speaker_help)
-    folders_help = "use the folders in CORPUS as speakers, one folder per speaker"
+    folders_help = "use the names of the folders in CORPUS as speaker names; one folder per speaker"
     one_of("--speaker-folders", action="store_true", help=folders_help)
-    one_of("--speaker", metavar="NAME", type=not_empty, help="name of the only speaker")
+    name_help = "name of the speaker, if all recordings have the same speaker"
+    one_of("--speaker", metavar="NAME", type=not_empty, help=name_help)
 
-    split = parser.add_argument_group("the split").add_argument
+    split = parser.add_argument_group("the split into training and validation").add_argument
     split(
         "--val-fraction",
         metavar="X",
         type=share,
         default=VAL_FRACTION,
-        help="fraction of the clips for validation; 0: no validation (default: %(default)s)",
+        help="fraction of the clips to hold out for validation; 0: no validation "
+        "(default: %(default)s)",
     )
     seed_help = "seed of the split (default: %(default)s)"
     split("--seed", type=int, default=SEED, help=seed_help)
     split(
         "--split-by-text",
         action="store_true",
-        help="keep all clips with the same text in the same set",
+        help="put all clips with the same text into the same set",
     )
 
 
 def table_of(args: argparse.Namespace) -> Table | None:
-    """Return the table that the options describe, or None to search CORPUS for a table."""
+    """Return the table that the options describe. If they describe no table, return None, so that
+    `read_layout` looks for a table or for texts in CORPUS."""
     is_described = args.path_column or args.text_column or args.delimiter
     has_table = args.csv or (args.corpus / METADATA).exists()
     if not args.csv and not is_described and not (args.encoding and has_table):
@@ -181,7 +190,8 @@ def table_of(args: argparse.Namespace) -> Table | None:
 
 
 def next_command(out: Path, *, has_gpu: bool) -> str:
-    """Return the command that trains on the filelists; without a GPU, it trains a small model."""
+    """Return a message with the command that trains on the filelists. Without a GPU, the command
+    trains a small model."""
     run = shlex.quote(f"runs/{out.name}")
     hparams = shlex.quote(f"@{out / 'settings.txt'}")
     if has_gpu:
@@ -198,7 +208,7 @@ def main(arguments: list[str] | None = None) -> None:
     add_options(parser)
     args = parser.parse_args(arguments)
     try:
-        create_hparams(args.overrides)  # check before the download, which may take hours
+        create_hparams(args.overrides)  # check the settings before a download, which may take hours
         if args.download:
             download_corpus(args.corpus)
         named = {field.name for field in fields(Preparation)}
@@ -218,6 +228,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    # sys.exit on SIGTERM lets the program finish the current file and remove temporary files.
+    # On SIGTERM, sys.exit lets the program finish the current file and remove temporary files.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     run_program(main)

@@ -14,4 +14,5 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 # This variable must be set before torch is imported (see train.py).
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-os.environ["MPLBACKEND"] = "agg"  # a notebook may set a backend that is not installed here
+# A notebook that starts a program may have set a backend that the program cannot load.
+os.environ["MPLBACKEND"] = "agg"

@@ -3,8 +3,9 @@
     python scripts/serve.py --checkpoint runs/ljspeech/best.pt
     python scripts/serve.py --checkpoint runs/a/best.pt runs/b/best.pt voice
 
-The web demo lists the speakers of all models. A checkpoint has the name of its run. To serve exported
-voices only, use `tacotron2-voice serve`, which needs no PyTorch. Install requirements/server.txt first.
+The web demo lists the speakers of all models. In this list, a checkpoint has the name of its run.
+Install requirements/server.txt first. To serve only exported voices, you can use `tacotron2-voice
+serve`, which does not need PyTorch.
 """
 
 from project_root import ROOT
@@ -27,18 +28,18 @@ def main(arguments: list[str] | None = None) -> None:
         nargs="+",
         required=True,
         metavar="PATH",
-        help="checkpoints, or folders of exported voices",
+        help="serve these checkpoints and folders of exported voices",
     )
     add_serve_options(parser)
     args = parser.parse_args(arguments)
 
     def load(path: Path) -> Synthesizer:
-        # One thread per worker; a GPU is used by one thread at a time (Synthesizer).
+        # Each worker uses one thread. `Synthesizer` lets only one thread at a time use a GPU.
         synthesizer = load_synthesizer(path, args.hparams, threads=1)
         model = getattr(synthesizer, "model", None)
         if model is not None and model.embedding.weight.is_cuda and args.workers > 1:
             args.workers = 1
-            print("note: --workers 1, because the checkpoint is on a GPU")
+            print("note: using --workers 1, because the checkpoint is on a GPU")
         return synthesizer
 
     serve(args, args.checkpoint, load)

@@ -1,19 +1,21 @@
-"""Compare settings: train with each setting and several seeds, transcribe the speech, and report.
+"""Compare settings: train with each of them and several seeds, transcribe the speech, and report.
 
     python scripts/study.py runs/study --hparams @filelists/ljspeech/settings.txt \\
         --settings "RAND: batching_strategy=random,random_epochs=0" "default:" \\
         --seeds 1 2 3 --points 5 10 20 --texts filelists/ljspeech/val.txt
 
---settings accepts "NAME: OVERRIDES", or @FILE with one such line per name. The program trains each
-name with every seed. After each epoch in --points, the checkpoint synthesizes the texts, and a
-recognizer transcribes the speech. The report compares every name with the first name. Ctrl-C saves
-and stops. Run the same command again to resume; you can add names, seeds and later points.
+--settings accepts "NAME: OVERRIDES", where OVERRIDES are settings for train.py, or @FILE with one
+such line per name. The program trains a model for each name and seed. After each epoch in --points,
+the checkpoint synthesizes the texts, and a recognizer transcribes the speech. The report compares
+every name with the first name. Press Ctrl-C to save and stop. Run the same command again to resume;
+you can add names, seeds and later points.
 
-    OUT/values.csv             one line per epoch of every run, including the measured points
+    OUT/values.csv             one line per epoch of every run; word error rates at the points
     OUT/study.json             the settings of every name
-    OUT/NAME/seed_N/           the run, with epoch_N.pt and transcripts_N.json per point
+    OUT/NAME/seed_N/           a run; for each point, it contains epoch_N.pt and transcripts_N.json
     OUT/logs/NAME-seed_N.log   the output of training and evaluation
-    OUT/report.md, report.svg  means over seeds at equal epochs, updates, decoder steps and minutes
+    OUT/report.md, report.svg  means over seeds after equal numbers of epochs, of optimizer steps, of
+                               decoder steps and of minutes
 """
 
 from project_root import ROOT
@@ -55,10 +57,11 @@ COLUMNS = [*INDEX, *list(SPENT)[1:], *MEASURES, RATE, "words"]
 
 
 def read_settings(given: Sequence[str]) -> dict[str, str]:
-    """Parse --settings, and return the overrides of every name.
+    """Parse --settings, and return the overrides for each name.
 
     Raises:
-        UserError: if lines do not have the form "NAME: OVERRIDES". The message lists all of them.
+        UserError: if any line does not have the form "NAME: OVERRIDES", or if a name occurs twice.
+            The message lists all bad lines.
     """
     lines: list[tuple[str, str]] = []  # (place, text)
     for text in given:
@@ -74,7 +77,7 @@ def read_settings(given: Sequence[str]) -> dict[str, str]:
             continue
         name, colon, overrides = (part.strip() for part in line.partition(":"))
         if not colon or not re.fullmatch(r"\w[\w.+-]*", name):
-            expected = "expected NAME: OVERRIDES, with letters, digits or '_.+-' in the name"
+            expected = "expected NAME: OVERRIDES; the name consists of letters, digits and '_.+-'"
             problems.append(f"{place}: {line[:60]!r} ({expected})")
         elif name in settings:
             problems.append(f"{place}: the name {name!r} occurs twice")
@@ -114,24 +117,25 @@ def remember(path: Path, hparams: str, settings: Mapping[str, str]) -> None:
 
 
 def read_values(path: Path) -> pd.DataFrame:
-    """Read the values, indexed by (name, seed, epoch); empty if the file does not exist."""
+    """Read values.csv, indexed by (name, seed, epoch). Return an empty table if it does not
+    exist."""
     content = files.read_bytes(path) if os.path.lexists(path) else ",".join(COLUMNS).encode()
     try:
         return pd.read_csv(io.BytesIO(content), dtype={"name": str})[COLUMNS].set_index(INDEX)
     except (ValueError, KeyError) as error:
         fix = "delete the file; the next run rebuilds it"
-        raise UserError(f"{path}: not the table of a study ({error}); {fix}") from None
+        raise UserError(f"{path}: not a file of values of a study ({error}); {fix}") from None
 
 
 class Study:
-    """Train all settings, and transcribe their speech.
+    """Train models with all settings and seeds, and transcribe their speech.
 
     Args:
         out: folder for all files.
-        hparams: overrides for all runs.
-        settings: additional overrides by name.
-        points: epochs after which a checkpoint's speech is transcribed.
-        texts: recordings in a format that scripts/evaluate.py accepts.
+        hparams: overrides of settings for all runs.
+        settings: additional overrides for each name.
+        points: epochs after which the checkpoint's speech is transcribed.
+        texts: recordings with the texts, in a format that scripts/evaluate.py accepts.
         evaluation_options: additional options for scripts/evaluate.py.
     """
 
@@ -145,7 +149,7 @@ class Study:
         evaluation_options: Sequence[str] = (),
     ):
         self.out = out
-        # Validate after every epoch, so that every point has a validation loss.
+        # Validate after every epoch, so that there is a validation loss at every point.
         self.hparams = f"epochs_per_validation=1,{hparams}"
         self.settings = settings
         self.points = points
@@ -157,7 +161,8 @@ class Study:
         self._write_lock = threading.Lock()
 
     def stop(self, *_) -> None:
-        """Handle a signal: let the programs save and exit; a second signal stops them at once."""
+        """Handle a signal. The first signal lets the programs save and exit, the second signal stops
+        them immediately."""
         self.stops += 1
 
     def points_left(self, name: str, seed: int) -> list[int]:
@@ -176,7 +181,7 @@ class Study:
                 print(result, flush=True)
 
     def train_and_transcribe(self, name: str, seed: int) -> str:
-        """Train one run to its last point, and return a line that describes the result."""
+        """Train one run up to its last point. Return a line that describes the result."""
         folder = self.out / name / f"seed_{seed}"
         run = f"{name}, seed {seed}"
         log = self.out / "logs" / f"{name}-seed_{seed}.log"
@@ -210,7 +215,8 @@ class Study:
         return f"{run}: word error rate {rate:.3f}"
 
     def keep(self, name: str, seed: int, point: int, result: Intelligibility) -> float:
-        """Add a run's epochs and word error rate to the values, and return the word error rate."""
+        """Add the run's epochs up to `point`, and the word error rate there, to values.csv. Return
+        the word error rate."""
         progress = read_progress(self.out / name / f"seed_{seed}").query("epoch <= @point")
         own = progress.assign(name=name, seed=seed).set_index(INDEX).reindex(columns=COLUMNS[3:])
         words = sum(len(transcript.text.split()) for transcript in result.transcripts)
@@ -222,7 +228,7 @@ class Study:
         return result.word_error_rate or 0.0
 
     def execute(self, command: list, log: Path) -> None:
-        """Run a Python program, append its output to `log`, and raise UserError if it fails."""
+        """Run a Python program, and append its output to `log`. Raise UserError if it fails."""
         if self.stops:
             raise UserError("stopped")
         signals_sent = 0
@@ -232,8 +238,8 @@ class Study:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # In its own session, the program does not receive Ctrl-C. It receives signals only
-                # from the loop below.
+                # In a new session, the program does not receive Ctrl-C from the terminal, but only
+                # the signals that the loop below sends.
                 start_new_session=True,
             )
         while (status := process.poll()) is None:
@@ -246,14 +252,15 @@ class Study:
 
 
 def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequence[int]) -> str:
-    """Return a Markdown table that compares a quantity of all names at equal budgets.
+    """Return a Markdown table that compares a quantity between all names at equal budgets.
 
-    A budget is what the cheapest run had spent at one of the points. Each cell contains the mean
-    over seeds, its standard error, and the difference from the first name in percent.
+    There is one budget per point: the amount of `spent`, such as minutes, that the cheapest run had
+    spent at this point. Each cell contains the mean over seeds, its standard error, and the
+    difference from the first name in percent.
     """
     names = list(values["name"].unique())
     cells: dict[float, list[str]] = {}
-    # A rate of 0 has no logarithm. It is replaced by the rate of half a wrong word.
+    # A word error rate of 0 has no logarithm. It is replaced by the rate of half a wrong word.
     least = 0.5 / values["words"].max() if quantity == RATE else 0
     at_points = values[values["epoch"].isin(points)]
     for budget in at_points.groupby("epoch")[spent].min() if spent != "epoch" else points:
@@ -264,9 +271,9 @@ def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequen
             cell = "–" if np.isnan(mean) else f"{mean:.3f}"
             cell += "" if np.isnan(sem) else f" ± {sem:.3f}"
             star = "\\*" if p < LEVEL else ""
-            column.append(cell + ("" if np.isnan(above) else f" ({above:+.0f} %{star})"))
+            column.append(cell + ("" if np.isnan(above) else f" ({above:+.0f}%{star})"))
     titles = [f"{x:,.{0 if x % 1 == 0 else 3}f} {SPENT[spent]}" for x in cells]
-    return markdown_table(["", *titles], [*zip(names, *cells.values(), strict=True)])
+    return markdown_table(["name", *titles], [*zip(names, *cells.values(), strict=True)])
 
 
 def write_report(study: Study) -> None:
@@ -278,30 +285,31 @@ def write_report(study: Study) -> None:
     figure = draw_progress(values, [*MEASURES, RATE], ["epoch", "minutes"])
     parts = [
         f"# A study\n\nAll runs: `{study.hparams}`. Texts: `{study.texts}`.",
-        markdown_table(["", "settings"], [*study.settings.items()], 2),
+        markdown_table(["name", "settings"], [*study.settings.items()], 2),
         f"![]({write_figure(figure, study.out / 'report.svg').name})",
-        "Means ± standard errors over seeds. In parentheses: the difference from the first name in "
-        "percent, paired by seed (\\*: significant at 5 %, Holm). The budgets are those of the "
-        "cheapest run. Minutes only include training.",
+        "The cells contain means ± standard errors over seeds. The numbers in parentheses are "
+        "differences from the first name in percent. Differences are paired by seed; \\* marks "
+        "differences that are significant at the 5% level (Holm's method). Each budget is the amount "
+        "that the cheapest run had spent. Minutes only include training.",
     ]
     for quantity in (LOSS, RATE):
         parts.append(f"## {quantity.replace('_', ' ').capitalize()}")
         parts += [budget_table(values, quantity, spent, study.points) for spent in SPENT]
     files.write_bytes(study.out / "report.md", ("\n\n".join(parts) + "\n").encode())
-    print(f"wrote {study.out / 'report.md'}")
+    print(f"Wrote {study.out / 'report.md'}")
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("out", type=Path, metavar="OUT", help="write all files to this folder")
-    add("--hparams", default="", help="settings for all runs, in the same format as for train.py")
+    add("--hparams", default="", help="override settings for all runs, in the format for train.py")
     add(
         "--settings",
         nargs="+",
         required=True,
         metavar="NAME:OVERRIDES",
-        help="settings to compare, or @FILE with one setting per line",
+        help="compare these settings; @FILE: read NAME:OVERRIDES from the lines of a file",
     )
     add(
         "--seeds",
@@ -342,7 +350,8 @@ def main(arguments: list[str] | None = None) -> None:
         points = sorted(set(args.points))
         study = Study(args.out, args.hparams, settings, points, args.texts, evaluation_options)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # Shells make background jobs ignore SIGINT; this program must keep ignoring it.
+            # A shell may start this program in the background with SIGINT ignored. In this case, the
+            # program must continue to ignore it.
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, study.stop)
         study.run(args.seeds, args.concurrent_runs)

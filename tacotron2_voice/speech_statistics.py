@@ -56,7 +56,7 @@ class SpeechStatistics:
         usual_range = f"{self.fastest:.2f} to {self.slowest:.2f} times as long"
         rate = f"Speaking rate: {usual}; usual clips take {usual_range}"
         if not self.final_mark:
-            share = f"{100 * MARKED_SHARE:.0f} %"
+            share = f"{100 * MARKED_SHARE:.0f}%"
             ending = (
                 f"Final mark: none; fewer than {share} of the texts end with a punctuation mark"
             )

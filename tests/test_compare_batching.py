@@ -103,7 +103,7 @@ def test_program_reports_parameters_that_make_the_order_fully_random(tmp_path):
     surveyor = program.read_corpus(path, HPARAMS, None)
     *_, bucket, bins = program.describe_corpus(path, HPARAMS, surveyor)
     assert "bucket_size=1024" in bucket
-    assert "num_bins=58: no more than one batch per bin" in bins
+    assert "num_bins=58: a bin contains at most one batch" in bins
 
 
 def test_plans_of_ljspeech_match_table_2():

@@ -124,7 +124,7 @@ def test_seconds_are_accepted_when_they_differ_from_the_audio_by_half_a_sample(s
 @pytest.mark.parametrize("seconds", ["1.0001", "0.9999", "nan"])
 def test_line_is_rejected_when_its_seconds_differ_from_the_audio_file(sounds, seconds):
     filelist = write_list(sounds, f"{sounds}/a.wav|Text.|{seconds}")
-    found = f"the filelist says {float(seconds):.6f} seconds, but the file has 1.000000"
+    found = f"{float(seconds):.6f} seconds in the filelist, but the file lasts 1.000000"
     assert f"{filelist}:1: {sounds}/a.wav: {found}" in refusal(filelist)
 
 
@@ -285,9 +285,9 @@ def test_error_lists_all_invalid_cached_mels(cached_mels):
     content = (cached_mels / "x.npy").read_bytes()
     (cached_mels / "cut.npy").write_bytes(content[:-1])
     expected = {
-        "bands": "float32 (64, 40), expected float32 (80, frames)",
-        "half": "float16 (80, 40), expected",
-        "archive": "several arrays",
+        "bands": "wrong type or shape, float32 (64, 40), expected float32 (80, frames)",
+        "half": "wrong type or shape, float16 (80, 40), expected",
+        "archive": "wrong type or shape, several arrays",
         "cut": "incomplete or damaged .npy file",
         "gone": "no such file; run prepare.py --cache-mels",
         "nan": "frame 17",

@@ -109,7 +109,7 @@ def test_note_is_printed_once_when_names_were_matched(tmp_path, capsys):
     assert len(read(tmp_path)[0]) == 3
     [note] = capsys.readouterr().out.splitlines()
     assert note.startswith("note: 3 of 3 ")
-    assert "'a' to wav/a.WAV" in note
+    assert "wav/a.WAV for 'a'" in note
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "語" * 80, "../" * 3000 + "a"])

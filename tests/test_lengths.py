@@ -36,17 +36,17 @@ def test_lengths_are_read_in_every_format(tmp_path, content, frames):
     ("content", "expected"),
     [
         ("", ": empty; expected id,samples or id,frames"),
-        ("id,samples\n", ": begins with 'id,samples' in 1 lines; expected id,samples or"),
-        ("a,22050\n", ": begins with 'a,22050' in 1 lines; expected id,samples or id,frames"),
-        ("id,samples\na,5\nb,x\n", ":3: 'b,x': expected id,samples with a whole number from 1"),
+        ("id,samples\n", ": no lines after the header 'id,samples'; expected id,samples or"),
+        ("a,22050\n", ": unknown format, begins with 'a,22050'; expected id,samples or"),
+        ("id,samples\na,5\nb,x\n", ":3: 'b,x': invalid line, expected id,samples with a whole"),
         ("id,frames\na,0\n", ":2: 'a,0'"),
         (
             "id,frames\na,10000000000\n",
-            ":2: 'a,10000000000': expected id,frames with a whole number",
+            ":2: 'a,10000000000': invalid line, expected id,frames with a whole number",
         ),
         ("id,samples\na,1,2\n", ":2: 'a,1,2'"),
         ("a.wav|Go on.\n", ":1: 'a.wav|Go on.': no seconds; scripts/prepare.py"),
-        ("a.wav|Go on.|1\nb.wav|A dog.|nan\n", ":2: 'b.wav|A dog.|nan': expected seconds above 0"),
+        ("a.wav|Go on.|1\nb.wav|A dog.|nan\n", ":2: 'b.wav|A dog.|nan': seconds out of range"),
         ("a.wav|Go on.|x\n", ":1: 'a.wav|Go on.|x': seconds 'x', expected a number"),
     ],
 )

@@ -364,7 +364,7 @@ def test_note_lists_audio_files_that_are_not_in_the_metadata(corpus, tmp_path, c
     (corpus / "wavs" / "notes.txt").touch()
     prepare(Preparation(corpus, tmp_path / "lists"))
     assert (
-        f"note: no line lists 1 audio file in {corpus}: wavs/stray.wav\n" in capsys.readouterr().out
+        f"note: no clip uses 1 audio file in {corpus}: wavs/stray.wav\n" in capsys.readouterr().out
     )
     train, val = read_lists(tmp_path / "lists")
     assert len(train + val) == 10

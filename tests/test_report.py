@@ -255,7 +255,7 @@ def test_verdicts_include_confirmed_contradicted_undecided_and_not_measured(tmp_
     assert found[CLAIMS[7][0]] == "contradicted (6 of 9 not measured)"
     assert found[CLAIMS[4][0]] == "not measured"
     one_seed = verdicts(write_study(tmp_path / "one", seeds=(1,)))
-    assert one_seed[CLAIMS[5][0]].startswith("not tested, one seed: 1 of 1 as the paper finds")
+    assert one_seed[CLAIMS[5][0]].startswith("not tested, one seed: 1 of 1 changes agree")
 
 
 def test_verdict_counts_comparisons_when_their_results_differ():

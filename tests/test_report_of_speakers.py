@@ -57,7 +57,9 @@ def test_table_has_a_row_for_each_speaker():
     rows = [
         row.replace(" ", "").replace("\\|", "/").strip("|").split("|") for row in table.split("\n")
     ]
-    assert rows[0] == "speaker clips heldout minutes mspersymbol silence(s) level(dB)".split()
+    assert rows[0] == (
+        "speaker clips validationclips minutes mspersymbol silenceperclip(s) speechlevel(dBFS)".split()
+    )
     assert rows[2] == ["bert/b", "60", "0", "5.4", "81", "0.40", "-26.0"]  # sorted by minutes
     assert rows[3] == ["anna", "30", "5", "2.6", "60", "0.20", "-20.0"]
 
@@ -80,7 +82,7 @@ def test_report_warns_when_levels_of_speakers_differ():
         clips_of("anna", 30), clips_of("carl", 30, level=-22), clips_of("bert", 30, level=-27)
     )
     [warning] = speaker_warnings(far, is_converted=False)
-    assert "differ by 7.0 dB, from 'bert' (-27.0 dB) to 'anna' (-20.0 dB)" in warning
+    assert "differ by 7.0 dB, from 'bert' (-27.0 dBFS) to 'anna' (-20.0 dBFS)" in warning
     assert "--convert DIR" in warning
     [warning] = speaker_warnings(far, is_converted=True)
     assert "--convert" not in warning

@@ -109,7 +109,7 @@ def test_new_run_reads_every_clip_when_there_is_no_cache(lists, tmp_path, capsys
         assert f"{filelist}:2: " in str(found.value)  # the same message contains both errors
         assert f"{filelist}:1: " not in str(found.value)
         name = Path(filelist).name
-        assert f"{filelist}: no up-to-date {name}.clips; reading every clip once" in printed
+        assert f"{filelist}: the cache {name}.clips is missing" in printed
     assert str(found.value).count("is nan, expected a finite number") == 2
     assert not list(tmp_path.glob("*.clips"))
 
@@ -126,12 +126,12 @@ def test_new_run_reads_every_clip_when_the_cache_is_incomplete(lists, opened):
 def test_second_start_does_not_open_clips(lists, opened, capsys, new_run):
     first = read_clips(lists, new_run=new_run)
     assert sorted(opened) == [(name, new_run) for name in ALL]
-    assert ("reading every clip" in capsys.readouterr().out) == new_run
+    assert ("all clips are read" in capsys.readouterr().out) == new_run
     opened.clear()
     again = read_clips(lists, new_run=new_run)
     assert opened == []
     assert [list(clips) for clips in again] == [list(clips) for clips in first]
-    assert "reading every clip" not in capsys.readouterr().out
+    assert "all clips are read" not in capsys.readouterr().out
 
 
 def test_filelist_is_read_again_when_a_clip_changed(lists, tmp_path, opened, capsys):

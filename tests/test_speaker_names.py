@@ -88,7 +88,7 @@ def test_speaker_can_be_in_any_field(tmp_path, capsys, line, column, text):
         ("1", "contains the paths"),
         ("4", "a number from 1 to 3"),
         ("speaker", "c0, a, text_0."),
-        ("3", "8 values in 8 lines, such as 'Text 0.'"),
+        ("3", "8 different values in 8 lines, such as 'Text 0.'"),
     ],
 )
 def test_column_is_rejected_when_it_contains_no_speakers(tmp_path, column, message):

@@ -95,7 +95,9 @@ def test_error_counts_lines_without_speaker(lists):
 
 def test_filelist_is_rejected_when_it_has_too_many_speakers(tmp_path):
     clips = enumerate(Clip("a.wav", "x", (1,), 5, speaker=str(i)) for i in range(MAX_NAMES + 1))
-    assert "10,001 speakers, expected at most 10,000" in refusal(ClipTable.of, "list.txt", clips)
+    assert "10,001 different speakers, expected at most 10,000" in refusal(
+        ClipTable.of, "list.txt", clips
+    )
 
 
 def test_message_lists_speakers_when_a_name_begins_with_a_hyphen():
@@ -234,7 +236,7 @@ def test_filelists_are_rejected_when_speaker_names_look_alike(lists):
         file.write(f"{lists}/0.wav|Clip.||ANNA\n")
     message = refusal(train.main, flags(lists / "run", options(lists)), error=SystemExit)
     places = f"'anna' ({lists}/train.txt:1) and 'ANNA' ({lists}/train.txt:10)"
-    assert f"speakers {places} differ only in case" in message
+    assert f"speaker names {places} differ only in case" in message
 
 
 def test_resume_is_rejected_when_there_are_new_speakers(lists):

@@ -72,7 +72,7 @@ def test_number_words_are_read_as_the_number(number):
 )
 def test_number_words_depend_on_the_language(language, expected):
     assert sentence_of("42,007", language) == expected
-    with pytest.raises(UserError, match="expected a number in digits"):
+    with pytest.raises(UserError, match="not a number in digits"):
         sentence_of(expected, language)
 
 

@@ -51,12 +51,12 @@ def test_file_is_not_changed_when_it_is_not_a_symbol_table(tmp_path):
         ("_a", "not a list"),
         (["_"], "1 symbols"),
         (["_", *map(chr, range(0x4E00, 0x4E00 + MAX_SYMBOLS))], f"{MAX_SYMBOLS + 1:,} symbols"),
-        (["a", "_"], "number 1, 'a': expected every symbol once, with the padding '_' first"),
-        (["_", "a", "b", "a"], "number 4, 'a': expected every symbol once"),
-        (["_", "a", 3], "number 3, '3': expected one character"),
-        (["_", ""], "'': expected one character"),
-        (["_", "@QQ"], "'@QQ': expected one character, or a phone"),
-        (["_", "\x07"], "a control"),
+        (["a", "_"], "number 1, 'a': the padding '_' must be the first symbol"),
+        (["_", "a", "b", "a"], "number 4, 'a': this symbol occurs twice"),
+        (["_", "a", 3], "number 3, '3': neither one character"),
+        (["_", ""], "'': neither one character"),
+        (["_", "@QQ"], "'@QQ': neither one character nor an ARPAbet phone"),
+        (["_", "\x07"], "not a printable"),
         (["_", "\u212b"], "not in Unicode's form NFC (expected 'Å')"),
     ],
 )
@@ -372,7 +372,7 @@ def test_resume_keeps_the_symbol_table_of_the_run(trained, lists, tmp_path, caps
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda table: (*table[:-1], "_"), "the padding '_' first"),
+        (lambda table: (*table[:-1], "_"), "the padding '_' must be the first"),
         (lambda table: ("x",) * 10**5, "100,000 symbols"),
     ],
 )

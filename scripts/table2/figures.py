@@ -15,19 +15,20 @@ from scripts.table2.tables import Measured
 
 # Titles of the plots, in the order of LOSSES.
 TITLES = ("mean including padding, as in the paper", "masked: mean over real frames")
-SHOWN_FROM = 0.3  # plots may cut off high losses in the first 30 % of the epochs
+SHOWN_FROM = 0.3  # plots may cut off high losses in the first 30% of the epochs
 # Colors show strategies. Dashes show whether DBS and BR are used, as two binary digits.
 DASHES = {"00": (1, 1.3), "01": (5, 1.6), "10": (6, 1.4, 1.2, 1.4), "11": ""}
 FOLLOW_UP_MARKERS = "osD^vPX"
 
 
 def draw_all(measured: Measured) -> dict[str, Figure]:
-    """Return all plots, by file name without extension."""
+    """Return all plots, keyed by their file names without extension."""
     runs = measured.runs
     first = runs.first(runs.rows.index[0])
     lengths, size = first.lengths.tolist(), first.hparams.batch_size
     options = {}
-    # Each value comes from the first row that uses the parameter, or else from the first row.
+    # The value of each parameter comes from the first row that uses it, otherwise from the first
+    # row.
     for name in DEFAULTS:
         users = [*runs.rows[name].dropna().index, runs.rows.index[0]]
         options[name] = getattr(runs.first(users[0]).hparams, name)
@@ -53,7 +54,8 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
     Args:
         runs: the runs.
         labels: the rows to plot.
-        panels: for each panel, the loss and the column of `runs.epochs` for the x axis.
+        panels: for each panel, the names of two columns of `runs.epochs`: the loss for the y axis
+            and the quantity for the x axis.
     """
     epochs = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSSES)
     figure = Figure(figsize=(5.5 * len(panels), 6.6), layout="constrained")
@@ -65,7 +67,7 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
     # Times differ between seeds, so each line uses the mean time.
     epochs["hours"] = shared["hours"].transform("mean") * factor
     epochs["updates"] = shared["updates"].transform("mean")
-    titles = {"hours": f"training time ({unit})", "epoch": "epoch", "updates": "updates"}
+    titles = {"hours": f"training time ({unit})", "epoch": "epoch", "updates": "optimizer steps"}
     colors, markers, dashes = _looks(runs, labels)
     looks = {"palette": colors, "markers": markers, "dashes": dashes}
     order = {"hue": "label", "style": "label", "hue_order": labels, "style_order": labels}
@@ -85,7 +87,7 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
         axes.set_ylim(settled.min() - room, settled.max() + 2 * room)
         if pd.concat(lines).max() > settled.max() + 2 * room:
             look = {"transform": axes.transAxes, "ha": "right", "va": "top", "color": "0.35"}
-            axes.text(0.995, 0.985, "higher losses of the first epochs are cut off", **look)
+            axes.text(0.995, 0.985, "higher losses in the first epochs are cut off", **look)
     all_axes[0].set_ylabel("validation loss")
     columns = min(5, len(labels)) if max(map(len, labels)) < 20 else 2
     options = {"ncols": columns, "frameon": False, "handlelength": 4.5}
@@ -95,7 +97,8 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
 
 
 def _looks(runs: Runs, labels: list[str]) -> tuple[dict, dict, dict]:
-    """Return the color, marker and dashes of each label; equal names get shades of one color."""
+    """Return the color, marker and dashes of each label. Labels with the same strategy name get
+    shades of the same color."""
     colors: dict = {}
     markers: dict = {}
     dashes: dict = {}

@@ -1,4 +1,4 @@
-"""Test the paper's findings about differences between strategies, paired by seed.
+"""Test the paper's findings about differences between strategies. Runs are paired by seed.
 
     for finding in findings(Measured(runs)):
         print(finding.claim, finding.verdict)
@@ -10,7 +10,7 @@ design (Montgomery, "Design and Analysis of Experiments"). The model
 
 is fitted by least squares to all runs with the same corpus and number of epochs. Each change is
 tested with a two-sided t-test. If a claim includes several changes, Holm's method (1979) keeps the
-family-wise error rate at 5 %.
+family-wise error rate at 5%.
 """
 
 import math
@@ -27,10 +27,11 @@ from scripts.table2 import published
 from scripts.table2.runs import Runs
 from scripts.table2.tables import BEST, Measured, Pairs, published_falls
 
-LEVEL = 0.05
+LEVEL = 0.05  # significance level
 # Standard error of a median divided by that of a mean, for normally distributed values.
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)
-# A saving that is this many percentage points below the published one confirms it only in part.
+# If our saving is more than this many percentage points below the published saving, it only confirms
+# the finding in part.
 SMALLER_SAVING = 5
 LOSS = "validation_loss_unpadded"
 NOT_MEASURED = {"runs": 0, "note": "not measured with the same corpus, epochs and seeds"}
@@ -40,13 +41,15 @@ def paired_change(values: pd.DataFrame, first: str, second: str, least_error: fl
     """Return how much a quantity changes from one strategy to another.
 
     Args:
-        values: [runs] columns `label`, `seed` and `value`. Values <= 0 are ignored.
+        values: the columns `label`, `seed` and `value`, with one row per run. Rows with a value of 0
+            or less are ignored.
         first, second: labels of the two strategies.
-        least_error: lower limit of the standard error, as a fraction of the ratio.
+        least_error: lower limit of the relative standard error.
 
     Returns:
-        `ours` (the change, in percent of the first strategy), `standard_error`, `runs` (number of
-        common seeds) and `p`. A value is NaN if there are too few runs to compute it.
+        `ours` (the change, in percent of the first strategy's value), `standard_error` (in percent,
+        too), `runs` (number of common seeds) and `p`. An entry is NaN if there are too few runs to
+        compute it.
     """
     values = values[values["value"] > 0]
     seeds = [set(values["seed"][values["label"] == label]) for label in (first, second)]
@@ -69,10 +72,11 @@ def paired_change(values: pd.DataFrame, first: str, second: str, least_error: fl
 
 
 def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
-    """Return `paired_change` of a quantity for each pair of rows, with p adjusted by Holm's method.
+    """Return the `paired_change` of a quantity for each pair of rows. The p-values are adjusted by
+    Holm's method.
 
-    The values of a pair are missing if a row is missing, or if the rows differ in the corpus, the
-    number of epochs or the seeds.
+    The change of a pair is not computed if a row is missing, or if the two rows have a different
+    corpus, a different number of epochs or no common seed.
     """
     runs = measured.runs
     kinds = (runs.rows["corpus"] + ", " + runs.rows["epochs"]).to_dict()
@@ -89,7 +93,7 @@ def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
 
 
 def holm(p: pd.Series) -> pd.Series:
-    """Adjust the p-values of a family of tests by Holm's method; NaN stays NaN."""
+    """Adjust the p-values of a family of tests by Holm's method. NaN is left unchanged."""
     adjusted, known = p.copy(), p.notna()
     if known.any():
         adjusted[known] = multipletests(p[known], method="holm")[1]
@@ -97,7 +101,8 @@ def holm(p: pd.Series) -> pd.Series:
 
 
 def _error_by_epochs(runs: Runs, first: str, second: str) -> float:
-    """Return the part of a ratio's standard error that is due to differences between epochs."""
+    """Return the relative standard error of the ratio of two rows' minutes that results from
+    differences between the epochs of each run."""
     minutes = runs.epochs.groupby("run")["minutes"]
     shares = ERROR_OF_MEDIAN * minutes.sem().fillna(0) / minutes.median()
     by_seed = runs.table.assign(square=shares**2).set_index("seed").groupby("label")["square"]
@@ -111,10 +116,16 @@ def p_text(p: float) -> str:
 
 
 def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
-    """Return each run's masked validation loss at the point where `spent` reaches `budget` [runs].
+    """Return the masked validation loss of each run at the time when it has spent the budget,
+    [runs].
 
     The loss is interpolated linearly between validations. It is NaN if a run does not reach the
     budget.
+
+    Args:
+        runs: the runs.
+        spent: a cumulative column of `runs.epochs`, such as hours.
+        budget: the value of this column for all runs, or for each run.
     """
     budgets = pd.Series(budget, list(runs.by_folder))
     losses = dict.fromkeys(runs.by_folder, np.nan)
@@ -129,8 +140,8 @@ def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """Compare each name with the first name.
 
     Returns:
-        One row per name: `mean` and `sem` over the seeds (NaN if a seed has no value), the change
-        `ours` from the first name in percent, and the adjusted `p`.
+        One row per name with the columns `mean` and `sem` (over the seeds; NaN if a seed has no
+        value), `ours` (the change from the first name, in percent) and `p` (adjusted).
     """
     by_name = values.groupby("label")["value"]
     means = pd.DataFrame({"mean": by_name.mean(skipna=False), "sem": by_name.sem(skipna=False)})
@@ -143,7 +154,7 @@ def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 def at_budget(
     values: pd.DataFrame, quantity: str, spent: str, budget: float, least: float = 0
 ) -> pd.DataFrame:
-    """Return each run's value of a quantity at the point where `spent` reaches `budget`.
+    """Return the value of a quantity in each run at the time when `spent` reaches `budget`.
 
     The logarithm of the value is interpolated linearly between measurements. The value is NaN if
     the budget is outside the measured range.
@@ -168,10 +179,10 @@ def at_budget(
 
 
 def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
-    """Add the loss at equal budgets as a new quantity, and return its key.
+    """Add the loss at an equal budget to the measured quantities, and return its key.
 
-    The budget is the total amount that the cheapest run among `labels` has spent. `spent` is a
-    column of `runs.epochs`.
+    The budget is the total of `spent`, a cumulative column of `runs.epochs`, in the cheapest run
+    with one of the labels.
     """
     runs = measured.runs
     validated = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSS)
@@ -183,7 +194,8 @@ def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim of the paper; both lists have one line per pair of strategies."""
+    """A claim of the paper. The lists `published` and `ours` have one line per pair of
+    strategies."""
 
     claim: str
     published: list[str]
@@ -192,11 +204,12 @@ class Finding:
 
 
 SHORTER = "Batches of clips of similar length shorten an epoch compared with random batches."
-SAVING = f"{BEST} saves {published.TABLE_3[BEST][1]:.0f} % of an epoch's time against RAND."
+SAVING = f"{BEST} saves {published.TABLE_3[BEST][1]:.0f}% of an epoch's time compared with RAND."
 LOWEST_LOSS = f"{BEST} has the lowest loss of all strategies (VL3)."
-EQUAL = f"After equal {{}}, {BEST} has a lower masked loss than RAND."
-# (claim, quantity, pairs): the claim is that the quantity is lower for the second strategy of each
-# pair. The paper presents the last two claims (equal time, equal updates) only as potential.
+EQUAL = f"After {{}}, {BEST} has a lower masked loss than RAND."
+# Each entry contains a claim, a quantity and pairs of strategies. According to the claim, the
+# quantity is lower for the second strategy of each pair. The paper only mentions the last two claims
+# (equal time, equally many optimizer steps) as a potential.
 CLAIMS: list[tuple[str, str, Pairs]] = [
     (SHORTER, "minutes", [("RAND", x) for x in ("SB-BR", "SSB-BR", "BKT-BR", "ATS-BR")]),
     ("Dynamic batch sizes (DBS) shorten an epoch further.", "minutes", [*published.DYNAMIC]),
@@ -206,8 +219,8 @@ CLAIMS: list[tuple[str, str, Pairs]] = [
     ("Batch randomization lowers the loss (VL3).", "vl3", [*published.RANDOMIZED]),
     ("Dynamic batch sizes lower the loss (VL3).", "vl3", [*published.DYNAMIC]),
     (LOWEST_LOSS, "vl3", [(name, BEST) for name in published.TABLE_2 if name != BEST]),
-    (EQUAL.format("time"), "hours", [("RAND", BEST)]),
-    (EQUAL.format("updates"), "updates", [("RAND", BEST)]),
+    (EQUAL.format("equal training time"), "hours", [("RAND", BEST)]),
+    (EQUAL.format("equally many optimizer steps"), "updates", [("RAND", BEST)]),
 ]
 
 
@@ -218,7 +231,7 @@ def findings(measured: Measured) -> list[Finding]:
     for claim, key, pairs in CLAIMS:
         if key in ("hours", "updates"):
             key = at_equal(measured, key, [x for x in pairs[0] if x in rows] or rows)
-            theirs = ["– (potentially)"]
+            theirs = ["– (mentioned as a potential)"]
         else:
             falls = zip(pairs, published_falls(key, pairs)["per_cent"], strict=True)
             theirs = [f"{first} → {second}: {_signed(-fall)}" for (first, second), fall in falls]
@@ -241,7 +254,7 @@ def _signed(per_cent: float) -> str:
 
 
 def verdict(claim: str, measured: pd.DataFrame) -> str:
-    """Return whether the measured changes support the claim that a quantity falls."""
+    """Return a verdict: whether the measured changes support the claim that a quantity decreases."""
     known = measured[measured["runs"] > 0]
     if known.empty:
         return "not measured"
@@ -249,7 +262,8 @@ def verdict(claim: str, measured: pd.DataFrame) -> str:
     fell = known["ours"] < 0
     left_out = f" ({missing} of {len(measured)} not measured)" if missing else ""
     if known["p"].isna().all():
-        return f"not tested, one seed: {fell.sum()} of {len(known)} as the paper finds{left_out}"
+        agreeing = f"{fell.sum()} of {len(known)} changes agree with the paper"
+        return f"not tested, one seed: {agreeing}{left_out}"
     kinds = np.select([known["p"] >= LEVEL, fell], ["undecided", "confirmed"], "contradicted")
     counts = pd.Series(kinds).value_counts().sort_index()
     if claim == LOWEST_LOSS and {*counts.index} != {"confirmed"}:

@@ -1,7 +1,8 @@
 """List the values that Ge et al. published, for comparison with our measurements.
 
-"Speed up training with variable length inputs by efficient batching strategies", Interspeech 2021:
-LJSpeech, 10,480 training clips, base batch size 16, 222 epochs, one GeForce GTX 1080, fp32.
+The paper is "Speed up training with variable length inputs by efficient batching strategies",
+Interspeech 2021. Its experiments use LJSpeech, 10,480 training clips, a base batch size of 16, 222
+epochs, one GeForce GTX 1080 and fp32.
 """
 
 from typing import NamedTuple
@@ -11,7 +12,7 @@ VALIDATION_CLIPS = 2_620
 EPOCHS = 222
 EPOCHS_SHOWN = (100, 160, 220)  # for VL1, VL2 and VL3; VLavg is the mean over epochs 100 to 220
 
-# Runs with different settings do not reproduce the paper.
+# A run only reproduces the paper if it has these settings.
 SETTINGS = {
     "batch_size": 16,
     "precision": "fp32",
@@ -27,7 +28,7 @@ SETTINGS = {
     "loss": "padded",
     "guided_attention_weight": 0.0,
     "gate_positive_weight": 1.0,
-    "text_cleaners": ("english_cleaners",),  # NVIDIA's
+    "text_cleaners": ("english_cleaners",),  # as in NVIDIA's implementation
 }
 STRATEGIES = ("random", "sorted", "semi_sorted", "bucket", "alternated_sort")
 
@@ -38,7 +39,7 @@ class PublishedRow(NamedTuple):
     zero_padding_rate: float  # percent
     average_batch_length: float  # frames of 12.5 ms
     minutes: float  # minutes per epoch
-    vl1: float  # validation losses
+    vl1: float  # validation losses at EPOCHS_SHOWN and their average
     vl2: float
     vl3: float
     vl_average: float
@@ -55,9 +56,10 @@ TABLE_2 = {
     "SB-DBS": PublishedRow(0.47, 527.15, 17.58, 0.367, 0.341, 0.330, 0.347),
     "SSB-DBS": PublishedRow(6.62, 557.68, 19.39, 0.346, 0.329, 0.326, 0.330),
     "SSB-DBS-BR": PublishedRow(6.62, 557.68, 19.28, 0.339, 0.320, 0.309, 0.322),
-}  # published numbers of batches per epoch with dynamic sizes: RAND 606, SSB 449, SB 419
+}  # with dynamic sizes, the published numbers of batches per epoch are 606 (RAND), 449 (SSB), 419 (SB)
 
-# Table 1: parameter, value and range. The ZPR and ABL in Table 1 equal the rows with BR in Table 2.
+# Table 1: parameter, value and range. Its ZPR and ABL are the same as in the rows with BR in Table
+# 2.
 TABLE_1 = {
     "SSB": ("local_randomization_factor", 0.1, "[0, inf)"),
     "BKT": ("bucket_size", 1024, "[16, 10480)"),

@@ -4,8 +4,8 @@
 
 Each RUN_DIR is an output folder of train.py, or a folder that contains such folders. The program
 writes report.md, report.csv (all values in the tables) and the plots. Runs that differ only in the
-seed form one row, with mean ± standard error. Damaged and unfinished runs are listed and left out.
-The program does not need a GPU.
+seed form one row, which contains the mean ± standard error. Damaged and unfinished runs are left out
+and listed. The program does not need a GPU.
 """
 
 import re
@@ -28,9 +28,35 @@ from tacotron2_voice.utils.console import markdown_table
 from tacotron2_voice.utils.files import check_is_folder, write_bytes
 from tacotron2_voice.utils.program import run_program
 
+# Titles in report.md for columns that have shorter headings in report.csv.
+TITLES = {
+    "ZPR (%)": "zero-padding rate (%)",
+    "ABL (frames)": "average batch length (frames)",
+    "saved (%)": "time saved (%)",
+    "from": "first strategy",
+    "to": "second strategy",
+    "VL3, from": "VL3 of the first strategy",
+    "VL3, to": "VL3 of the second strategy",
+    "VL3 (ours: late third), from": "VL3 (ours: late third) of the first strategy",
+    "VL3 (ours: late third), to": "VL3 (ours: late third) of the second strategy",
+    "lower by (%)": "decrease (%)",
+    "without BR": "strategy without BR",
+    "with BR": "strategy with BR",
+    "minutes without": "minutes per epoch without BR",
+    "minutes with": "minutes per epoch with BR",
+    "shorter by (%)": "decrease (%)",
+    "batches": "batches per epoch",
+    "decoder steps": "decoder steps per epoch",
+    "real frames/s": "real frames per second",
+    "padded frames/s": "padded frames per second",
+    "clips/s": "clips per second",
+    "waiting for data (s)": "waiting for data (s per epoch)",
+    "preparation (ms)": "planning of batches (ms per epoch)",
+}
+
 
 def compose(runs: Runs, command: str) -> dict:
-    """Return the values for the templates, by variable name."""
+    """Return the values of the template's variables, keyed by their names."""
     measured = Measured(runs)
     unlike = deviations(runs)
     missing = [name for name in published.TABLE_2 if name not in runs.rows.index]
@@ -40,11 +66,11 @@ def compose(runs: Runs, command: str) -> dict:
         "as_published": measured.as_published,
         "notices": [
             ("This is not a reproduction of the paper:", unlike),
-            ("Left out or missing:", left_out),
-            ("The runs differ in more than their strategy:", comparison_warnings(runs)),
+            ("These runs are left out or missing:", left_out),
+            ("The runs do not only differ in their strategies:", comparison_warnings(runs)),
         ],
         "facts": {
-            "report made": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
+            "date of the report": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
             "command": command,
             **describe(runs),
             "the paper": "Ge et al., Interspeech 2021; LJSpeech, one GeForce GTX 1080, fp32",
@@ -57,15 +83,16 @@ def compose(runs: Runs, command: str) -> dict:
 
 
 def escape_markdown(text: object) -> str:
-    """Escape `text` so that it appears unchanged in a line of Markdown."""
+    """Escape `text`, so that Markdown displays it unchanged in one line."""
     return re.sub(r"([\\`*<\[])", r"\\\1", " ".join(str(text).split()))
 
 
 def table_in_markdown(table: Table) -> str:
-    titles = list(table.headings)
+    titles = [TITLES.get(heading, heading) for heading in table.headings]
     for column in table.columns:
         sides = [] if column.published is None else column.sides
-        titles += [f"{column.heading}: {side}" for side in sides] or [column.heading]
+        heading = TITLES.get(column.heading, column.heading)
+        titles += [f"{heading}: {side}" for side in sides] or [heading]
     titles, *rows = [list(map(escape_markdown, line)) for line in (titles, *table.in_text()[0])]
     return markdown_table(titles, rows, len(table.headings))
 
@@ -117,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs = read_runs(args.runs)
     for problem in runs.left_out:
         print(f"left out: {problem}", file=sys.stderr)
-    print(f"{len(runs.by_folder)} runs in {len(runs.rows)} rows; drawing plots", flush=True)
+    print(f"Drawing plots of {len(runs.by_folder)} runs in {len(runs.rows)} rows", flush=True)
     write_report(runs, command, args.out)
 
 

@@ -28,8 +28,8 @@ from tacotron2_voice.utils.files import METRICS_FILE, json_lines
 
 # Settings that define the strategy, which a report compares.
 BATCHING = ["name", "batching_strategy", "dynamic_batch_size", "batch_randomization"]
-# Settings that do not affect the result of training, and settings that are covered by other facts:
-# the corpus fingerprint, win_length and hop_length, and started_from.
+# Settings that do not affect the result of training, or that other facts already describe: the
+# fingerprint of the corpus, win_length, hop_length and started_from.
 WITHOUT_EFFECT = set(
     "seed num_workers iters_per_checkpoint keep_checkpoints log_interval ignore_layers "
     "training_files validation_files clips_folder win_time hop_time max_decoder_steps "
@@ -41,8 +41,8 @@ HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]  # shown at th
 SOFTWARE = "version of|commit|fingerprint|machine's system"
 SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}
 
-# For each key of an `epoch` line: how to combine a run's values, a factor, the heading, and the
-# number of decimals.
+# For each key of the lines of kind `epoch`: how to combine the values of a run, a factor, the
+# heading of the column, and the number of decimals.
 OF_EPOCHS = {
     "zero_padding_rate": ("mean", 100, "ZPR (%)", 2),
     "average_batch_length": ("mean", 1, "ABL (frames)", 2),
@@ -56,11 +56,11 @@ OF_EPOCHS = {
     "data_wait_seconds": ("median", 1, "waiting for data (s)", 2),
     "prepare_seconds": ("median", 1000, "preparation (ms)", 1),
 }
-LOSSES = ["validation_loss", "validation_loss_unpadded"]  # keys of a `validation` line
-# Columns of `read_progress`: the cumulative amounts, and the measurements.
+LOSSES = ["validation_loss", "validation_loss_unpadded"]  # keys of the lines of kind `validation`
+# Columns of `read_progress`: cumulative amounts with their units, and measurements.
 SPENT = {
     "epoch": "epochs",
-    "updates": "updates",
+    "updates": "optimizer steps",
     "decoder_steps": "decoder steps",
     "minutes": "minutes",
 }
@@ -73,8 +73,9 @@ class Run:
 
     folder: str
     hparams: HParams  # settings at the end of the run
-    lengths: np.ndarray  # [clips] number of frames
-    epochs: pd.DataFrame  # OF_EPOCHS and LOSSES, and cumulative hours and optimizer steps
+    lengths: np.ndarray  # number of frames of each training clip, [clips]
+    # One row per epoch: OF_EPOCHS, LOSSES, and the cumulative hours and updates (optimizer steps).
+    epochs: pd.DataFrame
     time: datetime  # time of the last start
     facts: dict[str, Any]  # everything that may differ between runs; NaN: has no effect
     changes: list[str]  # settings and software that changed when the run was resumed
@@ -84,16 +85,17 @@ class Run:
 class Runs:
     """Finished runs, and the rows that they form in a report.
 
-    One row per strategy is labeled with only the name of the strategy. The labels of other rows for
-    the same strategy also contain the settings that differ.
+    For each strategy, the label of one row is only the name of the strategy. The labels of other
+    rows with the same strategy also contain the settings that differ from this row.
     """
 
     by_folder: dict[str, Run]
-    table: pd.DataFrame  # [runs] label and seed, indexed by folder
-    rows: pd.DataFrame  # [labels] name and settings as text; NaN: no effect
-    facts: pd.DataFrame  # [runs] settings, HEAD, machine and software
-    epochs: pd.DataFrame  # epochs of all runs, with the folder (`run`) and the label
-    left_out: list[str]
+    table: pd.DataFrame  # one row per run: label and seed, indexed by folder
+    # One row per label: strategy name and settings as text; NaN: the setting has no effect.
+    rows: pd.DataFrame
+    facts: pd.DataFrame  # one row per run: settings, HEAD, machine and software
+    epochs: pd.DataFrame  # epochs of all runs, with the columns `run` (folder) and `label`
+    left_out: list[str]  # folders that are left out, with the reasons
 
     def first(self, label: str) -> Run:
         """Return the first run in a row."""
@@ -121,7 +123,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         try:
             finished.append(_read_run(directory))
         except UserError as error:
-            problem = str(error).replace(f"{directory}/", "")  # the message already starts with it
+            # Remove the folder from the message, because it is added in front of the message.
+            problem = str(error).replace(f"{directory}/", "")
             left_out.append(f"{directory}: {problem}")
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             problem = f"{METRICS_FILE} does not have the format of train.py: {error!r:.300}"
@@ -132,7 +135,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 
 
 def read_progress(folder: Path) -> pd.DataFrame:
-    """Return SPENT (cumulative) and MEASURES for every epoch of a finished or unfinished run.
+    """Return a table with one row per epoch of a finished or unfinished run. The columns are those
+    in SPENT (cumulative amounts) and in MEASURES.
 
     Raises:
         UserError: if the metrics cannot be read.
@@ -157,7 +161,7 @@ def _read_run(directory: Path) -> Run:
     Raises:
         UserError: if a file cannot be read, if the run is not finished, or if the files belong to
             different runs.
-        ValueError, KeyError, ...: if the file does not have the format of train.py.
+        ValueError, KeyError, ...: if metrics.jsonl does not have the format of train.py.
     """
     kinds: dict[str, list[dict]] = {"run": [], "epoch": [], "validation": []}
     for record in json_lines(directory / METRICS_FILE, "no such file; train.py -o writes it"):
@@ -166,11 +170,11 @@ def _read_run(directory: Path) -> Run:
     epochs = pd.DataFrame(kinds["epoch"], columns=["epoch", *OF_EPOCHS]).astype(float)
     validations = pd.DataFrame(kinds["validation"], columns=["epoch", *LOSSES]).astype(float)
     for frame in (epochs, validations):
-        if wrong := [name for name in frame if not np.isfinite(frame[name]).all()]:
-            raise ValueError(f"{wrong}: expected finite numbers in all lines")
+        if wrong := [str(name) for name in frame if not np.isfinite(frame[name]).all()]:
+            raise ValueError(f"{', '.join(wrong)}: missing or not finite in some lines")
     last = range(1, len(epochs) + 1)
     if not starts or epochs["epoch"].tolist() != [*last] or validations["epoch"].duplicated().any():
-        raise ValueError("expected the settings, followed by every epoch once and in order")
+        raise ValueError("epochs or settings are missing, repeated or in the wrong order")
     hparams, corpus = hparams_from_dict(starts[-1]["hparams"]), starts[-1]["corpus"]
     if len(epochs) < hparams.epochs:
         problem = f"unfinished after {len(epochs)} of {hparams.epochs} epochs; resume with"
@@ -196,7 +200,8 @@ def _read_run(directory: Path) -> Run:
 
 
 def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> dict[str, Any]:
-    """Return settings, corpus, machine and software as text; NaN for settings without effect."""
+    """Return the settings, the corpus, the machine and the software of a run as text. Settings
+    without effect are NaN."""
     own = REGISTRY[h.batching_strategy].parameter
     ignored = WITHOUT_EFFECT | {p.name for p in PARAMETERS if p != own}
     if h.batching_strategy == "random":
@@ -227,10 +232,11 @@ def _environment(start: dict[str, Any]) -> dict[str, str]:
 
 
 def _differences(rows: pd.DataFrame) -> np.ndarray:
-    """Return whether each pair of rows differs in each setting [rows, rows, columns].
+    """Return whether two rows differ in a setting, for all pairs and settings, [rows, rows,
+    columns].
 
-    Settings that define the strategy do not count. Neither do settings that have no effect in one
-    of the two rows.
+    Settings that define the strategy, and settings that have no effect in one of the two rows, do
+    not count.
     """
     text, known = rows.fillna("").to_numpy(str), rows.notna().to_numpy()
     return (text[:, None] != text) & known[:, None] & known & ~rows.columns.isin(BATCHING)
@@ -239,7 +245,8 @@ def _differences(rows: pd.DataFrame) -> np.ndarray:
 def _place(label: str) -> tuple[int, str]:
     """Return the sort key of a row.
 
-    The paper's ten strategies come first, in its order, followed by other rows by name and value.
+    The paper's ten strategies come first, in the paper's order. They are followed by the other rows,
+    sorted by name and value.
     """
     name, paper = label.partition(" ")[0], list(published.TABLE_2)
     digits = re.sub(r"\d+(\.\d+)?", lambda number: f"{float(number[0]):020.9f}", label)
@@ -254,15 +261,17 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
     facts = pd.DataFrame([run.facts for run in runs], [run.folder for run in runs], dtype=object)
     settings = facts.loc[:, ~facts.columns.str.contains(SOFTWARE)].drop(columns=HEAD)
     table = pd.DataFrame({"seed": [run.hparams.seed for run in runs]}, facts.index)
-    table["label"] = settings.fillna("").agg("\n".join, axis=1)  # replaced by short labels below
+    # Short labels replace this text below.
+    table["label"] = settings.fillna("").agg("\n".join, axis=1)
     again = table.duplicated(["label", "seed"], keep="last")
     same = "a later run has the same settings and seed"
     left_out = left_out + [f"{folder}: {same}" for folder in table.index[again]]
     table = table[~again]
     rows = settings[~again].set_index(table["label"])
     rows = rows[~rows.index.duplicated()]
-    # The row that is comparable with the most other rows is labeled with only the strategy's name.
-    # On a tie, the row with the most values from the paper or defaults is chosen.
+    # For each strategy, the row that is comparable with the most other rows is labeled with only the
+    # strategy's name. If there is a tie, the row that has the most of the paper's settings and of
+    # the defaults is chosen.
     usual = pd.Series(asdict(HParams()) | published.SETTINGS).astype(str)
     rank = pd.DataFrame({"comparable": (~_differences(rows).any(2)).sum(1)}, rows.index)
     rank["usual"] = (rows[rows.columns.intersection(usual.index)] == usual).sum(axis=1)
@@ -284,7 +293,7 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
 
 
 def describe(runs: Runs) -> dict[str, str]:
-    """Return facts about the runs, for the top of a report."""
+    """Return the facts about the runs that a report shows at its top."""
     facts = runs.facts.filter(regex=f"^({'|'.join(HEAD)}|epochs|machine's .*)$|{SOFTWARE}")
     values = {str(name): "; ".join(column.unique()) for name, column in facts.items()}
     return {"runs": f"{len(runs.by_folder)} in {len(runs.rows)} rows"} | values
@@ -292,7 +301,7 @@ def describe(runs: Runs) -> dict[str, str]:
 
 def deviations(runs: Runs) -> list[str]:
     """Return the known differences between these runs and the paper's experiments."""
-    # If the paper does not state a value, our default (NVIDIA's value) is expected.
+    # Settings that the paper does not state must have our defaults, which are NVIDIA's values.
     given = {n: list(v) if isinstance(v, tuple) else v for n, v in published.SETTINGS.items()}
     paper = asdict(create_hparams(",".join(f"{n}={v}" for n, v in given.items())))
     paper |= {"epochs": published.EPOCHS, "started_from": None}
@@ -300,7 +309,8 @@ def deviations(runs: Runs) -> list[str]:
     facts = runs.facts.copy()
     facts["epochs"] = facts["epochs"].astype(int).clip(upper=published.EPOCHS).astype(str)
     is_other = ~facts["batching_strategy"].isin(published.STRATEGIES)
-    facts.loc[is_other, [p.name for p in PARAMETERS]] = np.nan  # not in the paper
+    # The paper does not contain these strategies, so their parameters cannot differ from it.
+    facts.loc[is_other, [p.name for p in PARAMETERS]] = np.nan
     return [
         f"{name} {value} instead of {paper[name]}{where}"
         for name in facts.columns.drop([*BATCHING, "load_mel_from_disk"])
@@ -311,7 +321,8 @@ def deviations(runs: Runs) -> list[str]:
 
 
 def comparison_warnings(runs: Runs) -> list[str]:
-    """Return the differences between rows, and the changes when runs were resumed."""
+    """Return the differences between runs other than the strategy, and the changes within resumed
+    runs."""
     facts = runs.facts.drop(columns=[*BATCHING, *HEAD])
     warnings = []
     for name in facts.columns[facts.nunique() > 1]:
@@ -323,7 +334,8 @@ def comparison_warnings(runs: Runs) -> list[str]:
 
 
 def _by_value(column: pd.Series) -> Iterable[tuple[str, str]]:
-    """Yield each value, most common first, with its folders unless all runs have this value."""
+    """Yield each value, most common first, and a list of the folders with this value. The list is
+    empty if all runs have the same value."""
     for value, count in column.value_counts().items():
         folders = ", ".join(column.index[column == value][:3])
         more = f" and {count - 3} more" if count > 3 else ""

@@ -1,11 +1,11 @@
-"""Make the tables of the report, which show published values next to our measurements.
+"""Make the tables of the report, in which published values are next to our measurements.
 
     measured = Measured(read_runs([Path("runs")]))
     for table in paper_tables(measured): ...
 
-A summary is a DataFrame with one row per row of a table. Its columns are `ours`, `standard_error`,
-`runs`, and `note`, which explains why a value is missing. Titles, notes and captions are in
-texts.jinja.
+A summary is a DataFrame with one row per line of a table. Its columns are `ours`, `standard_error`,
+`runs`, and `note`. If a value is missing, the note contains the reason. The titles, notes and
+captions of the report are in texts.jinja.
 """
 
 import itertools
@@ -32,7 +32,7 @@ Pairs = Sequence[tuple[str, str]]  # (from, to): labels of the two rows to compa
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: the summary of a quantity, and published values if there are any."""
+    """A column of a table: the summary of a quantity and, if available, the published values."""
 
     heading: str
     decimals: int
@@ -48,7 +48,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table. `lines` contains the labels of each line, `facts` the values for its texts."""
+    """A table of the report. `lines` contains the labels of each line."""
 
     key: str
     headings: tuple[str, ...]
@@ -57,12 +57,12 @@ class Table:
     facts: dict = field(default_factory=dict)
 
     def in_text(self) -> tuple[list[list[str]], list[str]]:
-        """Format all cells as text with footnote numbers, and return the lines and footnotes."""
+        """Format all cells as text. Return the lines, and the footnotes to which the cells refer."""
         notes = list(dict.fromkeys(n for c in self.columns for n in c.cells()["note"] if n))
         lines = [list(labels) for labels in self.lines]
         for column in self.columns:
             decimals = column.decimals
-            # Published minutes have two decimals. Ours may have more, because epochs may be short.
+            # Published minutes have two decimals. Our minutes have more if epochs are short.
             places = 2 if "minutes" in column.heading else decimals
             for line, cell in zip(lines, column.cells().to_dict("records"), strict=True):
                 if column.published is not None:
@@ -84,7 +84,7 @@ def _number(value: float | str, decimals: int) -> str:
 
 
 def tidy(tables: Sequence[Table]) -> pd.DataFrame:
-    """Return all cells of the tables in a DataFrame with one unrounded cell per row."""
+    """Return a DataFrame with one row per cell of the tables. The values are not rounded."""
     frames = []
     for table in tables:
         headings = [column.heading for column in table.columns]
@@ -100,7 +100,7 @@ def tidy(tables: Sequence[Table]) -> pd.DataFrame:
 
 
 def thirds(epochs: int) -> list[tuple[int, int]]:
-    """Return the first and last epoch of each third of a run and of the whole run."""
+    """Return the first and last epoch of each third of a run, and those of the whole run."""
     edges = [epochs * part // 3 for part in range(4)]
     return [*((a + 1, b) for a, b in itertools.pairwise(edges)), (1, epochs)]
 
@@ -124,9 +124,8 @@ class Measured:
             losses = run.epochs.set_index("epoch")[LOSSES]
             step = run.hparams.epochs_per_validation
             for place, key in enumerate(VL):
-                # In the paper, VL1 to VL3 are means of three validations: at the given epoch, the
-                # previous one and the next one (Ge21, section 4.3). VLavg is the mean over a range
-                # of epochs.
+                # In the paper, VL1 to VL3 are means of three validations: at the given epoch, before
+                # it and after it (Ge21, section 4.3). VLavg is the mean over a range of epochs.
                 if self.as_published and place < 3:
                     first, last = points[place] - step, points[place] + step
                 else:
@@ -135,8 +134,8 @@ class Measured:
                     first += -first % step
                 means = losses.reindex(range(first, last + 1, step)).mean(skipna=False)
                 self.values.loc[folder, [key, f"unpadded {key}"]] = means.to_numpy()
-        # Use two decimals as in the paper, or more decimals if short epochs would otherwise show
-        # fewer than three digits.
+        # Use two decimals as in the paper, or more if the minutes of short epochs would otherwise
+        # have fewer than three significant digits.
         least = max(1e-6, self.values["minutes"].min())
         decimals = max(2, min(6, 2 - math.floor(math.log10(least))))
         self.headings = {key: (heading, places) for key, (*_, heading, places) in OF_EPOCHS.items()}
@@ -146,7 +145,8 @@ class Measured:
             theirs = f"epoch {points[place]}" if place < 3 else f"epochs {points[0]}–{points[-1]}"
             padded = unpadded = f"{PAPER_VL[place]}, {theirs}"
             if not self.as_published:
-                # If runs have different lengths, their thirds differ, so the heading omits epochs.
+                # If the runs have different numbers of epochs, their thirds contain different
+                # epochs, so the heading does not contain epochs.
                 span = f", epochs {first}–{last}" if first < last else f", epoch {last}"
                 span = span if epochs.nunique() == 1 else ""
                 padded, unpadded = f"{PAPER_VL[place]} | {THIRDS[place]}", THIRDS[place] + span
@@ -154,7 +154,8 @@ class Measured:
             self.headings |= {VL[place]: (padded, 3), f"unpadded {VL[place]}": (unpadded, 3)}
 
     def summary(self, key: str, labels: Sequence[str]) -> pd.DataFrame:
-        """Return the mean and standard error over the runs of each row; NaN if a value is missing.
+        """Return the mean and the standard error of a quantity over the runs of each row. They are
+        NaN if the value of any run is missing.
 
         Gonzalez et al. (ICASSP 2023) report the same statistics.
         """
@@ -177,9 +178,10 @@ class Measured:
         return Column(heading or usual, decimals, self.summary(key, labels), theirs, sides)
 
     def falls(self, key: str, pairs: Pairs) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return how much a quantity decreases between two rows, as a difference and in percent.
+        """Return how much a quantity decreases from the first to the second row of each pair: the
+        differences and the percentages.
 
-        The standard errors are those of the difference and the ratio of independent means.
+        The standard errors are those of a difference and of a ratio of independent means.
         """
         sides = (self.summary(key, labels) for labels in zip(*pairs, strict=True))
         before, after = (side.reset_index(drop=True) for side in sides)
@@ -198,7 +200,8 @@ class Measured:
 
 
 def published_falls(key: str, pairs: Pairs) -> pd.DataFrame:
-    """Return the published `fall` and `per_cent`, as printed or else computed from Table 2."""
+    """Return the published decreases `fall` and `per_cent` for each pair. If the paper does not
+    contain them, they are computed from Table 2."""
     falls = []
     for first, second in pairs:
         before, after = PAPER[key].reindex([first, second])
@@ -230,7 +233,8 @@ def paper_tables(measured: Measured) -> list[Table]:
     costs = [column(key, everyone) for key in list(OF_EPOCHS)[3:]]
 
     def falls(key: str, pairs: Pairs, headings: Sequence[str]) -> list[Column]:
-        """Return columns for both rows of each pair, and the decrease between them in percent."""
+        """Return three columns: the values of the first and of the second row of each pair, and the
+        decrease in percent."""
         sides = zip(zip(*pairs, strict=True), headings[:2], strict=True)
         share, theirs = measured.falls(key, pairs)[1], published_falls(key, pairs)["per_cent"]
         columns = [column(key, labels, heading, labels) for labels, heading in sides]
@@ -256,7 +260,11 @@ def paper_tables(measured: Measured) -> list[Table]:
 
 
 def _table_1(measured: Measured) -> Table:
-    """Return Table 1: the parameters and padding of the strategies; BR does not change padding."""
+    """Return Table 1: the parameters and the padding of the strategies.
+
+    The padding is that of the rows with BR, or of the rows without BR if there are no others,
+    because BR does not change it.
+    """
     runs = measured.runs
     labels: list[str] = []
     ours = {"value": [""] * 3, "range": [""] * 3}

@@ -7,7 +7,7 @@ Each line of standard input is a JSON request. Each line of standard output is t
     {}                                          {"version": "1.52.0", "languages": {"de": "German"}}
     {"language": "de", "texts": ["eins"]}       {"phones": ["ˈaɪns"]}
 
-An answer {"problem": ...} contains an error message about a missing package or from eSpeak.
+If a package is missing or eSpeak reports an error, the answer is {"problem": MESSAGE}.
 """
 
 import functools
@@ -21,7 +21,7 @@ from typing import Any
 
 
 def _backends() -> Any:
-    """Return phonemizer's backend class, set up to use the library from espeakng-loader."""
+    """Return phonemizer's backend class, which uses the library from espeakng-loader."""
     import espeakng_loader
     from phonemizer.backend import EspeakBackend
     from phonemizer.backend.espeak.wrapper import EspeakWrapper
@@ -63,10 +63,11 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    # Ignore Ctrl-C, which a terminal also sends to this process.
+    # Ignore Ctrl-C, which a terminal sends to this process, too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = open(os.dup(1), "w", encoding="ascii")  # noqa: SIM115
-    os.dup2(2, 1)  # redirect all other output to standard error, so that it is not read as answers
+    # Redirect all other output to standard error, so that the reader does not take it for answers.
+    os.dup2(2, 1)
     for line in sys.stdin.buffer:
         print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)
 

@@ -3,8 +3,9 @@
     settings = with_lexicon(settings, Path("names.txt"))
     respell("Nguyen's dog", settings.pronunciations)  # "win's dog"
 
-Each line of the file contains a word and its respelling, separated by one tab or by spaces. Models
-that read phones also accept phones as a respelling. Lines that begin with # are comments.
+Each line of the file contains a word and its respelling, separated by one tab or by spaces. For
+models that read phones, a respelling can also consist of phones. Lines that begin with # are
+comments.
 
     Nguyen   win
     Reading  /ɹˈɛdɪŋ/
@@ -37,7 +38,7 @@ _HYPHENS = re.compile("([-‐‑])")
 _CONTINUES = re.compile(r"[.,:]\w")
 _CONTINUED = re.compile(r"\w[.,:]")
 _NUMBER = re.compile(r"\d*\.\d+")
-# Unicode categories of the characters in a respelling, and other characters that may occur in it.
+# A respelling consists of characters in these Unicode categories, and of these other characters.
 _LETTER_CATEGORIES = ("L", "M", "N")
 _OTHER_CHARACTERS = " '’-‐‑.,!?·{}\u200c\u200d"
 _SAME = str.maketrans("’‐‑", "'--")
@@ -47,9 +48,10 @@ def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
     """Return the settings with the pronunciations from a file.
 
     Args:
-        settings: the settings. Without `path`, the file is the setting `lexicon`, if it is set.
-        path: a different file. Its pronunciations are added to those of the settings, and replace
-            those for the same words.
+        settings: the settings. If `path` is None, the setting `lexicon` contains the path of the
+            file, or is empty.
+        path: a different file. Its pronunciations are added to those in the settings. For words that
+            have both, the pronunciations in the file are used.
 
     Raises:
         UserError: if the file cannot be read, or if it contains an invalid line.
@@ -69,7 +71,8 @@ def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
 def respell(text: str, pronunciations: tuple[str, ...]) -> str:
     """Replace the words in a text with their respellings.
 
-    Hyphenated compounds and words that end in 's are first looked up as a whole, then in parts.
+    Hyphenated compounds, and words that end in 's, are looked up as a whole first. If the whole word
+    is not in the lexicon, its parts are looked up.
 
     Args:
         text: the text.
@@ -85,7 +88,8 @@ def respell(text: str, pronunciations: tuple[str, ...]) -> str:
 
 
 def _respelled_match(word: re.Match[str], known: dict[str, str]) -> str:
-    """Return the respelling of a word in a text, unless it is part of a number or abbreviation."""
+    """Return the respelling of a word in a text. Part of a number or abbreviation is left
+    unchanged."""
     text = word.string
     is_part = _CONTINUES.match(text, word.end()) or _CONTINUED.fullmatch(text[: word.start()][-2:])
     is_short = len(word[0]) == 1 or word[0].isdigit()
@@ -105,9 +109,9 @@ def _respelled(word: str, known: dict[str, str]) -> str:
 
 
 def _key(word: str) -> str:
-    """Return a lookup key that ignores case and the forms of apostrophes and hyphens.
+    """Return a lookup key that ignores case and the different kinds of apostrophes and hyphens.
 
-    "Maße" and "Masse" have different keys.
+    Unlike with `str.casefold`, "Maße" and "Masse" have different keys.
     """
     return unicodedata.normalize("NFC", word.lower()).translate(_SAME)
 
@@ -120,7 +124,7 @@ def _respellings(pronunciations: tuple[str, ...]) -> dict[str, str]:
 
 @functools.lru_cache(8)
 def _respellings_of_forms(pronunciations: tuple[str, ...]) -> dict[str, str]:
-    """Return the respellings by lookup key and by upper-case form, such as STRASSE for Straße."""
+    """Return the respellings, keyed by lookup key and by upper-case form (STRASSE for Straße)."""
     known = _respellings(pronunciations)
     return {key.upper(): respelling for key, respelling in known.items()} | known
 
@@ -137,7 +141,8 @@ def _word_pattern() -> re.Pattern[str]:
 
 
 def _read_lexicon(path: Path, cleaners: Sequence[str], table: SymbolTable) -> dict[str, str]:
-    """Read the respellings in a file by lookup key, or raise UserError if lines are invalid."""
+    """Return the respellings in a file, keyed by lookup key. Raise UserError if lines are
+    invalid."""
     lines = numbered_lines(path, "no such lexicon")
     known: dict[str, str] = {}
     problems = []
@@ -148,7 +153,8 @@ def _read_lexicon(path: Path, cleaners: Sequence[str], table: SymbolTable) -> di
             word, respelling = _parse(line, cleaners, table)
             other = known.setdefault(_key(word), respelling)
             if other != respelling:
-                raise UserError(f"{word[:40]!r}: an earlier line has {other[:40]!r} for it")
+                problem = f"an earlier line has a different respelling, {other[:40]!r}"
+                raise UserError(f"{word[:40]!r}: {problem}")
         except UserError as error:
             problems.append(f"{path}:{number}: {error}")
     if problems:
@@ -163,14 +169,16 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
     line = unicodedata.normalize("NFC", line).strip()
     fields = line.split("\t") if "\t" in line else line.split(maxsplit=1)
     if len(fields) != 2:
-        raise UserError(f"{line[:60]!r}: {len(fields)} columns ({EXPECTED})")
+        raise UserError(f"{line[:60]!r}: wrong number of columns, {len(fields)} ({EXPECTED})")
     word = fields[0].strip()
     respelling = " ".join(fields[1].split())
     if not _word_pattern().fullmatch(word):
         raise UserError(f"{word[:60]!r}: not a single word ({EXPECTED})")
     has_phones = respelling.startswith("/") or respelling.endswith("/")
     if has_phones and not _PHONES.fullmatch(respelling):
-        raise UserError(f"{respelling[:60]!r}: expected phones between slashes, such as /wˈɪn/")
+        raise UserError(
+            f"{respelling[:60]!r}: only one slash (expected phones between slashes, such as /wˈɪn/)"
+        )
     if has_phones and PHONES not in cleaners:
         raise UserError(
             f"{respelling[:60]!r}: contains phones, but the model reads letters. Write letters"
@@ -184,7 +192,8 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
 
 
 def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
-    """Raise UserError if a respelling is not in letters, but in the notation of a dictionary."""
+    """Raise UserError if a respelling does not consist of letters, but uses a dictionary's
+    notation."""
     shown = repr(respelling[:60])
     for character in respelling:
         is_letter = unicodedata.category(character).startswith(_LETTER_CATEGORIES)
@@ -195,9 +204,7 @@ def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
     words = respelling.split()
     is_arpabet = all(f"@{word}" in symbols for word in words)
     if is_arpabet and (len(words) > 1 or respelling[-1].isdigit()):
-        raise UserError(
-            f"{shown}: phones of the ARPAbet without braces (expected {{{respelling}}})"
-        )
+        raise UserError(f"{shown}: ARPAbet phones without braces (expected {{{respelling}}})")
     if _NUMBER.fullmatch(words[0]):
         raise UserError(f"{shown}: begins with a number (expected letters)")
     has_ipa = bool(IPA_LETTER.search(respelling))

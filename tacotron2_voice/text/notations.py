@@ -29,17 +29,17 @@ def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable)
     """Check that a text contains no notation that the model would read as ordinary words.
 
     Raises:
-        UserError: if the text contains ARPAbet phones in two pairs of braces, or in braces if the
-            model has no symbols for them; or if the cleaners are for English, and the text contains
-            pinyin with tone digits or IPA between slashes.
+        UserError: if the text contains nested braces; if it contains ARPAbet phones in braces, but
+            the model has no symbols for them; or if it contains pinyin with tone digits or IPA
+            between slashes, and the cleaners are for English.
     """
     if nested := _NESTED_BRACES.search(text):
-        raise UserError(f"{nested[0][:60]!r}: two opening braces (expected one)")
+        raise UserError(f"{nested[0][:60]!r}: two opening braces (expected one pair of braces)")
     if not table.has_phones or PHONES in cleaner_names:
         for span in ARPABET_SPAN.finditer(text):
             phones = span[1].split()
             if phones and all(f"@{phone}" in symbols for phone in phones):
-                problem = "phones of the ARPAbet, but the model has no symbols for them"
+                problem = "ARPAbet phones, but the model has no symbols for them"
                 known = "phones such as /hɛlˈoʊ/" if PHONES in cleaner_names else "letters"
                 raise UserError(f"{span[0][:60]!r}: {problem} (expected {known})")
     if uses_english_rules(tuple(cleaner_names)):
@@ -49,6 +49,6 @@ def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable)
                 raise UserError(f"{span[0][:60]!r}: {problem} (expected letters)")
         found = _PINYIN.search(text)
         if found and _LONG_SYLLABLE.search(found[0]):
-            problem = "pinyin with the digits of tones, but the model reads English"
-            fix = "A model of pinyin needs --hparams symbols=corpus,text_cleaners=[basic_cleaners]."
+            problem = "pinyin with tone digits, but the model reads English"
+            fix = "To train on pinyin, use --hparams symbols=corpus,text_cleaners=[basic_cleaners]."
             raise UserError(f"{found[0].strip()[:60]!r}: {problem} (expected English words). {fix}")

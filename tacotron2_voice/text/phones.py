@@ -2,8 +2,8 @@
 
     to_phones(["Guten Tag, Welt!"], "de") == ["ɡˈuːtən tˈɑːk, vˈɛlt!"]
 
-eSpeak runs in a separate process (espeak.py), which is started on first use and after a crash. Only
-the eSpeak process imports the packages in requirements/phones.txt.
+eSpeak runs in a separate process (espeak.py), which is started when it is first needed, and again
+after a crash. Only the eSpeak process imports the packages in requirements/phones.txt.
 """
 
 import atexit
@@ -24,20 +24,22 @@ from typing import Any
 from tacotron2_voice.utils.errors import UserError
 
 ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # eSpeak's codes for common language codes
-SPOKEN = "%&@#*/\\_§‰"  # punctuation marks that eSpeak would read as words
+SPOKEN = "%&@#*/\\_§‰"  # Unicode classifies these as punctuation, but eSpeak reads them as words
 ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24b6-\u24ea\u3251-\u325f\u32b1-\u32bf"
-# Marks that may occur inside a word, as in l'eau, Nord-Süd, col·legi, գնա՛նք and צה״ל.
+# Punctuation that may occur inside a word, as in l'eau, Nord-Süd, col·legi, գնա՛նք and צה״ל.
 WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
-# Marks inside words in scripts with capitals (z.B., EU:n). In other scripts, they end a sentence.
+# Punctuation that may occur inside a word only in scripts with capital letters (z.B., EU:n). In
+# other scripts, it ends a sentence.
 CASED_WORD_MARKS = ".:"
-HEBREW_MARKS = "׳״"  # these marks also belong to a word at its end
+HEBREW_MARKS = "׳״"  # punctuation that also belongs to a word at its end
 NUMBER_MARKS = ".,:'’"
 NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of other scripts
 NOT_ASCII = re.compile(r"[^\W\d_\u0000-\u007f]")
 STRESS = re.compile("[ˈˌ]")
-SAMPLES = 16  # number of letters of a script to compare
-MIN_NAME = 5  # minimum number of characters in eSpeak's name for the letters of a script
-GRACE_SECONDS = 1  # seconds to wait for the process to exit before it is killed
+# `_letter_name` compares this many of the first letters of a script, and as many spread over it.
+SAMPLES = 16
+MIN_NAME = 5  # minimum number of characters in the phones that begin the names of all letters
+GRACE_SECONDS = 1  # seconds to wait for the eSpeak process to exit before it is killed
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
 
 
@@ -49,7 +51,7 @@ class Crashed(Exception):
 
 
 class SpelledLetters(UserError):
-    """Raised for letters that eSpeak cannot read, but spells by name."""
+    """Raised for letters that eSpeak cannot read, so that it speaks their names instead."""
 
 
 class Espeak:
@@ -109,14 +111,16 @@ class Espeak:
             # Closing the pipe lets the process exit and delete phonemizer's copy of eSpeak.
             with contextlib.suppress(BrokenPipeError):
                 process.communicate(timeout=GRACE_SECONDS)
-        except subprocess.TimeoutExpired:  # the process is still working on a text
+        except subprocess.TimeoutExpired:  # the process is still converting a text
             process.kill()
             process.wait()
 
     def _forget(self) -> None:
         """After a fork, forget the eSpeak process, because it belongs to the parent process."""
         if self.process is not None:
-            self.process.returncode = 0  # keeps Python from waiting for the parent's child process
+            # Python does not wait for a process with a return code. This process is a child of the
+            # parent, so waiting would fail.
+            self.process.returncode = 0
         self.process = None
         self._lock = threading.Lock()
 
@@ -126,7 +130,7 @@ _espeak = Espeak()
 
 @functools.cache
 def _about() -> dict[str, Any]:
-    """Return eSpeak's version, and its languages by code."""
+    """Return eSpeak's version, and the names of its languages, keyed by code."""
     try:
         return _espeak.ask()
     except Crashed:
@@ -151,8 +155,8 @@ def check_language(language: str) -> str:
     base = name.partition("-")[0]
     meant = [base] if base in known else near
     suggestion = f"did you mean {meant[0]}? " if meant else ""
-    problem = f"language={language[:40]}: not in eSpeak NG"
-    raise UserError(f"{problem}; {suggestion}It has {', '.join(sorted(known))}")
+    problem = f"language={language[:40]}: eSpeak NG does not support this language"
+    raise UserError(f"{problem}; {suggestion}It supports {', '.join(sorted(known))}")
 
 
 def espeak_version() -> str:
@@ -170,7 +174,7 @@ def version_of_phones(recorded: str) -> str:
     if recorded not in ("", here):
         print(
             f"warning: eSpeak NG {recorded} produced the phones for training, but version {here} is "
-            "installed, which may produce different phones for the same text"
+            "installed. It may produce different phones for the same text"
         )
     return recorded or here
 
@@ -182,13 +186,13 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
     """Convert each text to phones with stress marks, in Unicode form NFC.
 
     Punctuation is kept, and consecutive spaces become one space. A text without words has no
-    phones. eSpeak only receives the words between punctuation marks. phonemizer can also keep
-    punctuation, but it loses full-width marks, and after an empty text it mixes up neighboring
-    texts.
+    phones. eSpeak only receives the words between punctuation marks. phonemizer, too, has an option
+    that keeps punctuation. However, it loses full-width marks, and mixes up texts if one of them is
+    empty.
 
     Raises:
         UserError: see `check_language`; also if eSpeak crashes on a text.
-        SpelledLetters: if eSpeak would spell letters by name, such as "Chinese letter".
+        SpelledLetters: if eSpeak would speak the names of letters, such as "Chinese letter".
     """
     language = check_language(language)
     plain = [re.sub(r"\s+", " ", with_plain_numbers(text, language)) for text in texts]
@@ -203,9 +207,10 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
 
 
 def _split_at_marks(text: str) -> list[str]:
-    """Split a text at punctuation outside words.
+    """Split a text at the punctuation marks outside words.
 
-    In the result, words and marks alternate; the first and last items are words.
+    The result alternates between text and single punctuation marks. It begins and ends with text,
+    which may be empty.
     """
     pieces = [""]
     for index, character in enumerate(text):
@@ -234,7 +239,7 @@ def _is_inside_word(text: str, index: int) -> bool:
     if before.isdecimal() and after.isdecimal() and mark in NUMBER_MARKS:
         return True
     if mark in CASED_WORD_MARKS:
-        is_ending = before.isdecimal() and mark == ":"  # Finnish 20:een
+        is_ending = before.isdecimal() and mark == ":"  # an ending after a number: Finnish 20:een
         is_cased = is_ending or before.lower() != before.upper()
         is_cased = is_cased and after.lower() != after.upper()
         # After a lower-case word, a capital letter starts a new sentence: "the end.Then".
@@ -249,23 +254,29 @@ def _is_inside_word(text: str, index: int) -> bool:
 
 
 def _check_is_read(phones: dict[str, str], language: str) -> None:
-    """Raise SpelledLetters if eSpeak spells letters in these words by name ("Chinese letter")."""
+    """Raise SpelledLetters if eSpeak speaks the names of letters, such as "Chinese letter".
+
+    Args:
+        phones: the phones of the words, keyed by the words.
+        language: eSpeak's code for the language.
+    """
     spelled = [letter for words in phones for letter in _spelled(words, phones[words], language)]
     if spelled:
         listed = "".join(dict.fromkeys(spelled))
-        problem = f"eSpeak NG does not read these letters, but spells their names: {listed[:60]}"
+        problem = f"eSpeak NG would speak the names of these letters: {listed[:60]}"
         raise SpelledLetters(f"language={language}: {problem} (expected words of this language)")
 
 
 def _spelled(words: str, phones: str, language: str) -> list[str]:
-    """Return the letters in `words` that eSpeak spells by name; `phones` are the words' phones."""
+    """Return the letters in `words` whose names eSpeak speaks; `phones` are the words' phones."""
     spelled = [
         letter
         for letter in dict.fromkeys(NOT_ASCII.findall(words))
         if _hexadecimal(letter, language) in _joined(phones)
     ]
     for letter in dict.fromkeys(NOT_LATIN.findall(words)):
-        if language == "ja" and _script(letter) == "CJK":  # eSpeak skips kanji before kana
+        # In Japanese, eSpeak does not read kanji: it skips them if kana follow.
+        if language == "ja" and _script(letter) == "CJK":
             spelled.append(letter)
             continue
         name = _letter_name(_script(letter), language)
@@ -282,7 +293,8 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
         if len(groups) != len(word):
             continue
         letters = zip(groups, word, strict=True)
-        # Only most phones must be equal, because eSpeak changes some phones next to others.
+        # It is enough that most phones are equal, because eSpeak adapts some phones to their
+        # neighbors.
         num_equal = sum(group == _phones_of_word(letter, language) for group, letter in letters)
         if num_equal > len(word) / 2:
             spelled += word
@@ -293,7 +305,7 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
 def _hexadecimal(letter: str, language: str) -> str:
     """Return the phones of a letter if eSpeak reads its code point, such as "letter 2135" for ℵ.
 
-    If eSpeak reads the letter in a different way, return a string that no phones contain.
+    Otherwise return a string that does not occur in any phones.
     """
     phones = _joined(_phones_of_word(letter, language))
     digits = " ".join(f"{ord(letter.lower()[0]):x}")
@@ -313,11 +325,11 @@ def _script(letters: str) -> str:
 
 @functools.cache
 def _letter_name(script: str, language: str) -> str:
-    """Return the phones that eSpeak puts before each letter of a script that it cannot read.
+    """Return the phones with which the names of all letters of a script begin, or "".
 
-    If eSpeak spells letters by name, all names begin with the same word, such as "Arabic" in
-    "Arabic seen". If eSpeak can read the script, letters begin with different phones, and the
-    result is "".
+    If eSpeak cannot read a script, it speaks the names of letters, which begin with the same word,
+    such as "Arabic" in "Arabic seen". If eSpeak can read the script, the letters begin with
+    different phones, and the result is "".
     """
     letters = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
     spread = letters[:: max(1, len(letters) // SAMPLES)]
@@ -343,11 +355,11 @@ def _phones_of_word(word: str, language: str) -> str:
 
 
 def with_plain_numbers(text: str, language: str) -> str:
-    """Rewrite the numbers in a text so that eSpeak can read them.
+    """Rewrite the numbers in a text, so that eSpeak can read them.
 
-    eSpeak skips the digits of most scripts. Therefore digits that it cannot read in this language
-    become 0 to 9. Roman and circled numerals become plain letters and digits, because eSpeak reads
-    Ⅷ as "letter 2177".
+    Digits that eSpeak cannot read in this language become 0 to 9, because eSpeak skips the digits of
+    most scripts. Roman and circled numerals become plain letters and digits, because eSpeak reads Ⅷ
+    as "letter 2177".
     """
     if text.isascii():
         return text
@@ -360,7 +372,7 @@ def with_plain_numbers(text: str, language: str) -> str:
 def _plain_digit(digit: str, language: str) -> str:
     value = unicodedata.decimal(digit)
     zero = ord(digit) - value
-    # Test two digits, because eSpeak may read a single digit by name, as "Bengali digit three".
+    # Test two digits, because eSpeak may speak the name of a single digit, "Bengali digit three".
     number = chr(zero + 3) + chr(zero + 4)
     return digit if _speak({number: number}, language)[number] else str(value)
 
@@ -380,15 +392,16 @@ def _phones_of_character(character: str, language: str) -> str:
     try:
         return to_phones([character], language)[0]
     except SpelledLetters:
-        return character  # not silent, because eSpeak may read the letter inside a word
+        return character  # the letter is not silent, because eSpeak may read it inside a word
 
 
 def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
-    """Return the phones of words, which must not have spaces around them.
+    """Return the phones of each key of `origin`.
 
     Args:
-        origin: maps the words to the text that contains them, for messages about crashes.
-        language: eSpeak's code of the language.
+        origin: the keys are strings of words without spaces at their ends. The values are the texts
+            that contain them, for messages about crashes.
+        language: eSpeak's code for the language.
     """
     words = [*origin]
     try:

@@ -1,9 +1,9 @@
-"""Compute a version of the rules that convert texts to symbols.
+"""Compute a version (a hash) of the rules that convert texts to symbols.
 
     rules_version()  # such as "8b5d0c3e91f2a764"
 
-Checkpoints, exported voices and filelist caches store this version. If a model reads a text by
-rules other than those of its training, it may pronounce the text differently.
+Checkpoints, exported voices and filelist caches store this version. If a text is converted by
+different rules than in training, the model may pronounce it differently.
 """
 
 import ast
@@ -18,7 +18,8 @@ RULE_FILES = ("sequences.py", "cleaners.py", "english/*.py")
 
 @functools.cache
 def rules_version(pronunciations: tuple[str, ...] = ()) -> str:
-    """Return a hash of the rules and pronunciations; comments and docstrings do not change it."""
+    """Return a hash of the rules and pronunciations. It does not depend on comments and
+    docstrings."""
     version = version_of(*RULE_FILES)
     if not pronunciations:
         return version
@@ -26,7 +27,7 @@ def rules_version(pronunciations: tuple[str, ...] = ()) -> str:
 
 
 def version_of(*patterns: str) -> str:
-    """Return a hash of the modules in this folder that match a pattern, such as "**/*.py"."""
+    """Return a hash of the modules in this folder whose paths match a pattern, such as "**/*.py"."""
     digest = hashlib.sha256()
     for pattern in patterns:
         for path in sorted(FOLDER.glob(pattern)):
@@ -66,7 +67,7 @@ def _as_text(value: object) -> str:
         return repr(value.value)
     if not isinstance(value, ast.AST):
         return repr(value)
-    # Newer Python versions have additional fields, which are empty for older syntax. Skip them.
+    # Skip empty fields. Newer Python versions add fields that are empty for older syntax.
     parts = [
         f"{name}={_as_text(child)}"
         for name, child in ast.iter_fields(value)

@@ -3,10 +3,11 @@
     for span in split_sequence(ids, 188): ids[span.start : span.end]
 
 The text is split after cleaning, because the model's limit is a number of symbols. `Ending` lists
-where a chunk may end. A chunk exceeds the limit only if a single word exceeds it. Anything longer
-than MAX_WORD_SYMBOLS, such as a list without spaces, is cut. The best split has the fewest endings
-of the worst kind. On a tie, it has the fewest endings of the next kind, and finally the most even
-lengths.
+where a chunk may end. A chunk only exceeds the limit if it is a single word. Words with more than
+MAX_WORD_SYMBOLS symbols, such as lists without spaces, are cut.
+
+The best split has the fewest endings of the worst kind. If several splits have equally many, the
+endings of the next kinds are compared in the same way, and finally how even the lengths are.
 """
 
 import re
@@ -19,13 +20,14 @@ from tacotron2_voice.text.sequences import one_character_each
 from tacotron2_voice.text.symbols import ENGLISH, SymbolTable
 
 MAX_WORD_SYMBOLS = 200  # longer words are cut
-MIN_CUT_SYMBOLS = 20  # long words are cut into pieces of this size, or of the limit if larger
+# Words are cut into pieces of at most `limit` symbols or, if the limit is smaller, of this size.
+MIN_CUT_SYMBOLS = 20
 
 
 class Ending(IntEnum):
     """The kinds of endings of a chunk, from best to worst."""
 
-    SENTENCE = 0  # . ! ? and similar marks of other scripts
+    SENTENCE = 0  # . ! ? and similar punctuation of other scripts
     CLAUSE = 1  # ; : , a dash or an ellipsis
     WORD = 2  # a space between two words
     INSIDE = 3  # a space inside a number or after an abbreviation, or a cut inside a word
@@ -41,8 +43,8 @@ class ChunkSpan:
 
 
 _SPOKEN = re.compile(r"[^\W_]|@")  # a letter or a phone, in a line with one character per symbol
-# A unit ends at a space, at a dash between words, or after a full-width mark and closing quotation
-# marks, because Chinese and Japanese have no spaces after these marks.
+# A unit ends before a space, after a dash between words, or after full-width punctuation and closing
+# quotation marks, because Chinese and Japanese have no spaces after them.
 _FULL_WIDTH = "。！？，、；："
 _UNITS = re.compile(rf"\S+?(?:--+(?=[^-\s])|(?<=[{_FULL_WIDTH}])[{_FULL_WIDTH}」』”’）]*|(?=\s|$))")
 _AS_ASCII = str.maketrans(
@@ -70,8 +72,8 @@ def split_sequence(
 ) -> list[ChunkSpan]:
     """Split the symbol ids of a text into chunks of at most `limit` symbols.
 
-    The text must contain a letter or phone, and so does each chunk. Only the spaces between chunks
-    are left out.
+    The text must contain a letter or a phone. Each chunk then contains a letter or a phone, too.
+    Only the spaces between chunks are left out.
     """
     if len(sequence) <= limit:
         return [ChunkSpan(0, len(sequence), Ending.SENTENCE)]
@@ -81,7 +83,11 @@ def split_sequence(
 
 
 def _smallest_units(line: str) -> list[ChunkSpan]:
-    """Split a text wherever a chunk may end; signs without letters stay with the previous word."""
+    """Split a text wherever a chunk may end.
+
+    Pieces without letters, digits or phones, such as a dash, stay with the previous word, or with
+    the next word at the start of the text.
+    """
     spans: list[tuple[int, int]] = []
     for match in _UNITS.finditer(line):
         start, end = match.span()
@@ -94,9 +100,9 @@ def _smallest_units(line: str) -> list[ChunkSpan]:
 
 
 def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
-    """Cut a unit that exceeds both the limit and MAX_WORD_SYMBOLS, after signs if possible.
+    """Cut a unit that exceeds both the limit and MAX_WORD_SYMBOLS, after punctuation if possible.
 
-    Each piece contains a letter or a phone.
+    Each piece contains a letter, a digit or a phone.
     """
     if unit.end - unit.start <= max(limit, MAX_WORD_SYMBOLS):
         return [unit]
@@ -118,7 +124,7 @@ def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
 
 
 def _ending(unit: str, following: str) -> Ending:
-    """Return the kind of ending between a unit and the following unit."""
+    """Return how a chunk would end between a unit and the following unit."""
     unit, following = unit.translate(_AS_ASCII), following.translate(_AS_ASCII)
     last = unit.rstrip("')\"」』”’）»").split(" ")[-1]
     if last.endswith(("!", "?")):
@@ -126,7 +132,8 @@ def _ending(unit: str, following: str) -> Ending:
     if last.endswith(".") and not last.endswith(".."):
         bare = last[:-1].lstrip("('-")
         initials = re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]", bare)  # "j.", "u.s."
-        if initials and bare.upper() == bare:  # letters without case: a one-character Chinese word
+        # Letters without case are not initials, but words, such as a Chinese character.
+        if initials and bare.upper() == bare:
             initials = None
         return Ending.INSIDE if initials or bare in _DOTTED else Ending.SENTENCE
     words = f"{last.rstrip(',')}-{re.split(r'[,;:.!?]', following)[0]}".split("-")
@@ -139,10 +146,11 @@ def _ending(unit: str, following: str) -> Ending:
 
 
 def _join_evenly(units: Sequence[ChunkSpan], limit: float) -> list[ChunkSpan]:
-    """Join neighboring units into the best chunks by dynamic programming."""
+    """Join neighboring units into chunks with the best endings and lengths, by dynamic
+    programming."""
     # best[n] describes the best split of the first n units: its costs, its last chunk, and the
-    # number of units before this chunk. The costs are the number of endings of each kind, worst
-    # first, and the sum of squared lengths.
+    # number of units before this chunk. The costs are the numbers of endings of each kind, worst
+    # kind first, and the sum of the squared lengths.
     best: list[tuple[list[int], ChunkSpan | None, int]] = [([0] * (len(Ending) + 1), None, 0)]
     for end in range(1, len(units) + 1):
         ways = []
@@ -160,6 +168,6 @@ def _join_evenly(units: Sequence[ChunkSpan], limit: float) -> list[ChunkSpan]:
     parts, end = list[ChunkSpan](), len(units)
     while end:
         _, last, end = best[end]
-        assert last is not None  # only the entry for zero units has no last chunk
+        assert last is not None  # only best[0] has no last chunk
         parts.append(last)
     return parts[::-1]

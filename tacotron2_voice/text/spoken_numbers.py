@@ -1,10 +1,10 @@
-"""Define a small closed language for small models: numbers in words.
+"""Define a small language with a fixed vocabulary for small models: numbers in words.
 
     sentence_of("4,072")  # "Four thousand seventy two."
 
-Because the language is closed, a recognizer can transcribe numbers that are not in the training
-set. Texts have 4 to about 70 letters, so that random batches contain about as much padding as with
-LJSpeech (31 % in batches of 16). For languages other than English, num2words provides the words.
+Because the vocabulary is fixed, a recognizer can transcribe numbers that are not in the training
+set. The texts have 4 to about 70 letters, so random batches contain about as much padding as those
+of LJSpeech (31% in batches of 16). In languages other than English, num2words provides the words.
 """
 
 import random
@@ -15,7 +15,7 @@ from tacotron2_voice.text.english.numbers import spell_number
 from tacotron2_voice.utils.errors import UserError
 
 ENGLISH = "en-us"  # eSpeak's code for English
-# Sampling weight by number of digits. Most numbers are long, as are most clips of read speech.
+# Sampling weights of the numbers of digits. Most numbers are long, like most clips of read speech.
 WEIGHTS = {1: 1, 2: 2, 3: 4, 4: 6, 5: 8, 6: 12}
 _UNITS = "one two three four five six seven eight nine".split()
 _TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
@@ -39,11 +39,11 @@ def is_english(language: str) -> bool:
 
 
 def in_words(number: int, language: str = ENGLISH) -> str:
-    """Return a number from 1 to 999,999 in words, separated by spaces; English is in lower case.
+    """Return a number in words that are separated by spaces. English words are in lower case.
 
     Args:
-        number: the number.
-        language: eSpeak's code of the language.
+        number: a number from 1 to 999,999.
+        language: eSpeak's code for the language.
 
     Raises:
         UserError: if num2words does not support the language.
@@ -57,16 +57,19 @@ def in_words(number: int, language: str = ENGLISH) -> str:
     base, _, region = language.partition("-")
     if base not in CONVERTER_CLASSES:
         names = ", ".join(sorted(CONVERTER_CLASSES))
-        raise UserError(f"language={language}: not in num2words (expected one of {names})")
+        raise UserError(
+            f"language={language}: num2words does not support this language (expected one of {names})"
+        )
     name = f"{base}_{region.upper()}"
     words = num2words(number, lang=name if name in CONVERTER_CLASSES else base)
     return " ".join(unicodedata.normalize("NFC", words).split())
 
 
 def draw_numbers(count: int, seed: int) -> list[int]:
-    """Draw distinct random numbers, most of which are long, or raise UserError if `count` is large.
+    """Draw `count` distinct random numbers, most of which are long.
 
-    There are 999,999 different numbers.
+    Raises:
+        UserError: if `count` is too large. There are only 999,999 different numbers.
     """
     rng = random.Random(seed)
     drawn: dict[int, None] = {}  # used as an ordered set
@@ -81,9 +84,9 @@ def draw_numbers(count: int, seed: int) -> list[int]:
 def sentence_of(text: str, language: str = ENGLISH) -> str:
     """Return a number as a sentence: "4,072" and "4072" become "Four thousand seventy two."
 
-    In English, the text may also be a number in words; other languages require digits. Only English
-    sentences begin with a capital letter, because in other languages capitalization could change
-    the word. For example, the Turkish capital of i is not I.
+    In English, the text may also be a number in words. In other languages, it must consist of
+    digits. Only English sentences begin with a capital letter, because in other languages a capital
+    letter may change the word. For example, the capital of the Turkish letter i is not I.
 
     Raises:
         UserError: if the text is not a number.
@@ -91,11 +94,11 @@ def sentence_of(text: str, language: str = ENGLISH) -> str:
     digits = re.sub(r"[\s,_]", "", text)
     if digits.isascii() and digits.isdecimal():
         if not 1 <= int(digits[:20]) < 10**6:
-            raise UserError(f"{text!r}: expected a number from 1 to {10**6 - 1:,}")
+            raise UserError(f"{text!r}: out of range (expected a number from 1 to {10**6 - 1:,})")
         words = in_words(int(digits), language)
         return f"{words.capitalize() if is_english(language) else words}."
     if not is_english(language):
-        raise UserError(f"{text[:60]!r}: expected a number in digits")
+        raise UserError(f"{text[:60]!r}: not a number in digits")
     number_words = re.findall("[a-z]+", text.lower().replace(" and ", " "))
     unknown = sorted(set(number_words) - WORDS)
     if not number_words or unknown:

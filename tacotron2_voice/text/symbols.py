@@ -1,4 +1,4 @@
-"""Define tables of input symbols. A symbol's id is its position, which is a row of the embedding.
+"""Define tables of input symbols. A symbol's id is its index in the table and in the embedding.
 
 `ENGLISH` contains the 148 symbols of NVIDIA/tacotron2 in the same order as the rows of trained
 embeddings. Its phones begin with "@", so that the ARPAbet phone B and the letter B are different
@@ -15,7 +15,7 @@ from pathlib import Path
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, read_json
 
-SYMBOLS_FILE = "symbols.json"  # list of strings that `prepare` writes next to the filelists
+SYMBOLS_FILE = "symbols.json"  # file with the list of symbols, written next to the filelists
 PADDING = "_"  # symbol with id 0, which pads the texts of a batch
 MAX_SYMBOLS = 10_000  # Chinese needs several thousand symbols
 _PUNCTUATION = "-!'(),.:;? "
@@ -26,7 +26,7 @@ _PHONES = (
 ).split()
 
 
-# A vowel has four forms: without a stress mark, or with stress 0 (none), 1 (primary) or 2
+# A vowel has four forms: without a digit, or with a digit for its stress: 0 (none), 1 (primary) or 2
 # (secondary).
 _STRESSES = {phone: ["", "0", "1", "2"] if phone[0] in "AEIOU" else [""] for phone in _PHONES}
 _ARPABET = {f"@{phone}{stress}" for phone in _PHONES for stress in _STRESSES[phone]}
@@ -44,8 +44,8 @@ class SymbolTable:
     """Symbols in the order of their ids.
 
     Raises:
-        UserError: if the number of symbols is not from 2 to MAX_SYMBOLS, if the first symbol is not
-            the padding "_", or if a symbol is invalid. A symbol must be unique, in Unicode form
+        UserError: if there are fewer than 2 or more than MAX_SYMBOLS symbols, if the first symbol is
+            not the padding "_", or if a symbol is invalid. A symbol must be unique, in Unicode form
             NFC, and either a printable character or "@" followed by an ARPAbet phone.
     """
 
@@ -61,7 +61,8 @@ class SymbolTable:
 
     @functools.cached_property
     def ids(self) -> dict[str, int]:
-        """Map symbols to ids. As in NVIDIA's code, only English texts may contain the padding."""
+        """The id of each symbol. As in NVIDIA's code, the padding may occur in texts, but only in
+        English texts."""
         return {x: i for i, x in enumerate(self.symbols) if i or self.is_english}
 
     @functools.cached_property
@@ -70,18 +71,18 @@ class SymbolTable:
 
     @functools.cached_property
     def has_phones(self) -> bool:
-        """Return whether a text may contain ARPAbet phones in braces."""
+        """Whether the table contains ARPAbet phones, so that texts may contain them in braces."""
         return any(len(symbol) > 1 for symbol in self.symbols)
 
     @functools.cached_property
     def spoken_ids(self) -> set[int]:
-        """Return the ids of letters, phones and digits, which may represent tones."""
+        """The ids of letters, phones and digits. Digits are included because they may be tones."""
         return {i for x, i in self.ids.items() if i and (len(x) > 1 or x.isalnum())}
 
 
 def _problem_of(table: object) -> str:
-    """Return a message about the first problem in a symbol table, or ""."""
-    expected = f"expected a list of 2 to {MAX_SYMBOLS:,}, with the padding '_' first"
+    """Return a message about the first problem in a symbol table, or "" if there is no problem."""
+    expected = f"expected a list of 2 to {MAX_SYMBOLS:,} symbols, with the padding '_' first"
     if not isinstance(table, list | tuple):
         return f"not a list ({expected})"
     if not 2 <= len(table) <= MAX_SYMBOLS:
@@ -90,21 +91,23 @@ def _problem_of(table: object) -> str:
     for i, symbol in enumerate(table):
         where = f"number {i + 1}, {str(symbol)[:20]!r}"
         if not isinstance(symbol, str) or (len(symbol) != 1 and symbol not in _ARPABET):
-            return f"{where}: expected one character, or a phone of the ARPAbet such as '@AA1'"
+            return f"{where}: neither one character nor an ARPAbet phone such as '@AA1'"
         if not can_be_symbol(symbol):
-            return f"{where}: a control character (expected a printable one)"
+            return f"{where}: not a printable character"
         if (composed := unicodedata.normalize("NFC", symbol)) != symbol:
             return f"{where}: not in Unicode's form NFC (expected {composed!r})"
-        if (i == 0) != (symbol == PADDING) or symbol in seen:
-            return f"{where}: expected every symbol once, with the padding '_' first"
+        if (i == 0) != (symbol == PADDING):
+            return f"{where}: the padding '_' must be the first symbol"
+        if symbol in seen:
+            return f"{where}: this symbol occurs twice"
         seen.add(symbol)
     return ""
 
 
 def can_be_symbol(symbol: str) -> bool:
-    """Return whether this is an ARPAbet phone or a single allowed character.
+    """Return whether a string is a symbol of the English table or a single printable character.
 
-    Control characters, line breaks and unassigned code points are not allowed.
+    Control characters, line breaks and unassigned code points are not printable.
     """
     is_control = unicodedata.category(symbol[0]) in ("Cc", "Cs", "Cn", "Zl", "Zp")
     return symbol in symbols or (len(symbol) == 1 and not is_control)
@@ -115,7 +118,7 @@ ENGLISH = SymbolTable(tuple(symbols))
 
 @functools.lru_cache(8)
 def table_with(symbols: tuple[str, ...]) -> SymbolTable:
-    """Return a table of these symbols, or the English table if there are none."""
+    """Return a table of these symbols, or the English table if `symbols` is empty."""
     return SymbolTable(symbols) if symbols else ENGLISH
 
 
@@ -125,7 +128,8 @@ def table_of(characters: Iterable[str]) -> SymbolTable:
 
 
 def read_table(path: Path) -> SymbolTable:
-    """Read a symbol table from a file, or raise UserError if the file does not contain one."""
+    """Read a symbol table from a JSON file. Raise UserError if it does not contain a symbol
+    table."""
     symbols = read_json(
         path,
         "no such symbol table; scripts/prepare.py --hparams symbols=corpus writes it",

@@ -13,22 +13,22 @@ from tacotron2_voice.utils.errors import UserError
 MAX_PAUSE_SECONDS = 60
 KNOWN_TAGS = "[pause SECONDS] and [speaker NAME]"
 _TAG = re.compile(r"\[\s*(pause|speaker)\b([^\[\]]*)\]", re.IGNORECASE)
-# Brackets around whole words. Short brackets inside a word, as in "[T]he" and "colo[u]r", are not
-# tags.
+# Brackets around whole words. Brackets around a few letters of a word, as in "[T]he" and "colo[u]r",
+# are not tags.
 WORDS_IN_BRACKETS = re.compile(
     r"(?<!\w)\[\s*[^\W\d_][^\[\]]*\](?!\w)"
     r"|\w\[\s*[^\W\d_][^\[\]]{3,}\](?!\w)"
     r"|(?<!\w)\[\s*[^\W\d_][^\[\]]{3,}\]\w"
     r"|[［【]\s*[A-Za-z][A-Za-z0-9 .]*[］】]"
 )
-# Text that is probably meant as a tag, but lacks a bracket or uses different words or brackets.
+# Text that is probably meant as a tag, but has no closing bracket or uses other words or brackets.
 _NEARLY = re.compile(
     r"\[\s*/?\s*(?:pause|speaker)\b[^\]]{0,40}"
     r"|[\[({]\s*(?:break|silence|pause)\s+[\d.]+\s*s?\s*[\])}]"
     r"|\[\s*[A-Za-z]+\s*$",
     re.IGNORECASE,
 )
-# SSML, HTML and XML tags, also with &lt; for <
+# SSML, HTML and XML tags, in which < may be written as &lt;.
 _MARKUP = re.compile(r"(?:<|&lt;)/?[A-Za-z][\w:.-]*(?:\s[^<>]*?)?/?(?:>|&gt;)")
 
 
@@ -46,8 +46,8 @@ def split_tags(text: str) -> list[str | Pause | SpeakerTag]:
     """Split a text into non-empty pieces of text and tags, in order.
 
     Raises:
-        UserError: if a tag is unknown, if a pause has no seconds or no closing bracket, or if the
-            text contains markup tags. A model would read these tags aloud.
+        UserError: if a tag is unknown, if a tag has no valid value or no closing bracket, or if the
+            text contains markup tags. A model would read such tags aloud.
     """
     if markup := _MARKUP.search(text):
         expected = "expected plain text with tags such as [pause 0.5]"
@@ -63,12 +63,12 @@ def split_tags(text: str) -> list[str | Pause | SpeakerTag]:
 
 
 def without_tags(text: str) -> str:
-    """Replace known tags with spaces, so that the columns of the other text do not change."""
+    """Replace each tag with spaces, so that the columns of the rest of the text do not change."""
     return _TAG.sub(lambda match: " " * len(match[0]), text)
 
 
 def _checked(piece: str) -> str:
-    """Strip a piece of text, and raise UserError if it contains an unknown or malformed tag."""
+    """Strip a piece of text. Raise UserError if it contains an unknown or malformed tag."""
     if nearly := _NEARLY.search(piece):
         raise UserError(f"{nearly[0][:60]!r} would be read aloud (expected {KNOWN_TAGS})")
     if unknown := WORDS_IN_BRACKETS.search(piece):

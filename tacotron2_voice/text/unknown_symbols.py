@@ -1,4 +1,4 @@
-"""Describe the symbols in a text that a model does not have, for messages.
+"""Describe the symbols of a text that are not in the model's table, for messages.
 
 unknown = unknown_symbols(clean(text, cleaners, table), table)
 in_words(unknown, table, text, cleaners)  # "'é' at column 7 (U+00E9, nearest: 'e')"
@@ -22,10 +22,10 @@ def unknown_symbols(cleaned: Iterable[str], table: SymbolTable) -> list[str]:
 
 
 def nearest(symbol: str, table: SymbolTable) -> str:
-    """Return a replacement from `table` for an unknown symbol, or "".
+    """Return text that can replace an unknown symbol, or "" if there is none.
 
-    The replacement is the same letter with a different accent or case, or a transliteration by
-    unidecode.
+    The replacement is the same letter with other accents or in a different case, or a
+    transliteration by unidecode. All its symbols are in `table`.
     """
     plain = _plain(symbol)
     same_letter = [x for x in table.ids if plain and len(x) == 1 and _plain(x) == plain]
@@ -68,9 +68,9 @@ def columns_of(
     table: SymbolTable,
     language: str = "",
 ) -> list[int]:
-    """Return the columns in a text, counted from 1, whose characters become `symbol`.
+    """Return the columns, counted from 1, of the characters in a text that become `symbol`.
 
-    If only a whole word produces the symbol, as with phones, return the word's first column.
+    If only whole words become the symbol, as with phones, return the first column of each word.
     """
 
     def makes_symbol(part: str) -> bool:
@@ -84,7 +84,7 @@ def columns_of(
 
 
 def at_columns(columns: Sequence[int]) -> str:
-    """Format columns as " at column 7" or " at column 7, 9, ...", or as "" if there are none."""
+    """Format columns, for example as " at column 7" or " at column 7, 9, ...". No columns: ""."""
     if not columns:
         return ""
     shown = ", ".join(map(str, columns[:MAX_COLUMNS]))

@@ -1,4 +1,4 @@
-"""Find the characters in a text that are dropped because the model has no symbol for them.
+"""Find the characters of a text that are dropped because the model has no symbol for them.
 
 left_out("A * dog.", ["english_cleaners"])
 # ["left out, because the model has no symbol for it: '*' at column 3"]
@@ -15,8 +15,8 @@ from tacotron2_voice.text.unknown_symbols import at_columns, columns_of, unknown
 
 # Maximum number of characters to report. Each check takes as long as cleaning the whole text.
 MAX_SHOWN = 20
-# Categories of characters that are not spoken: dashes, brackets, quotation marks, spaces, invisible
-# characters and combining accents.
+# Unicode categories of characters that are not spoken: dashes, brackets, quotation marks, spaces,
+# invisible characters and combining accents.
 UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
 UNSPOKEN = {"english_cleaners_corrected": '"/'}  # these cleaners read "and/or" as two words
 
@@ -24,7 +24,8 @@ UNSPOKEN = {"english_cleaners_corrected": '"/'}  # these cleaners read "and/or" 
 def left_out(
     text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
 ) -> list[str]:
-    """Return a list with a warning about dropped characters in a text, or []; tags are ignored."""
+    """Return a list with one warning about the characters of a text that are dropped, or an empty
+    list. Tags are ignored."""
     dropped = dropped_symbols(without_tags(text), cleaner_names, table, language)
     reason = "the model has no symbol for it"
     if PHONES in cleaner_names:
@@ -33,10 +34,10 @@ def left_out(
 
 
 def _without_phones(text: str, language: str) -> dict[str, list[int]]:
-    """Return the characters that have no phones, and their columns.
+    """Return the columns of the characters that have no phones, keyed by character.
 
-    Phones between slashes are ignored. So are letters that only modify other phones, such as the
-    Russian hard sign.
+    Characters between slashes are phones and therefore ignored. Letters that only change the phones
+    of other letters, such as the Russian hard sign, are also ignored.
     """
     from tacotron2_voice.text.phones import is_silent, to_phones
 
@@ -66,17 +67,18 @@ def with_columns(dropped: Mapping[str, list[int]]) -> str:
 def dropped_symbols(
     text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
 ) -> dict[str, list[int]]:
-    """Return the characters in `text` that do not reach the model, and their columns from 1.
+    """Return the columns, counted from 1, of the characters that do not reach the model, keyed by
+    character.
 
-    At most MAX_SHOWN + 1 characters are returned, in text order, because a text in a different
-    script may contain thousands. Quotation marks, brackets and dashes do not count, because they
-    are common and not spoken. These characters count:
+    Only the first MAX_SHOWN + 1 characters are returned, because a text in a different script may
+    contain thousands. Quotation marks, brackets and dashes do not count, because they are common and
+    not spoken. Which characters count depends on the symbol table:
 
-    - With a table other than English: characters that have no symbol.
-    - In English: characters whose removal only changes spaces between symbols (such as "$" without
-      an amount), and phones in braces that are not in the ARPAbet.
-    - If texts are converted to phones: also letters, numbers and signs that have no phones (such as
-      "€" in Russian).
+    - With a table other than the English table, characters that have no symbol.
+    - With the English table, characters whose removal changes at most the spaces between symbols,
+      such as "$" without an amount, and phones in braces that are not in the ARPAbet.
+    - If texts are converted to phones, also letters, numbers and signs that have no phones, such as
+      "€" in Russian.
     """
     if not table.is_english:
         unknown = unknown_symbols(clean(text, cleaner_names, table, language), table)
@@ -85,7 +87,8 @@ def dropped_symbols(
         silent = _without_phones(text, language) if PHONES in cleaner_names else {}
         return lacking | silent
 
-    def letters(part: str) -> list[int]:  # ignores spaces, which may replace dropped characters
+    # Ignore spaces, because a space may replace a dropped character.
+    def letters(part: str) -> list[int]:
         return [i for i in text_to_sequence(part, cleaner_names) if symbols[i] != " "]
 
     whole = letters(text)

@@ -10,9 +10,9 @@ _WORD = re.compile(r"(?:[^\W_]|@)(?:[^\W_]|[@'])*")
 
 
 def word_spans(sequence: Sequence[int], table: SymbolTable = ENGLISH) -> list[tuple[int, int]]:
-    """Return (start, end) of every word in a sequence; `end` is the index after the last symbol.
+    """Return (start, end) for every word in a sequence. `end` is the index after the last symbol.
 
-    Words consist of letters, phones and, if the table contains them, digits. They may also contain
-    apostrophes after the first character.
+    Words consist of letters, phones and, if the table contains them, digits. After the first
+    character, they may also contain apostrophes.
     """
     return [match.span() for match in _WORD.finditer(one_character_each(sequence, table))]

@@ -21,14 +21,16 @@ Value = TypeVar("Value")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are short and suggest similar names of options and commands."""
+    """A parser whose errors are short and suggest similar options and commands."""
 
-    given: Sequence[str] = ()  # the arguments that are being parsed
+    given: Sequence[str] = ()  # the arguments to parse
 
     def parse_known_args(self, args=None, namespace=None):
         self.given = sys.argv[1:] if args is None else list(args)
         namespace, rest = super().parse_known_args(args, namespace)
-        if rest:  # report them here, because a command's own parser knows its options
+        # Report unrecognized arguments here, because only this parser knows the options of its
+        # command, which the error suggests.
+        if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
         return namespace, rest
 
@@ -46,19 +48,20 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def _suggestion(self) -> str:
-        """Return a suggestion for the unknown options in the arguments, or ""."""
+        """Return a suggestion for unknown options in the arguments, or "" if there is none."""
         known = self._option_string_actions
         names = [argument.partition("=")[0] for argument in self.given]
         unknown = []
         for name in names:
-            # Options may be abbreviated.
+            # An abbreviation of an option is not unknown.
             if name.startswith("--") and not any(option.startswith(name) for option in known):
                 unknown.append(name)
         return did_you_mean(unknown, known)
 
 
 def did_you_mean(unknown: Iterable[str], known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" with known names that are similar to the unknown names, or ""."""
+    """Return "; did you mean ...?" with the known names that are similar to the unknown names.
+    Without similar names, return ""."""
     options = [*known]
     similar = [match for name in unknown for match in difflib.get_close_matches(name, options, n=1)]
     return f"; did you mean {' '.join(similar)}?" if similar else ""
@@ -85,7 +88,7 @@ def make_parser(description: str | None, **options: Any) -> argparse.ArgumentPar
 def checked(
     convert: Callable[[str], Value], expected: str, accepts: Callable[[Any], bool]
 ) -> Callable[[str], Value]:
-    """Return an argument type that converts a string and rejects values unless `accepts` is true."""
+    """Return an argument type that converts a string, and rejects values that `accepts` rejects."""
 
     def check(text: str) -> Value:
         with contextlib.suppress(ValueError):
@@ -120,15 +123,17 @@ def thread_count(text: str) -> int:
 
 
 def list_of(convert: Callable[[str], Value]) -> Callable[[str], list[Value]]:
-    """Return an argument type for lists such as 1,4,16; an empty string is an empty list."""
+    """Return an argument type for lists such as 1,4,16. An empty string becomes an empty list."""
     return lambda text: [convert(part.strip()) for part in text.split(",") if text.strip()]
 
 
-# Argument type for output files. It is checked before the work begins, which may take minutes.
+# Argument type for output files. It reports a file that cannot be written before the program does
+# any work, which may take minutes.
 output_file = checked(
     Path,
     "a file that can be written, in an existing folder",
-    lambda path: (  # reject devices, because writing would replace them
+    # Reject devices, because writing a file atomically would replace them.
+    lambda path: (
         (path.is_file() or not path.exists()) and os.access(path.absolute().parent, os.W_OK)
     ),
 )

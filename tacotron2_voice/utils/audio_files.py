@@ -28,18 +28,18 @@ def encode(
 ) -> memoryview:
     """Encode samples [N] as an audio file.
 
-    `kind` and `subtype` are the names that the package soundfile uses for formats.
+    `kind` and `subtype` are the names that the package soundfile uses for format and encoding.
     """
     import soundfile
 
-    # Encode in memory, because errors of libsndfile about files do not contain the reason.
+    # Encode in memory, because libsndfile does not return the reason if a file cannot be written.
     content = io.BytesIO()
     soundfile.write(content, samples, sampling_rate, subtype, format=kind)
     return content.getbuffer()
 
 
 def write_wav(path: str | Path, samples: np.ndarray, sampling_rate: int) -> None:
-    """Write samples [N] as a 16-bit WAV file. Samples that exceed 1 are scaled down.
+    """Write samples [N] as a 16-bit WAV file. If the peak exceeds 1, the samples are scaled down.
 
     Raises:
         UserError: if a sample is not finite.

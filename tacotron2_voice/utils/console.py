@@ -1,4 +1,4 @@
-"""Print without raising errors, show progress bars, and format Markdown tables.
+"""Keep `print` from raising errors, show progress bars, and format Markdown tables.
 
 print_without_failing()  # at the start of a long run
 for clip in progress_bar("Checking clips", len(clips), " clips", iterable=clips): ...
@@ -26,22 +26,22 @@ _shows_progress = True  # whether this process shows progress
 
 
 class UnfailingFile(io.FileIO):
-    """A file that never raises errors; output that cannot be written is dropped."""
+    """A file that never raises errors. Output that cannot be written is dropped."""
 
     def write(self, data: Any) -> int:
         try:
             written = super().write(data)
-        except OSError:  # no reader (EPIPE), no terminal (EIO), no space (ENOSPC), ...
+        except OSError:  # for example, no reader (EPIPE), no terminal (EIO) or no space (ENOSPC)
             written = None
         # `written` is also None if the write would block.
         return memoryview(data).nbytes if written is None else written
 
 
 def print_without_failing() -> None:
-    """Keep print from raising errors, in this process and in its forked processes.
+    """Keep `print` from raising errors in this process and its forked processes.
 
-    This lets long runs survive closed terminals, closed pipes (`| tee`) and full disks. Streams
-    that other code has replaced are not changed.
+    A long run then continues if its terminal or pipe (`| tee`) is closed, or if the disk is full.
+    Streams that other code has replaced are not changed.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -71,7 +71,7 @@ def print_nothing() -> None:
 
 
 class ProgressBar(tqdm):
-    """A progress bar that shows slow work per minute, because tqdm would show "7.62s/ texts"."""
+    """A progress bar that shows slow speeds per minute. tqdm would show them as "7.62s/ texts"."""
 
     @property
     def format_dict(self) -> dict[str, Any]:
@@ -80,7 +80,8 @@ class ProgressBar(tqdm):
 
 
 def _speed(values: dict[str, Any]) -> str:
-    """Return a phrase such as ", 2.50 texts/s" for tqdm's values, or "" at the start."""
+    """Format the speed in tqdm's values, for example as ", 2.50 texts/s". At the start, return
+    ""."""
     rate = values["rate"]
     if rate is None and values["elapsed"]:
         rate = (values["n"] - values["initial"]) / values["elapsed"]
@@ -95,7 +96,8 @@ def _speed(values: dict[str, Any]) -> str:
 
 
 class ProgressLines(ProgressBar):
-    """Print a progress line at intervals instead of drawing a bar, for log files."""
+    """Prints a line at intervals instead of drawing a bar, so that the progress fits into log
+    files."""
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         if self.n and msg is None:
@@ -110,9 +112,9 @@ class ProgressLines(ProgressBar):
 
 
 def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options: Any) -> tqdm:
-    """Return a tqdm progress bar: call `update`, or pass `iterable` and iterate over the bar.
+    """Return a tqdm progress bar. Call its `update`, or pass `iterable` and iterate over the bar.
 
-    If the output is not a terminal, `line` is printed every 10 seconds instead. `options` are
+    If the output is not a terminal, the bar prints `line` every 10 seconds instead. `options` are
     passed to tqdm.
     """
     hidden = not _shows_progress or options.get("disable", False)
@@ -129,8 +131,8 @@ def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options:
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence], labels: int = 1) -> str:
     """Return an aligned Markdown table that is also readable in a terminal.
 
-    The first `labels` columns are left-aligned, all other columns right-aligned. Cells must contain
-    formatted numbers. Pipes in cells are escaped; other Markdown is kept.
+    The first `labels` columns are left-aligned, all other columns are right-aligned. Numbers must
+    already be formatted. Pipes in cells are escaped, other Markdown is kept.
     """
     lines = [
         [str(cell).strip().replace("|", "\\|").replace("\n", " ") for cell in line]

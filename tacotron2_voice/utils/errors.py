@@ -17,13 +17,13 @@ MAX_LINES_SHOWN = 20  # maximum number of bad lines to list individually in a me
 class UserError(ValueError):
     """Raised for mistakes in the user's input or files.
 
-    Programs print the message and exit with code 1. The message contains the file and line or the
-    setting, the value, and the expected value.
+    Programs print the message and exit with code 1. The message says where the mistake is (file and
+    line, setting or option), which value is wrong, and what is expected.
     """
 
 
 def explained(error: UserError | OSError) -> str:
-    """Return the message of an error; for system errors, add advice."""
+    """Return the message of an error. For system errors, advice is added."""
     if isinstance(error, UserError) or error.errno is None:
         return str(error)
     advice = ": free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
@@ -31,7 +31,7 @@ def explained(error: UserError | OSError) -> str:
 
 
 def lines_rejected(path: str | Path, problems: list[str], num_lines: int) -> UserError:
-    """Return a UserError about the bad lines of a file; `about_lines` explains the arguments."""
+    """Return a UserError about the bad lines of a file. See `about_lines` for the arguments."""
     return UserError(about_lines(path, problems, num_lines, "rejected"))
 
 
@@ -61,8 +61,8 @@ def grouped(
     """Format problems of the form "PLACE: what is wrong; fix" as lines, and group similar problems.
 
     Problems with the same long fix are always grouped. If there are more than `one_by_one`
-    problems, all problems of the same kind are grouped. For each group, the first problem is shown,
-    followed by the places of the other problems, without `prefix` and folders.
+    problems, all problems of the same kind are grouped. The lines of a group contain its first
+    problem, followed by the places of its other problems, without `prefix` and folders.
     """
     kinds: dict[str, list[str]] = {}
     for problem in problems:
@@ -87,6 +87,7 @@ def grouped(
 
 
 def _kind(problem: str) -> str:
-    """Return the fix, or else the problem, without numbers, quoted text and paths."""
+    """Return what similar problems have in common: the fix or, without a fix, the problem. Numbers,
+    quoted text and paths are removed."""
     plain = re.sub(r"""(?<![\w\\])(['"]).*?(?<!\\)\1(?!\w)|\S*/\S*|\d+""", "", problem)
     return plain.partition("; ")[2] or plain

@@ -1,4 +1,4 @@
-"""Read and write files safely: regular files only, size limits, atomic writes, locks.
+"""Read and write files safely: only regular files of limited size, with atomic writes and locks.
 
     lines = numbered_lines("metadata.csv", "no such file; check the corpus folder")
     write_json(folder / "lengths.json", lengths)  # replaces the whole file, or keeps the old one
@@ -29,35 +29,35 @@ Record = TypeVar("Record")
 
 # File in the folder of a run, with one line per start, epoch and validation.
 METRICS_FILE = "metrics.jsonl"
-LOCK_FILE = ".lock"  # lock file in folders that only one process may use at a time
+LOCK_FILE = ".lock"  # lock file in a folder that only one process may use at a time
 # Maximum size of a filelist, table or log; a filelist of a million clips is 200 MB.
 MAX_TEXT_BYTES = 2**30
 MAX_JSON_BYTES = 2**26
 NO_FILE = "no such file; check its path"
 STANDARD_INPUT = "standard input"
 STANDARD_INPUTS = {"-", "/dev/stdin"}
-READING_THREADS = 8  # more than the CPU cores, because threads mostly wait for the disk
+READING_THREADS = 8  # often more than the CPU cores, because the threads mostly wait for the disk
 
 
 class Identity(NamedTuple):
-    """The size and times of a file, which change if the file is changed or replaced.
+    """The size and the times of a file. They change if the file is changed or replaced.
 
     Identity.of("a.wav") == Identity.of("a.wav")  # True until the file is written again
     """
 
     size: int = 0  # bytes
     modified: int = 0  # modification time in ns
-    changed: int = 0  # status change time in ns, which also includes name, owner and mode
+    changed: int = 0  # status change time in ns; also changes with the name, the owner and the mode
 
     @classmethod
     def of(cls, file: str | Path | int) -> "Identity":
-        """Return the identity of a file (path or descriptor); all zeros if the file is missing."""
+        """Return the identity of a file (path or descriptor). All values are 0 if it is missing."""
         try:
             status = os.stat(file)
         except OSError:
             return cls()
-        # Limit the times to 63 bits, because they are stored in int64 arrays. Times before 1970 are
-        # negative.
+        # The times are stored in int64 arrays. Keeping 63 bits makes them non-negative, even before
+        # 1970.
         modified = status.st_mtime_ns & (2**63 - 1)
         changed = status.st_ctime_ns & (2**63 - 1)
         return cls(status.st_size, modified, changed)
@@ -71,7 +71,8 @@ UNKNOWN = Identity()
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Add `path` to errors in this context, which some errors, such as a full disk, lack."""
+    """Add `path` to the messages of errors in this context. Some errors, such as that of a full
+    disk, do not contain it."""
     try:
         yield
     except UserError as error:
@@ -81,11 +82,12 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
-    """Open a regular file, or a link to one, for reading bytes; never block on a pipe.
+    """Open a regular file, or a link to one, for reading bytes. Pipes are rejected, because opening
+    them could block.
 
     Raises:
-        UserError: if the file is missing (with the message `if_missing`) or cannot be opened. The
-            message does not contain the path.
+        UserError: if the file is missing (with the message `if_missing`), is not a regular file, or
+            cannot be opened. The message does not contain the path.
     """
     try:
         mode = os.stat(path).st_mode
@@ -106,7 +108,7 @@ def read_bytes(path: str | Path, at_most: int = MAX_TEXT_BYTES, if_missing: str 
         with naming(path), open_file(path, if_missing) as file:
             size = os.fstat(file.fileno()).st_size
             if size > at_most:
-                raise UserError(f"{size:,} bytes (expected at most {at_most:,})")
+                raise UserError(f"too large, {size:,} bytes (expected at most {at_most:,})")
             return file.read()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
@@ -133,7 +135,7 @@ def read_stream(path: str | Path, at_most: int) -> bytes:
 def read_json(
     path: str | Path, if_missing: str = NO_FILE, if_none: str = "restore it or delete it"
 ) -> Any:
-    """Return the value in a JSON file.
+    """Return the content of a JSON file.
 
     Raises:
         UserError: see `read_bytes`; also if the file is not JSON. In this case, the message ends
@@ -142,7 +144,7 @@ def read_json(
     content = read_bytes(path, MAX_JSON_BYTES, if_missing)
     try:
         return json.loads(content)
-    # Deeply nested brackets raise RecursionError.
+    # If brackets are nested too deeply, the parser raises RecursionError.
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error}); {if_none}") from None
 
@@ -173,19 +175,19 @@ def read_as(
 def numbered_lines(
     path: str | Path, if_missing: str = "", content: bytes | None = None
 ) -> list[tuple[int, str]]:
-    """Return (line number, text) for every non-empty line, stripped of whitespace at both ends.
+    """Return the number and the text of every non-empty line, without whitespace at both ends.
 
     Args:
         path: the file.
         if_missing: the message if the file is missing.
-        content: the bytes of the file, if you have already read them.
+        content: the bytes of the file, if they have already been read.
 
     Raises:
         UserError: see `read_bytes` and `decode_utf8`.
     """
     content = read_bytes(path, if_missing=if_missing) if content is None else content
     text = decode_utf8(path, content)
-    # str.splitlines would also split at rare characters that may occur inside a text.
+    # str.splitlines would also split at rare characters, such as U+2028, that may occur in a text.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
@@ -207,7 +209,7 @@ def decode_utf8(path: str | Path, content: bytes) -> str:
 def json_lines(path: Path, if_missing: str = NO_FILE) -> list[Any]:
     """Read a JSON Lines file.
 
-    An incomplete last line is ignored, because a killed process may leave it behind.
+    A last line that is not JSON is ignored, because a killed process may leave an incomplete line.
 
     Raises:
         UserError: see `numbered_lines`; also if any other line is not JSON.
@@ -229,8 +231,7 @@ def map_in_threads(
 ) -> Generator:
     """Apply the function to every item in several threads, and yield the results in order.
 
-    Only a few results are computed ahead of time, so that a caller can stop early without a long
-    wait.
+    Only a few results are computed in advance, so that a caller that stops early does not wait long.
     """
     begun: deque[Future] = deque()
     with ThreadPoolExecutor(threads) as executor:
@@ -252,7 +253,7 @@ def map_in_threads(
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     """Call `write` on a temporary file next to `path`, then rename the temporary file to `path`.
 
-    At any time, `path` is either the old file or the complete new file.
+    At any time, `path` contains either the old content or the complete new content.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -280,11 +281,11 @@ def write_json(path: str | Path, value: object) -> None:
 
 @contextlib.contextmanager
 def folder_made_whole(path: Path) -> Iterator[Path]:
-    """Yield a new folder to fill, and rename it to `path` if no error occurs.
+    """Yield a new folder for the caller to fill, and rename it to `path` if no error occurs.
 
     `path` must be an empty folder or not exist.
     """
-    path = path.resolve()  # an existing folder may be a link
+    path = path.resolve()  # the existing folder may be a link
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as building:
         folder = Path(building) / path.name
@@ -296,7 +297,7 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
 def check_is_folder(path: Path, option: str) -> None:
     """Raise UserError if `path` or one of its parents is a file.
 
-    `option` is the command-line option for the path, for the message.
+    The message contains `option`, the command-line option that specifies the path.
     """
     for folder in (path, *path.parents):
         if os.path.lexists(folder):
@@ -306,12 +307,12 @@ def check_is_folder(path: Path, option: str) -> None:
 
 
 def unused_name(path: Path) -> Path:
-    """Append `+` to `path` until no file with this name exists."""
+    """Return `path`, with as many `+` appended as needed so that no file with this name exists."""
     return unused_name(path.with_name(path.name + "+")) if path.exists() else path
 
 
 def remove_leftovers(directory: Path, pattern: str = ".*.tmp") -> None:
-    """Delete the temporary files that a killed process has left behind in `directory`."""
+    """Delete the temporary files in `directory` that a killed process has left there."""
     for path in directory.glob(pattern):
         if path.is_file():
             path.unlink()
@@ -321,7 +322,7 @@ def remove_leftovers(directory: Path, pattern: str = ".*.tmp") -> None:
 
 
 def lock_path(path: Path, busy: str) -> BaseFileLock:
-    """Lock `path` for this process until `release()` is called or the process exits.
+    """Lock the file `path` for this process until `release()` is called or the process exits.
 
     Forked worker processes do not inherit the lock.
 
@@ -338,7 +339,7 @@ def lock_path(path: Path, busy: str) -> BaseFileLock:
 
 @contextlib.contextmanager
 def folder_locked(directory: Path, busy: str) -> Iterator[None]:
-    """Lock `directory`, so that other processes cannot lock it at the same time.
+    """Lock `directory` in this context, so that no other process can lock it at the same time.
 
     Raises:
         BlockingIOError: if another process has locked it. The message is `busy`.

@@ -15,7 +15,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 IMAGE: dict[str, Any] = {"aspect": "auto", "origin": "lower", "interpolation": "none"}
 FONT_SIZE = 9  # font size of symbols along an axis, in points
 LINE = 1.2 * FONT_SIZE  # minimum distance between two labels, in points
-AROUND = 0.8  # total height above and below the axes of a plot, in inches
+AROUND = 0.8  # height above plus height below the axes of a plot, in inches
 MAX_LABEL_LETTERS = 20
 MAX_TITLE_LETTERS = 80
 SPACE = "␣"  # label for a space
@@ -29,14 +29,15 @@ def _figure(height: float, width: float = 8) -> Figure:
 def draw_alignment(
     *alignments: np.ndarray, texts: Sequence[Sequence[str]] = (), title: str = "alignment"
 ) -> Figure:
-    """Plot attention weights [T, T_in]; a good alignment is a line from lower left to upper right.
+    """Plot attention weights. A good alignment is a line from the lower left to the upper right.
 
     Several chunks of a text are plotted one after another, separated by thin lines.
 
     Args:
-        alignments: the attention weights of each chunk.
+        alignments: the attention weights [T, T_in] of each chunk.
         texts: the T_in symbols of each chunk, for the title and the axis. The axis shows symbols
-            or, if space is limited, words. Without texts, the axis shows symbol numbers.
+            or, if there is not enough space, words. Without texts, it shows the indices of the
+            symbols.
         title: title of the plot.
     """
     count = len(alignments)
@@ -65,7 +66,7 @@ def draw_alignment(
 
 
 def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_lines: int) -> None:
-    """Label the axis with symbols or, if there are more than `num_lines`, with words."""
+    """Label the axis with symbols or, if there are more than `num_lines` symbols, with words."""
     symbols = [symbol for text in texts for symbol in text]
     min_symbols = -(-len(symbols) // num_lines)
     places: list[float] = []
@@ -101,12 +102,12 @@ def drawable(text: str) -> str:
 
 
 def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
-    """Plot log-mels [n_mels, frames] one below another, with their names as titles.
+    """Plot log-mels one below another, with their names as titles.
 
     Args:
         like: name of the log-mel that determines the color scale of all plots. Default: the first
             log-mel.
-        mels: the log-mels by name.
+        mels: the log-mels [n_mels, frames]; the names of the arguments become the titles.
     """
     figure = _figure(1 + 2 * len(mels))
     panels = figure.subplots(len(mels), 1, sharex=True, squeeze=False)[:, 0]
@@ -114,7 +115,7 @@ def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
     for axes, (title, mel) in zip(panels, mels.items(), strict=True):
         image = axes.imshow(mel, cmap="magma", vmin=low, vmax=max(high, low + 1), **IMAGE)
         axes.set(ylabel="mel band", title=title)
-    # Set the limits last, because each imshow sets the shared axis to the length of its own mel.
+    # Set the limits last, because each imshow sets the shared axis to the length of its mel.
     panels[-1].set(xlabel="frame", xlim=(-0.5, max(mel.shape[1] for mel in mels.values()) - 0.5))
     figure.colorbar(image, ax=list(panels), label="log magnitude")
     return figure
@@ -132,9 +133,9 @@ def draw_gate(
 
     Args:
         predicted: the model's probabilities.
-        target: the correct values, with teacher forcing.
-        end: the decoder step at which speech ended, in synthesis.
-        threshold: `gate_threshold`, in synthesis.
+        target: in training and validation, the correct values.
+        end: in synthesis, the decoder step at which speech ended.
+        threshold: in synthesis, the `gate_threshold`.
         title: title of the plot.
     """
     figure = _figure(3)

@@ -1,4 +1,4 @@
-"""Run a program, and report errors that the user can fix in a single line.
+"""Run the `main` of a program, and print errors that the user can fix as a single line.
 
 if __name__ == "__main__":
     run_program(main)
@@ -15,7 +15,8 @@ from pathlib import Path
 
 from tacotron2_voice.utils.errors import UserError
 
-# Folder of the project. If only this library is installed, it contains no requirements.
+# Folder of the project. If only this library is installed, the folder contains no requirements
+# files.
 ROOT = Path(__file__).resolve().parents[2]
 # Exceptions are compared by name, because length_batching does not depend on this library.
 USER_ERRORS = ("UserError", "BatchingError")
@@ -24,13 +25,14 @@ USER_ERRORS = ("UserError", "BatchingError")
 def run_program(main: Callable[[], object]) -> None:
     """Call `main`, and exit with the code that shells expect if it raises an exception.
 
-    - Ctrl-C: print one line; exit code 130.
-    - Closed output, such as with `| head`: print nothing; exit code 141.
-    - UserError, system errors and missing packages: print one line; exit code 1.
-    - All other exceptions are bugs: print a traceback; exit code 1.
+    - After Ctrl-C, print one line, and exit with code 130.
+    - If the output is closed, as by `| head`, print nothing, and exit with code 141.
+    - After a UserError or a system error, or if a package is missing, print one line, and exit with
+      code 1.
+    - All other exceptions are bugs. Print a traceback, and exit with code 1.
     """
-    # A terminal's encoding may not support all characters of a path. sys.stdout is None if the
-    # output is closed (>&-).
+    # The terminal's encoding may not support all characters of a path, so escape other characters.
+    # sys.stdout is None if the output is closed (>&-).
     if sys.stdout is not None and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
@@ -58,7 +60,8 @@ def run_program(main: Callable[[], object]) -> None:
 
 
 def requirements_file(module: str) -> Path | None:
-    """Return the requirements file that lists the package of a module, or None."""
+    """Return the requirements file that lists the package of a module, or None if no file lists
+    it."""
     package = module.partition(".")[0].replace("_", "-")
     for path in (ROOT / "requirements.txt", *sorted(ROOT.glob("requirements/*.txt"))):
         if path.is_file() and f"\n{package}==" in f"\n{path.read_text(encoding='utf-8')}":
@@ -74,17 +77,18 @@ def install_command(extra: str) -> str:
 
 
 def _end(message: str, code: int) -> None:
-    """Print `message` to standard error after the name of the program, and exit."""
+    """Print the name of the program and `message` to standard error, and exit."""
     folder, name = os.path.split(sys.argv[0])
     if name == "__main__.py":  # the program was started with python -m
         name = os.path.basename(folder)
-    # Escape control characters, such as those in file names, which a terminal would execute.
+    # Escape control characters, which a file name may contain, because a terminal would execute
+    # them.
     shown = "".join(x if x.isprintable() or x == "\n" else ascii(x)[1:-1] for x in message)
     with contextlib.suppress(OSError):
         if message:
             print(f"{name}: {shown}", file=sys.stderr, flush=True)
-    # Python flushes the output again at exit. Redirect the output, so that Python prints no
-    # error about a closed pipe or a full disk.
+    # Python flushes standard output again at exit. Redirect standard output to the null device, so
+    # that this flush does not print an error about a closed pipe or a full disk.
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
@@ -92,5 +96,5 @@ def _end(message: str, code: int) -> None:
 
 def _has_no_reader(descriptor: int) -> bool:
     waiting = select.poll()
-    waiting.register(descriptor, 0)  # errors are always reported
+    waiting.register(descriptor, 0)  # even without any event, `poll` reports errors
     return any(event & select.POLLERR for _, event in waiting.poll(0))
