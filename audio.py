@@ -34,7 +34,9 @@ READABLE_FORMATS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC", "OGG", "MP3")
 EXPECTED_FORMATS = "expected a WAV, FLAC, Ogg, MP3 or AIFF file"
 OGG_END_OF_STREAM = 4  # flag of the last page
 MAX_OGG_PAGE = 27 + 255 + 255 * 255  # maximum size of an Ogg page in bytes
-UNKNOWN_BYTES = 0x7FFFF000  # a header with at least this size means that the size is unknown
+UNKNOWN_BYTES = (
+    0x7FFFF000  # if the size field in the header is at least this large, the size is unknown
+)
 # Hops and windows (in ms) that differ from the defaults by more than this factor cause a warning.
 # The paper's values differ by a factor of 1.08.
 MAX_FRAME_RATIO = 1.25

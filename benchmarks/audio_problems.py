@@ -2,9 +2,9 @@
 
     python -m benchmarks.audio_problems data/LJSpeech-1.1/wavs --clips 385 --csv problems.csv
 
-The folder must contain clean recordings. For each problem, the program prints in what percentage of
-the changed clips the problem is detected, at each strength. It also prints in what percentage of
-the unchanged clips the problem is detected (false alarms).
+The folder must contain clean recordings. For each problem and
+strength, the program prints the percentage of changed clips in which the problem is detected. It
+also prints the percentage of unchanged clips in which it is detected (false alarms).
 """
 
 import argparse

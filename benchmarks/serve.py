@@ -35,7 +35,7 @@ from tacotron2_voice.utils.files import numbered_lines
 from tacotron2_voice.utils.program import run_program
 
 TEXTS = Path("tests/data/unseen_transcripts.txt")
-JOINED = 5  # number of lines in a long text; the first and then every fifth text is long
+JOINED = 5  # lines per long text; every fifth text, starting with the first, is long
 HEADER_BYTES = 44  # size of a WAV header
 TITLES = (
     "clients",

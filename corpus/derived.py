@@ -184,7 +184,8 @@ def trim_folder(path: Path, corpus: Path) -> DerivedFolder:
 def trim_clips(
     clips: list[Clip], folder: DerivedFolder, hparams: HParams
 ) -> tuple[list[Clip], dict[str, str]]:
-    """Write a trimmed copy of every clip to the folder, unless it already contains a newer copy.
+    """Write a trimmed copy of every clip to the folder. Keep an existing copy if it is newer than its
+    clip and has the expected length.
 
     At each end, silence that is longer than KEPT_SECONDS is shortened to this length. All other
     samples stay bitwise the same.

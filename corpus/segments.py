@@ -85,7 +85,7 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
             where = f"{path}: segment {number} at {start:.2f} s"
             entries.append(Entry(recording, words, where, segment=Segment(start, end - start)))
     if num_silences:
-        print(f"note: {path}: left out {num_silences:,} labels of silence, such as 'sil'")
+        print(f"note: {path}: left out {num_silences:,} silence labels, such as 'sil'")
     if not entries:
         raise UserError(f"{path}: contains no segment with a text")
     return entries

@@ -28,11 +28,10 @@ from model import Decoder
 BATCHES = ((40, 23, 5), (100, *range(1, 33)))
 # Number of decoder steps in both batches. The second chunk is incomplete on purpose.
 STEPS_AFTER_A_CHUNK = 3
-# The maximum error, relative to each tensor's largest value, is the larger of `min_bound` and
-# TIMES_PLAIN times the error of plain operations in the same precision. In float32, correct kernels
-# have errors up to 1.6e-5 (SSE), and a tanh that is too small by 1e-4 has an error of 2e-3. On an
-# H200, correct kernels have errors of 6e-4 in TF32, 5e-4 in float16 and 1e-2 in bfloat16. These are
-# at most 3.4 times the errors of plain operations.
+# The tolerance of a tensor, relative to its largest value, is the larger of `min_bound` and TIMES_PLAIN
+# times the error of plain operations in the same precision. It must separate correct kernels from
+# bugs. In float32, correct kernels reach 1.6e-5 on a CPU, and a tanh that is too small by 1e-4
+# reaches 2e-3. On an H200, correct kernels reach at most 3.4 times the errors of plain operations.
 MIN_BOUND = 4e-5
 TIMES_PLAIN = 5
 # Maximum relative rounding error of each dtype.

@@ -64,7 +64,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add(
         "--hparams",
         default="",
-        help=f"override these settings, in the format for train.py (default: {PAPER_SETTING})",
+        help="override these settings: name=value,..., as with train.py --hparams (default: "
+        f"{PAPER_SETTING})",
     )
     epochs = "number of epochs to plan (default: 5 to 40, but 1 for 100,000 clips or more)"
     add("--epochs", type=at_least_one, help=epochs)
@@ -129,7 +130,7 @@ def progress(results: Iterable[Any]) -> Iterable[Any]:
 
 
 def settings_of(survey: Survey) -> str:
-    """Return the settings of a surveyed strategy in the format for train.py."""
+    """Return the settings of a surveyed strategy, as train.py --hparams reads them."""
     options = survey.options()
     settings = {"batch_size": options.pop("batch_size")}
     settings["batching_strategy"] = options.pop("strategy")

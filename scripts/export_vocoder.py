@@ -32,7 +32,10 @@ from tacotron2_voice.utils.files import write_bytes
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.vocoder import check_mel_settings
 
-COMPARED_FRAMES = (16, 100)  # numbers of frames of the log-mels that compare the graph with PyTorch
+COMPARED_FRAMES = (
+    16,
+    100,
+)  # lengths (in frames) of the log-mels used to compare the graph with PyTorch
 # Maximum difference between the audio of the graph and that of PyTorch, relative to the largest
 # sample. These limits are ten times the measured differences.
 MAX_DIFFERENCE = 5e-5
@@ -150,7 +153,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"wrote {args.out}, {len(content) / 1e6:.1f} MB")
     voice = args.voice or "VOICE"
     options = f"--voice {voice} --vocoder {args.out} --text ... -o out.wav"
-    print(f"To speak: python synthesize.py {options}")
+    print(f"To synthesize speech with this vocoder: python synthesize.py {options}")
 
 
 if __name__ == "__main__":

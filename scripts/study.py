@@ -303,7 +303,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("out", type=Path, metavar="OUT", help="write all files to this folder")
-    add("--hparams", default="", help="override settings for all runs, in the format for train.py")
+    add(
+        "--hparams",
+        default="",
+        help="override settings for all runs: name=value,..., as with train.py --hparams",
+    )
     add(
         "--settings",
         nargs="+",
@@ -323,7 +327,7 @@ def main(arguments: list[str] | None = None) -> None:
         nargs="+",
         type=whole_number(1),
         required=True,
-        help="transcribe the speech of the checkpoints after these epochs",
+        help="at the end of each of these epochs, synthesize and transcribe the texts",
     )
     add(
         "--texts",

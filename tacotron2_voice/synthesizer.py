@@ -484,7 +484,8 @@ class Synthesizer(ABC):
         return min(steps, settings.max_decoder_steps)
 
     def rules_note(self) -> str:
-        """Return a note if the model was trained with different English reading rules, or ""."""
+        """Return a note if the English reading rules have changed since the model was trained,
+        otherwise ""."""
         trained = self.training.text_rules
         if trained in ("", self.rules) or not uses_english_rules(self.settings.text_cleaners):
             return ""
@@ -701,7 +702,7 @@ def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
         else:
             waiting = np.concatenate([waiting, piece], axis=1) if waiting.size else piece
             total += piece.shape[1]
-            # Only new frames that lie between two old frames can be computed yet.
+            # So far, only the new frames that lie between two known old frames can be computed.
             count = math.floor((total - 2) / speed) + 1
         if count > made:
             positions = np.minimum(np.arange(made, count) * speed, total - 1)

@@ -197,7 +197,9 @@ def fork_server():
     """Return a multiprocessing context that forks from a server (preload.py)."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preload"])
-    with pytest.MonkeyPatch.context() as patch:  # read when the first call starts the server
+    with (
+        pytest.MonkeyPatch.context() as patch
+    ):  # the first call starts the server, which reads PYTHONPATH once
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
         multiprocessing.forkserver.ensure_running()
     return context

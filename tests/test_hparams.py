@@ -103,7 +103,7 @@ def test_values_are_converted_to_the_annotated_type(override, expected):
         ("learning_rte", "learning_rate"),
     ],
 )
-def test_unknown_names_suggest_a_similar_setting(name, answer):
+def test_error_suggests_a_similar_setting_when_a_name_is_unknown(name, answer):
     message = refusal(f"{name}=1")
     assert f"{name}: unknown setting" in message
     assert ("did you mean" in message) == (answer is not None)
@@ -292,7 +292,7 @@ def test_settings_file_ignores_comments_and_empty_lines(settings):
     assert (h.text_cleaners, h.seed, h.win_length) == (("a", "b"), 1234, 1103)
 
 
-def test_error_contains_the_line_when_a_settings_file_has_a_problem(settings, tmp_path):
+def test_error_contains_the_line_number_when_a_settings_file_has_a_problem(settings, tmp_path):
     name = settings("batch_sise=3\n\nepochs=many\nnonsense\nseed=-1\nmel_fmax=12000\n")
     message = refusal(f"{name},batch_size=0.5,@{tmp_path}/gone.txt,@{tmp_path}")
     lines = message.splitlines()[1:]

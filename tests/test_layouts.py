@@ -113,7 +113,7 @@ def test_note_is_printed_once_when_names_were_matched(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "語" * 80, "../" * 3000 + "a"])
-def test_error_contains_the_line_when_its_audio_is_missing(tmp_path, name):
+def test_error_contains_the_line_number_when_its_audio_is_missing(tmp_path, name):
     """If --path-column selects the texts by mistake, they are too long for file names."""
     (tmp_path / "metadata.csv").write_text(f"{name}|One.\n", encoding="utf-8")
     _, [problem] = read(tmp_path)

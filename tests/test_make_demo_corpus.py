@@ -49,7 +49,7 @@ def test_clips_are_audible_and_never_digitally_silent(corpus):
 
 
 def test_random_batches_have_the_padding_of_ljspeech():
-    """With random batches, LJSpeech has 31.99 % padding. The savings in the demo are realistic only
+    """With random batches, LJSpeech has 31.99% padding. The savings in the demo are realistic only
     if its padding is similar."""
     voice = EspeakVoice()
     clips = [len(voice.speak(in_words(number), 175)) // 256 for number in draw_numbers(300, 3)]

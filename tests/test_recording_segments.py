@@ -220,7 +220,7 @@ def test_lines_that_automatic_captions_repeat_are_removed(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("time", ["00:00:03 --> xx", "00:00:03 -->", "3 --> 4"])
-def test_error_contains_the_line_when_the_times_of_a_subtitle_are_invalid(time, tmp_path):
+def test_error_contains_the_line_number_when_the_times_of_a_subtitle_are_invalid(time, tmp_path):
     content = f"1\n00:00:01,000 --> 00:00:02,000\nOne.\n\n2\n{time}\nTwo.\n"
     with pytest.raises(UserError) as raised:
         texts_of(tmp_path / "a.srt", content)
@@ -249,7 +249,7 @@ def test_ordinary_text_is_not_recognized_as_labels(text):
 @pytest.mark.parametrize(
     "changes", [{"start": None}, {"duration": "abc"}, {"start": float("nan")}, {"duration": -1}]
 )
-def test_error_contains_the_line_when_the_times_of_a_lhotse_supervision_are_invalid(
+def test_error_contains_the_line_number_when_the_times_of_a_lhotse_supervision_are_invalid(
     changes, tmp_path
 ):
     recording = {"id": "r1", "sources": [{"type": "file", "source": "one.wav"}]}
@@ -267,7 +267,7 @@ TWO_CHANNELS = [{"type": "file", "channels": [0, 1], "source": "one.wav"}]
 @pytest.mark.parametrize(
     "sources", [None, ["one.wav"], [{"type": "file"}], [{"type": "url"}], TWO_CHANNELS]
 )
-def test_error_contains_the_line_when_a_lhotse_recording_does_not_have_one_mono_file(
+def test_error_contains_the_line_number_when_a_lhotse_recording_does_not_have_one_mono_file(
     sources, tmp_path
 ):
     (tmp_path / "recordings.jsonl").write_text(json.dumps({"id": "r1", "sources": sources}))
@@ -348,7 +348,7 @@ def test_webvtt_text_is_read_without_tags_and_with_decoded_entities(tmp_path):
 
 
 @pytest.mark.parametrize("time", ["00:00:10,9", "00:00:10,90", "00:00:10", "00:10,000"])
-def test_error_contains_the_line_when_the_time_of_a_subtitle_is_incomplete(time, tmp_path):
+def test_error_contains_the_line_number_when_the_time_of_a_subtitle_is_incomplete(time, tmp_path):
     """In an earlier version, `,9` was read as 9 ms, and a time without hours was read as hours and
     minutes."""
     (tmp_path / "a.srt").write_text(f"1\n00:00:01,000 --> {time}\nYes.\n")

@@ -13,7 +13,10 @@ from examples.numbers_in_noise import SAMPLE_RATE, make_room
 from examples.speech_enhancement import QUICK, ROWS, ConvTasNet, Experiment, pad, snr
 from length_batching import SegmentDataset, segments_of
 
-CLOSE = {"atol": 2e-5, "rtol": 0}  # the order of summation varies; largest observed: 1.4e-6
+CLOSE = {
+    "atol": 2e-5,
+    "rtol": 0,
+}  # the order of summation varies; largest observed difference: 1.4e-6
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def test_output_and_loss_do_not_change_when_a_clip_is_padded(model):
     torch.testing.assert_close(ratios[:1], snr(alone, clips[0][None, :, 1], lengths[:1]), **CLOSE)
 
 
-def test_filters_restore_the_signal_before_training(one_thread):
+def test_initial_filters_reconstruct_the_input(one_thread):
     model = ConvTasNet()
     noisy = torch.randn(1, 1000)
     for parameter in model.mask[-1].parameters():

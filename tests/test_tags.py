@@ -146,7 +146,7 @@ def test_error_lists_the_speakers_when_a_tag_contains_an_unknown_speaker(setting
     assert all(part in str(error.value) for part in parts)
 
 
-def test_error_contains_the_seconds_when_the_pauses_of_a_text_are_too_long():
+def test_error_contains_the_total_pause_when_the_pauses_of_a_text_are_too_long():
     assert prepare_utterance("One." + "[pause 60]" * 20, H).pause_seconds == 1200
     with pytest.raises(UserError, match="1,260 s"):
         prepare_utterance("One." + "[pause 60]" * 21, H)

@@ -89,7 +89,9 @@ class StepLosses(NamedTuple):
     """The results of an optimizer step that the device may still be computing."""
 
     values: torch.Tensor  # on the CPU, in the order of `StepValues`
-    copied: torch.cuda.Event | None  # `values` are valid after this event; None: at once
+    copied: (
+        torch.cuda.Event | None
+    )  # `values` are valid after this event; None: they are already valid
     # Returns the waiting time in seconds; call it after `copied`.
     waited: Callable[[], float] | None
 

@@ -411,10 +411,10 @@ def warn_about_attention(run: Run, record: dict[str, Any]) -> None:
         state.text_warned = 1
         settings = "guided_attention_weight=1,guided_attention_sigma=0.4"
         print(
-            f"warning: attention is focused ({focus_rate:.2f}) but ignores the text: with "
-            f"shuffled symbols the loss is only {max(0, record['text_effect']):.0%} higher. "
-            "Attention moves at a constant rate, and speech will have no words. Stop the run and "
-            f"resume it with less guidance: {run.resume_command} --hparams {settings}. If the run "
-            "already has these settings, keep training",
+            f"warning: attention is focused (focus rate {focus_rate:.2f}) but ignores the text. "
+            f"Shuffling the symbols raises the loss by only {max(0, record['text_effect']):.0%}. "
+            "Attention moves at a constant rate, so the speech will be unintelligible. Stop the run "
+            f"and resume it with weaker guided attention: {run.resume_command} --hparams "
+            f"{settings}. If the run already has these settings, keep training",
             flush=True,
         )
