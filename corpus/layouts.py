@@ -54,6 +54,10 @@ TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
 # first in this list is used.
 READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
 AUDIO_SUFFIXES = (*READABLE, ".m4a", ".aac", ".wma", ".mp4", ".webm")
+# The beginning of a text of TIMIT: the first and last sample of the sentence
+TWO_NUMBERS = re.compile(r"\s*\d+\s+\d+\s+\S")
+# A name with letters and digits, which is not a word
+RECORDING_ID = re.compile(r"(?=.*[^\W\d_])(?=.*\d).+")
 # The end of a subtitle file's name that contains the language, such as .en.vtt.
 LANGUAGE = re.compile(r"\.[a-z]{2,3}(-\w{2,8})*\.(srt|vtt)$", re.IGNORECASE)
 # An id contains at most this many characters of the speaker's name, because file names are limited
@@ -284,13 +288,20 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         print(f"note: {len(unused):,} text files without an audio file, such as {example}")
     plain = {path for path in contents.values() if not _has_segments(path)}
     decoded = decode({path: read_bytes(path) for path in sorted(plain)}, texts.encoding)
+    timed = [path for path in sorted(plain) if TWO_NUMBERS.match(decoded[path])]
+    if len(timed) > 1 and 2 * len(timed) > len(plain):
+        raise UserError(
+            f"{timed[0]}: {len(timed):,} of {len(plain):,} texts begin with two numbers, such as "
+            f"{decoded[timed[0]].strip()[:60]!r}, expected only the words that are spoken"
+        )
     # In Kaldi's format, each text begins with the name of its recording, which is not spoken.
-    first_words = {
-        name: decoded[path].split()[:1] for name, path in contents.items() if path in plain
+    beginnings = {
+        name: decoded[path].split()[:2]
+        for name, path in contents.items()
+        if path in plain and RECORDING_ID.fullmatch(name.name) and decoded[path].strip()
     }
-    begin_with_names = len(first_words) > 1 and all(
-        words == [name.name] for name, words in first_words.items()
-    )
+    named = {name for name, words in beginnings.items() if words[0] == name.name}
+    begin_with_names = len(named) > 1 and len(named) == len(beginnings)
     if begin_with_names:
         print("note: each text begins with the name of its audio file. These names are left out")
     clips = []
@@ -306,6 +317,11 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             words = decoded[path].split()
             if begin_with_names:
                 words = words[1:]
+            elif name in named:
+                problems.append(
+                    f"{path}: the text begins with the name of its audio file, {words[0]!r}"
+                )
+                continue
             # Several audio files can have the same text in a text folder.
             where = f"{path} of {by_name[name]}" if folder else str(path)
             clips.append(Clip(str(by_name[name]), " ".join(words), where=where))
@@ -544,6 +560,14 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             continue
         clip = Clip(str(found[0]), entry.text, where=entry.where, speaker=entry.speaker)
         clips.append(replace(clip, segment=entry.segment))
+    cut = {clip.path for clip in clips if clip.segment}
+    for clip in clips:
+        if clip.segment is None and clip.path in cut:
+            problems.append(
+                f"{clip.where}: has no times, but other lines contain the times of segments of "
+                f"{clip.path}"
+            )
+    clips = [clip for clip in clips if clip.segment or clip.path not in cut]
     if renamed:
         listed, path = renamed[0]
         print(

@@ -33,9 +33,9 @@ TEXT_TITLES = (
 ).split()
 START_TITLES = ("offset", "start", "start_time", "begin", "begin_time")
 END_TITLES = ("end", "end_time")
-# The title of a column that contains times.
-TIME_TITLE = re.compile(
-    r"(start|begin|end|stop|onset|offset)(ing)?(_(time|timestamp|s|secs?|seconds|ms|samples?))?"
+# Words in titles of columns that contain times, such as segment_start and endTime
+TIME_WORDS = set(
+    "start starttime begin end endtime stop onset offset from to in out t0 t1 tmin tmax xmin xmax".split()
 )
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 QUOTING_DELIMITERS = ",;"  # with other delimiters, quotation marks are part of the text
@@ -126,7 +126,7 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
         num_fields = len(titles)
     columns = choose_columns(table, speaker_column, titles, rows, num_fields, delimiter)
     print_assumptions(table, titles, num_fields, columns, delimiter)
-    times = find_time_columns(table.path, titles or [])
+    times = find_time_columns(table.path, titles or [], rows)
     needed = 1 + max(index for index in columns if index is not None)
     entries = []
     problems = []
@@ -156,12 +156,17 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
         UserError: if no delimiter is found.
     """
     lines = [line for line in text.split("\n") if line.strip()]
+    found = []
     for delimiter in DELIMITERS:
-        is_common = sum(delimiter in line for line in lines) >= MIN_SHARE * len(lines)
+        counts = [line.count(delimiter) for line in lines]
+        is_common = sum(count > 0 for count in counts) >= MIN_SHARE * len(lines)
         is_certain = delimiter not in QUOTING_DELIMITERS
         titles = lines[0].split(delimiter)
         if is_common and (is_certain or has_titles(table, speaker_column, titles)):
-            return delimiter
+            found.append((len({*counts}) > 1, delimiter))
+    if found:
+        # Prefer a delimiter that all lines contain equally often, because texts may contain others.
+        return min(found, key=lambda pair: pair[0])[1]
     raise UserError(
         f"{table.path}: unknown format, begins with {lines[0].strip()[:60]!r}, expected fields "
         "separated by pipes or tabs, such as 'id|text', or a header such as 'path,text'. If the "
@@ -395,7 +400,20 @@ class TimeColumns(NamedTuple):
     duration: str
 
 
-def find_time_columns(path: Path, titles: Sequence[str]) -> TimeColumns | None:
+def time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """Return the titles of the numeric columns whose titles contain a word for a time."""
+    found = []
+    for index, title in enumerate(titles):
+        words = re.findall(r"[a-z]+\d?", title.lower())
+        values = [row.fields[index] for row in rows if index < len(row.fields)]
+        is_numeric = any(values) and all(not x or IS_NUMBER.fullmatch(x) for x in values)
+        is_known = title in START_TITLES or title in END_TITLES
+        if is_known or (is_numeric and not TIME_WORDS.isdisjoint(words)):
+            found.append(title)
+    return found
+
+
+def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) -> TimeColumns | None:
     """Return the columns that contain the times of segments, or None if there are no such columns.
 
     NeMo manifests have the columns `offset` and `duration`.
@@ -403,7 +421,7 @@ def find_time_columns(path: Path, titles: Sequence[str]) -> TimeColumns | None:
     Raises:
         UserError: if the table contains other columns of times, or a different number of them.
     """
-    found = [title for title in titles if TIME_TITLE.fullmatch(title)]
+    found = time_titles(titles, rows)
     if not found:
         return None
     starts = [title for title in found if title in START_TITLES]

@@ -356,7 +356,7 @@ def test_text_with_times_or_speaker_labels_is_rejected(text, tmp_path):
 
 
 def test_name_of_the_recording_at_the_start_of_all_texts_is_left_out(tmp_path, capsys):
-    for name in ("a", "b"):
+    for name in ("LJ1-01", "LJ1-02"):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
         (tmp_path / f"{name}.txt").write_text(f"{name} In being.")
     clips, _ = read_layout(tmp_path)
@@ -376,6 +376,46 @@ def test_first_word_is_kept_when_only_some_texts_begin_with_the_name(tmp_path):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
         (tmp_path / f"{name}.txt").write_text("a dog.")
     assert [clip.text for clip in read_layout(tmp_path)[0]] == ["a dog.", "a dog."]
+
+
+def test_texts_with_sample_numbers_are_rejected(tmp_path):
+    """TIMIT has such texts."""
+    for name in ("SA1", "SA2"):
+        soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
+        (tmp_path / f"{name}.txt").write_text("0 46797 She had your dark suit.")
+    with pytest.raises(UserError) as raised:
+        read_layout(tmp_path)
+    assert str(raised.value).startswith(f"{tmp_path / 'SA1.txt'}: ")
+
+
+def test_first_word_is_kept_when_the_names_are_words(tmp_path):
+    for name in ("hello", "good"):
+        soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
+        (tmp_path / f"{name}.txt").write_text(f"{name} there")
+    assert [clip.text for clip in read_layout(tmp_path)[0]] == ["good there", "hello there"]
+
+
+def test_text_is_a_problem_when_only_some_texts_begin_with_the_name_of_the_recording(tmp_path):
+    for name, text in (("u1", "u1 hello"), ("u2", "there")):
+        soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
+        (tmp_path / f"{name}.txt").write_text(text)
+    [clip], [problem] = read_layout(tmp_path)
+    assert clip.text == "there"
+    assert str(tmp_path / "u1.txt") in problem
+
+
+def test_line_without_times_is_a_problem_when_other_lines_cut_the_same_file(tmp_path):
+    write_prompts(tmp_path, "r.wav", "s.wav")
+    lines = [
+        {"audio_filepath": "r.wav", "offset": 0.1, "duration": 1, "text": "alpha"},
+        {"audio_filepath": "r.wav", "text": "bravo"},
+        {"audio_filepath": "s.wav", "text": "charlie"},
+    ]
+    path = tmp_path / "manifest.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    clips, [problem] = read_layout(tmp_path, Table(path))
+    assert [clip.text for clip in clips] == ["alpha", "charlie"]
+    assert problem.startswith(f"{path}:2: ")
 
 
 def test_file_in_the_folder_of_another_speaker_is_not_matched(tmp_path):

@@ -50,6 +50,7 @@ def lexicon(folder, content):
         ("10\tten ten", "10, 10,000 10.5 10:30", "ten ten, 10,000 10.5 10:30"),
         ("I\teye", "I am, i.e. A.I. I.", "eye am, i.e. A.I. eye."),
         ("nguyen\t{W IH1 N}", "Nguyen", "{W IH1 N}"),
+        ("TV\tT V\nPDF\tP D F", "A TV, a PDF", "A T V, a P D F"),
     ],
 )
 def test_only_whole_words_are_respelled(content, text, expected, tmp_path):
@@ -94,6 +95,9 @@ def test_pronunciation_in_phones_is_used_when_the_model_has_phones(tmp_path):
         ("nguyen win # a comment", "'win # a comment'"),
         ("nguyen = win", "'= win'"),
         ("nguyen -> win", "'-> win'"),
+        ("nguyen {XX}", "'{XX}'"),
+        ("nguyen {w ih1 n}", "'{w ih1 n}'"),
+        ("nguyen {W IH1 N", "'{W IH1 N'"),
         ("nguyen [laughs]", "'[laughs]'"),
         ("nguyen <b>win</b>", "'<b>win</b>'"),
         ("nguyen w\u202ein", "'w"),

@@ -44,7 +44,7 @@ def test_notation_is_rejected_when_the_model_does_not_support_it(text, cleaners,
         ("a {see below} b {hh ah0}", ["basic_cleaners"], LETTERS),
         ("ta5 shi3", ["basic_cleaners"], LETTERS),
         ("Use a4 or an mp3 in room b2. Web2 h2o go2 a1 e2", CORRECTED, ENGLISH),
-        ("pin1, pin2 and fan3", CORRECTED, ENGLISH),
+        ("pin1, pin2 and fan3. Fan1 fan2, LAN1 WAN2, Mi4 Mi5", CORRECTED, ENGLISH),
         ("and/or, 1/2 or /tmp/ 10 m² x³", CORRECTED, ENGLISH),
     ],
 )

@@ -331,7 +331,7 @@ def test_segments_have_different_locations_in_messages_when_their_starts_are_nea
 def test_labels_of_silence_are_left_out_with_a_note(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("0\t1\tsil\n1\t2\tYes.\n2\t3\tSPN\n3\t4\t<p:>\n")
     assert [x.text for x in read_segments(tmp_path / "a.txt", "a")] == ["Yes."]
-    assert "3 labels" in capsys.readouterr().out
+    assert "3 silence labels" in capsys.readouterr().out
 
 
 def test_text_between_angle_brackets_is_kept_when_it_is_not_a_tag(tmp_path):

@@ -25,7 +25,10 @@ def test_pauses_split_a_text():
         Pause(2),
         Pause(0.25),
     ]
-    for plain in ("[T]he colo[u]r work[ing] [1] (sic) 1 < 2 > 0, a<b [].", "【新闻】今天 R&amp;B"):
+    for plain in (
+        "[T]he colo[u]r work[ing] [1] (sic) 1 < 2 > 0, a<b [], a <b and b> c.",
+        "【新闻】今天 R&amp;B",
+    ):
         assert split_tags(plain) == [plain]
     assert split_tags("[speaker  anna b.] One. [Speaker C] Two.") == [
         SpeakerTag("anna b."),

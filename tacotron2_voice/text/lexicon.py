@@ -37,6 +37,7 @@ _PHONES = re.compile(r"/[^\s/](?:[^/]*[^\s/])?/")
 _HYPHENS = re.compile("([-‐‑])")
 _CONTINUES = re.compile(r"[.,:]\w")
 _CONTINUED = re.compile(r"\w[.,:]")
+_BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBER = re.compile(r"\d*\.\d+")
 # A respelling consists of characters in these Unicode categories, and of these other characters.
 _LETTER_CATEGORIES = ("L", "M", "N")
@@ -201,8 +202,13 @@ def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
             raise UserError(f"{shown}: contains {character!r} (expected letters)")
     if not respelling[0].isalnum() and respelling[0] not in "{'’":
         raise UserError(f"{shown}: begins with {respelling[0]!r} (expected a letter)")
+    phones = [phone for span in _BRACES.findall(respelling) for phone in span.split() or [""]]
+    rest = _BRACES.sub("", respelling)
+    if "{" in rest or "}" in rest or not all(f"@{phone}" in symbols for phone in phones):
+        raise UserError(f"{shown}: braces without ARPAbet phones (expected {{W IH1 N}})")
     words = respelling.split()
-    is_arpabet = all(f"@{word}" in symbols for word in words)
+    # Single letters, such as "T V", are letters.
+    is_arpabet = all(f"@{word}" in symbols for word in words) and max(map(len, words)) > 1
     if is_arpabet and (len(words) > 1 or respelling[-1].isdigit()):
         raise UserError(f"{shown}: ARPAbet phones without braces (expected {{{respelling}}})")
     if _NUMBER.fullmatch(words[0]):

@@ -47,8 +47,11 @@ def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable)
             if IPA_LETTER.search(span[0]):
                 problem = "phones, but the model reads letters"
                 raise UserError(f"{span[0][:60]!r}: {problem} (expected letters)")
-        found = _PINYIN.search(text)
-        if found and _LONG_SYLLABLE.search(found[0]):
+        for found in _PINYIN.finditer(text):
+            syllables = {*re.findall(r"[^\W\d]+", found[0].lower())}
+            is_numbered = len(syllables) == 1 or found[0].isupper()  # "Fan1 fan2", "LAN1 WAN2"
+            if is_numbered or not _LONG_SYLLABLE.search(found[0]):
+                continue
             problem = "pinyin with tone digits, but the model reads English"
             fix = "To train on pinyin, use --hparams symbols=corpus,text_cleaners=[basic_cleaners]."
             raise UserError(f"{found[0].strip()[:60]!r}: {problem} (expected English words). {fix}")

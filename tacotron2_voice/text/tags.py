@@ -29,7 +29,7 @@ _NEARLY = re.compile(
     re.IGNORECASE,
 )
 # SSML, HTML and XML tags, in which < may be written as &lt;.
-_MARKUP = re.compile(r"(?:<|&lt;)/?[A-Za-z][\w:.-]*(?:\s[^<>]*?)?/?(?:>|&gt;)")
+_MARKUP = re.compile(r"(?:<|&lt;)/?[A-Za-z][\w:.-]*(?:\s+[\w:-]+\s*=[^<>]*?)?\s*/?(?:>|&gt;)")
 
 
 @dataclass(frozen=True)
