@@ -54,10 +54,13 @@ TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
 # first in this list is used.
 READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
 AUDIO_SUFFIXES = (*READABLE, ".m4a", ".aac", ".wma", ".mp4", ".webm")
-# The beginning of a text of TIMIT: the first and last sample of the sentence
-TWO_NUMBERS = re.compile(r"\s*\d+\s+\d+\s+\S")
-# A name with letters and digits, which is not a word
-RECORDING_ID = re.compile(r"(?=.*[^\W\d_])(?=.*\d).+")
+# The beginning of a text with times (as in TIMIT), an id in parentheses (as in CMU ARCTIC) or a speaker
+LABEL_START = re.compile(
+    r"\s*(\d+\s+\d+\s+\S|[\[(]?\d+(:\d\d|\.\d)|\(\s*\S+\s+\"|speaker\s*\d+\s*:|\S+\s+\S+\s+\d+\.\d+\s+\d+\.\d)",
+    re.IGNORECASE,
+)
+# A name with letters and digits, or a number such as 0012, which is not a word
+RECORDING_ID = re.compile(r"(?=.*[^\W\d_])(?=.*\d).+|0\d+")
 # The end of a subtitle file's name that contains the language, such as .en.vtt.
 LANGUAGE = re.compile(r"\.[a-z]{2,3}(-\w{2,8})*\.(srt|vtt)$", re.IGNORECASE)
 # An id contains at most this many characters of the speaker's name, because file names are limited
@@ -254,7 +257,12 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             # The text is directly in the text folder, in its subfolder with the speaker's name, or
             # in the same subfolder as the audio file has in the corpus.
             base = base.removesuffix(MICROPHONE)
-            parents = (Path(), Path(name.parent.name), name.parent.relative_to(corpus))
+            parents = (
+                Path(),
+                Path(name.parent.name),
+                name.parent.relative_to(corpus),
+                name.parent.relative_to(corpus.parent),  # the corpus may be a speaker's folder
+            )
             places = [folder / parent / base for parent in dict.fromkeys(parents)]
         found = [
             path
@@ -288,11 +296,11 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         print(f"note: {len(unused):,} text files without an audio file, such as {example}")
     plain = {path for path in contents.values() if not _has_segments(path)}
     decoded = decode({path: read_bytes(path) for path in sorted(plain)}, texts.encoding)
-    timed = [path for path in sorted(plain) if TWO_NUMBERS.match(decoded[path])]
-    if len(timed) > 1 and 2 * len(timed) > len(plain):
+    labeled = [path for path in sorted(plain) if LABEL_START.match(decoded[path])]
+    if len(labeled) > 1 and 2 * len(labeled) > len(plain):
         raise UserError(
-            f"{timed[0]}: {len(timed):,} of {len(plain):,} texts begin with two numbers, such as "
-            f"{decoded[timed[0]].strip()[:60]!r}, expected only the words that are spoken"
+            f"{labeled[0]}: {len(labeled):,} of {len(plain):,} texts begin with times or speakers, "
+            f"such as {decoded[labeled[0]].strip()[:60]!r}, expected only the words that are spoken"
         )
     # In Kaldi's format, each text begins with the name of its recording, which is not spoken.
     beginnings = {
@@ -300,7 +308,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         for name, path in contents.items()
         if path in plain and RECORDING_ID.fullmatch(name.name) and decoded[path].strip()
     }
-    named = {name for name, words in beginnings.items() if words[0] == name.name}
+    named = {name for name, words in beginnings.items() if words[0].rstrip(":") == name.name}
     begin_with_names = len(named) > 1 and len(named) == len(beginnings)
     if begin_with_names:
         print("note: each text begins with the name of its audio file. These names are left out")

@@ -378,14 +378,47 @@ def test_first_word_is_kept_when_only_some_texts_begin_with_the_name(tmp_path):
     assert [clip.text for clip in read_layout(tmp_path)[0]] == ["a dog.", "a dog."]
 
 
-def test_texts_with_sample_numbers_are_rejected(tmp_path):
-    """TIMIT has such texts."""
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0 46797 She had your dark suit.",  # TIMIT
+        '( a0001 "Author of the danger trail." )',  # CMU ARCTIC
+        "0.0 2.0 hi there",
+        "00:00:01 hi there",
+        "(0:01) hi there",
+        "Speaker 1: Hi there",
+        "A spk 0.0 2.0 hi there",
+    ],
+)
+def test_texts_are_rejected_when_most_of_them_begin_with_times_or_speakers(text, tmp_path):
     for name in ("SA1", "SA2"):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
-        (tmp_path / f"{name}.txt").write_text("0 46797 She had your dark suit.")
+        (tmp_path / f"{name}.txt").write_text(text)
     with pytest.raises(UserError) as raised:
         read_layout(tmp_path)
     assert str(raised.value).startswith(f"{tmp_path / 'SA1.txt'}: ")
+
+
+@pytest.mark.parametrize("name", ["u{}", "00{}"])
+def test_name_of_the_recording_is_left_out_with_its_colon(name, tmp_path):
+    for number in (1, 2):
+        base = name.format(number)
+        soundfile.write(tmp_path / f"{base}.wav", np.zeros(100), 22050)
+        (tmp_path / f"{base}.txt").write_text(f"{base}: Hi there.")
+    assert [clip.text for clip in read_layout(tmp_path)[0]] == ["Hi there.", "Hi there."]
+
+
+def test_text_folder_may_mirror_the_folders_of_speakers(tmp_path):
+    write_prompts(
+        tmp_path, "wav/s1/c1/a.wav", "wav/s2/c1/a.wav", "txt/s1/c1/a.txt", "txt/s2/c1/a.txt"
+    )
+    texts = TextSource(folder=tmp_path / "txt")
+    clips, problems = read_layout(tmp_path / "wav", None, SpeakerSource(folders=True), texts)
+    assert problems == []
+    assert [(x.speaker, x.text) for x in clips] == [
+        ("s1", "Text of txt/s1/c1/a.txt."),
+        ("s2", "Text of txt/s2/c1/a.txt."),
+    ]
 
 
 def test_first_word_is_kept_when_the_names_are_words(tmp_path):

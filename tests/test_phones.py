@@ -236,6 +236,12 @@ def test_punctuation_between_words_is_kept_when_there_is_no_space(language, text
         ("ja", "𠮷", "𠮷"),
         ("en-us", "ℵ one", "ℵ"),
         ("de", "schön ǆ", "ǆ"),
+        ("en-us", "go 𣨏 on", "𣨏"),
+        ("it", "Nguyễn", "ễ"),
+        ("ru", "Nguyễn", "ễ"),
+        ("hi", "Nguyễn", "ễ"),
+        ("tr", "ở", "ở"),
+        ("fr-fr", "Nguyễn", "ễ"),
     ],
 )
 def test_letters_that_espeak_spells_by_name_are_rejected(language, text, spelled):

@@ -37,6 +37,7 @@ _PHONES = re.compile(r"/[^\s/](?:[^/]*[^\s/])?/")
 _HYPHENS = re.compile("([-‐‑])")
 _CONTINUES = re.compile(r"[.,:]\w")
 _CONTINUED = re.compile(r"\w[.,:]")
+_CURRENCIES = "$€£¥"
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBER = re.compile(r"\d*\.\d+")
 # A respelling consists of characters in these Unicode categories, and of these other characters.
@@ -93,8 +94,14 @@ def _respelled_match(word: re.Match[str], known: dict[str, str]) -> str:
     unchanged."""
     text = word.string
     is_part = _CONTINUES.match(text, word.end()) or _CONTINUED.fullmatch(text[: word.start()][-2:])
+    is_amount = word.start() > 0 and text[word.start() - 1] in _CURRENCIES
     is_short = len(word[0]) == 1 or word[0].isdigit()
-    return word[0] if is_part and is_short else _respelled(word[0], known)
+    if is_short and (is_part or is_amount):
+        return word[0]
+    respelled = _respelled(word[0], known)
+    # Keep the capital letter, because the reading rules for "St." and "II" expect a name next to it.
+    is_name = word[0][0].isupper() and respelled[0].islower()
+    return respelled[0].upper() + respelled[1:] if is_name else respelled
 
 
 def _respelled(word: str, known: dict[str, str]) -> str:

@@ -34,6 +34,10 @@ CASED_WORD_MARKS = ".:"
 HEBREW_MARKS = "׳״"  # punctuation that also belongs to a word at its end
 NUMBER_MARKS = ".,:'’"
 NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of other scripts
+# Letters that eSpeak does not know in any language; their code points begin with different digits.
+UNKNOWN_LETTERS = "\u2135\u1d7d"
+MIN_CODE = 4  # minimum number of characters in the phones of a code point
+COMPARED = 6  # number of characters in the phones of a code point to compare
 NOT_ASCII = re.compile(r"[^\W\d_\u0000-\u007f]")
 STRESS = re.compile("[ˈˌ]")
 # `_letter_name` compares this many of the first letters of a script, and as many spread over it.
@@ -272,7 +276,7 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
     spelled = [
         letter
         for letter in dict.fromkeys(NOT_ASCII.findall(words))
-        if _hexadecimal(letter, language) in _joined(phones)
+        if _has_part(_joined(phones), _code_point(letter, language))
     ]
     for letter in dict.fromkeys(NOT_LATIN.findall(words)):
         # In Japanese, eSpeak does not read kanji: it skips them if kana follow.
@@ -302,15 +306,29 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
 
 
 @functools.lru_cache(2**16)
-def _hexadecimal(letter: str, language: str) -> str:
-    """Return the phones of a letter if eSpeak reads its code point, such as "letter 2135" for ℵ.
-
-    Otherwise return a string that does not occur in any phones.
-    """
+def _code_point(letter: str, language: str) -> str:
+    """Return the phones of a letter's code point, such as "2135" for ℵ, if eSpeak reads ℵ as
+    "letter 2135". If eSpeak reads the letter in a different way, return ""."""
     phones = _joined(_phones_of_word(letter, language))
-    digits = " ".join(f"{ord(letter.lower()[0]):x}")
-    is_code = phones.endswith(_joined(_phones_of_word(digits, language)))
-    return phones if is_code else "\0"
+    word = _word_for_letter(language)
+    code = phones[len(word) :]
+    return code if word and phones.startswith(word) and len(code) >= MIN_CODE else ""
+
+
+def _has_part(phones: str, code: str) -> bool:
+    """Return whether phones contain several consecutive phones of a code point.
+
+    Inside a word, eSpeak may reduce single vowels of the code point.
+    """
+    starts = range(max(1, len(code) - COMPARED + 1)) if code else ()
+    return any(code[start : start + COMPARED] in phones for start in starts)
+
+
+@functools.cache
+def _word_for_letter(language: str) -> str:
+    """Return the phones of the word "letter", which eSpeak says before code points."""
+    names = [_joined(_phones_of_word(letter, language)) for letter in UNKNOWN_LETTERS]
+    return os.path.commonprefix(names)  # noqa: RUF071
 
 
 def _joined(phones: str) -> str:
