@@ -3,6 +3,7 @@
 import json
 import re
 import textwrap
+import warnings
 from collections import Counter
 from contextlib import nullcontext
 from itertools import combinations, islice, pairwise
@@ -494,3 +495,64 @@ def test_sampler_raises_when_values_are_not_numbers(lengths, options, name):
     with pytest.raises(BatchingError) as raised:
         LengthBatchSampler(lengths, 1, "random", **options)
     assert str(raised.value).startswith(f"{name}: ")
+
+
+LENGTHS_OF_PHASES = np.random.default_rng(0).integers(10, 501, 600)
+PHASES: dict = {"dynamic_batch_size": True, "batch_randomization": True, "random_epochs": 2}
+
+
+def plans_of_sampler(**options):
+    """Return the plans of four epochs: two random epochs and two later epochs."""
+    sampler = LengthBatchSampler(LENGTHS_OF_PHASES, 8, "semi_sorted", **(PHASES | options))
+    plans = []
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        plans.append(sampler.plan)
+    return plans
+
+
+def steps_of(plan):
+    return plan.longest(LENGTHS_OF_PHASES).sum()
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_per_phase_plans_few_batches_after_the_random_epochs(size):
+    """Later epochs once got as many batches as random epochs, which lost half of the saving."""
+    plans = plans_of_sampler(batches_per_epoch="per_phase", batches_per_update=size)
+    needed = plans_of_sampler(batches_per_update=size)
+    with pytest.warns(UserWarning, match='batches_per_epoch="constant"'):
+        constant = plans_of_sampler(batches_per_epoch="constant", batches_per_update=size)
+    assert len(plans[0]) == len(plans[1])
+    assert len(plans[2]) == len(plans[3]) < 0.7 * len(plans[0])
+    for epoch in range(4):
+        assert sorted(plans[epoch].order) == list(range(600))
+        assert steps_of(plans[epoch]) < 1.05 * steps_of(needed[epoch])
+    for epoch in range(2):  # so that states and records of older runs are valid
+        assert list(map(list, plans[epoch])) == list(map(list, constant[epoch]))
+
+
+def test_number_of_batches_never_increases_after_the_random_epochs():
+    """Lightning would leave out the additional batches. Here, each of 20 length classes ends with a
+    small batch, so later epochs need more batches than random epochs."""
+    options = {"num_buckets": 20, "random_epochs": 1, "batches_per_epoch": "per_phase"}
+    sampler = LengthBatchSampler(LENGTHS_OF_PHASES, 8, "bucket_by_width", **options)
+    first = len(sampler)
+    sampler.set_epoch(1)
+    assert first == len(sampler) > 80
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"random_epochs": 0}, {"batches_per_epoch": "per_phase"}, {"batches_per_epoch": 90}],
+    ids=str,
+)
+def test_sampler_does_not_warn_when_later_epochs_need_the_batches(changed):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plans_of_sampler(**({"batches_per_epoch": "constant"} | changed))
+
+
+@pytest.mark.parametrize("wrong", ["phase", 0, 1.5])
+def test_sampler_raises_when_batches_per_epoch_is_invalid(wrong):
+    with pytest.raises(BatchingError, match="batches_per_epoch="):
+        LengthBatchSampler(TWENTY, 3, "random", batches_per_epoch=wrong)
