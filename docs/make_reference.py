@@ -211,9 +211,7 @@ def signature_of(name: str, thing: object) -> str:
     text = text.replace(
         "Union[int, Literal[constant, per_phase], NoneType]", f"{batches_per_epoch} | None"
     )
-    text = text.replace(
-        "Union[int, Literal[constant, per_phase]] = constant", f'{batches_per_epoch} = "constant"'
-    )
+    text = text.replace("Union[int, Literal[constant, per_phase]]", batches_per_epoch)
     if len(text) <= 96:
         return text
     arguments, _, result = text[len(name) + 1 :].rpartition(")")

@@ -26,7 +26,7 @@ from length_batching.checks import (
     check_trains_alone,
     resolve_ranks,
 )
-from length_batching.options import PlanOptions
+from length_batching.options import PlanOptions, check_option_names
 from length_batching.plan import EpochPlan
 from length_batching.strategies import StrategyName
 from length_batching.updates import BatchesPerEpoch, EpochUpdates, UpdatePlanner
@@ -124,6 +124,7 @@ class LengthBatches(Dataset[Any]):
         record: str | os.PathLike[str] | None = None,
         **options: Unpack[PlanOptions],
     ):
+        check_option_names(options, LengthBatches.__init__)
         if batches_per_epoch is None:
             raise BatchingError(
                 'batches_per_epoch=None: expected a number, "constant" or "per_phase"'
@@ -321,14 +322,22 @@ class LengthBatches(Dataset[Any]):
             expected = worker.next_index
             if worker.pass_id != pass_id:
                 expected = first + self.world_size * worker_id
-            needs_state = (
-                ". To resume in the middle of an epoch, load the saved state or pass record="
-            )
+            hints = ""
+            if not isinstance(index, BatchIndex):
+                hints = (
+                    ". With your own loop or Lightning, pass sampler=RankSampler(batches, rank) to "
+                    "the DataLoader, because Lightning otherwise adds a sampler of its own "
+                    "(use_distributed_sampler)"
+                )
+            if index > first:
+                hints += (
+                    ". To resume in the middle of an epoch, load the saved state or pass record="
+                )
             raise BatchingError(
                 f"LengthBatches: got batch {index} of epoch {state.epoch}, expected batch "
                 f"{expected}. Call set_epoch before every pass and never inside a pass, and "
                 "distribute the batches in order (shuffle=False, in_order=True) to "
-                f"world_size={self.world_size} processes{needs_state if index > first else ''}"
+                f"world_size={self.world_size} processes{hints}"
             )
         next_index = index + self.world_size * workers
         self._worker_states[worker_id] = torch.tensor(

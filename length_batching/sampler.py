@@ -18,7 +18,7 @@ from length_batching.checks import (
     check_trains_alone,
     resolve_ranks,
 )
-from length_batching.options import PlanOptions
+from length_batching.options import PlanOptions, check_option_names
 from length_batching.plan import EpochPlan
 from length_batching.strategies import StrategyName
 from length_batching.updates import BatchesPerEpoch, UpdatePlanner
@@ -78,6 +78,7 @@ class LengthBatchSampler:
         short_last_update: bool = False,
         **options: Unpack[PlanOptions],
     ):
+        check_option_names(options, LengthBatchSampler.__init__)
         self.rank, self.world_size, self.batches_per_update = resolve_ranks(
             rank, world_size, batches_per_update
         )
@@ -208,8 +209,9 @@ class LengthBatchSampler:
         """Resume at the position where the state was saved.
 
         Raises:
-            BatchingError: if the state points in the middle of an epoch that was planned with different clips
-                or options, because the rest of the epoch would then skip and repeat clips.
+            BatchingError: if the state points in the middle of an epoch that was planned with
+                different clips or options, because the rest of the epoch would then skip and repeat
+                clips.
         """
         check_loaded_state(state)
         start = state["batches_trained"]

@@ -149,6 +149,7 @@ class UpdatePlanner:
         self.batches_per_update = batches_per_update
         self.batches_per_epoch = batches_per_epoch
         self.short_last_update = short_last_update
+        self._warn_if_capacity_is_small()
         # Numbers of batches from which the constant numbers of the two phases are computed.
         self._random_count = 0
         self._later_count = 0
@@ -171,6 +172,20 @@ class UpdatePlanner:
             "every epoch, set random_epochs=0.",
             stacklevel=4,  # the line that creates a LengthBatches or LengthBatchSampler
         )
+
+    def _warn_if_capacity_is_small(self) -> None:
+        capacity = self.options.get("batch_capacity")
+        has_groups = self.costs.group_sizes is not None
+        if not capacity or not self.options.get("dynamic_batch_size") or has_groups:
+            return
+        mean = float(self.costs.item_costs.mean())
+        if self.batch_size > 1 and capacity < 2 * mean:
+            warnings.warn(
+                f"batch_capacity={capacity:g}: a batch contains at most {capacity / mean:.1f} clips "
+                f"on average, because the mean length is {mean:.6g}. batch_capacity is the number "
+                "of clips times the longest length, not the maximum length.",
+                stacklevel=4,  # the line that creates a LengthBatches or LengthBatchSampler
+            )
 
     def plan_of(self, epoch: int, attempt: int = 0) -> EpochPlan:
         """Return the batches of an epoch in the strategy's order; they differ between attempts."""

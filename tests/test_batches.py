@@ -501,6 +501,28 @@ def test_loader_of_torchdata_trains_the_epoch_after_a_state_at_the_end_of_an_epo
     assert "set_epoch" in error_of(lambda: list(second))
 
 
+def test_error_names_rank_sampler_when_the_loader_has_none():
+    """Lightning once reported only the number of drawn batches, after a whole epoch."""
+    batches = make()
+    batches.set_epoch(0)
+    list(DataLoader(batches, batch_size=None))
+    with pytest.raises(BatchingError, match="RankSampler"):
+        batches.state_dict(1)
+    batches = make(2)
+    with pytest.raises(BatchingError, match=r"RankSampler.*use_distributed_sampler"):
+        list(DataLoader(batches, batch_size=None, sampler=DistributedSampler(batches, 2, 0)))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"collate_fn": list}, "collate_fn: .*collate"), ({"rank": 0}, "rank: .*world_size.*record")],
+    ids=["collate_fn", "rank"],
+)
+def test_length_batches_error_contains_its_own_options_when_an_option_is_unknown(options, words):
+    with pytest.raises(BatchingError, match=words):
+        make(**options)
+
+
 @pytest.mark.parametrize("count", [49, 51])
 def test_length_batches_raises_when_the_numbers_of_clips_and_lengths_differ(count):
     """With 49 lengths for 50 clips, one clip would never be trained."""
