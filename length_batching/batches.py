@@ -409,14 +409,19 @@ class LengthBatches(Dataset[Any]):
         Raises:
             BatchingError: if the record describes different batches.
         """
-        expected = f"plan_checksum={self._updates.checksum} world_size={self.world_size}\n"
+        # Version 0.4.0 wrote only the first line, which describes epoch 0.
+        first_line = f"plan_checksum={self._updates.checksum} world_size={self.world_size}\n"
+        expected = first_line
+        if self._planner.random_epochs:
+            later = self._planner.updates_of(self._planner.random_epochs)
+            expected += f"plan_checksum_after_random_epochs={later.checksum}\n"
         if not record.exists():
             record.parent.mkdir(parents=True, exist_ok=True)
             unfinished = record.with_name(f".{record.name}.{os.getpid()}.tmp")
             unfinished.write_text(expected, encoding="utf-8")
             unfinished.replace(record)
             return False
-        if record.read_text(encoding="utf-8") != expected:
+        if record.read_text(encoding="utf-8") not in (expected, first_line):
             raise BatchingError(
                 f"{record}: the run in this folder was started with different batches. Resume it "
                 "with the same clips, options and number of processes, or start a new run in a "

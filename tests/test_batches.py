@@ -501,6 +501,20 @@ def test_loader_of_torchdata_trains_the_epoch_after_a_state_at_the_end_of_an_epo
     assert "set_epoch" in error_of(lambda: list(second))
 
 
+def test_record_is_checked_for_the_epochs_after_the_random_epochs(tmp_path):
+    """Random epochs do not depend on the strategy, so the record once did not show a change of it."""
+    record = tmp_path / "batches.txt"
+    options = {"record": record, "random_epochs": 1}
+    make(**options)
+    make(**options)
+    for changed in ({"strategy": "sorted"}, {"random_epochs": 2}):
+        with pytest.raises(BatchingError, match=r"batches\.txt: "):
+            make(**(options | changed))
+    first_line = record.read_text().splitlines(keepends=True)[0]
+    record.write_text(first_line)  # as version 0.4.0 wrote it
+    make(**options)
+
+
 def test_error_names_rank_sampler_when_the_loader_has_none():
     """Lightning once reported only the number of drawn batches, after a whole epoch."""
     batches = make()
