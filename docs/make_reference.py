@@ -207,9 +207,11 @@ def signature_of(name: str, thing: object) -> str:
     text = re.sub(rf"\b({packages})\.(?=\w)", "", text)
     text = re.sub(r"\w+\.<lambda>", "...", text)
     text = text.replace("numpy.", "np.").replace("*<class PlanOptions>", "Unpack[PlanOptions]")
+    batches_per_epoch = 'int | Literal["constant", "per_phase"]'
     text = text.replace(
-        "Union[int, Literal[constant], NoneType]", 'int | Literal["constant"] | None'
+        "Union[int, Literal[constant, per_phase], NoneType]", f"{batches_per_epoch} | None"
     )
+    text = text.replace("Union[int, Literal[constant, per_phase]]", batches_per_epoch)
     if len(text) <= 96:
         return text
     arguments, _, result = text[len(name) + 1 :].rpartition(")")

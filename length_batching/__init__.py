@@ -97,4 +97,11 @@ NEED_TORCH = {
 def __getattr__(name: str) -> Any:
     if name not in NEED_TORCH:
         raise AttributeError(f"module 'length_batching' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"length_batching.{NEED_TORCH[name]}"), name)
+    try:
+        module = importlib.import_module(f"length_batching.{NEED_TORCH[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        needed = f"{name} needs PyTorch. Install length-batching[torch]."
+        raise ModuleNotFoundError(needed, name="torch") from None
+    return getattr(module, name)

@@ -12,7 +12,7 @@ BatchingError, because the epoch would otherwise skip or repeat clips.
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch.utils.data import Dataset, DistributedSampler, default_collate, get_worker_info
@@ -26,10 +26,10 @@ from length_batching.checks import (
     check_trains_alone,
     resolve_ranks,
 )
-from length_batching.options import PlanOptions
+from length_batching.options import PlanOptions, check_option_names
 from length_batching.plan import EpochPlan
 from length_batching.strategies import StrategyName
-from length_batching.updates import EpochUpdates, UpdatePlanner
+from length_batching.updates import BatchesPerEpoch, EpochUpdates, UpdatePlanner
 
 MAX_WORKERS = 1024  # maximum number of workers per DataLoader
 UNKNOWN_START = -1  # the framework decides where the pass begins, by skipping batches
@@ -78,8 +78,9 @@ class LengthBatches(Dataset[Any]):
                 ...
                 state = batches.state_dict(trained)
 
-    Call `set_epoch` before every pass, unless your framework calls it. `len(batches)` is the same
-    in every epoch, and it is a multiple of `world_size`.
+    Call `set_epoch` before every pass, unless your framework calls it. `len(batches)` is the number
+    of batches in the current epoch, a multiple of `world_size`. With the default options, this
+    number is the same in every epoch.
 
     Args:
         dataset: the clips. `dataset[i]` has the length `lengths[i]`.
@@ -87,9 +88,13 @@ class LengthBatches(Dataset[Any]):
         collate: a function that combines a list of clips into a batch. Default: PyTorch's
             `default_collate`.
         world_size: number of processes that share the batches (W).
-        random_epochs: see `UpdatePlanner`.
+        random_epochs: number of epochs at the start of training that use random batches (RAND).
+            Each batch has `batch_size` clips, or as many as fit into `batch_capacity`.
         batches_per_epoch: number of batches in every epoch, summed over all processes. "constant":
-            1% more than the first epoch needs.
+            1% more than the first epoch needs. "per_phase": one number for the random epochs, and
+            a smaller number for all later epochs. Use "per_phase" with `random_epochs`, because
+            random epochs need many more batches. The Hugging Face Trainer does not support
+            "per_phase".
         batches_per_update: number of batches of similar length per optimizer step, summed over all
             processes; a multiple of W. Default: W.
         record: a file in the run's folder, for trainers that do not save the state of their data
@@ -100,6 +105,8 @@ class LengthBatches(Dataset[Any]):
     Raises:
         BatchingError: if an option or a length is invalid, or if the batches differ from the
             batches that `record` describes.
+        UserWarning: if random epochs need many more batches than later epochs, and
+            `batches_per_epoch` is "constant".
     """
 
     def __init__(
@@ -112,17 +119,25 @@ class LengthBatches(Dataset[Any]):
         collate: Callable[[list[Any]], Any] = default_collate,
         world_size: int | None = None,
         random_epochs: int = 0,
-        batches_per_epoch: int | Literal["constant"] = "constant",
+        batches_per_epoch: BatchesPerEpoch = "constant",
         batches_per_update: int | None = None,
         record: str | os.PathLike[str] | None = None,
         **options: Unpack[PlanOptions],
     ):
+        check_option_names(options, LengthBatches.__init__)
         if batches_per_epoch is None:
             raise BatchingError(
-                'batches_per_epoch=None: not supported (expected a number or "constant")'
+                'batches_per_epoch=None: expected a number, "constant" or "per_phase"'
+            )
+        if record is not None and random_epochs and batches_per_epoch == "per_phase":
+            raise BatchingError(
+                'record, batches_per_epoch="per_phase": a trainer that needs a record computes its '
+                "position from a constant number of batches per epoch. Set random_epochs=0, or "
+                'batches_per_epoch="constant".'
             )
         rank = None if world_size is None else 0
         _, self.world_size, size = resolve_ranks(rank, world_size, batches_per_update)
+        self.batches_per_update = size
         self._world_size_given = world_size is not None
         self._planner = UpdatePlanner(
             lengths,
@@ -183,7 +198,23 @@ class LengthBatches(Dataset[Any]):
         return self._state.epoch
 
     def __len__(self) -> int:
-        return len(self._updates.plan)
+        return len(self.plan)
+
+    def total_batches(self, epochs: int) -> int:
+        """Return the number of batches in the first `epochs` epochs, summed over all processes.
+
+            updates = batches.total_batches(epochs=100) // batches.batches_per_update
+            schedule = CosineAnnealingLR(optimizer, updates)
+
+        Use this number for learning-rate schedules.
+        """
+        check_count("epochs", epochs, 0)
+        random_epochs = min(epochs, self._planner.random_epochs)
+        total = random_epochs * self._num_batches(0)
+        return total + (epochs - random_epochs) * self._num_batches(self._planner.random_epochs)
+
+    def _num_batches(self, epoch: int) -> int:
+        return len(self._planner.updates_of(epoch).plan)
 
     def _current_updates(self) -> EpochUpdates:
         if self._updates.epoch != self.epoch:
@@ -291,14 +322,22 @@ class LengthBatches(Dataset[Any]):
             expected = worker.next_index
             if worker.pass_id != pass_id:
                 expected = first + self.world_size * worker_id
-            needs_state = (
-                ". To resume in the middle of an epoch, load the saved state or pass record="
-            )
+            hints = ""
+            if not isinstance(index, BatchIndex):
+                hints = (
+                    ". With your own loop or Lightning, pass sampler=RankSampler(batches, rank) to "
+                    "the DataLoader, because Lightning otherwise adds a sampler of its own "
+                    "(use_distributed_sampler)"
+                )
+            if index > first:
+                hints += (
+                    ". To resume in the middle of an epoch, load the saved state or pass record="
+                )
             raise BatchingError(
                 f"LengthBatches: got batch {index} of epoch {state.epoch}, expected batch "
                 f"{expected}. Call set_epoch before every pass and never inside a pass, and "
                 "distribute the batches in order (shuffle=False, in_order=True) to "
-                f"world_size={self.world_size} processes{needs_state if index > first else ''}"
+                f"world_size={self.world_size} processes{hints}"
             )
         next_index = index + self.world_size * workers
         self._worker_states[worker_id] = torch.tensor(
@@ -370,14 +409,19 @@ class LengthBatches(Dataset[Any]):
         Raises:
             BatchingError: if the record describes different batches.
         """
-        expected = f"plan_checksum={self._updates.checksum} world_size={self.world_size}\n"
+        # Version 0.4.0 wrote only the first line, which describes epoch 0.
+        first_line = f"plan_checksum={self._updates.checksum} world_size={self.world_size}\n"
+        expected = first_line
+        if self._planner.random_epochs:
+            later = self._planner.updates_of(self._planner.random_epochs)
+            expected += f"plan_checksum_after_random_epochs={later.checksum}\n"
         if not record.exists():
             record.parent.mkdir(parents=True, exist_ok=True)
             unfinished = record.with_name(f".{record.name}.{os.getpid()}.tmp")
             unfinished.write_text(expected, encoding="utf-8")
             unfinished.replace(record)
             return False
-        if record.read_text(encoding="utf-8") != expected:
+        if record.read_text(encoding="utf-8") not in (expected, first_line):
             raise BatchingError(
                 f"{record}: the run in this folder was started with different batches. Resume it "
                 "with the same clips, options and number of processes, or start a new run in a "
@@ -401,24 +445,32 @@ class LengthBatches(Dataset[Any]):
                 "the loaded state contains no position. Save it with state_dict(trained)."
             )
         first = max(state.start, 0) if position is None else position
+        next_was_set = False
         if first == len(self) and not state.is_set:  # some DataLoaders set it later
             epoch += 1
             first = 0
             self._begin_epoch(epoch, first, is_set=False)
-        elif position == len(self):
+        elif position is not None and position == self._num_batches(saved_epoch):
             if epoch == saved_epoch:
                 return position
-            first = 0  # the next epoch has already been set
+            next_was_set = True
+            first = 0
         if self._is_begun:
             raise BatchingError(
                 f"epoch {epoch}: a pass has already begun. Call set_epoch before every pass."
             )
-        self._is_begun = True
+        # If the saved pass had ended, torchdata discards the iterator that reads ahead for its
+        # workers, and begins the pass with a new iterator.
+        self._is_begun = not next_was_set
         self._loaded_epochs = ()
         self._drawn = 0
         state = self._state
         self._state = state._replace(start=first, pass_number=state.pass_number + 1)
         return first
+
+    def _end_pass(self) -> None:
+        if self._drawn:
+            self._is_begun = True
 
     def _draw(self, number: int) -> BatchIndex:
         self._drawn += 1
@@ -451,6 +503,10 @@ class RankSampler(DistributedSampler[int]):
             )
         super().__init__(batches, num_replicas=batches.world_size, rank=rank, shuffle=False)
         self.batches = batches
+
+    def __len__(self) -> int:
+        """Return the number of this rank's batches in the current epoch, even after resuming."""
+        return len(self.batches) // self.batches.world_size
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass. See `LengthBatches.set_epoch`."""
@@ -485,6 +541,7 @@ class RankIterator(Iterator[int]):
         assert self.position is not None  # a pass that has begun always has a position
         number = self.position + self.rank
         if number >= len(self.batches):
+            self.batches._end_pass()
             raise StopIteration
         self.position += self.batches.world_size
         return self.batches._draw(number)
@@ -499,4 +556,4 @@ class RankIterator(Iterator[int]):
         """Resume at a position that `state_dict` returned."""
         self.batches.load_state_dict(state)
         self.position = state["batches_trained"]
-        self.saved_epoch = self.batches.epoch
+        self.saved_epoch = state["epoch"]

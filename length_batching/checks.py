@@ -1,7 +1,7 @@
 """Check lengths, counts and ranks, and raise `BatchingError` if they are invalid."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,9 @@ def check_numbers(name: str, values: Numbers, num_clips: int) -> np.ndarray:
 def _array(name: str, values: Any) -> np.ndarray:
     if np.ma.is_masked(values):
         raise BatchingError(f"{name}: some values are masked, expected one number per clip")
+    if isinstance(values, (Mapping, Set, Iterator)):
+        found = type(values).__name__
+        raise BatchingError(f"{name}: found a {found}, expected a list, an array or a tensor")
     try:
         return np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: a tensor with gradients
@@ -116,6 +119,12 @@ def check_trained(trained: int, drawn: int) -> None:
         BatchingError: if `trained` is larger than `drawn`.
     """
     check_count("trained", trained, 0)
+    if trained > 0 and drawn == 0:
+        raise BatchingError(
+            f"trained={trained}: no batches have been drawn since set_epoch. Save the state before "
+            "the next set_epoch. With LengthBatches, also pass sampler=RankSampler(batches, rank) "
+            "to the DataLoader."
+        )
     if trained > drawn:
         raise BatchingError(
             f"trained={trained}: expected at most {drawn}, the number of batches that this process "

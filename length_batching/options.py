@@ -7,7 +7,8 @@ The docstring of `plan_epoch` in plan.py explains each option.
 """
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
@@ -66,12 +67,35 @@ def check_options(options: Mapping[str, Any]) -> None:
         raise BatchingError("\n".join(problems))
 
 
-def _problems(options: Mapping[str, Any]) -> Iterator[str]:
+def check_option_names(options: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Check the names of the options that a user passed to a function.
+
+        check_option_names(options, LengthBatchSampler.__init__)
+
+    Args:
+        options: the options that are not parameters of the function.
+        function: a function with parameters of its own and with `**options`.
+
+    Raises:
+        BatchingError: if an option is unknown. The message contains a similar name, or the names
+            of all parameters and options.
+    """
+    parameters = inspect.getfullargspec(function).kwonlyargs
+    problems = list(_name_problems(options, (*parameters, *NAMES)))
+    if problems:
+        raise BatchingError("\n".join(problems))
+
+
+def _name_problems(options: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
     for name in options:
-        if name not in NAMES:
-            similar = difflib.get_close_matches(name, NAMES, n=1)
-            hint = f"did you mean {similar[0]}?" if similar else f"expected {', '.join(NAMES)}"
+        if name not in names:
+            similar = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
+            hint = f"did you mean {similar[0]}?" if similar else f"expected {', '.join(names)}"
             yield f"{name}: unknown option; {hint}"
+
+
+def _problems(options: Mapping[str, Any]) -> Iterator[str]:
+    yield from _name_problems(options, NAMES)
     yield from count_problems("batch_size", options["batch_size"])
     # torch accepts no larger seeds
     yield from count_problems("seed", options.get("seed", 0), 0, 2**64 - 1)

@@ -104,6 +104,8 @@ def plan_epoch(
         plan = plan_epoch(lengths, 16, "semi_sorted", dynamic_batch_size=True, epoch=3)
 
     Clips can be left out or repeated only with `too_long="leave_out"`, `draw` or `draw_weights`.
+    Parameters of other strategies are ignored, such as `num_bins` with "semi_sorted", so that you
+    can change only the strategy.
 
     Args:
         lengths: [clips] positive length of each clip in any unit, such as frames. With `cost`, a
@@ -114,7 +116,8 @@ def plan_epoch(
         seed, epoch: seed the random number generator. The same seed and epoch produce the same
             plan.
         local_randomization_factor: amount of noise in the semi-sorted strategies, as a fraction of
-            the range of lengths or ranks (Ge21, eq. 2-3). 0: no noise.
+            the range of lengths or ranks (Ge21, eq. 2-3). 0: no noise. Values
+            above 1 approach a random order.
         bucket_size: number of clips per bucket, for `bucket`.
         num_bins: number of bins, for `alternated_sort`.
         num_buckets: number of length classes, for `bucket_by_width` and `bucket_by_quantile`.
@@ -307,6 +310,9 @@ class BatchCosts:
             self.lengths = self.lengths.reshape(num_items, -1)
         elif self.lengths.ndim > 1:
             kinds = self.lengths.shape[1]
+            if kinds == 1:
+                expected = f"expected ({num_items},). Flatten the array, such as lengths[:, 0]."
+                raise BatchingError(f"lengths: shape ({num_items}, 1), {expected}")
             raise BatchingError(f"lengths: clips have {kinds} kinds of length. Pass cost=.")
         self.item_costs = self._costs_of(self.lengths)
         self.alone = self.item_costs

@@ -5,7 +5,7 @@ batches.py.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Literal, NoReturn, Unpack
+from typing import NoReturn, Unpack
 
 import numpy as np
 
@@ -18,10 +18,10 @@ from length_batching.checks import (
     check_trains_alone,
     resolve_ranks,
 )
-from length_batching.options import PlanOptions
+from length_batching.options import PlanOptions, check_option_names
 from length_batching.plan import EpochPlan
 from length_batching.strategies import StrategyName
-from length_batching.updates import UpdatePlanner
+from length_batching.updates import BatchesPerEpoch, UpdatePlanner
 
 
 class LengthBatchSampler:
@@ -40,10 +40,17 @@ class LengthBatchSampler:
 
     Args:
         lengths, batch_size, strategy, options: see `plan_epoch`. Do not pass `epoch`.
-        random_epochs, batches_per_epoch, short_last_update: see `UpdatePlanner`.
+        random_epochs: number of epochs at the start of training that use random batches (RAND).
+            Each batch has `batch_size` clips, or as many as fit into `batch_capacity`.
         batches_per_update: number of batches of similar length per optimizer step, summed over all
             processes; a multiple of `world_size`. Default: `world_size`. If you do not change this
             number, training can resume with a different number of processes.
+        batches_per_epoch: number of batches in every epoch, summed over all processes. "constant":
+            1% more than the first epoch needs. "per_phase": one number for the random epochs, and
+            a smaller number for all later epochs. None: as many as the epoch needs, rounded up to a
+            multiple of `batches_per_update`.
+        short_last_update: allow the last optimizer step of an epoch to have fewer than
+            `batches_per_update` batches. Some processes may then have no batch in this step.
         rank, world_size: the rank of this process, and the number of processes that share the
             batches. Default: a single process.
 
@@ -67,10 +74,11 @@ class LengthBatchSampler:
         world_size: int | None = None,
         random_epochs: int = 0,
         batches_per_update: int | None = None,
-        batches_per_epoch: int | Literal["constant"] | None = None,
+        batches_per_epoch: BatchesPerEpoch | None = None,
         short_last_update: bool = False,
         **options: Unpack[PlanOptions],
     ):
+        check_option_names(options, LengthBatchSampler.__init__)
         self.rank, self.world_size, self.batches_per_update = resolve_ranks(
             rank, world_size, batches_per_update
         )
@@ -201,8 +209,9 @@ class LengthBatchSampler:
         """Resume at the position where the state was saved.
 
         Raises:
-            BatchingError: if the state points in the middle of an epoch that was planned with different clips
-                or options, because the rest of the epoch would then skip and repeat clips.
+            BatchingError: if the state points in the middle of an epoch that was planned with
+                different clips or options, because the rest of the epoch would then skip and repeat
+                clips.
         """
         check_loaded_state(state)
         start = state["batches_trained"]

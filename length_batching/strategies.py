@@ -261,7 +261,24 @@ def check_strategy(name: str) -> StrategyName:
         return cast(StrategyName, name)
     similar = difflib.get_close_matches(str(name), REGISTRY, n=1, cutoff=0.3)
     hint = f"; did you mean {similar[0]!r}?" if similar else ""
+    hint = _hint_for_paper_name(str(name)) or hint
     raise BatchingError(f"strategy={name!r}: expected one of {', '.join(REGISTRY)}{hint}")
+
+
+def _hint_for_paper_name(name: str) -> str:
+    """Return the options for a name from the papers, such as "SSB-DBS-BR", or an empty string."""
+    short_names = {strategy.short_name.upper(): key for key, strategy in REGISTRY.items()}
+    short_name = name.upper()
+    options = ""
+    if short_name.endswith("-BR"):
+        short_name = short_name.removesuffix("-BR")
+        options = ", batch_randomization=True"
+    if short_name.endswith("-DBS"):
+        short_name = short_name.removesuffix("-DBS")
+        options = ", dynamic_batch_size=True" + options
+    if short_name not in short_names:
+        return ""
+    return f'; did you mean strategy="{short_names[short_name]}"{options}?'
 
 
 def batching_name(strategy: str, dynamic_batch_size: bool, batch_randomization: bool) -> str:

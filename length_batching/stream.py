@@ -14,7 +14,7 @@ from length_batching.checks import (
     check_trains_alone,
     resolve_ranks,
 )
-from length_batching.options import PlanOptions, check_options
+from length_batching.options import PlanOptions, check_option_names, check_options
 from length_batching.strategies import StrategyName
 from length_batching.updates import UpdatePlanner
 
@@ -89,6 +89,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         world_size: int | None = None,
         **options: Unpack[PlanOptions],
     ):
+        check_option_names(options, LengthBatchStream.__init__)
         check_options({"batch_size": batch_size, "strategy": strategy, **options})
         if options.get("dynamic_batch_size") and options.get("batch_capacity") is None:
             raise BatchingError(

@@ -13,6 +13,7 @@ with the most clips are halved until every group has K batches.
 """
 
 import math
+import warnings
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +26,11 @@ from length_batching.options import PlanOptions
 from length_batching.plan import BatchCosts, EpochPlan, check_clips, plan_epoch, seed_of_epoch
 from length_batching.strategies import StrategyName
 
-CONSTANT_MARGIN = 1.01  # "constant" number of batches per epoch, relative to the first epoch
+BatchesPerEpoch = int | Literal["constant", "per_phase"]
+CONSTANT_MARGIN = 1.01  # constant number of batches per epoch, relative to the needed number
+# A warning is issued if the epochs after the random epochs get this many times the batches that
+# they need.
+WASTEFUL = 1.1
 MAX_ATTEMPTS = 50  # maximum number of plans to try until one has few enough batches
 ATTEMPT_DISTANCE = 10**9  # attempt i plans epoch + i * ATTEMPT_DISTANCE
 
@@ -39,12 +44,14 @@ class EpochUpdates:
         plan: the batches.
         starts: [optimizer steps] the index of the first batch of each optimizer step in `plan`.
         checksum: checksum of the lengths, the plan and `batches_per_update`.
+        batches_per_update: number of batches per optimizer step, summed over all processes (K).
     """
 
     epoch: int
     plan: EpochPlan
     starts: np.ndarray
     checksum: int
+    batches_per_update: int
 
     def numbers_of(self, rank: int, world_size: int) -> np.ndarray:
         """Return the indices of the batches that belong to a rank."""
@@ -74,10 +81,15 @@ class EpochUpdates:
         """
         trained = state["batches_trained"]
         if state["plan_checksum"] != self.checksum:
-            after = "" if trained is None else f" after {trained} of {state['num_batches']} batches"
+            after = ""
+            if trained is not None:
+                after = f" after {trained} of {state['num_batches']} batches (of all processes)"
             raise BatchingError(
                 f"epoch {self.epoch} was saved{after}, but the current clips and options produce "
-                "different batches. Resume with the same clips and options, or restart the epoch."
+                "different batches. Resume with the same clips and options, such as "
+                "batches_per_epoch and batches_per_update (now "
+                f"{self.batches_per_update}; default: the number of processes), or restart the "
+                "epoch."
             )
         resumable = [*self.numbers_of(0, world_size).tolist(), len(self.plan), None]
         check_equal_shares(trained, trained in resumable, world_size)
@@ -95,8 +107,10 @@ class UpdatePlanner:
             Each batch has `batch_size` clips, or as many as fit into `batch_capacity`.
         batches_per_update: number of batches per optimizer step (K).
         batches_per_epoch: number of batches in every epoch, summed over all processes. "constant":
-            1% more than the first epoch needs. None: as many as the epoch needs, rounded up to a
-            multiple of K.
+            1% more than the first epoch needs. "per_phase": one number for the random epochs, which
+            is the same as with "constant", and a smaller number for all later epochs (1% more than
+            the first of them needs). None: as many as the epoch needs, rounded up to a multiple of
+            K.
         short_last_update: allow the last optimizer step of an epoch to have fewer than K batches.
             The clips of the last step are cut into up to K batches, so some processes may have no
             batch.
@@ -113,13 +127,17 @@ class UpdatePlanner:
         *,
         random_epochs: int = 0,
         batches_per_update: int = 1,
-        batches_per_epoch: int | Literal["constant"] | None = None,
+        batches_per_epoch: BatchesPerEpoch | None = None,
         short_last_update: bool = False,
         **options: Unpack[PlanOptions],
     ):
         check_count("random_epochs", random_epochs, 0)
         check_count("batches_per_update", batches_per_update)
-        if batches_per_epoch not in (None, "constant"):
+        if isinstance(batches_per_epoch, str):
+            if batches_per_epoch not in ("constant", "per_phase"):
+                expected = 'expected a number, "constant" or "per_phase"'
+                raise BatchingError(f"batches_per_epoch={batches_per_epoch!r}: {expected}")
+        elif batches_per_epoch is not None:
             check_count("batches_per_epoch", batches_per_epoch)
         arguments = {"batch_size": batch_size, "strategy": strategy, **options}
         self.costs, _ = check_clips(lengths, arguments)
@@ -131,12 +149,43 @@ class UpdatePlanner:
         self.batches_per_update = batches_per_update
         self.batches_per_epoch = batches_per_epoch
         self.short_last_update = short_last_update
-        # Number of batches in the first epoch, or in the first epoch after the random epochs if
-        # that number is larger.
-        self._first_count = 0
+        self._warn_if_capacity_is_small()
+        # Numbers of batches from which the constant numbers of the two phases are computed.
+        self._random_count = 0
+        self._later_count = 0
+        if isinstance(batches_per_epoch, str):
+            self._later_count = len(self.plan_of(random_epochs))
+            # The number never increases: Lightning ignores batches that are added later.
+            self._random_count = max(len(self.plan_of(0)), self._later_count)
         if batches_per_epoch == "constant":
-            first_epochs = {0, random_epochs}
-            self._first_count = max(len(self.plan_of(epoch)) for epoch in first_epochs)
+            self._warn_if_wasteful()
+            self._later_count = self._random_count
+
+    def _warn_if_wasteful(self) -> None:
+        if self._random_count <= WASTEFUL * self._later_count:
+            return
+        warnings.warn(
+            f'random_epochs={self.random_epochs}, batches_per_epoch="constant": every epoch has at '
+            f"least {self._random_count} batches, but the epochs after the random epochs need only "
+            f"{self._later_count}. The additional batches cost training time. Set "
+            'batches_per_epoch="per_phase". If your framework needs the same number of batches in '
+            "every epoch, set random_epochs=0.",
+            stacklevel=4,  # the line that creates a LengthBatches or LengthBatchSampler
+        )
+
+    def _warn_if_capacity_is_small(self) -> None:
+        capacity = self.options.get("batch_capacity")
+        has_groups = self.costs.group_sizes is not None
+        if not capacity or not self.options.get("dynamic_batch_size") or has_groups:
+            return
+        mean = float(self.costs.item_costs.mean())
+        if self.batch_size > 1 and capacity < 2 * mean:
+            warnings.warn(
+                f"batch_capacity={capacity:g}: a batch contains at most {capacity / mean:.1f} clips "
+                f"on average, because the mean length is {mean:.6g}. batch_capacity is the number "
+                "of clips times the longest length, not the maximum length.",
+                stacklevel=4,  # the line that creates a LengthBatches or LengthBatchSampler
+            )
 
     def plan_of(self, epoch: int, attempt: int = 0) -> EpochPlan:
         """Return the batches of an epoch in the strategy's order; they differ between attempts."""
@@ -163,11 +212,12 @@ class UpdatePlanner:
         checksum = zlib.crc32(self.lengths.tobytes(), size)
         for array in (plan.order, plan.starts):
             checksum = zlib.crc32(array.astype("<i8").tobytes(), checksum)
-        return EpochUpdates(epoch, plan, starts, checksum)
+        return EpochUpdates(epoch, plan, starts, checksum, size)
 
     def _whole_plan(self, epoch: int) -> EpochPlan:
         """Return a plan with `batches_per_epoch` batches, which is a multiple of K."""
         wanted = self.batches_per_epoch
+        needed = self._random_count if epoch < self.random_epochs else self._later_count
         size = self.batches_per_update
         for attempt in range(MAX_ATTEMPTS):
             plan = self.plan_of(epoch, attempt)
@@ -175,8 +225,8 @@ class UpdatePlanner:
             most = len(plan.order) // size * size  # at most one batch per clip
             if wanted is None:
                 count = least
-            elif wanted == "constant":
-                count = math.ceil(CONSTANT_MARGIN * self._first_count / size) * size
+            elif isinstance(wanted, str):
+                count = math.ceil(CONSTANT_MARGIN * needed / size) * size
                 count = min(count, most)
             else:
                 count = int(wanted)
@@ -184,7 +234,7 @@ class UpdatePlanner:
                 break
         if least <= count <= most and count % size == 0:
             return halve_largest(plan, count, self.costs)
-        expected = f'a multiple of {size} from {least} to {most}, or "constant"'
+        expected = f'a multiple of {size} from {least} to {most}, "constant" or "per_phase"'
         if least > most:
             expected = "fewer batches per optimizer step, or more clips"
         raise BatchingError(

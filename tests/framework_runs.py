@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -44,9 +45,13 @@ def numbers(batches):
     return [batch["numbers"].tolist() for batch in batches]
 
 
-def planned(*epochs):
+# Random epochs need more batches than later epochs.
+PHASES = {"random_epochs": 1, "batches_per_epoch": "per_phase"}
+
+
+def planned(*epochs, **options):
     """Return the planned batches of this process for these epochs."""
-    batches = batches_of()
+    batches = batches_of(**options)
     epochs_of_rank = []
     for epoch in epochs:
         batches.set_epoch(epoch)
@@ -57,12 +62,19 @@ def planned(*epochs):
 # ---------------------------------------------------------------------------- accelerate
 
 
-def prepared(world_size=PROCESSES, batch_size=1, shuffle=False, num_workers=0, **configuration):
+def prepared(
+    world_size=PROCESSES,
+    batch_size=1,
+    shuffle=False,
+    num_workers=0,
+    phases=False,
+    **configuration,
+):
     from accelerate import Accelerator
     from accelerate.utils import DataLoaderConfiguration
 
     accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**configuration))
-    batches = batches_of(world_size)
+    batches = batches_of(world_size, **(PHASES if phases else {}))
     loader = DataLoader(
         batches,
         batch_size=batch_size,
@@ -75,26 +87,27 @@ def prepared(world_size=PROCESSES, batch_size=1, shuffle=False, num_workers=0, *
     return accelerator, loader
 
 
-def accelerate_epochs(**options):
+def accelerate_epochs(phases=False, **options):
     """Read one batch, then train three epochs, in which accelerate calls set_epoch."""
-    _, loader = prepared(**options)
+    _, loader = prepared(phases=phases, **options)
     next(iter(loader))
     epochs = [numbers(loader) for _ in range(3)]
-    assert epochs == planned(0, 1, 2)
+    assert epochs == planned(0, 1, 2, **(PHASES if phases else {}))
+    assert phases == (len(epochs[1]) < len(epochs[0]))
     return epochs
 
 
-def accelerate_resumed(epoch, set_epoch=True, save=True, **changed):
+def accelerate_resumed(epoch, set_epoch=True, save=True, phases=False, **changed):
     """Stop after two optimizer steps of an epoch, and resume."""
-    accelerator, loader = prepared()
+    accelerator, loader = prepared(phases=phases)
     loader.set_epoch(epoch)
     before = numbers(itertools.islice(loader, 2))
     if save:
-        accelerator.save_state(f"state{epoch}{set_epoch}{changed}")
+        accelerator.save_state(f"state{epoch}{set_epoch}{phases}{changed}")
         accelerator.wait_for_everyone()
-    accelerator, loader = prepared(**changed)
+    accelerator, loader = prepared(phases=phases, **changed)
     if save:
-        accelerator.load_state(f"state{epoch}{set_epoch}{changed}")
+        accelerator.load_state(f"state{epoch}{set_epoch}{phases}{changed}")
     if set_epoch:
         loader.set_epoch(epoch)
     return [before + numbers(accelerator.skip_first_batches(loader, 2))]
@@ -181,9 +194,18 @@ def fit(
     world_size=PROCESSES,
     loader_options=None,
     batches_per_update=None,
+    phases=False,
+    interrupt_at=None,
+    save_every_step=True,
     **options,
 ):
-    """Return the training and validation batches of a Lightning run."""
+    """Return the training and validation batches of a Lightning run.
+
+    Checkpoints are saved after Ctrl-C, and after every optimizer step or at the end of every epoch.
+
+    Args:
+        interrupt_at: press Ctrl-C during this batch.
+    """
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning_trainer import LaterLoader, SaveBatches
@@ -195,6 +217,8 @@ def fit(
             self.trained, self.validated = [], []
 
         def training_step(self, batch):
+            if len(self.trained) == interrupt_at:
+                raise KeyboardInterrupt
             self.trained += numbers([batch])
             return self.layer(batch["frames"][..., None]).square().mean()
 
@@ -206,14 +230,22 @@ def fit(
 
     module = Module()
     to_validate = batches_of(world_size)
-    batches = batches_of(world_size, batches_per_update=batches_per_update)
+    more = PHASES if phases else {}
+    batches = batches_of(world_size, batches_per_update=batches_per_update, **more)
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=PROCESSES,
         strategy="ddp" if PROCESSES > 1 else "auto",
         callbacks=[
             SaveBatches(batches),
-            ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=1),
+            ModelCheckpoint(
+                folder,
+                "{step}",
+                save_top_k=-1,
+                every_n_train_steps=1 if save_every_step else None,
+                save_last=True,
+                save_on_exception=True,
+            ),
         ],
         logger=False,
         enable_progress_bar=False,
@@ -226,7 +258,8 @@ def fit(
             how = {"batch_size": 1, "collate_fn": each.unwrap, **loader_options}
         how["multiprocessing_context"] = "forkserver" if num_workers else None
         loaders.append(LaterLoader(each, num_workers=num_workers, **how))
-    trainer.fit(module, *loaders, ckpt_path=resume)
+    with suppress(SystemExit):  # Lightning exits after Ctrl-C
+        trainer.fit(module, *loaders, ckpt_path=resume)
     return module.trained, module.validated
 
 
@@ -244,6 +277,52 @@ def lightning_epochs(**options):
         for batches in (trained, validated)
         for start in range(0, 3 * size, size)
     ]
+
+
+def lightning_phases(**options):
+    """Train a random epoch and two epochs with fewer batches. Each epoch ends with validation."""
+    folder = "-".join(["phases", *map(str, options.values())])
+    trained, validated = fit(folder, phases=True, **options)
+    epochs = planned(0, 1, 2, **PHASES)
+    assert len(epochs[0]) > len(epochs[1])
+    assert trained == list(itertools.chain(*epochs))
+    assert len(validated[2:]) == 3 * len(planned(0)[0])
+    first, second, _ = map(len, epochs)
+    for step in (1, first - 1, first, first + 1, first + second):
+        again, _ = fit(
+            f"{folder} again {step}", f"{folder}/step={step}.ckpt", phases=True, **options
+        )
+        assert again == trained[step:], step
+    return epochs
+
+
+def lightning_epoch_ends(**options):
+    """Resume from checkpoints that are saved at the ends of epochs."""
+    folder = "-".join(["ends", *map(str, options.values())])
+    options |= {"phases": True, "save_every_step": False}
+    trained, validated = fit(folder, **options)
+    epochs = planned(0, 1, 2, **PHASES)
+    size = len(planned(0)[0])  # number of validation batches
+    for done in (1, 2):
+        step = sum(map(len, epochs[:done]))
+        again, validated_again = fit(f"{folder} {done}", f"{folder}/step={step}.ckpt", **options)
+        assert again == trained[step:], step
+        assert validated_again[-size:] == validated[-size:]
+        assert len(validated_again) >= (3 - done) * size
+    return epochs
+
+
+def lightning_interrupted(**options):
+    """Press Ctrl-C inside the second epoch, and resume from the last checkpoint."""
+    folder = "-".join(["interrupted", *map(str, options.values())])
+    sizes = [len(epoch) for epoch in planned(0, 1, 2, **PHASES)]
+    stop = sizes[0] + 2
+    trained, _ = fit(folder, phases=True, interrupt_at=stop, save_every_step=False, **options)
+    assert len(trained) == stop
+    rest, _ = fit(folder, phases=True, resume=f"{folder}/last.ckpt", **options)
+    trained += rest
+    ends = list(itertools.accumulate(sizes))
+    return [trained[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def run(job):

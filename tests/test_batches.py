@@ -57,9 +57,8 @@ def loader_of(batches, rank=0, **options):
 def plans(world_size=1, epochs=EPOCHS, **options):
     """Return the batches that LengthBatchSampler plans for each epoch."""
     arguments = {"batch_size": 3, "strategy": "semi_sorted"} | RECIPE | options
-    sampler = LengthBatchSampler(
-        TWENTY, **arguments, batches_per_epoch="constant", batches_per_update=world_size
-    )
+    arguments = {"batches_per_epoch": "constant", "batches_per_update": world_size} | arguments
+    sampler = LengthBatchSampler(TWENTY, **arguments)
     epochs_planned = []
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
@@ -95,7 +94,7 @@ def test_pass_is_complete_when_earlier_passes_were_stopped(workers):
     assert list(loader) == whole[2]
 
 
-def run_until(stops, world_size, workers, batches_per_update=None):
+def run_until(stops, world_size, workers, batches_per_update=None, **options):
     """Run a training loop with interruptions, and return the batches of all ranks for each epoch.
 
     The loop stops at each number of optimizer steps in `stops`, and resumes from its saved state.
@@ -103,7 +102,8 @@ def run_until(stops, world_size, workers, batches_per_update=None):
     trained, state = [[] for _ in range(EPOCHS)], None
     for stop in [*stops, 10**9]:
         steps, states = 0, []
-        ranks = [make(world_size, batches_per_update=batches_per_update) for _ in range(world_size)]
+        options["batches_per_update"] = batches_per_update
+        ranks = [make(world_size, **options) for _ in range(world_size)]
         for rank, batches in enumerate(ranks):
             if state is not None:
                 batches.load_state_dict(state)
@@ -142,6 +142,70 @@ def test_every_clip_is_trained_once_when_training_with_workers_stops(workers):
             assert Counter(itertools.chain(*epoch)) == Counter(range(20))
 
 
+# The epochs have 7 or 8, 5 or 6, and 5 or 6 batches.
+TWO_PHASES: dict = {"batches_per_epoch": "per_phase", "random_epochs": 1}
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@without_spawn
+def test_loader_has_fewer_batches_after_the_random_epochs(workers, world_size):
+    whole = plans(world_size, **TWO_PHASES)
+    assert len(whole[0]) > len(whole[1]) == len(whole[2])
+    for rank in range(world_size):
+        batches = make(world_size, **TWO_PHASES)
+        loader = loader_of(batches, rank, **workers)
+        for epoch in (0, 1, 2, 0, 2):
+            loader.sampler.set_epoch(epoch)
+            assert list(loader) == whole[epoch][rank::world_size]
+            assert len(loader) == len(whole[epoch]) // world_size
+            with pytest.raises(IndexError):
+                batches[len(whole[epoch])]
+
+
+@settings(max_examples=60, derandomize=True)
+@given(st.lists(st.integers(1, 12), max_size=5), st.integers(1, 3))
+def test_training_with_two_phases_resumes_exactly(stops, world_size):
+    trained = run_until(stops, world_size, {}, **TWO_PHASES)
+    assert [len(epoch) for epoch in trained] == list(map(len, plans(world_size, **TWO_PHASES)))
+    for epoch in trained:
+        assert Counter(itertools.chain(*epoch)) == Counter(range(20))
+
+
+def test_total_batches_counts_the_batches_of_all_epochs():
+    batches = make(2, **TWO_PHASES)
+    counts = [len(epoch) for epoch in plans(2, **TWO_PHASES)]
+    for epochs in range(4):
+        assert batches.total_batches(epochs) == sum(counts[:epochs])
+    assert make(2).total_batches(3) == 3 * len(make(2))
+
+
+def test_length_batches_rejects_two_phases_with_a_record(tmp_path):
+    """The Hugging Face Trainer computes the epoch from a constant number of batches per epoch, so
+    it would resume in the wrong epoch."""
+    with pytest.raises(BatchingError, match="record, batches_per_epoch="):
+        make(record=tmp_path / "batches.txt", **TWO_PHASES)
+    make(record=tmp_path / "batches.txt", batches_per_epoch="per_phase")
+
+
+@pytest.mark.parametrize("trained", [2, None])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_state_of_a_constant_number_of_batches_is_checked_in_two_phases(epoch, trained):
+    """Random epochs have the same batches. Later epochs differ."""
+    constant = make(random_epochs=1)
+    loader = loader_of(constant)
+    loader.sampler.set_epoch(epoch)
+    before = list(itertools.islice(loader, 2))
+    resumed = make(**TWO_PHASES)
+    if epoch == 1:
+        with pytest.raises(BatchingError, match="batches_per_epoch"):
+            resumed.load_state_dict(constant.state_dict(trained))
+        return
+    resumed.load_state_dict(constant.state_dict(trained))
+    resumed.set_epoch(epoch)
+    rest = [resumed[i] for i in range(2, len(resumed))]
+    assert before + rest == plans(**TWO_PHASES)[0]
+
+
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (4, 2)])
 def test_processes_yield_the_remaining_batches_when_the_world_size_changes(before, after):
     first = make(before, batches_per_update=4)
@@ -156,6 +220,10 @@ def test_processes_yield_the_remaining_batches_when_the_world_size_changes(befor
         rest.append(list(loader_of(resumed, rank)))
     whole = plans(4)[1]
     assert [batch for turn in zip(*rest, strict=True) for batch in turn] == whole[4:]
+    with pytest.raises(
+        BatchingError, match=r"4 of \d+ batches \(of all.*batches_per_update \(now 3"
+    ):
+        make(3).load_state_dict(state)
     odd = make(1, batches_per_update=4)
     odd.set_epoch(1)
     list(itertools.islice(loader_of(odd), 3))
@@ -379,18 +447,19 @@ def test_len_of_loader_is_the_same_in_every_epoch(sampler_too):
         make(batches_per_epoch=None)
 
 
-def test_batches_resume_in_the_loader_of_torchdata():
-    """The state is saved in the middle of an epoch, at its end, and between two epochs, with and without
-    workers."""
+@pytest.mark.parametrize("options", [{}, TWO_PHASES], ids=["constant", "two phases"])
+def test_batches_resume_in_the_loader_of_torchdata(options):
+    """The state is saved in the middle of an epoch, at its end, and between two epochs, with and
+    without workers."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader(workers):
-        batches = make()
+        batches = make(**options)
         return loaders.StatefulDataLoader(
             batches, batch_size=None, sampler=RankSampler(batches), num_workers=workers
         )
 
-    whole = plans()
+    whole = plans(**options)
     count = len(whole[1])
     for workers, drawn in itertools.product((0, 2), (1, 4, count, count + 1)):
         first, second = loader(workers), loader(workers)
@@ -404,6 +473,68 @@ def test_batches_resume_in_the_loader_of_torchdata():
             seen += list(second)
         second.sampler.set_epoch(2)
         assert [seen, list(second)] == whole[1:]
+
+
+@pytest.mark.parametrize("options", [{}, TWO_PHASES], ids=["constant", "two phases"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loader_of_torchdata_trains_the_epoch_after_a_state_at_the_end_of_an_epoch(
+    workers, options
+):
+    """The state is saved after the last batch, and training resumes with the next epoch. This epoch
+    was once left out."""
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def loader():
+        batches = make(**options)
+        return loaders.StatefulDataLoader(
+            batches, batch_size=None, sampler=RankSampler(batches), num_workers=workers
+        )
+
+    whole = plans(**options)
+    first = loader()
+    first.sampler.set_epoch(0)
+    assert list(itertools.islice(first, len(whole[0]))) == whole[0]
+    second = loader()
+    second.load_state_dict(first.state_dict())
+    second.sampler.set_epoch(1)
+    assert list(second) == whole[1]
+    assert "set_epoch" in error_of(lambda: list(second))
+
+
+def test_record_is_checked_for_the_epochs_after_the_random_epochs(tmp_path):
+    """Random epochs do not depend on the strategy, so the record once did not show a change of it."""
+    record = tmp_path / "batches.txt"
+    options = {"record": record, "random_epochs": 1}
+    make(**options)
+    make(**options)
+    for changed in ({"strategy": "sorted"}, {"random_epochs": 2}):
+        with pytest.raises(BatchingError, match=r"batches\.txt: "):
+            make(**(options | changed))
+    first_line = record.read_text().splitlines(keepends=True)[0]
+    record.write_text(first_line)  # as version 0.4.0 wrote it
+    make(**options)
+
+
+def test_error_names_rank_sampler_when_the_loader_has_none():
+    """Lightning once reported only the number of drawn batches, after a whole epoch."""
+    batches = make()
+    batches.set_epoch(0)
+    list(DataLoader(batches, batch_size=None))
+    with pytest.raises(BatchingError, match="RankSampler"):
+        batches.state_dict(1)
+    batches = make(2)
+    with pytest.raises(BatchingError, match=r"RankSampler.*use_distributed_sampler"):
+        list(DataLoader(batches, batch_size=None, sampler=DistributedSampler(batches, 2, 0)))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"collate_fn": list}, "collate_fn: .*collate"), ({"rank": 0}, "rank: .*world_size.*record")],
+    ids=["collate_fn", "rank"],
+)
+def test_length_batches_error_contains_its_own_options_when_an_option_is_unknown(options, words):
+    with pytest.raises(BatchingError, match=words):
+        make(**options)
 
 
 @pytest.mark.parametrize("count", [49, 51])

@@ -134,7 +134,9 @@ def packages_of(framework: str) -> list[str]:
 COMPLETE = {
     "accelerate": [
         "accelerate_epochs", "accelerate_epochs num_workers=2",
+        "accelerate_epochs phases=True", "accelerate_epochs phases=True num_workers=2",
         "accelerate_resumed epoch=0", "accelerate_resumed epoch=1",
+        "accelerate_resumed epoch=0 phases=True", "accelerate_resumed epoch=1 phases=True",
         "accelerate_stateful",
     ],
     "transformers": [
@@ -144,6 +146,9 @@ COMPLETE = {
     "lightning": [
         "lightning_epochs", "lightning_epochs num_workers=2",
         "lightning_epochs use_distributed_sampler=False",
+        "lightning_phases", "lightning_phases num_workers=2",
+        "lightning_interrupted", "lightning_interrupted num_workers=2",
+        "lightning_epoch_ends", "lightning_epoch_ends num_workers=2",
     ],
 }  # fmt: skip
 
@@ -187,7 +192,8 @@ WRONG_USES = {
         # error.
         "fit folder='shuffled' loader_options={'shuffle':True}": f"{WRONG_BATCH}|trained=1",
         "fit folder='pairs' loader_options={'batch_size':2}": SEVERAL_BATCHES,
-        "fit folder='four' world_size=4 loader_options={'shuffle':False}": WRONG_BATCH,
+        "fit folder='four' world_size=4": "world_size=4",
+        "fit folder='sampler' loader_options={'shuffle':False}": "RankSampler",
     },
 }
 

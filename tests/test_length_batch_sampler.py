@@ -2,7 +2,10 @@
 
 import json
 import re
+import subprocess
+import sys
 import textwrap
+import warnings
 from collections import Counter
 from contextlib import nullcontext
 from itertools import combinations, islice, pairwise
@@ -10,6 +13,7 @@ from itertools import combinations, islice, pairwise
 import numpy as np
 import pytest
 import torch
+from helpers import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_batching import (
@@ -30,6 +34,7 @@ from length_batching import (
     STRATEGIES,
     BatchingError,
     LengthBatchSampler,
+    check_strategy,
     plan_epoch,
 )
 from length_batching.plan import BatchCosts
@@ -494,3 +499,144 @@ def test_sampler_raises_when_values_are_not_numbers(lengths, options, name):
     with pytest.raises(BatchingError) as raised:
         LengthBatchSampler(lengths, 1, "random", **options)
     assert str(raised.value).startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [
+        (np.ones((20, 1)), [r"\(20, 1\)", r"\(20,\)"]),
+        (dict(enumerate(TWENTY)), ["dict"]),
+        (set(TWENTY), ["set"]),
+        ((length for length in TWENTY), ["generator"]),
+    ],
+    ids=["column", "dict", "set", "generator"],
+)
+def test_sampler_error_contains_the_type_or_shape_when_lengths_are_no_array(lengths, words):
+    with pytest.raises(BatchingError, match="lengths: .*" + ".*".join(words)):
+        LengthBatchSampler(lengths, 3, "semi_sorted")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_replicas": 2, "rank": 0}, ["num_replicas: ", "world_size", "max_clips"]),
+        ({"batches_per_updates": 2}, ["batches_per_updates: .*batches_per_update"]),
+        ({"random_epoch": 1}, ["random_epoch: .*random_epochs"]),
+    ],
+    ids=str,
+)
+def test_sampler_error_contains_its_own_options_when_an_option_is_unknown(options, words):
+    with pytest.raises(BatchingError) as raised:
+        LengthBatchSampler(TWENTY, 3, "semi_sorted", **options)
+    for word in words:
+        assert re.search(word, str(raised.value))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("SSB", ["semi_sorted"]),
+        ("ssb-dbs-br", ["semi_sorted", "dynamic_batch_size=True", "batch_randomization=True"]),
+        ("SSB-exp-DBS", ["semi_sorted_exponential", "dynamic_batch_size=True"]),
+        ("RAND", ["random"]),
+        ("semisorted", ["semi_sorted"]),
+    ],
+)
+def test_strategy_error_suggests_the_options_for_a_name_of_the_papers(name, options):
+    with pytest.raises(BatchingError) as raised:
+        check_strategy(name)
+    suggestion = str(raised.value).split("did you mean")[1]
+    for option in options:
+        assert re.search(rf"\b{option}\b", suggestion)
+    assert suggestion.count("=True") == sum("=True" in option for option in options)
+
+
+@pytest.mark.parametrize(("capacity", "warns"), [(40, True), (90, False)])
+def test_sampler_warns_when_batch_capacity_is_a_length_of_one_clip(capacity, warns):
+    """The mean length is 21.65 and the longest length is 40."""
+    expected = pytest.warns(UserWarning, match="batch_capacity=") if warns else nullcontext()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with expected:
+            LengthBatchSampler(
+                TWENTY, 3, "semi_sorted", dynamic_batch_size=True, batch_capacity=capacity
+            )
+
+
+def test_datasets_name_the_extra_to_install_when_torch_is_missing():
+    program = textwrap.dedent(
+        """
+        import sys
+        sys.modules["torch"] = None
+        import length_batching
+        try:
+            length_batching.LengthBatches
+        except ModuleNotFoundError as error:
+            print(error)
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "length-batching[torch]" in done.stdout
+
+
+LENGTHS_OF_PHASES = np.random.default_rng(0).integers(10, 501, 600)
+PHASES: dict = {"dynamic_batch_size": True, "batch_randomization": True, "random_epochs": 2}
+
+
+def plans_of_sampler(**options):
+    """Return the plans of four epochs: two random epochs and two later epochs."""
+    sampler = LengthBatchSampler(LENGTHS_OF_PHASES, 8, "semi_sorted", **(PHASES | options))
+    plans = []
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        plans.append(sampler.plan)
+    return plans
+
+
+def steps_of(plan):
+    return plan.longest(LENGTHS_OF_PHASES).sum()
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_per_phase_plans_few_batches_after_the_random_epochs(size):
+    """Later epochs once got as many batches as random epochs, which lost half of the saving."""
+    plans = plans_of_sampler(batches_per_epoch="per_phase", batches_per_update=size)
+    needed = plans_of_sampler(batches_per_update=size)
+    with pytest.warns(UserWarning, match='batches_per_epoch="constant"'):
+        constant = plans_of_sampler(batches_per_epoch="constant", batches_per_update=size)
+    assert len(plans[0]) == len(plans[1])
+    assert len(plans[2]) == len(plans[3]) < 0.7 * len(plans[0])
+    for epoch in range(4):
+        assert sorted(plans[epoch].order) == list(range(600))
+        assert steps_of(plans[epoch]) < 1.05 * steps_of(needed[epoch])
+    for epoch in range(2):  # so that states and records of older runs are valid
+        assert list(map(list, plans[epoch])) == list(map(list, constant[epoch]))
+
+
+def test_number_of_batches_never_increases_after_the_random_epochs():
+    """Lightning would leave out the additional batches. Here, each of 20 length classes ends with a
+    small batch, so later epochs need more batches than random epochs."""
+    options = {"num_buckets": 20, "random_epochs": 1, "batches_per_epoch": "per_phase"}
+    sampler = LengthBatchSampler(LENGTHS_OF_PHASES, 8, "bucket_by_width", **options)
+    first = len(sampler)
+    sampler.set_epoch(1)
+    assert first == len(sampler) > 80
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"random_epochs": 0}, {"batches_per_epoch": "per_phase"}, {"batches_per_epoch": 90}],
+    ids=str,
+)
+def test_sampler_does_not_warn_when_later_epochs_need_the_batches(changed):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plans_of_sampler(**({"batches_per_epoch": "constant"} | changed))
+
+
+@pytest.mark.parametrize("wrong", ["phase", 0, 1.5])
+def test_sampler_raises_when_batches_per_epoch_is_invalid(wrong):
+    with pytest.raises(BatchingError, match="batches_per_epoch="):
+        LengthBatchSampler(TWENTY, 3, "random", batches_per_epoch=wrong)

@@ -7,6 +7,8 @@ To stop after 7 optimizer steps, add `--stop 7`. To resume the run, replace `--s
 `--resume`.
 """
 
+import json
+
 import torch
 from accelerate import Accelerator
 from task import BATCHING, Clips, Model, arguments, pad
@@ -27,23 +29,29 @@ def main(argv: list[str] | None = None) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     accelerator.register_for_checkpointing(batches)
+    folder = args.folder / "accelerate"
     step = 0
+    skip = 0  # number of batches that this process has already trained on in the epoch
     if args.resume:
-        accelerator.load_state(str(args.folder / "accelerate"))
-        step = int((args.folder / "accelerate" / "step").read_text())
-    first, skipped = divmod(step, len(loader))
-    for epoch in range(first, args.epochs):
+        accelerator.load_state(str(folder))
+        counts = json.loads((folder / "counts.json").read_text())
+        step = counts["step"]
+        skip = counts["trained"]
+    for epoch in range(batches.epoch, args.epochs):
         loader.set_epoch(epoch)  # must be called before skip_first_batches
-        skip = skipped if epoch == first else 0
-        for batch in accelerator.skip_first_batches(loader, skip) if skip else loader:
+        rest = accelerator.skip_first_batches(loader, skip) if skip else loader
+        for trained, batch in enumerate(rest, start=skip + 1):
             optimizer.zero_grad()
             accelerator.backward(model(**batch)["loss"])
             optimizer.step()
             step += 1
             if step == args.stop:
-                accelerator.save_state(str(args.folder / "accelerate"))
-                (args.folder / "accelerate" / "step").write_text(str(step))
+                accelerator.save_state(str(folder))
+                if accelerator.is_main_process:
+                    counts = {"step": step, "trained": trained}
+                    (folder / "counts.json").write_text(json.dumps(counts))
                 return
+        skip = 0
 
 
 if __name__ == "__main__":

@@ -33,8 +33,9 @@ class Module(lightning.LightningModule):
 class LaterLoader(DataLoader):
     """A DataLoader that starts its workers when the first batch is read.
 
-    Lightning calls iter() before set_epoch, so workers that start in iter() would use the old
-    epoch.
+    Lightning calls iter() before set_epoch. If a run resumes from a checkpoint that was saved after
+    the last batch of an epoch, workers that start in iter() would already read the next epoch, and
+    a BatchingError would be raised.
     """
 
     def __iter__(self):
@@ -49,8 +50,24 @@ class SaveBatches(Callback):
         self.batches = batches
         self.trained = 0
 
+    def setup(self, trainer, pl_module, stage):
+        if trainer.world_size != self.batches.world_size:
+            expected = f"expected {trainer.world_size}, the number of processes of the Trainer"
+            raise BatchingError(f"world_size={self.batches.world_size}: {expected}")
+
+    def on_train_start(self, trainer, pl_module):
+        if not isinstance(trainer.train_dataloader.sampler, RankSampler):
+            expected = "sampler=RankSampler(batches, trainer.global_rank)"
+            raise BatchingError(f"DataLoader: has no RankSampler (expected {expected})")
+
     def on_train_epoch_start(self, trainer, pl_module):
         self.trained = 0
+        # Lightning counts the batches once, but there are fewer batches after the random epochs.
+        if trainer.limit_train_batches == 1.0:
+            trainer.fit_loop.max_batches = len(trainer.train_dataloader)
+            if isinstance(trainer.val_check_interval, float):
+                interval = int(trainer.fit_loop.max_batches * trainer.val_check_interval)
+                trainer.val_check_batch = max(1, interval)
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.trained += 1
