@@ -33,8 +33,10 @@ DECIMAL = r"-?\d+[.,]\d+"
 # A line of Audacity labels: start and end in seconds, and a text, separated by tabs or spaces.
 LABEL = re.compile(rf"({NUMBER})\s+({NUMBER})(?:\s+(.*))?")
 TIME = r"\d?\d:\d\d[.,]\d{3}"
-SRT_TIMES = re.compile(rf"\d+:{TIME}\s*-->\s*\d+:{TIME}(\s|$)")
-VTT_TIMES = re.compile(rf"(\d+:)?{TIME}\s*-->\s*(\d+:)?{TIME}(\s|$)")  # hours are optional
+SRT_TIMES = re.compile(rf"\d{{1,3}}:{TIME}\s*-->\s*\d{{1,3}}:{TIME}(\s|$)")
+VTT_TIMES = re.compile(
+    rf"(\d{{1,3}}:)?{TIME}\s*-->\s*(\d{{1,3}}:)?{TIME}(\s|$)"
+)  # hours are optional
 # Tags for formatting, speakers and times in subtitles. Other text between < and > is kept.
 TAG = re.compile(
     r"</?(?:i|b|u|s|em|strong|font|c|v|lang|ruby|rt)(?:[ .][^<>\n]*)?>|<[\d:.]+>|\{\\[^}]*\}",
@@ -42,6 +44,8 @@ TAG = re.compile(
 )
 # Labels of silence and noise in forced alignments, such as those of the Montreal Forced Aligner.
 SILENCES = {"sil", "sp", "spn", "pau", "<sil>", "<sp>", "<spn>", "<eps>", "<p:>"}
+# Labels such as <unk>, [noise], # and h#
+NO_WORDS = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|[\W_]+|h#")
 # The beginning of a line that occurs in alignments and captions, but in no transcript.
 CERTAINLY_TIMED_LINE = re.compile(r"\[\d+:\d\d|.*\d\s*-->\s*\d|SPEAKER_\d+\b")
 TIMED_LINE = re.compile(
@@ -80,7 +84,7 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
     num_silences = 0
     for number, (start, end, text) in enumerate(found, 1):
         words = " ".join(text.split())
-        if words.lower() in SILENCES:
+        if words and (words.lower() in SILENCES or NO_WORDS.fullmatch(words)):
             num_silences += 1
         elif words:
             where = f"{path}: segment {number} at {start:.2f} s"
@@ -405,7 +409,7 @@ def read_lhotse(path: Path) -> list[Entry]:
             raise UserError(f"{where}: recording {recording_id!r} is not in {recordings_path}")
         try:
             start, seconds = (float(supervision[name]) for name in ("start", "duration"))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise UserError(
                 f"{where}: no valid start and duration, expected both in seconds"
             ) from None
@@ -432,7 +436,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Mapping]]:
             continue
         try:
             value = dict(json.loads(line))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise UserError(f"{path}:{number}: {line[:60]!r} is not a JSON object") from None
         yield f"{path}:{number}", value
 
@@ -445,7 +449,7 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
 
     Returns:
         The clips in their original order; and a message for each segment that does not end after
-        its start, or that overlaps the previous segment by more than 0.05 s.
+        its start, or that overlaps another segment by more than 0.05 s.
     """
     by_recording = defaultdict[str, list[int]](list)
     changed = list(clips)
@@ -462,22 +466,28 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
         indices.sort(key=lambda i: _bounds(clips[i]))
         bounds = [_bounds(clips[i]) for i in indices]
         before = 0.0  # the latest end of all previous segments
+        latest_index = indices[0]  # the segment with this end
         for rank, i in enumerate(indices):
             start, end = bounds[rank]
-            if rank:
-                before = max(before, bounds[rank - 1][1])
             if before - start > MAX_OVERLAP:
-                other = clips[indices[rank - 1]].where
-                problems[i] = (
-                    f"{clips[i].where}: {start:.2f} to {end:.2f} s overlaps {other} by "
-                    f"{before - start:.2f} s; expected segments that do not overlap"
-                )
+                # Either of the two segments may be wrong.
+                for one, other in ((i, latest_index), (latest_index, i)):
+                    first_second, last_second = _bounds(clips[one])
+                    problems.setdefault(
+                        one,
+                        f"{clips[one].where}: {first_second:.2f} to {last_second:.2f} s overlaps "
+                        f"{clips[other].where} by {before - start:.2f} s; expected segments that "
+                        "do not overlap",
+                    )
             first = rank == 0
             earliest = 0.0 if first else (before + start) / 2
             latest = (end + bounds[rank + 1][0]) / 2 if rank + 1 < len(indices) else end + padding
             new_start = min(start, max(start - padding, earliest))
             new_end = max(end, min(end + padding, latest))
             changed[i] = replace(clips[i], segment=Segment(new_start, new_end - new_start))
+            if end > before:
+                before = end
+                latest_index = i
     kept = [clip for i, clip in enumerate(changed) if i not in problems]
     return kept, [problems[i] for i in sorted(problems)]
 

@@ -221,7 +221,7 @@ def rows_of_json_lines(path: Path, text: str) -> tuple[list[str], list[Row]]:
         where = f"{path}:{number}"
         try:
             objects[where] = dict(json.loads(line))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise UserError(f"{where}: {line.strip()[:60]!r}: {EXPECTED_JSON}") from None
     keys = list(dict.fromkeys(key for value in objects.values() for key in value))
     rows = []
@@ -459,7 +459,7 @@ def segment_of(
 
 
 def _number(name: str, value: str) -> float:
-    if not re.fullmatch(r"\d+(\.\d+)?(e-?\d+)?", value):
+    if not re.fullmatch(r"\d{1,9}(\.\d+)?(e-?\d)?", value):
         raise ValueError(f"invalid {name} {value!r}, expected a number of seconds, at least 0")
     return float(value)
 

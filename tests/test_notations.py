@@ -31,6 +31,9 @@ CORRECTED = ["english_cleaners_corrected"]
         ("ni³ hao³", CORRECTED, ENGLISH, "ni³ hao³"),
         ("/hɛlˈoʊ/ Anna", CORRECTED, ENGLISH, "/hɛlˈoʊ/"),
         ("{{HH AH0}}", CORRECTED, ENGLISH, "{{HH AH0"),
+        ("{HH {AH0} L}", CORRECTED, ENGLISH, "{HH {AH0"),
+        ("{HH AH0 XX}", CORRECTED, ENGLISH, "{HH AH0 XX}"),
+        ("hɛlˈoʊ Anna", CORRECTED, ENGLISH, "hɛlˈoʊ"),
     ],
 )
 def test_notation_is_rejected_when_the_model_does_not_support_it(text, cleaners, table, found):

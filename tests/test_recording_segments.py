@@ -163,11 +163,11 @@ def test_padding_never_starts_before_the_recording():
 
 def test_error_lists_segments_that_overlap():
     clips, problems = padded(segments_of((1.0, 3.0), (2.0, 4.0), (3.98, 5.0)), 0.1)
-    assert [x.where for x in clips] == ["book.srt: 1.00 s", "book.srt: 3.98 s"]
-    [problem] = problems
-    assert problem.startswith("book.srt: 2.00 s: ")
-    assert "book.srt: 1.00 s" in problem
-    assert "1.00 s" in problem
+    assert [x.where for x in clips] == ["book.srt: 3.98 s"]
+    first, second = problems
+    assert first.startswith("book.srt: 1.00 s: ")
+    assert second.startswith("book.srt: 2.00 s: ")
+    assert "book.srt: 1.00 s" in second
 
 
 VTT_OF_TEAMS = """WEBVTT
@@ -279,8 +279,8 @@ def test_error_contains_the_line_number_when_a_lhotse_recording_does_not_have_on
 
 def test_segments_inside_another_segment_are_reported_as_problems():
     clips, problems = padded(segments_of((0.0, 12.0), (2.0, 3.0), (5.0, 8.0)), 0.1)
-    assert [x.where for x in clips] == ["book.srt: 0.00 s"]
-    assert len(problems) == 2
+    assert clips == []  # the long segment may be the wrong one
+    assert len(problems) == 3
 
 
 def write_srt(path, *cues):
@@ -329,7 +329,7 @@ def test_segments_have_different_locations_in_messages_when_their_starts_are_nea
 
 
 def test_labels_of_silence_are_left_out_with_a_note(tmp_path, capsys):
-    (tmp_path / "a.txt").write_text("0\t1\tsil\n1\t2\tYes.\n2\t3\tSPN\n3\t4\t<p:>\n")
+    (tmp_path / "a.txt").write_text("0\t1\tsil\n1\t2\tYes.\n2\t3\tSPN\n3\t4\t[noise]\n")
     assert [x.text for x in read_segments(tmp_path / "a.txt", "a")] == ["Yes."]
     assert "3 silence labels" in capsys.readouterr().out
 

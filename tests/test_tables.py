@@ -382,3 +382,16 @@ def test_tabs_are_the_delimiter_when_one_column_contains_pipes(tmp_path):
     path.write_text("1\ta.wav\tYes.\ty e s | .\n2\tb.wav\tNo no.\tn o | n o | .\n")
     entries, _ = read_table(Table(path, path_column="2", text_column="3"))
     assert [(x.name, x.text) for x in entries] == [("a.wav", "Yes."), ("b.wav", "No no.")]
+
+
+@pytest.mark.parametrize("start", ["1e400", "9" * 400])
+def test_line_is_reported_when_a_time_is_too_large(path, start):
+    _, [problem] = read(path, f'{{"path": "a", "start": "{start}", "end": "5", "text": "Yes."}}')
+    assert problem.startswith(f"{path}:1: ")
+
+
+def test_table_is_rejected_when_a_line_is_nested_too_deeply(path):
+    path.write_text('{"path": ' + "[" * 200_000)
+    with pytest.raises(UserError) as raised:
+        read_table(Table(path))
+    assert str(raised.value).startswith(f"{path}:1: ")

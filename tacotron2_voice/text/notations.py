@@ -20,8 +20,9 @@ _SYLLABLE = rf"(?:{_INITIAL}?{_FINAL}|[bpmfwy]?o)"
 # Two or more syllables with tone digits, such as "ta5 shi3" and "ni3hao3".
 _PINYIN = re.compile(rf"(?<!\w)(?:{_SYLLABLE}[1-5¹²³⁴⁵][ '-]*){{2,}}(?!\w)", re.IGNORECASE)
 IPA_LETTER = re.compile("[\u0250-\u02afˈˌː]")
-_IPA_SPAN = re.compile(r"(?<!\w)/[^\s/]+/(?!\w)")
-_NESTED_BRACES = re.compile(r"\{\s*\{[^{}]*")
+_IPA_WORD = re.compile(rf"\S*{IPA_LETTER.pattern}\S*")
+_NESTED_BRACES = re.compile(r"\{[^{}]*\{[^{}]*")
+_STRESSED_PHONE = re.compile(r"[A-Z]{2}[0-2]")  # a vowel of the ARPAbet
 _LONG_SYLLABLE = re.compile("[^\\W\\d]{2}")
 
 
@@ -30,23 +31,25 @@ def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable)
 
     Raises:
         UserError: if the text contains nested braces; if it contains ARPAbet phones in braces, but
-            the model has no symbols for them; or if it contains pinyin with tone digits or IPA
-            between slashes, and the cleaners are for English.
+            the model has no symbols for them, or if one of them is unknown; or if it contains
+            pinyin with tone digits or IPA, and the cleaners are for English.
     """
     if nested := _NESTED_BRACES.search(text):
         raise UserError(f"{nested[0][:60]!r}: two opening braces (expected one pair of braces)")
-    if not table.has_phones or PHONES in cleaner_names:
-        for span in ARPABET_SPAN.finditer(text):
-            phones = span[1].split()
-            if phones and all(f"@{phone}" in symbols for phone in phones):
-                problem = "ARPAbet phones, but the model has no symbols for them"
-                known = "phones such as /hɛlˈoʊ/" if PHONES in cleaner_names else "letters"
-                raise UserError(f"{span[0][:60]!r}: {problem} (expected {known})")
+    for span in ARPABET_SPAN.finditer(text):
+        phones = span[1].split()
+        unknown = [phone for phone in phones if f"@{phone}" not in symbols]
+        if not unknown and (not table.has_phones or PHONES in cleaner_names):
+            problem = "ARPAbet phones, but the model has no symbols for them"
+            known = "phones such as /hɛlˈoʊ/" if PHONES in cleaner_names else "letters"
+            raise UserError(f"{span[0][:60]!r}: {problem} (expected {known})")
+        if unknown and any(_STRESSED_PHONE.fullmatch(phone) for phone in phones):
+            problem = f"{unknown[0]!r} is not an ARPAbet phone"
+            raise UserError(f"{span[0][:60]!r}: {problem} (expected phones such as AH0)")
     if uses_english_rules(tuple(cleaner_names)):
-        for span in _IPA_SPAN.finditer(text):
-            if IPA_LETTER.search(span[0]):
-                problem = "phones, but the model reads letters"
-                raise UserError(f"{span[0][:60]!r}: {problem} (expected letters)")
+        if ipa := _IPA_WORD.search(text):
+            problem = "phones, but the model reads letters"
+            raise UserError(f"{ipa[0][:60]!r}: {problem} (expected letters)")
         for found in _PINYIN.finditer(text):
             syllables = {*re.findall(r"[^\W\d]+", found[0].lower())}
             is_numbered = len(syllables) == 1 or found[0].isupper()  # "Fan1 fan2", "LAN1 WAN2"
