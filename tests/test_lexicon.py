@@ -108,6 +108,7 @@ def test_pronunciation_in_phones_is_used_when_the_model_has_phones(tmp_path):
         ("nguyen = win", "'= win'"),
         ("nguyen -> win", "'-> win'"),
         ("nguyen {XX}", "'{XX}'"),
+        ("Word\tRespelling", "'Word\\tRespelling'"),
         ("nguyen {w ih1 n}", "'{w ih1 n}'"),
         ("nguyen {W IH1 N", "'{W IH1 N'"),
         ("nguyen [laughs]", "'[laughs]'"),

@@ -37,6 +37,7 @@ _PHONES = re.compile(r"/[^\s/](?:[^/]*[^\s/])?/")
 _HYPHENS = re.compile("([-‐‑])")
 _CONTINUES = re.compile(r"[.,:]\w")
 _CONTINUED = re.compile(r"\w[.,:]")
+HEADERS = ("respelling", "pronunciation", "phones", "phonemes")
 _CURRENCIES = "$€£¥"
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBER = re.compile(r"\d*\.\d+")
@@ -191,6 +192,8 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
         raise UserError(
             f"{respelling[:60]!r}: contains phones, but the model reads letters. Write letters"
         )
+    if respelling.lower() in HEADERS:
+        raise UserError(f"{line[:60]!r}: looks like column titles ({EXPECTED})")
     if not any(character.isalnum() for character in respelling):
         raise UserError(f"{respelling[:60]!r}: nothing to speak ({EXPECTED})")
     if not has_phones:
