@@ -152,7 +152,9 @@ def _embedding_of(names: Sequence[str], dim: int) -> nn.Embedding | None:
     if not dim:
         return None
     if not names:
-        raise ValueError(f"embedding of width {dim}: no names (expected one name per row)")
+        raise ValueError(
+            f"speaker embedding of width {dim}: no speakers (expected one name per speaker)"
+        )
     embedding = nn.Embedding(len(names), dim)
     nn.init.xavier_uniform_(embedding.weight)
     return embedding

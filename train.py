@@ -429,7 +429,7 @@ def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
     raise."""
     read_pending(run)
     path = run.save()
-    print(f"saved all training so far in {path}", flush=True)
+    print(f"saved a checkpoint with all progress so far: {path}", flush=True)
     failure = stopped.__cause__
     if failure is None:
         return AlreadyReported("another process could not read its next batch; see its error")

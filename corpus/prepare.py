@@ -173,7 +173,7 @@ class Preparation:
 
 
 def prepare(asked: Preparation) -> list[Path]:
-    """Check a corpus, and write its filelists and mels. Return the paths of the files in `out`.
+    """Check a corpus, and write its filelists and mels. Return the paths of the files written to `asked.out`.
 
     Raises:
         UserError: if any clip is bad (unless `skip_bad` is set), or if any other check fails. The

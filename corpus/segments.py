@@ -189,7 +189,7 @@ def without_rolling_lines(
     if num_repeated < MIN_ROLLING_SHARE * len(cues):
         print(
             f"warning: {path}: {num_repeated:,} of {len(cues):,} subtitles begin with the last line "
-            "of the previous subtitle. Remove the lines that are not spoken twice"
+            "of the previous subtitle. If such a line is spoken only once, remove its repetition"
         )
         return cues
     print(

@@ -433,7 +433,7 @@ def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) ->
     if is_known and not ends and has_duration:
         return TimeColumns(starts[0], "", "duration")
     raise UserError(
-        f"{path}: the columns of times are not known: {', '.join(map(repr, found))}, expected the "
+        f"{path}: unsupported time columns {', '.join(map(repr, found))}, expected the "
         "columns offset and duration, or start and end, in seconds"
     )
 

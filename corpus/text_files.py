@@ -71,8 +71,8 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
         texts |= {path: content.decode(name) for path, content in others.items()}
         example = _example(joined.decode(name, "replace"))
         print(
-            f"note: {where}: not UTF-8, so the detected encoding {name} is used, for example "
-            f"{example!r}. If this is wrong, add --encoding NAME"
+            f"note: {where}: not UTF-8, so the text was decoded with the detected encoding {name}. "
+            f"Excerpt: {example!r}. If the excerpt is wrong, add --encoding NAME"
         )
     return {path: texts[path] for path in contents}
 

@@ -78,10 +78,10 @@ SPEAKER_EMBEDDING = "speaker_embedding.weight"  # missing in single-speaker mode
 KINDS: dict[str, Any] = {
     "loop": Progress,
     "longest_text": CountFrom1,  # length of the longest training text, in symbols
-    "speech_statistics": SpeechStatistics,  # missing in checkpoints from version 0.3.0
+    "speech_statistics": SpeechStatistics,  # missing in checkpoints that were written by version 0.3.0
     "speaker_statistics": list[SpeakerStatistics],  # missing in single-speaker models
-    "text_rules": str,  # missing in checkpoints from version 0.4.0
-    "trained_phones": list[str],  # missing in checkpoints from version 0.4.0
+    "text_rules": str,  # missing in checkpoints that were written by version 0.4.0
+    "trained_phones": list[str],  # missing in checkpoints that were written by version 0.4.0
 }
 
 
@@ -94,8 +94,7 @@ def read_checkpoint(
     """Return the content of a checkpoint with all tensors on the CPU.
 
     Args:
-        find_problems: a function that returns the problems of the checkpoint's parts (default:
-            `problems_of`).
+        find_problems: a function that checks the loaded checkpoint and returns one message per problem (default: `problems_of`).
 
     Raises:
         DamagedCheckpoint: if the content of the file is damaged.

@@ -98,7 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE,...",
         dest="overrides",
         default="",
-        help="override audio and text settings, in the format for train.py",
+        help="override audio and text settings: name=value,..., as with train.py --hparams",
     )
     lexicon_help = (
         "read pronunciations from this file; each line contains a word and its respelling"

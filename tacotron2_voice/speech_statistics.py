@@ -25,7 +25,7 @@ MARKED_SHARE = 0.8  # a corpus has a final mark if this fraction of its texts en
 USUAL_SHARE = 0.999  # quantile for `slowest`; `fastest` is the quantile 1 - USUAL_SHARE
 MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the corpus
 MAX_ERROR = 0.1  # maximum standard error of a speaker's slope, as a fraction of the slope
-MARGIN = 1.25  # speech is a failure if it is this many times faster or slower than usual clips
+MARGIN = 1.25  # how many times faster or slower than the most extreme usual clips speech may be
 
 Seconds = Annotated[float, limits(ge=0, le=3600, allow_inf_nan=False)]
 Minutes = Annotated[float, limits(ge=0, le=1e9, allow_inf_nan=False)]

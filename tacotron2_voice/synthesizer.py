@@ -143,12 +143,12 @@ class _Reported:
 
     @property
     def warnings(self) -> list[str]:
-        """Return sentences about possible mistakes in the speech, such as skipped words."""
+        """Return messages about possible mistakes in the speech, such as skipped words."""
         return self.report.warnings
 
     @property
     def notes(self) -> list[str]:
-        """Return sentences about other facts, such as retries."""
+        """Return messages about other facts, such as retries."""
         return self.report.notes
 
 

@@ -299,7 +299,9 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     import train
 
     make_plots_empty(setattr)
-    multiprocessing.set_start_method("fork", force=True)  # Linux's default, which the loader uses
+    multiprocessing.set_start_method(
+        "fork", force=True
+    )  # The DataLoader then starts its workers with fork, as in a run on Linux
     torch.set_num_threads(1)
     torch.cuda.is_available = lambda: False
     if hook is not None:

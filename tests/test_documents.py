@@ -170,7 +170,7 @@ def commands_of(documents: tuple[str, ...]) -> dict[str, None]:
     ],
     ids=" and ".join,
 )
-def test_every_command_runs_in_the_order_of_the_pages(documents, clone):
+def test_documented_commands_succeed_when_run_in_page_order(documents, clone):
     if "README.md" not in documents:
         prepare(clone)
     if "docs/background/reproducing-the-paper.md" in documents:

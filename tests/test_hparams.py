@@ -268,7 +268,7 @@ def settings(tmp_path):
     return write
 
 
-def test_settings_file_applies_at_its_position(settings):
+def test_settings_file_overrides_only_earlier_settings(settings):
     first = settings("batch_size=8\nseed=1\n")
     second = settings("seed=5\n", "second.txt")
     h = create_hparams(f"seed=2,epochs=3,{first}")

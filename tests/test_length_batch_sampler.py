@@ -600,7 +600,7 @@ def steps_of(plan):
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_per_phase_plans_few_batches_after_the_random_epochs(size):
+def test_per_phase_plans_fewer_batches_after_the_random_epochs(size):
     """Later epochs once got as many batches as random epochs, which lost half of the saving."""
     plans = plans_of_sampler(batches_per_epoch="per_phase", batches_per_update=size)
     needed = plans_of_sampler(batches_per_update=size)

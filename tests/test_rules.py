@@ -80,7 +80,7 @@ def test_note_about_reading_rules_is_printed_once(tmp_path, capsys):
     assert capsys.readouterr().err.count("note: ") == 1
 
 
-def test_exported_voice_keeps_the_rules_version_of_its_training(voices, tmp_path):
+def test_exported_voice_stores_the_version_of_the_reading_rules_used_in_training(voices, tmp_path):
     folder = shutil.copytree(voices.int8[0], tmp_path / "voice")
     assert Voice(folder).training.text_rules == ""
     path = folder / "voice.json"

@@ -90,7 +90,7 @@ def test_openai_client_gets_decodable_audio_in_every_format(name, client, voice)
     assert np.abs(audio).max() > 0.001
 
 
-def test_openai_client_gets_the_samples_of_the_voice(client, voice):
+def test_openai_client_gets_the_same_audio_as_direct_synthesis(client, voice):
     response = client.audio.speech.create(
         model="small",
         voice="default",

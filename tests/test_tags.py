@@ -52,7 +52,7 @@ def test_pauses_split_a_text():
         ("[speaker linda] a [/speaker] b", r"'\[/speaker'"),
         ("a &lt;break&gt; b", r"'&lt;break&gt;'"),
         ("a (PAUSE 0.5s) b", "would be read aloud"),
-        ("He [laughs] sat.", r"'\[laughs\]'.*\[pause SECONDS\] and \[speaker NAME\]"),
+        ("He [laughs] sat.", r"'\[laughs\]'.*\[pause SECONDS\] or \[speaker NAME\]"),
         ("[speakers x]", r"'\[speakers x\]'"),
         ("[sigh, softly] a", r"'\[sigh, softly\]'"),
         ("[speaker ]", r"\[speaker\]: no name"),

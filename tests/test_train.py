@@ -231,7 +231,7 @@ def test_optimizer_step_weights_batches_by_frames(r, corpus, tmp_path, monkeypat
     "settings",
     [
         {"precision": "bf16"},
-        # larger than the number of clips
+        # This batch size is larger than the number of clips.
         {"n_frames_per_step": 2, "mask_padding": False, "batch_size": 64},
     ],
 )
@@ -349,7 +349,8 @@ def test_losses_are_read_one_optimizer_step_later(corpus, tmp_path, monkeypatch,
     # Each of the two epochs has 14 optimizer steps. Losses are read every fourth step, one step
     # later, and after the last step.
     assert waited == [4, 8, 12, 14, 16, 20, 24, 28]
-    assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]  # after step 1, there is nothing to read yet
+    # `left` has one more value than `waited`, because no loss can be read after step 1.
+    assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]
     assert without_times(metrics(out)) == without_times(metrics(plain))
     assert curves(out)["training/loss"] == curves(plain)["training/loss"]
     assert [number for number, _ in curves(out)["training/loss"]] == [4, 8, 12, 16, 20, 24, 28]

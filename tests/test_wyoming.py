@@ -82,7 +82,7 @@ def test_description_lists_every_speaker_as_a_voice(server, port):
     assert (found.name, found.languages, found.installed) == ("default", ["en"], True)
 
 
-def test_client_gets_the_samples_of_the_voice(server, port, voice):
+def test_client_gets_the_same_audio_as_direct_synthesis(server, port, voice):
     answers = talk(port, Synthesize(SENTENCES, voice=SynthesizeVoice(name="default")))
     start = AudioStart.from_event(answers[0])
     assert (start.rate, start.width, start.channels) == (22050, 2, 1)

@@ -198,7 +198,9 @@ def open_logs(run: Run, start: Start) -> None:
     # --resume truncates the logs.
     iteration = -1 if start.resumed is None else state.iteration
     for moved in checkpoint.set_aside_newer(directory, iteration):
-        print(f"renamed a later or damaged checkpoint: {moved}")
+        print(
+            f"renamed a checkpoint that is damaged, or newer than the resumed checkpoint: {moved}"
+        )
     if own is not None:
         checkpoint.mark_if_best(own)
     if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:

@@ -123,7 +123,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         try:
             finished.append(_read_run(directory))
         except UserError as error:
-            # Remove the folder from the message, because it is added in front of the message.
+            # Remove the folder from the message, because the next line puts the folder in front.
             problem = str(error).replace(f"{directory}/", "")
             left_out.append(f"{directory}: {problem}")
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:

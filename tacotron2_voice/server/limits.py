@@ -15,4 +15,4 @@ class Limits:
     pause_seconds: float = 60.0  # total seconds of the pause tags in a text
     body_bytes: int = 2**18  # number of bytes in a request body
     body_seconds: float = 10.0  # seconds to receive a request body
-    send_seconds: float = 60.0  # seconds until a client accepts the next piece of a response
+    send_seconds: float = 60.0  # seconds for a client to accept the next piece of a response

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tacotron2_voice.utils.errors import UserError
 
 MAX_PAUSE_SECONDS = 60
-KNOWN_TAGS = "[pause SECONDS] and [speaker NAME]"
+KNOWN_TAGS = "[pause SECONDS] or [speaker NAME]"
 _TAG = re.compile(r"\[\s*(pause|speaker)\b([^\[\]]*)\]", re.IGNORECASE)
 # Brackets around whole words. Brackets around a few letters of a word, as in "[T]he" and "colo[u]r",
 # are not tags.
@@ -70,7 +70,9 @@ def without_tags(text: str) -> str:
 def _checked(piece: str) -> str:
     """Strip a piece of text. Raise UserError if it contains an unknown or malformed tag."""
     if nearly := _NEARLY.search(piece):
-        raise UserError(f"{nearly[0][:60]!r} would be read aloud (expected {KNOWN_TAGS})")
+        raise UserError(
+            f"{nearly[0][:60]!r}: not a valid tag, so it would be read aloud (expected {KNOWN_TAGS})"
+        )
     if unknown := WORDS_IN_BRACKETS.search(piece):
         expected = f"expected {KNOWN_TAGS}; write other words in round brackets"
         raise UserError(f"{unknown[0][:60]!r}: an unknown tag ({expected})")
