@@ -276,8 +276,8 @@ class Synthesizer(ABC):
         added = len(set(self.settings.pronunciations) - trained)
         if not added:
             return ""
-        words = f"{added:,} word{'s' * (added > 1)}"
-        return f"note: {path}: changes the pronunciation of {words} since {self.source} was trained"
+        count = f"{added:,} pronunciation{'s' * (added > 1)}"
+        return f"note: {path}: adds {count} that {self.source} was not trained with"
 
     # ------------------------------------------------------------------------ speak
 
