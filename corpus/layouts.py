@@ -16,6 +16,7 @@ Layouts:
 
 import os
 import re
+import shlex
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -56,7 +57,8 @@ READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
 AUDIO_SUFFIXES = (*READABLE, ".m4a", ".aac", ".wma", ".mp4", ".webm")
 # The beginning of a text with times (as in TIMIT), an id in parentheses (as in CMU ARCTIC) or a speaker
 LABEL_START = re.compile(
-    r"\s*(\d+\s+\d+\s+\S|[\[(]?\d+(:\d\d|\.\d)|\(\s*\S+\s+\"|speaker\s*\d+\s*:|\S+\s+\S+\s+\d+\.\d+\s+\d+\.\d)",
+    r"\s*(0\s+\d{4,}\s+\S|[\[(]\d+(:\d\d|\.\d)|\d+:\d\d:\d\d\b|\(\s*\S+\s+\"|speaker\s*\d+\s*:"
+    r"|(\S+\s+){0,2}\d+\.\d+\s+\d+\.\d+\s)",
     re.IGNORECASE,
 )
 # A name with letters and digits, or a number such as 0012, which is not a word
@@ -400,7 +402,7 @@ def advice_on_tables(corpus: Path) -> str:
         for path in corpus.iterdir()
         if path.suffix.lower() in TABLE_SUFFIXES and path.name[0] != "."
     )
-    options = [f"--csv {path}" for path in tables[:SHOWN]]
+    options = [f"--csv {shlex.quote(str(path))}" for path in tables[:SHOWN]]
     return f". Add {' or '.join(options) or '--csv FILE'}"
 
 

@@ -49,8 +49,8 @@ NO_WORDS = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|[\W_]+|h#")
 # The beginning of a line that occurs in alignments and captions, but in no transcript.
 CERTAINLY_TIMED_LINE = re.compile(r"\[\d+:\d\d|.*\d\s*-->\s*\d|SPEAKER_\d+\b")
 TIMED_LINE = re.compile(
-    rf"{CERTAINLY_TIMED_LINE.pattern}|\d+:\d\d\b|{NUMBER}\s+{NUMBER}\s+\S|{NUMBER},{NUMBER},"
-    r"|\S+\s+[AB\d]\s+\d+\.\d+\s+\d+\.\d+\s+\S"
+    rf"{CERTAINLY_TIMED_LINE.pattern}|\d+(:\d\d){{1,2}}$|\d+(:\d\d){{2}}\b"
+    rf"|{NUMBER}\s+{NUMBER}\s+[^\d\s]|\d+\.\d+,\d+\.\d+,|\S+\s+[AB\d]\s+\d+\.\d+\s+\d+\.\d+\s+\S"
 )
 MIN_ROLLING_SHARE = 0.3  # in automatic captions, at least this fraction of subtitles repeats a line
 MAX_ROLLING_GAP = 0.1  # maximum number of seconds between two automatic captions

@@ -37,6 +37,11 @@ END_TITLES = ("end", "end_time")
 TIME_WORDS = set(
     "start starttime begin end endtime stop onset offset from to in out t0 t1 tmin tmax xmin xmax".split()
 )
+# Other words in such titles
+UNIT_WORDS = set(
+    "segment audio cue clip utt utterance speech time timestamp s sec secs second seconds ms frame "
+    "frames sample samples".split()
+)
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 QUOTING_DELIMITERS = ",;"  # with other delimiters, quotation marks are part of the text
 MIN_SHARE = 0.9  # minimum fraction of lines that must contain the delimiter
@@ -407,8 +412,10 @@ def time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
         words = re.findall(r"[a-z]+\d?", title.lower())
         values = [row.fields[index] for row in rows if index < len(row.fields)]
         is_numeric = any(values) and all(not x or IS_NUMBER.fullmatch(x) for x in values)
-        is_known = title in START_TITLES or title in END_TITLES
-        if is_known or (is_numeric and not TIME_WORDS.isdisjoint(words)):
+        has_numbers = any(re.match(r"-?\d", x) for x in values)
+        is_known = title == "offset" or (title in (*START_TITLES, *END_TITLES) and has_numbers)
+        is_time = {*words} <= TIME_WORDS | UNIT_WORDS and not TIME_WORDS.isdisjoint(words)
+        if is_known or (is_numeric and is_time):
             found.append(title)
     return found
 

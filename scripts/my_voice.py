@@ -38,7 +38,13 @@ from scripts.commands import is_outdated, run_stage
 from tacotron2_voice.text.spoken_numbers import ENGLISH, is_english
 from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import check_is_folder, numbered_lines, read_json, write_bytes
+from tacotron2_voice.utils.files import (
+    check_is_folder,
+    numbered_lines,
+    read_json,
+    write_bytes,
+    write_json,
+)
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.voice import DESCRIPTION_FILE
 from training.checkpoint import BEST, list_checkpoints
@@ -53,6 +59,7 @@ HALVINGS = 4.6  # number of times that the learning rate halves on its way from 
 VALIDATION = 0.05  # fraction of the clips to hold out
 MIN_VALIDATION = 10  # minimum number of clips to hold out
 TIMED_STEPS = 2  # number of optimizer steps to time
+OPTIONS_FILE = "my_voice.json"
 EVALUATION_FILE = "evaluation.json"
 SPEECH = "speech"  # folder of the speech for the held-out texts
 # The candidates for the exported voice, and the names of the folders of their evaluations.
@@ -74,6 +81,27 @@ def prepare(out: Path, args: argparse.Namespace) -> HParams:
     )
     hparams = create_hparams(f"@{out / 'lists' / 'settings.txt'},{settings_file()}")
     return replace(read_symbols(hparams), speakers=(args.name,))
+
+
+def check_options(out: Path, args: argparse.Namespace) -> None:
+    """Store the options of a new folder.
+
+    Raises:
+        UserError: if the folder was made with another name, language or start.
+    """
+    path = out / OPTIONS_FILE
+    options = {"name": args.name, "language": args.language, "start": str(args.start)}
+    if not path.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(path, options)
+        return
+    before = read_json(path)
+    for name, value in options.items():
+        if before.get(name) != value:
+            raise UserError(
+                f"{out}: was made with --{name} {before.get(name)}, but this command has "
+                f"--{name} {value}. Pass the same option, or choose another folder with --out"
+            )
 
 
 def settings_file() -> str:
@@ -122,7 +150,8 @@ def train(out: Path, start: Path, settings: str) -> Path:
     if newest_checkpoint(folder) is None:
         run_stage("train.py", "-o", folder, "-c", start, "--warm_start", "--hparams", hparams)
     else:
-        run_stage("train.py", "-o", folder, "--resume")
+        # The recordings may have been fixed or extended since the last run.
+        run_stage("train.py", "-o", folder, "--resume", "--new-clips")
     checkpoint = newest_checkpoint(folder)
     if checkpoint is None:
         raise UserError(f"{folder}: training wrote no checkpoint")
@@ -256,6 +285,7 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     out = args.out or Path(f"my-voice-{args.name}")
     check_is_folder(out, "--out")
+    check_options(out, args)
     began = time.monotonic()
     hparams = prepare(out, args)
     lines = [split_filelist_line(x) for _, x in numbered_lines(out / "lists" / "train.txt", "")]

@@ -421,6 +421,16 @@ def test_text_folder_may_mirror_the_folders_of_speakers(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    "text", ["1 2 3 4", "0.5 is half.", "10:30 is late.", "1914 1918 was war.", "20 000 leagues"]
+)
+def test_texts_that_begin_with_numbers_are_kept(text, tmp_path):
+    for name in ("SA1", "SA2"):
+        soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
+        (tmp_path / f"{name}.txt").write_text(text)
+    assert [clip.text for clip in read_layout(tmp_path)[0]] == [text, text]
+
+
 def test_first_word_is_kept_when_the_names_are_words(tmp_path):
     for name in ("hello", "good"):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)

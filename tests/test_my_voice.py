@@ -82,6 +82,7 @@ def test_second_call_resumes_training_and_skips_finished_stages(commands, tmp_pa
     make(tmp_path)
     assert [words[0] for words in commands[:2]] == ["scripts/prepare.py", "train.py"]
     assert "--resume" in commands[1]
+    assert "--new-clips" in commands[1]  # the recordings may have been fixed
     assert "-c" not in commands[1]
     assert "scripts/export_voice.py" not in [words[0] for words in commands]
 
@@ -141,3 +142,12 @@ def test_message_says_whether_a_stage_failed_or_was_stopped(tmp_path, code, expe
         run_stage(program)
     assert str(program) in str(raised.value)
     assert expected in str(raised.value)
+
+
+def test_folder_is_rejected_when_it_was_made_with_another_language(commands, tmp_path):
+    make(tmp_path, "--language", "nl")
+    commands.clear()
+    with pytest.raises(UserError) as raised:
+        make(tmp_path)
+    assert "--language nl" in str(raised.value)
+    assert commands == []

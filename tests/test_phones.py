@@ -286,3 +286,18 @@ def test_prepare_lists_the_lines_whose_letters_espeak_spells_by_name(tmp_path, n
         assert letters in message
     prepare(Preparation(corpus, tmp_path / "lists", hparams, skip_bad=True))
     assert (tmp_path / "lists/symbols.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "plain"),
+    [
+        ("ja", "OKです Tシャツ", "OK です T シャツ"),
+        ("he", "שָׁלוֹם", "שלום"),
+        ("en-us", "donʼt don′t", "don't don't"),
+        ("fr-fr", "lʼété", "l'été"),
+        ("uk", "мʼята", "м'ята"),
+    ],
+)
+def test_text_has_the_phones_of_its_plain_spelling(language, text, plain):
+    """eSpeak spelled kana after Latin letters, vowel points and rare apostrophes by name."""
+    assert to_phones([text], language) == to_phones([plain], language)

@@ -395,3 +395,14 @@ def test_table_is_rejected_when_a_line_is_nested_too_deeply(path):
     with pytest.raises(UserError) as raised:
         read_table(Table(path))
     assert str(raised.value).startswith(f"{path}:1: ")
+
+
+@pytest.mark.parametrize("titles", ["start_date birth_from", "begin_year pitch_from", "start end"])
+def test_columns_are_not_times_when_their_titles_or_values_say_otherwise(tmp_path, titles):
+    values = "yes no" if titles == "start end" else "1990 2020"
+    rows = (f"file {titles} text", f"a {values} Yes.")
+    path = tmp_path / "table.tsv"
+    path.write_text("\n".join("\t".join(x.split()) for x in rows))
+    [entry], problems = read_table(Table(path))
+    assert entry.segment is None
+    assert problems == []

@@ -32,6 +32,9 @@ WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
 # other scripts, it ends a sentence.
 CASED_WORD_MARKS = ".:"
 HEBREW_MARKS = "׳״"  # punctuation that also belongs to a word at its end
+HEBREW_POINTS = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]")
+APOSTROPHES = re.compile(r"(?<=\w)[\u02bc\uff07\u2032](?=\w)")
+BETWEEN_SCRIPTS = re.compile(r"(?<=[A-Za-z])(?=[\u3040-\u30ff])|(?<=[\u3040-\u30ff])(?=[A-Za-z])")
 NUMBER_MARKS = ".,:'’"
 NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of other scripts
 # Letters that eSpeak does not know in any language; their code points begin with different digits.
@@ -199,7 +202,8 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
         SpelledLetters: if eSpeak would speak the names of letters, such as "Chinese letter".
     """
     language = check_language(language)
-    plain = [re.sub(r"\s+", " ", with_plain_numbers(text, language)) for text in texts]
+    plain = [with_plain_numbers(with_plain_letters(text, language), language) for text in texts]
+    plain = [re.sub(r"\s+", " ", text) for text in plain]
     pieces = [_split_at_marks(text) for text in plain]
     origin = {
         x.strip(): text for text, piece in zip(texts, pieces, strict=True) for x in piece[::2]
@@ -370,6 +374,22 @@ def _phones_of_word(word: str, language: str) -> str:
 
 
 # ---------------------------------------------------------------------------- numbers and signs
+
+
+def with_plain_letters(text: str, language: str) -> str:
+    """Rewrite a text so that eSpeak does not spell its letters or marks by name.
+
+    Rare apostrophes inside words become plain apostrophes. In Japanese, spaces separate kana from
+    Latin letters. In Hebrew, vowel points are removed, because eSpeak does not read them.
+    """
+    if text.isascii():
+        return text
+    text = APOSTROPHES.sub("'", text)
+    if language == "ja":
+        text = BETWEEN_SCRIPTS.sub(" ", text)
+    if language == "he":
+        text = HEBREW_POINTS.sub("", text)
+    return text
 
 
 def with_plain_numbers(text: str, language: str) -> str:
