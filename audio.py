@@ -31,7 +31,7 @@ FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")
 MAX_SAMPLES = 2**28
 # Only in these formats, missing samples at the end of a file can be detected.
 READABLE_FORMATS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC", "OGG", "MP3")
-EXPECTED_FORMATS = "expected a WAV, FLAC, Ogg, MP3 or AIFF file"
+EXPECTED_FORMATS = "expected WAV, FLAC, Ogg, MP3 or AIFF"
 OGG_END_OF_STREAM = 4  # flag of the last page
 MAX_OGG_PAGE = 27 + 255 + 255 * 255  # maximum size of an Ogg page in bytes
 UNKNOWN_BYTES = (

@@ -429,7 +429,7 @@ def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
     raise."""
     read_pending(run)
     path = run.save()
-    print(f"saved a checkpoint with all progress so far: {path}", flush=True)
+    print(f"saved a checkpoint of the last completed optimizer step: {path}", flush=True)
     failure = stopped.__cause__
     if failure is None:
         return AlreadyReported("another process could not read its next batch; see its error")
@@ -455,7 +455,10 @@ def main(arguments: list[str] | None = None) -> None:
         first = processes.is_first
         with messages(run.resume_command if first else "", directory if first else None):
             print(f"checkpoints and {METRICS_FILE}: {directory}")
-            print(f"watch: tensorboard --logdir {shlex.quote(str(directory))}", flush=True)
+            print(
+                f"To plot the metrics, run: tensorboard --logdir {shlex.quote(str(directory))}",
+                flush=True,
+            )
             try:
                 with make_stop_request(run) as stop:
                     train(run, stop)
@@ -470,8 +473,8 @@ def main(arguments: list[str] | None = None) -> None:
     speakers = run.hparams.speakers
     speaker = f" {speaker_option(speakers[0])}" if speakers else ""
     print(
-        f"synthesize: python synthesize.py --checkpoint {shlex.quote(str(newest))}{speaker} --text "
-        "..."
+        "To synthesize speech, run: python synthesize.py --checkpoint "
+        f"{shlex.quote(str(newest))}{speaker} --text ..."
     )
 
 

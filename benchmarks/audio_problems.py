@@ -149,7 +149,7 @@ def main(arguments: list[str] | None = None) -> None:
     ]
     print(f"{len(files):,} clips of {args.folder}")
     print(markdown_table(titles, rows))
-    print(f"clean clips with any false alarm: {any_alarm:.1f}%")
+    print(f"clean clips with at least one false alarm: {any_alarm:.1f}%")
     if args.csv:
         with args.csv.open("w", newline="") as file:
             csv.writer(file).writerows([titles, *rows])

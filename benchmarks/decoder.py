@@ -124,8 +124,8 @@ def report(result: dict[str, Any]) -> str:
         memory = (f"{peaks[n] / 1e9:.2f} GB" if peaks[n] else "not measured" for n in DECODERS)
         rows.append(["peak memory", *memory, f"{ratio:.2f} times the memory" if ratio else ""])
     return (
-        "{precision}, {batch_size} clips of {frames} frames and {symbols} symbols; "
-        "{fast_decoder}\n\n".format(**result)
+        "precision {precision}, {batch_size} clips of {frames} frames and {symbols} symbols; "
+        "fast decoder: {fast_decoder}\n\n".format(**result)
         + markdown_table(["", *DECODERS, "fast compared with reference"], rows)
     )
 

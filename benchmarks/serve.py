@@ -41,7 +41,7 @@ TITLES = (
     "clients",
     "texts",
     "median time to first audio (s)",
-    "95th percentile of this time (s)",
+    "95th percentile of time to first audio (s)",
     "seconds of audio per second",
     "wrong replies",
     "memory (MB)",
@@ -188,7 +188,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--minutes",
         type=positive,
         default=1.0,
-        help="number of minutes to run each number of clients (default: %(default)s)",
+        help="minutes of measurement for each number of clients (default: %(default)s)",
     )
     add("--first", type=int, metavar="N", help="use only the first N texts (default: all)")
     add("--json", type=output_file, metavar="FILE.json", help="also write the results to this file")
@@ -213,7 +213,10 @@ def main(arguments: list[str] | None = None) -> None:
     table = markdown_table(TITLES, [[*result.values()] for result in rows])
     publish(args, {"rows": rows}, f"{len(texts)} texts\n{table}")
     if num_wrong:
-        raise UserError(f"{num_wrong} replies differ from the replies to a single client")
+        raise UserError(
+            f"{num_wrong} replies to concurrent clients differ from the reply that a single client "
+            "received for the same text"
+        )
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ class ClipTable:
                 if len(known) > MAX_NAMES:
                     raise UserError(
                         f"{filelist}: contains {len(known):,} different {label}s, expected at most "
-                        f"{MAX_NAMES:,}. Check that the fourth field is the {label}"
+                        f"{MAX_NAMES:,}. Check that the fourth field contains the {label}"
                     )
             columns = zip(zip(*chunk, strict=True), COLUMNS.values(), strict=True)
             arrays = [pa.array(values, kind) for values, kind in columns]

@@ -130,7 +130,7 @@ def convert(
     write_bytes(folder / METADATA, "".join(lines).encode())
     print(
         f"--convert: {folder} contains {len(good):,} recordings. {len(cut_seconds):,} of them are "
-        f"new; {sum(cut_seconds):,.1f} s of silence were cut off at their ends"
+        f"new. {sum(cut_seconds):,.1f} s of silence were cut off at the ends of the new recordings"
     )
     if speakers.is_known:
         print(

@@ -108,8 +108,9 @@ def _fetch(part: Path) -> None:
                 furthest = max(furthest, _size(part))
                 if failures == TRIES:
                     raise ConnectionError(
-                        f"{URL}: {error}, {TRIES} times in a row. {part} contains {furthest:,} of "
-                        f"{ARCHIVE_BYTES:,} bytes. Check the network and run the same command to "
+                        f"{URL}: the download failed {TRIES} times in a row (last error: {error}). "
+                        f"{part} contains {furthest:,} of {ARCHIVE_BYTES:,} bytes. Check the network "
+                        "and run the same command to "
                         "resume"
                     ) from None
                 wait = FIRST_WAIT * 2 ** max(0, failures - 1)

@@ -60,8 +60,8 @@ FIX_UNKNOWN = (
     "drop_unknown=True"
 )
 OTHER_LANGUAGE = (
-    "--hparams symbols=corpus,text_cleaners=[basic_cleaners], or text_cleaners=[phones] and "
-    "language=de, ru, cmn and so on (docs/guides/languages.md)"
+    "--hparams symbols=corpus,text_cleaners=[basic_cleaners] or, to train on phones, "
+    "--hparams text_cleaners=[phones],language=CODE, such as language=de (docs/guides/languages.md)"
 )
 NOTHING_TO_SPEAK = "contains no letter after cleaning; write the words that are spoken"
 
@@ -249,7 +249,7 @@ def split_filelist_line(line: str) -> ListedClip:
         try:
             length = float(seconds)
         except ValueError:
-            expected = f"a number or an empty field in {FIELDS}"
+            expected = f"a number, or an empty field in a line of the form {FIELDS}"
             raise UserError(f"seconds {seconds!r}, expected {expected}") from None
     return ListedClip(path, text, length, *names)
 
@@ -258,7 +258,10 @@ def audio_length(path: str, seconds: float | None, hparams: HParams, read_conten
     """Return the number of mel frames of an audio file. Raise UserError if `seconds` is a different
     length."""
     if path.endswith(".npy"):
-        raise UserError("a cached mel, expected audio; set load_mel_from_disk=True")
+        raise UserError(
+            "this is a cached mel, expected an audio file; to train on cached mels, set "
+            "load_mel_from_disk=True"
+        )
     whole = len(read_checked(path, hparams)) if read_contents else read_header(path, hparams)
     rate = hparams.sampling_rate
     if seconds is not None and not abs(seconds - whole / rate) <= 0.5 / rate + 1e-6:
@@ -280,10 +283,10 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
     if seconds is not None and num_frames != 1 + samples // hparams.hop_length:
         listed = f"{seconds:.6f} seconds in the filelist"
         fix = "run prepare.py --cache-mels again to regenerate the mels and the filelist"
-        raise UserError(f"{num_frames} frames do not match {listed}; {fix}")
+        raise UserError(f"the mel has {num_frames} frames, which do not match {listed}; {fix}")
     if read_contents and not np.isfinite(mel).all():
         frame = int(np.isfinite(mel).all(axis=0).argmin())
-        raise UserError(f"frame {frame} contains nan or infinity; cache the mels again")
+        raise UserError(f"frame {frame} of the mel contains NaN or infinity; cache the mels again")
     return num_frames
 
 

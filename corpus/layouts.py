@@ -184,7 +184,9 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
     names = [path.relative_to(corpus).parts[0] for path in files if path.parent != corpus]
     if not names:
         raise UserError(f"{corpus}: contains no folder with audio files, expected one per speaker")
-    problems = [f"{path}: not in a speaker's folder; move it into one" for path in loose]
+    problems = [
+        f"{path}: not in a speaker's folder; move it into its speaker's folder" for path in loose
+    ]
     clips = list[Clip]()
     speakers = speakers_of_folders(corpus, names)
     for name in speakers:
@@ -449,8 +451,8 @@ def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container
     ]
     if len(swapped) > len(entries) / 2:
         raise UserError(
-            f"{swapped[0].where}: the text is the name of an audio file, {swapped[0].text[:60]!r}, "
-            f"as {len(swapped):,} of {len(entries):,} texts are; expected the words that are spoken. "
+            f"{swapped[0].where}: {len(swapped):,} of {len(entries):,} texts are names of audio files, "
+            f"such as {swapped[0].text[:60]!r}; expected the words that are spoken. "
             "Choose different columns with --path-column and --text-column"
         )
 
@@ -574,7 +576,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     for clip in clips:
         if clip.segment is None and clip.path in cut:
             problems.append(
-                f"{clip.where}: has no times, but other lines contain the times of segments of "
+                f"{clip.where}: this line has no times, but other lines contain the times of segments of "
                 f"{clip.path}"
             )
     clips = [clip for clip in clips if clip.segment or clip.path not in cut]

@@ -41,7 +41,9 @@ def read_lengths(path: str | Path, hparams: HParams) -> np.ndarray:
     def frames_of_filelist(line: str) -> int:
         seconds = split_filelist_line(line).seconds
         if seconds is None:
-            raise ValueError("no seconds; scripts/prepare.py makes filelists with seconds")
+            raise ValueError(
+                "no length in seconds; scripts/prepare.py writes filelists with lengths"
+            )
         samples = seconds * hparams.sampling_rate
         if not 0 < samples <= MAX_LENGTH:
             max_seconds = MAX_LENGTH / hparams.sampling_rate

@@ -80,7 +80,7 @@ def draw_audio(clips: list[Clip]) -> bytes:
     levels.axvline(float(np.median(level)), label="median", **LIMIT)
     levels.set(title="speech level", xlabel="dBFS", ylabel="clips")
     _draw_histograms(ratios, {"clips": noise}, _edges(noise, MIN_SIGNAL_TO_NOISE), percent=False)
-    ratios.axvline(MIN_SIGNAL_TO_NOISE, label="limit of the warning", **LIMIT)
+    ratios.axvline(MIN_SIGNAL_TO_NOISE, label="warning threshold", **LIMIT)
     ratios.set(title="signal-to-noise ratio", xlabel="dB", ylabel="clips")
     for axes in (levels, ratios):
         axes.legend(fontsize="small")
@@ -129,10 +129,15 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
     # symbols per second.
     if have_several_speakers(clips):
         median = float(np.median(symbol_rates(clips, rate)))
-    label = f"median: {median:.1f} per second"
+    label = f"median: {median:.1f} symbols per second"
     axes.plot(ends, ends / median, color="0.2", linewidth=1, label=label)
     if not have_several_speakers(clips):
-        axes.plot(ends, ends / low, **LIMIT, label=f"usual: {low:.1f} to {high:.1f} per second")
+        axes.plot(
+            ends,
+            ends / low,
+            **LIMIT,
+            label=f"usual range: {low:.1f} to {high:.1f} symbols per second",
+        )
         axes.plot(ends, ends / high, **LIMIT)
     axes.set(xlim=ends, ylim=(0, 1.05 * seconds.max()), title="text and speech of each clip")
     axes.set(xlabel="symbols in the text", ylabel="seconds of speech, without silence at the ends")
@@ -158,7 +163,7 @@ def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
     longest = max(MAX_SILENCE_SECONDS, *(values.max() for values in silences.values()))
     edges = np.linspace(0, 1.05 * longest, 31)
     _draw_histograms(axes, silences, edges, percent=False)
-    axes.axvline(MAX_SILENCE_SECONDS, **LIMIT, label="limit of the warning")
+    axes.axvline(MAX_SILENCE_SECONDS, **LIMIT, label="warning threshold")
     axes.set_yscale("symlog", linthresh=1)  # makes a single clip among thousands visible
     axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
     axes.set(xlabel="seconds", ylabel="clips")

@@ -78,7 +78,7 @@ def check_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
         return
     advice = ", or leave them out with --skip-bad" if some_are_good else ""
     raise UserError(
-        f"{count} are bad:\n{listed}\n{count} are bad. No filelist was written. Fix them{advice}"
+        f"{count} are bad:\n{listed}\n{count} are bad. No filelist was written. Fix the clips{advice}"
     )
 
 
@@ -340,7 +340,10 @@ def describe(
     """
     if hparams.symbols == "corpus":
         table = "".join(hparams.symbol_table)
-        print(f"{len(hparams.symbol_table):,} symbols, the first is padding: {table:.1000}")
+        print(
+            f"Symbol table: {len(hparams.symbol_table):,} symbols, beginning with the padding symbol: "
+            f"{table:.1000}"
+        )
     print(f"\n{table_of_lengths(sets | {'all': clips}, hparams)}\n\nSplit: {origin}")
     print(statistics_of(clips, hparams).describe())
     warnings = [warn_of_long_clips(seconds_of(clips, hparams), lambda i: clips[i].path)]

@@ -146,14 +146,14 @@ def speaker_warnings(facts: Sequence[SpeakerFacts], *, is_converted: bool) -> li
     if loudest.level - quietest.level > MAX_LEVEL_DECIBELS:
         fix = "Add --convert DIR to write copies with the same level"
         if is_converted:
-            fix = "Some copies cannot be louder because of single peaks. Cut out these peaks"
+            fix = "Isolated peaks limit the level of some copies. Remove these peaks from the recordings"
         warnings.append(
             f"warning: the speakers' levels differ by {loudest.level - quietest.level:.1f} dB, from "
             f"{quietest.name!r} ({quietest.level:.1f} dBFS) to {loudest.name!r} "
             f"({loudest.level:.1f} dBFS). {fix} (docs/guides/speakers.md)"
         )
     if short := sorted((x for x in facts if x.minutes < MIN_MINUTES), key=lambda x: x.minutes):
-        named = ", ".join(f"{x.name!r} ({x.minutes:.1f})" for x in short[:MAX_NAMED])
+        named = ", ".join(f"{x.name!r} ({x.minutes:.1f} minutes)" for x in short[:MAX_NAMED])
         more = f" and {len(short) - MAX_NAMED:,} more" * (len(short) > MAX_NAMED)
         warnings.append(
             f"warning: {len(short):,} of {len(facts):,} speakers have less than {MIN_MINUTES} "

@@ -127,7 +127,7 @@ def _vtt_cues(path: Path, text: str) -> list[tuple[float, float, str]]:
     try:
         captions = webvtt.from_string(text).captions
     except webvtt.errors.MalformedFileError as error:
-        raise UserError(f"{path}: {error}, expected WebVTT subtitles") from None
+        raise UserError(f"{path}: not valid WebVTT subtitles ({error})") from None
     return [
         (
             _seconds_of_time(x.start),
@@ -230,7 +230,7 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
     except UnicodeDecodeError:
         raise UserError(f"{path}: neither UTF-8 nor UTF-16. Save it as UTF-8") from None
     except (PraatioException, ValueError, IndexError, OSError) as error:
-        raise UserError(f"{path}: {error}, expected a Praat TextGrid") from None
+        raise UserError(f"{path}: not a valid Praat TextGrid ({error})") from None
     tiers = [x for x in grid.tierNames if isinstance(grid.getTier(x), textgrid.IntervalTier)]
     if not tiers:
         raise UserError(f"{path}: contains no interval tier, expected a tier with the texts")
@@ -328,10 +328,12 @@ def read_kaldi(folder: Path) -> list[Entry]:
         segment = None
         if segments:
             if utterance not in segments:
-                raise UserError(f"{where}: {utterance!r} is not in {folder / 'segments'}")
+                raise UserError(
+                    f"{where}: the utterance {utterance!r} is not in {folder / 'segments'}"
+                )
             recording, segment = _kaldi_segment(segments[utterance])
         if recording not in recordings:
-            raise UserError(f"{where}: {recording!r} is not in {folder / 'wav.scp'}")
+            raise UserError(f"{where}: the recording {recording!r} is not in {folder / 'wav.scp'}")
         path = recordings[recording].text
         speaker = speakers[utterance].text if utterance in speakers else ""
         entries.append(Entry(path, text, where, speaker, segment))
@@ -395,7 +397,7 @@ def read_lhotse(path: Path) -> list[Entry]:
             num_channels = len(file.get("channels") or [0])
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UserError(
-                f"{where}: not a recording with an id and exactly one source of the type file"
+                f"{where}: invalid recording, expected an id and exactly one source of the type 'file'"
             ) from None
         if num_channels > 1:
             raise UserError(
@@ -430,7 +432,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Mapping]]:
         content = path.read_bytes()
         text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise UserError(f"{path}: {error}, expected a lhotse manifest") from None
+        raise UserError(f"{path}: cannot be read as a lhotse manifest ({error})") from None
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -461,7 +463,10 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
             by_recording[clip.path].append(i)
         else:
             start, end = _bounds(clip)
-            problems[i] = f"{clip.where}: from {start:g} s to {end:g} s, expected start before end"
+            problems[i] = (
+                f"{clip.where}: the segment starts at {start:g} s and ends at {end:g} s, expected start "
+                "before end"
+            )
     for indices in by_recording.values():
         indices.sort(key=lambda i: _bounds(clips[i]))
         bounds = [_bounds(clips[i]) for i in indices]
@@ -475,7 +480,8 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
                     first_second, last_second = _bounds(clips[one])
                     problems.setdefault(
                         one,
-                        f"{clips[one].where}: {first_second:.2f} to {last_second:.2f} s overlaps "
+                        f"{clips[one].where}: the segment from {first_second:.2f} s to "
+                        f"{last_second:.2f} s overlaps "
                         f"{clips[other].where} by {before - start:.2f} s; expected segments that "
                         "do not overlap",
                     )

@@ -58,11 +58,13 @@ def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
     if not rare or hparams.table.is_english:
         return ""
     notes = [
-        f"{hparams.table.symbols[i]!r} in {len(places[i])} ({', '.join(places[i][:CLIPS_SHOWN])})"
+        f"{hparams.table.symbols[i]!r} in {len(places[i])} clip{'s' * (len(places[i]) > 1)} "
+        f"({', '.join(places[i][:CLIPS_SHOWN])})"
         for i in rare[:MAX_SYMBOLS_SHOWN]
     ]
     more = f" and {len(rare) - MAX_SYMBOLS_SHOWN:,} more" * (len(rare) > MAX_SYMBOLS_SHOWN)
     return (
         f"warning: {len(rare):,} of {len(places):,} symbols occur in fewer than {RARE} clips: "
-        f"{'; '.join(notes)}{more}. Respell them, or add clips (docs/guides/languages.md)"
+        f"{'; '.join(notes)}{more}. Respell the words with these symbols, or add clips "
+        "(docs/guides/languages.md)"
     )

@@ -330,9 +330,9 @@ def choose_columns(
         option = "--path-column" if path is None else "--text-column"
         found = ", ".join(titles or rows[0].fields)
         raise UserError(
-            f"{table.path}: the meaning of the columns {found[:200]!r} is not known, expected common "
-            f"titles, id|text, or id|text|normalized text. With {option}, set the title or the number "
-            "(counted from 1) of the column"
+            f"{table.path}: the column with the {'paths' if path is None else 'texts'} was not found in "
+            f"{found[:200]!r}, expected common titles, id|text, or id|text|normalized text. Select the "
+            f"column with {option} and its title or its number (counted from 1)"
         )
     if path == text:
         raise UserError(f"{table.path}: column {text + 1} was selected for both paths and texts")
@@ -478,7 +478,7 @@ def print_assumptions(
     is_usual = titles is None and delimiter == "|" and columns.path == 0
     if is_usual and columns.text == num_fields - 1:
         return
-    form = f"separated by {DELIMITERS.get(delimiter, repr(delimiter))}"
+    form = f"fields separated by {DELIMITERS.get(delimiter, repr(delimiter))}"
     if titles:
         form = f"{form}, with a header" if delimiter else "read as JSON"
     path, text = (repr(titles[i]) if titles else i + 1 for i in (columns.path, columns.text))

@@ -60,7 +60,7 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
                 line = content[: error.start].count(b"\n") + 1
                 found = content[error.start : error.start + 10]
                 raise UserError(
-                    f"{path}:{line}: {found!r} is not text in {error.encoding}; fix this line"
+                    f"{path}:{line}: {found!r} cannot be decoded as {error.encoding}; fix this line"
                 ) from None
             others[path] = content
     if others:
@@ -101,8 +101,8 @@ def _recognize(where: str, content: bytes) -> str:
     if len(likely) > 1:
         examples = [f"\n  --encoding {name}: {_example(likely[name])!r}" for name in likely]
         raise UserError(
-            f"{where}: not UTF-8, and several encodings are possible. Add the option whose text is "
-            f"correct:{''.join(examples[:MAX_SHOWN])}"
+            f"{where}: not UTF-8, and several encodings are possible. Add the option that shows "
+            f"correct text:{''.join(examples[:MAX_SHOWN])}"
         )
     return next(iter(likely))
 

@@ -42,7 +42,7 @@ UNUSUAL_TEXTS = (
     ),
     (
         "UTF-8 that was read as Windows-1252",
-        "Decode the original texts again",
+        "Decode the original texts as UTF-8",
         TWICE_ENCODED,
     ),
     (
@@ -60,7 +60,7 @@ UNUSUAL_TEXTS = (
 # For each problem that `problems_of` can return: a description and advice.
 AUDIO_PROBLEMS = {
     "noise": (
-        f"noise (speech is less than {MIN_SIGNAL_TO_NOISE} dB louder)",
+        f"noise (speech is less than {MIN_SIGNAL_TO_NOISE} dB louder than the noise)",
         "Record in a quieter place, or remove the noise with an audio editor",
     ),
     "hum": ("hum of 50 or 60 Hz", "Filter the hum with an audio editor"),
@@ -210,9 +210,9 @@ def _text_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding]
     low, median, high = usual_rates(rates)
     unit = "symbols per second"
     if have_several_speakers(clips):
-        unit = "times their speaker's median of symbols per second"
+        unit = "times the speaker's median of symbols per second"
     yield Finding(
-        f"fewer than {low:.1f} or more than {high:.1f} {unit}",
+        f"a speaking rate below {low:.1f} or above {high:.1f} {unit}",
         "Listen to the clips. Correct the text, cut the audio, or leave the clip out",
         [
             (clips[i], f"{_line(clips[i])}, {rates[i]:.1f}")
@@ -263,8 +263,8 @@ def other_script(clips: Sequence[Clip], hparams: HParams) -> str | None:
         return None
     return (
         f"warning: {len(others):,} of {len(clips):,} texts contain no {script.title()} letters, "
-        f"although language={hparams.language}, for example {others[0].where}: "
-        f"{others[0].text[:60]!r}. Check that --text-column is the column with the spoken words"
+        f"although language={hparams.language}. The first of these texts is {others[0].text[:60]!r} "
+        f"({others[0].where}). Check that --text-column is the column with the spoken words"
     )
 
 

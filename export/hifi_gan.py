@@ -160,7 +160,7 @@ def load_generator(path: str | Path, config_path: str | Path) -> Generator:
     saved = read_saved(path)
     if not isinstance(saved, dict) or not isinstance(saved.get("generator"), dict):
         content = ", ".join(map(str, saved)) if isinstance(saved, dict) else "no dictionary"
-        expected = "expected `generator`, as in generator_v1 or g_02500000"
+        expected = "expected the key `generator`, as in generator_v1 or g_02500000"
         raise UserError(f"{path}: contains {content:.120} ({expected})")
     problems = weight_problems(saved["generator"], "generator")
     if problems:
@@ -169,7 +169,7 @@ def load_generator(path: str | Path, config_path: str | Path) -> Generator:
     generator = Generator(config)
     with naming(path):
         weights = without_normalization(saved["generator"])
-    load_state(generator, weights, path, f"{config_path} (the config.json of different weights)")
+    load_state(generator, weights, path, f"{config_path}, which belongs to different weights")
     return generator.eval()
 
 

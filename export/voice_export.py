@@ -367,7 +367,9 @@ def export_voice(
         write_description(made, description)
         difference = check_graphs(made, synthesizer)
         steps = f"in {CHECKED_STEPS} decoder steps"
-        print(f"fp32 differs from PyTorch by {difference:.1e} of the largest value, {steps}")
+        print(
+            f"the fp32 graphs differ from PyTorch by {difference:.1e} of the largest value {steps}"
+        )
         if texts is not None:
             num_steps = MAX_FRAMES // settings.n_frames_per_step + 1
             limit = f"max_decoder_steps={min(settings.max_decoder_steps, num_steps)}"
@@ -381,7 +383,8 @@ def export_voice(
         size = sum(file.stat().st_size for file in made.iterdir()) / 1e6
     print(f"wrote {folder}, {size:.1f} MB")
     speaker = " --speaker NAME" if len(settings.speakers) > 1 else ""
-    print(f"synthesize: python synthesize.py --voice {folder}{speaker} --text ... -o out.wav")
+    command = f"python synthesize.py --voice {folder}{speaker} --text ... -o out.wav"
+    print(f"To synthesize speech, run: {command}")
 
 
 def quantize(folder: Path, compressed: bool) -> None:

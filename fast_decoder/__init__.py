@@ -104,7 +104,7 @@ def describe(device: torch.device) -> str:
     """Return a phrase that describes how the loops run on this device with float32 parameters."""
     if device.type == "cpu":
         if onednn_multiplies("cpu", torch.float32):
-            return "oneDNN's packed products"
+            return "oneDNN matrix products with prepacked weights"
         return (
             "plain operations, at about half the speed, because oneDNN is not available in this "
             "PyTorch"

@@ -103,7 +103,7 @@ def compare(
         if math.isfinite(bound):
             yield (
                 errors[name] / bound,
-                f"{name} has error {errors[name]:.1e} (expected at most {bound:.1e})",
+                f"{name} has relative error {errors[name]:.1e} (expected at most {bound:.1e})",
             )
 
 

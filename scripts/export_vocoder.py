@@ -149,11 +149,14 @@ def main(arguments: list[str] | None = None) -> None:
         raise UserError(f"{args.weights}: {problem} (expected at most {largest:.0e})")
     write_bytes(args.out, content)
     print(f"the graph differs from PyTorch by {difference:.1e} of the largest sample")
-    print("log-mel settings: " + ", ".join(f"{name}={value:g}" for name, value in settings.items()))
+    print(
+        "log-mel settings of the vocoder: "
+        + ", ".join(f"{name}={value:g}" for name, value in settings.items())
+    )
     print(f"wrote {args.out}, {len(content) / 1e6:.1f} MB")
     voice = args.voice or "VOICE"
     options = f"--voice {voice} --vocoder {args.out} --text ... -o out.wav"
-    print(f"To synthesize speech with this vocoder: python synthesize.py {options}")
+    print(f"To synthesize speech with this vocoder, run: python synthesize.py {options}")
 
 
 if __name__ == "__main__":

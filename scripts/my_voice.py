@@ -315,7 +315,7 @@ checkpoint     {chosen.checkpoint}
 recordings     {out / "lists" / "report.html"}: problems found in the recordings
 time           {(time.monotonic() - began) / 60:.0f} minutes
 
-Next, speak:
+To synthesize speech, run:
   python synthesize.py --voice {shlex.quote(str(voice))} --text "Good morning." -o morning.wav""")
 
 

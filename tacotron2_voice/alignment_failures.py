@@ -72,7 +72,7 @@ def find_failures(
     reached = [(start, stop) for start, stop in spans if focus.max() >= (start + stop - 1) // 2]
     if len(reached) < len(spans):
         position = f"word {len(reached)} of {len(spans)} (symbol {focus.max() + 1} of {len(ids)})"
-        problem = f"words are missing at the end: attention reached {position}"
+        problem = f"words are missing at the end: attention only reached {position}"
         failures.append(Failure("missing", len(spans) - len(reached), f"{problem}. {ADVICE}"))
     if focus_rate >= FORMED:  # a blurred alignment does not show which words were skipped
         skipped = _skipped_words(alignment, ids, reached, table)

@@ -158,7 +158,9 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
         kept = output.describe_stop(len(texts))
         if not kept:
             raise
-        raise KeyboardInterrupt(f"interrupted: {kept}; the same command resumes") from None
+        raise KeyboardInterrupt(
+            f"interrupted: {kept}; run the same command again to resume"
+        ) from None
     description = output.describe(len(texts), num_before)
     if description:
         print(description + summary(num_before, num_skipped, output.num_warnings))
@@ -167,7 +169,7 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
         listed = ", ".join(map(str, old_files[:MAX_FILES_SHOWN]))
         more = len(old_files) - MAX_FILES_SHOWN
         rest = f" and {more:,} more" if more > 0 else ""
-        reason = "files that may be from an earlier run, because this run did not write them"
+        reason = "this run did not write these files, which may be from an earlier run"
         print(f"note: {reason}: {listed}{rest}", file=sys.stderr)
     if args.time and timer.seconds:
         print(timer, file=sys.stderr)
@@ -264,9 +266,11 @@ def _check_output_options(args: argparse.Namespace) -> None:
         args.out = Path("out")
     writes_folder = args.out is not None and not is_audio_file(args.out)
     if args.save_mel and not writes_folder:
-        raise UserError("--save-mel: expected a folder for the files of each text, such as -o out")
+        raise UserError("--save-mel: needs a folder as the output, such as -o out")
     if args.timings and args.stream:
-        raise UserError("--timings: expected files, such as -o NAME.wav, and not --stream")
+        raise UserError(
+            "--timings: cannot be combined with --stream. Write files, such as -o NAME.wav"
+        )
     if writes_folder:
         check_is_folder(args.out, "-o")
         if not can_plot():

@@ -435,8 +435,8 @@ class AudioFileOutput(Output):
         return f"{self.num_complete:,} of {num_texts:,} texts are in {self.part}"
 
     def describe(self, num_texts: int, num_before: int) -> str:
-        of_texts = f" of {num_texts:,} texts" if num_texts > 1 else ""
-        return f"wrote {self.path}, {self.seconds:.2f} s{of_texts}"
+        for_texts = f" for {num_texts:,} texts" if num_texts > 1 else ""
+        return f"wrote {self.path}, {self.seconds:.2f} s of audio{for_texts}"
 
     def files_of_earlier_runs(self) -> list[Path]:
         formats = [one for one in TIMING_FORMATS if one != self.timings_format]
@@ -447,7 +447,7 @@ class AudioFileOutput(Output):
         """Append samples to the current text."""
         if self.end + self.size + len(samples) > MAX_WAV_BYTES:
             line = int(self.keys[self.num_complete][0])
-            problem = f"line {line} does not fit (expected at most 4 GiB per WAV)"
+            problem = f"the speech of line {line} does not fit (expected at most 4 GiB per WAV)"
             raise UserError(f"{self.path}: {problem}. Split the text file.")
         with naming(self.part):
             self.file.write(samples)

@@ -154,7 +154,7 @@ class VoiceSettings:
             if values.symbols == "english":
                 yield "symbols=english: lacks most phones (expected symbols=corpus)"
             if not values.language:
-                yield "language: missing; text_cleaners=[phones] needs one, such as language=de"
+                yield "language: missing; text_cleaners=[phones] needs a language, such as language=de"
         if values.symbol_table:
             yield from _table_problems(values)
         if values.postnet_kernel_size % 2 == 0:
@@ -266,7 +266,7 @@ def change_settings(base: Settings, overrides: str) -> Settings:
     wrong = []
     for time, length in TIMES:
         if changes.get(time) is not None and length in changes:
-            wrong.append(f"{time} and {length} are both given (expected one of them)")
+            wrong.append(f"{time} and {length} are both given (expected only one of them)")
     values = values_of(base) | changes
     if "phones" in values["text_cleaners"] and "symbols" not in changes:
         values["symbols"] = "corpus" if base.symbols == "english" else base.symbols
@@ -300,7 +300,7 @@ def change_speaking_settings(
         if value != trained_value:
             problems.append(f"{name}={value!s:.200}: expected {trained_value!s:.200}")
     if problems:
-        title = "a model keeps these settings of its training:"
+        title = "these settings must be the same as in the training of the model:"
         raise UserError("\n  ".join([title, *problems]))
     return settings
 
@@ -541,7 +541,7 @@ def _table_problems(values: Any) -> Iterator[str]:
     from tacotron2_voice.text.symbols import table_with
 
     if values.symbols == "english":
-        yield "symbols=english: there is a symbol_table (expected only for other values of symbols)"
+        yield "symbols=english: cannot be combined with a symbol_table"
         return
     try:
         table = table_with(values.symbol_table)

@@ -31,7 +31,9 @@ def speaker_name(text: str, label: str = "speaker") -> str:
         problem = f"{len(name):,} characters (expected at most {MAX_NAME})"
         raise UserError(f"{label} {name[:MAX_NAME]!r}: {problem}")
     if not name.isprintable():
-        raise UserError(f"{label} {name!r}: control characters (expected printable characters)")
+        raise UserError(
+            f"{label} {name!r}: contains control characters (expected printable characters)"
+        )
     return name
 
 

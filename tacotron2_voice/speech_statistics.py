@@ -53,15 +53,16 @@ class SpeechStatistics:
     def describe(self) -> str:
         """Return two lines that describe the statistics, for prepare.py."""
         usual = f"{1000 * self.seconds_per_symbol:.0f} ms per symbol"
-        usual_range = f"{self.fastest:.2f} to {self.slowest:.2f} times as long"
-        rate = f"Speaking rate: {usual}; usual clips take {usual_range}"
+        usual_range = f"{self.fastest:.2f} to {self.slowest:.2f} times this duration"
+        rate = f"Speaking rate: {usual}; usual clips have {usual_range}"
         if not self.final_mark:
             share = f"{100 * MARKED_SHARE:.0f}%"
-            ending = (
-                f"Final mark: none; fewer than {share} of the texts end with a punctuation mark"
-            )
+            ending = f"End punctuation: none; fewer than {share} of the texts end with a punctuation mark"
         else:
-            ending = f"Final mark: {self.final_mark!r}; synthesis adds it to texts without a mark"
+            ending = (
+                f"End punctuation: {self.final_mark!r}; synthesis adds this mark to texts without end "
+                "punctuation"
+            )
         return f"{rate}\n{ending}"
 
     def seconds(self, num_symbols: int) -> float:

@@ -182,11 +182,11 @@ class Voice(Synthesizer):
             found = ", ".join(description.files)
             problem = f"files: {found!r:.200} (expected {', '.join(sorted(FILES))})"
         elif description.symbols != list(settings.table.symbols):
-            problem = "symbols: they differ from the symbols in its hparams"
+            problem = "symbols: differ from the symbols in hparams"
         elif bool(speakers) != bool(width):
             problem = f"speakers: {len(speakers)} names, but speaker_embedding_dim={width}"
         elif names and names != list(speakers):
-            problem = "speaker_statistics: the names differ from the speakers in its hparams"
+            problem = "speaker_statistics: the names differ from the speakers in hparams"
         if problem:
             raise UserError(f"{problem}. {EXPORT_AGAIN}")
         return settings
@@ -207,7 +207,7 @@ class Voice(Synthesizer):
             except lzma.LZMAError as error:
                 raise UserError(f"cannot be decompressed ({error}). {COPY_AGAIN}") from None
         if hashlib.sha256(content).hexdigest() != self.description.files[name]:
-            raise UserError(f"not the file that {DESCRIPTION_FILE} describes. {COPY_AGAIN}")
+            raise UserError(f"the checksum differs from {DESCRIPTION_FILE}. {COPY_AGAIN}")
         return content
 
     def _read_filters(self, settings: VoiceSettings) -> np.ndarray:

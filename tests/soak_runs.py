@@ -50,7 +50,7 @@ FULL_DISK = "full disk"
 SAYS_FULL = "free some space|File too large: '/"  # messages about a full disk
 # Messages about lost metrics.
 LOST = r"starts a new file|the validation of epoch \d+ failed|metrics\.jsonl failed"
-TRAINING = "watch: tensorboard"  # printed when set-up is complete
+TRAINING = "To plot the metrics, run: tensorboard"  # printed when set-up is complete
 KINDS = (*(number.name for number in SIGNALS), FULL_DISK)
 WORKERS = (0, 0, 1, 2, 3)
 MAX_SECONDS = 2.0  # maximum time from the start of training or set-up to a stop

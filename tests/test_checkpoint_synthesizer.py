@@ -93,7 +93,7 @@ def test_warning_is_issued_when_the_alignment_is_blurred_cut_off_or_repeats():
     blurred = warnings_of(np.full((30, 20), 0.05, dtype=np.float32), TWENTY)
     assert any("0.05" in w and str(FORMED) in w for w in blurred)
     (cut,) = warnings_of(diagonal(60, 20)[:47], TWENTY)
-    where = "attention reached word 4 of 5 (symbol 16 of 20)"
+    where = "attention only reached word 4 of 5 (symbol 16 of 20)"
     assert cut.startswith(f"words are missing at the end: {where}")
     alignment = diagonal(60, 20)
     alignment[30] = 0

@@ -286,7 +286,7 @@ def test_processes_save_and_exit_when_a_clip_is_unreadable(corpus, alone, tmp_pa
     outputs = "".join(child.output for child in ended)
     assert [child.code for child in ended] == [1, 1], outputs
     assert f"{filelist}:6: {clip}: no such file" in outputs
-    assert f"saved a checkpoint with all progress so far: {newest(out)}" in outputs
+    assert f"saved a checkpoint of the last completed optimizer step: {newest(out)}" in outputs
     assert f"torchrun --nproc-per-node 2 train.py -o {out} --resume" in outputs
     assert "Traceback" not in outputs
     shutil.copy(corpus.folder / clip.name, clip)

@@ -248,7 +248,8 @@ def test_line_is_rejected_when_its_seconds_differ_from_the_cached_mel(cached_mel
         filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|{samples / 22050:.6f}")
         assert read_filelist(filelist, CACHED)[0].num_frames == 40
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|{seconds}")
-    words = f"{filelist}:1: {cached_mels}/x.npy: 40 frames do not match {float(seconds):.6f} s"
+    found = f"the mel has 40 frames, which do not match {float(seconds):.6f} s"
+    words = f"{filelist}:1: {cached_mels}/x.npy: {found}"
     assert words in refusal(filelist, CACHED)
 
 

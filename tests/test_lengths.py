@@ -45,7 +45,7 @@ def test_lengths_are_read_in_every_format(tmp_path, content, frames):
             ":2: 'a,10000000000': invalid line, expected id,frames with a whole number",
         ),
         ("id,samples\na,1,2\n", ":2: 'a,1,2'"),
-        ("a.wav|Go on.\n", ":1: 'a.wav|Go on.': no seconds; scripts/prepare.py"),
+        ("a.wav|Go on.\n", ":1: 'a.wav|Go on.': no length in seconds; scripts/prepare.py"),
         ("a.wav|Go on.|1\nb.wav|A dog.|nan\n", ":2: 'b.wav|A dog.|nan': seconds out of range"),
         ("a.wav|Go on.|x\n", ":1: 'a.wav|Go on.|x': seconds 'x', expected a number"),
     ],

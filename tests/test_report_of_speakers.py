@@ -91,8 +91,11 @@ def test_report_warns_when_levels_of_speakers_differ():
 def test_report_warns_when_speakers_have_few_minutes():
     few = facts(clips_of("anna", 30), *(clips_of(f"p{i}", 1 + i) for i in range(7)))
     [warning] = speaker_warnings(few, is_converted=False)
-    assert "7 of 8 speakers have less than 2 minutes of audio: 'p0' (0.1), 'p1' (0.2), " in warning
-    assert "'p4' (0.4) and 2 more. Add recordings" in warning
+    assert (
+        "7 of 8 speakers have less than 2 minutes of audio: 'p0' (0.1 minutes), 'p1' (0.2 minutes), "
+        in warning
+    )
+    assert "'p4' (0.4 minutes) and 2 more. Add recordings" in warning
 
 
 def test_clips_of_a_slow_speaker_are_not_reported_as_unusual():

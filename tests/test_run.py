@@ -218,4 +218,7 @@ def test_run_saves_when_the_dataset_code_has_a_bug(corpus, tmp_path, monkeypatch
         run(out, corpus, num_workers=0, batch_size=1, dynamic_batch_size=False)
     trained = load(newest(out))["loop"]["batches_trained"]
     assert trained > 0
-    assert f"saved a checkpoint with all progress so far: {newest(out)}" in capsys.readouterr().out
+    assert (
+        f"saved a checkpoint of the last completed optimizer step: {newest(out)}"
+        in capsys.readouterr().out
+    )

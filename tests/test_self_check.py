@@ -154,7 +154,7 @@ def test_check_fails_when_kernels_compute_incorrect_values(failure, monkeypatch)
     failure(monkeypatch)
     answer = check()
     assert not answer.is_right
-    name = answer.text.split(" has error ")[0]
+    name = answer.text.split(" has relative error ")[0]
     assert FAILURES[failure] in name
     names = {"mel", "gate", "alignments", "memory", "input mel"}
     names |= dict(Decoder(HPARAMS).named_parameters()).keys()

@@ -282,7 +282,7 @@ def test_prepare_writes_the_symbol_table_and_reports_rare_symbols(lists, capsys)
     clips = [clip for filelist in files for clip in cached_table(filelist, hparams)]
     assert all(clip.text.lower() == sequence_to_text(clip.symbols, hparams.table) for clip in clips)
     warning = preparation.rare_symbols(clips * 2, hparams)
-    assert "'ę' in 2 (odd, odd)" in warning
+    assert "'ę' in 2 clips (odd, odd)" in warning
     assert "'ż'" not in warning
     assert preparation.rare_symbols(clips * 10, hparams) == ""
 

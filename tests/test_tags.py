@@ -41,8 +41,8 @@ def test_pauses_split_a_text():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[pause]", r"\[pause \]: expected seconds from 0 to 60"),
-        ("[pause 61]", r"\[pause 61\]: expected seconds from 0 to 60"),
+        ("[pause]", r"\[pause \]: invalid value, expected seconds from 0 to 60"),
+        ("[pause 61]", r"\[pause 61\]: invalid value, expected seconds from 0 to 60"),
         ("a [pause 0.5 b", r"'\[pause 0.5 b'"),
         ("Ha[laughs] yes", r"laughs"),
         ("[laughs]ha", r"laughs"),

@@ -51,14 +51,14 @@ def test_each_character_is_read_or_reported(character):
 def test_warning_lists_the_columns_of_characters_that_are_left_out():
     text = "A ☃ and ☃, *so*."
     [warning] = left_out(text, ["english_cleaners_corrected"])
-    assert warning.endswith("symbol for it: '☃' at column 3, 9, '*' at column 12, 15")
+    assert warning.endswith("symbols for them: '☃' at column 3, 9, '*' at column 12, 15")
     own = ["basic_cleaners"], SymbolTable(("_", "a", " "))
-    assert left_out("A é", *own)[0].endswith("symbol for it: 'é' at column 3")
+    assert left_out("A é", *own)[0].endswith("symbols for them: 'é' at column 3")
     assert left_out("A e\u0301" + "x" * 7, *own)[0].endswith(
         "'é' at column 3, 'x' at column 5, 6, 7, 8, 9, ..."
     )
     assert left_out("a a", *own) == []
-    assert left_out("a [pause 0.5] é", *own)[0].endswith("symbol for it: 'é' at column 15")
+    assert left_out("a [pause 0.5] é", *own)[0].endswith("symbols for them: 'é' at column 15")
 
 
 @pytest.fixture
@@ -96,5 +96,5 @@ def test_characters_are_reported_when_espeak_ignores_them():
     assert dropped["⅛"] == [12]
     assert "ъ" not in dropped
     [warning] = left_out("Пять €", *facts, "ru")
-    assert "eSpeak NG has no phones for it" in warning
+    assert "eSpeak NG has no phones for them" in warning
     assert "'€' at column 6" in warning

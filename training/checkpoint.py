@@ -292,7 +292,7 @@ def put_in_place(source: Checkpoint, directory: Path) -> Checkpoint:
     this name."""
     path = directory / f"checkpoint_{source.state['iteration']}.pt"
     if path.exists() and not filecmp.cmp(path, source.path, shallow=False):
-        print(f"renamed a different checkpoint of the same optimizer step: {_set_aside(path)}")
+        print(f"renamed a different checkpoint of the same optimizer step to {_set_aside(path)}")
     if not path.exists():
         link_as(path.name, source.path, directory)
     return source._replace(path=path)
@@ -314,7 +314,7 @@ def last_good(directory: Path, diverged: int, best: int) -> Path | None:
     if diverged != best:
         bad = good.pop(diverged, None)
     if bad and good:
-        print(f"renamed the checkpoint with diverged weights: {_set_aside(bad)}")
+        print(f"renamed the checkpoint with diverged weights to {_set_aside(bad)}")
     return good[max(good)] if good else None
 
 
@@ -431,7 +431,7 @@ def restore(
     if before != type(trainer.optimizer).__name__:
         raise UserError(
             f"{path}: optimizer: {before}, expected {type(trainer.optimizer).__name__}. "
-            "To start a new run from its weights, use -c with --warm_start"
+            "To start a new run from the weights of this checkpoint, use -c with --warm_start"
         )
     _check_optimizer_state(path, saved["optimizer"], trainer)
     # Optimizer settings such as weight_decay come from the current command, not from the

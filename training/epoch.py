@@ -220,8 +220,8 @@ def log_epoch(run: Run) -> None:
         for_others = f", {record['process_wait_seconds'] / seconds:.1%} for other processes"
     print(
         f"epoch {state.epoch}: loss {record['train_loss']:.4f}, "
-        f"masked {record['train_loss_unpadded']:.4f}, {record['num_batches']} batches in "
+        f"masked loss {record['train_loss_unpadded']:.4f}, {record['num_batches']} batches in "
         f"{duration(state.seconds)}, {record['frames_per_second']:,.0f} frames/s, "
-        f"{state.data_wait_seconds / seconds:.1%} waiting for data{for_others}",
+        f"{state.data_wait_seconds / seconds:.1%} of the time waiting for data{for_others}",
         flush=True,
     )

@@ -359,7 +359,7 @@ def log_validation(run: Run, record: dict[str, Any], examples: Sequence[Example]
     run.recent_focus_rate = record["alignment_sharpness"]
     print(
         f"  validation loss {record['validation_loss']:.4f}, "
-        f"masked {record['validation_loss_unpadded']:.4f}, "
+        f"masked loss {record['validation_loss_unpadded']:.4f}, "
         f"focus rate {record['alignment_sharpness']:.3f}, "
         f"coverage {record['alignment_coverage']:.2f}, "
         f"diagonality {record['alignment_diagonality']:.2f}, "

@@ -108,7 +108,9 @@ class Shorten(logging.Filter):
             record.msg = f"warning: a client sent an invalid request: {error}"
             record.exc_info = None
         if isinstance(error, OSError):  # without file descriptors, accept() fails again and again
-            record.msg = f"warning: new connections wait until open connections close: {error}"
+            record.msg = (
+                f"warning: new connections must wait until other connections close: {error}"
+            )
             record.exc_info = None
             is_new = record.created > self.last + 10
             self.last = record.created

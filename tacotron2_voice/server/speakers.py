@@ -73,7 +73,7 @@ class Voices:
         if voice in ("", ONE_SPEAKER, *OPENAI_VOICES):
             return synthesizer, self.default_speakers[name]
         expected = f"expected {listed(speakers or [ONE_SPEAKER])}"
-        raise UnknownVoice(f"voice {voice[:60]!r}: {name} does not have it ({expected})")
+        raise UnknownVoice(f"voice {voice[:60]!r}: the model {name} has no such voice ({expected})")
 
     def model_of(self, speaker: str) -> str:
         """Return the name of the first voice that has this speaker.

@@ -70,9 +70,7 @@ def without_tags(text: str) -> str:
 def _checked(piece: str) -> str:
     """Strip a piece of text. Raise UserError if it contains an unknown or malformed tag."""
     if nearly := _NEARLY.search(piece):
-        raise UserError(
-            f"{nearly[0][:60]!r}: not a valid tag, so it would be read aloud (expected {KNOWN_TAGS})"
-        )
+        raise UserError(f"{nearly[0][:60]!r}: not a valid tag (expected {KNOWN_TAGS})")
     if unknown := WORDS_IN_BRACKETS.search(piece):
         expected = f"expected {KNOWN_TAGS}; write other words in round brackets"
         raise UserError(f"{unknown[0][:60]!r}: an unknown tag ({expected})")
@@ -87,5 +85,5 @@ def _read_tag(kind: str, value: str) -> Pause | SpeakerTag:
     number = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*s?", value)
     if number and float(number[1]) <= MAX_PAUSE_SECONDS:
         return Pause(float(number[1]))
-    expected = f"expected seconds from 0 to {MAX_PAUSE_SECONDS}, such as [pause 0.5]"
+    expected = f"invalid value, expected seconds from 0 to {MAX_PAUSE_SECONDS}, such as [pause 0.5]"
     raise UserError(f"[pause {value[:40]}]: {expected}")

@@ -27,10 +27,10 @@ def left_out(
     """Return a list with one warning about the characters of a text that are dropped, or an empty
     list. Tags are ignored."""
     dropped = dropped_symbols(without_tags(text), cleaner_names, table, language)
-    reason = "the model has no symbol for it"
+    reason = "the model has no symbols for them"
     if PHONES in cleaner_names:
-        reason = "eSpeak NG has no phones for it, or the model has no symbol"
-    return [f"left out, because {reason}: {with_columns(dropped)}"] if dropped else []
+        reason = "eSpeak NG has no phones for them, or the model has no symbols for them"
+    return [f"characters left out because {reason}: {with_columns(dropped)}"] if dropped else []
 
 
 def _without_phones(text: str, language: str) -> dict[str, list[int]]:
