@@ -147,7 +147,7 @@ def test_all_problems_are_listed_together():
         ("mask_padding=perhaps", "True or False"),
         ("learning_rate=-1", "greater than 0"),
         ("'nonsense'", "name=value"),
-        ("win_time and win_length", "expected one"),
+        ("win_time and win_length", "only one"),
         ("precision=fp61", "'fp16'"),
         ("batching_strategy='semisorted'", "did you mean 'semi_sorted'"),
         ("mel_fmax=12000", "11025"),

@@ -176,7 +176,7 @@ def test_checkpoint_uses_its_pronunciations_and_notes_a_different_lexicon(tmp_pa
     synthesize.main(command)
     [note] = [x for x in capsys.readouterr().err.splitlines() if x.startswith("note: ")]
     assert f"{words}: " in note
-    assert "2 words" in note
+    assert "2 pronunciations" in note
     with pytest.raises(UserError, match="lexicon"):
         load_checkpoint_synthesizer(path, f"lexicon={words}")
 

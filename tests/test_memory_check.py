@@ -257,7 +257,7 @@ def test_cpu_estimate_is_close_to_the_measured_peak(shape, settings, one_thread)
 def test_cpu_estimate_runs_only_a_few_clips():
     trainer = WatchedTrainer()
     CpuEstimate(trainer, trainer.compute_gradients, [(640, 200, 5)])
-    assert [mel[0] for mel, _ in trainer.shapes("training")] == [1, 40]
+    assert [mel[0] for mel, _ in trainer.shapes("training")] == [1, 32]
 
 
 class OneBytePerFrame:

@@ -165,7 +165,7 @@ def test_model_raises_when_speakers_are_missing_or_unexpected():
         model(replace(batch, labels={}))
     with pytest.raises(ValueError, match="labels"):
         Tacotron2(TINY_MODEL)(batch)
-    with pytest.raises(ValueError, match="no names"):
+    with pytest.raises(ValueError, match="no speakers"):
         Tacotron2(replace(TINY_MODEL, speaker_embedding_dim=6))
 
 

@@ -150,7 +150,7 @@ def test_validation_warns_once_when_attention_ignores_the_text(
     printed = capsys.readouterr().out
     effect = max(0, metrics(out, "validation")[-1]["text_effect"])
     assert printed.count("warning: attention is focused") == 1
-    assert f"the loss is only {effect:.0%} higher" in printed
+    assert f"raises the loss by only {effect:.0%}" in printed
     assert "--resume --hparams guided_attention_weight=1,guided_attention_sigma=0.4" in printed
     run(out, corpus, "--resume", **settings, epochs=4)
     assert "ignores the text" not in capsys.readouterr().out
