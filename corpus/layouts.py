@@ -192,8 +192,8 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
     for name in speakers:
         if nested := sorted((corpus / name).glob(f"*/**/{METADATA}")):
             raise UserError(
-                f"{nested[0]}: in a subfolder of a speaker's folder, expected one {METADATA} for each "
-                f"speaker, in {corpus / name}"
+                f"{nested[0]}: this file is in a subfolder of a speaker's folder, expected one "
+                f"{METADATA} for each speaker, directly in the speaker's folder ({corpus / name})"
             )
     layouts = each_or_all_errors(lambda name: read_layout(corpus / name, texts=texts), speakers)
     for speaker, (own, bad) in zip(speakers.values(), layouts, strict=True):

@@ -43,7 +43,7 @@ def run_stage(*command: object, threads: str | None = None) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             process.wait()
     if process.returncode in STOPPED:
-        raise UserError(f"stopped in {program}; run the same command again to continue")
+        raise UserError(f"{program} was stopped; run the same command again to continue")
     if process.returncode != 0:
         raise UserError(f"{program} failed; see its message above")
 

@@ -95,8 +95,8 @@ def main(arguments: list[str] | None = None) -> None:
     add(
         "--speaker-accuracy",
         action="store_true",
-        help="measure how often the voice of the speech is most similar to that of the correct "
-        "speaker; needs requirements/resemblyzer.txt",
+        help="measure how often the synthesized speech is more similar to the correct speaker than "
+        "to any other speaker; needs requirements/resemblyzer.txt",
     )
     args = parser.parse_args(arguments)
     options = EvaluationOptions(

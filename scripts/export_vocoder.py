@@ -145,10 +145,12 @@ def main(arguments: list[str] | None = None) -> None:
     difference = difference_from_torch(content, generator)
     largest = MAX_DIFFERENCE_FP16 if args.fp16 else MAX_DIFFERENCE
     if not difference <= largest:  # the condition is also true for NaN
-        problem = f"the graph differs from PyTorch by {difference:.1e} of the largest sample"
+        problem = f"the audio of the graph differs from that of PyTorch by {difference:.1e} of the largest sample"
         raise UserError(f"{args.weights}: {problem} (expected at most {largest:.0e})")
     write_bytes(args.out, content)
-    print(f"the graph differs from PyTorch by {difference:.1e} of the largest sample")
+    print(
+        f"the audio of the graph differs from that of PyTorch by {difference:.1e} of the largest sample"
+    )
     print(
         "log-mel settings of the vocoder: "
         + ", ".join(f"{name}={value:g}" for name, value in settings.items())

@@ -39,7 +39,7 @@ IN_ONE_ORDER = [strategy for strategy in STRATEGIES if strategy not in BY_CLASS]
 SEMI_SORTED = ("semi_sorted", "semi_sorted_rank", "semi_sorted_exponential")
 MODES = ("fixed", "dynamic", "given capacity")
 DBS, BR = {"dynamic_batch_size": True}, {"batch_randomization": True}
-# Parameters that are valid even for a few clips.
+# Parameters that are valid even if there are only a few clips.
 SMALL = {"num_bins": 4, "bucket_size": 16, "num_buckets": 2}
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)

@@ -44,7 +44,7 @@ def test_run_equals_an_uninterrupted_run_when_it_is_stopped_many_times(tmp_path)
 
 
 @pytest.mark.thorough
-def test_output_is_complete_when_the_disk_is_full(tmp_path):
+def test_log_contains_everything_that_was_printed_when_the_disk_is_full(tmp_path):
     """A limit of 2,000 bytes per file imitates the full disk. The output is longer than this
     limit."""
     draw = SimpleNamespace(randrange=lambda *_: 2000, random=lambda: 1, uniform=lambda *_: 60)

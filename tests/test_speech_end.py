@@ -16,7 +16,7 @@ H = create_hparams(SETTINGS)
 WORDS = text_to_sequence("One two.", ["basic_cleaners"])  # last word: symbols 4 to 6; ".": symbol 7
 # Log-mel values (natural logarithm). QUIET is 69 dB softer than LOUD.
 LOUD, QUIET = np.full(80, 0.0, np.float32), np.full(80, -8.0, np.float32)
-REST = 8  # number of resting decoder steps that end speech
+REST = 8  # number of decoder steps with resting attention after which speech ends
 
 
 def at(symbol: int, sharpness: float = 0.9) -> np.ndarray:

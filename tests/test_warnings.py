@@ -323,7 +323,9 @@ def test_clip_is_copied_when_it_is_too_short_to_trim(tmp_path):
     assert soundfile.info(tmp_path / "t" / "c03.wav").frames == round(0.52 * RATE)
 
 
-def test_trimmed_mels_are_rejected_when_trimming_or_the_corpus_has_changed(tmp_path):
+def test_files_of_trimmed_clips_are_rejected_when_the_trim_option_or_the_corpus_has_changed(
+    tmp_path,
+):
     corpus, lists, trimmed = quiet_corpus(tmp_path / "corpus", 6), tmp_path / "l", tmp_path / "t"
     prepare(Preparation(corpus, lists, mels=tmp_path / "m", trim=trimmed))
     mel = log_mel_spectrogram(read_audio(trimmed / "c00.wav", HPARAMS), HPARAMS)
