@@ -255,19 +255,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
     for name in sorted(by_name):
         if folder and name.name.endswith(OTHER_MICROPHONE):
             continue
-        base = name.name
-        places = [name]
-        if folder:
-            # The text is directly in the text folder, in its subfolder with the speaker's name, or
-            # in the same subfolder as the audio file has in the corpus.
-            base = base.removesuffix(MICROPHONE)
-            parents = (
-                Path(),
-                Path(name.parent.name),
-                name.parent.relative_to(corpus),
-                name.parent.relative_to(corpus.parent),  # the corpus may be a speaker's folder
-            )
-            places = [folder / parent / base for parent in dict.fromkeys(parents)]
+        places = _text_places(name, corpus, folder)
         found = [
             path
             for place in places
@@ -283,7 +271,9 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         else:
             suffix = f".{texts.suffix.lstrip('.')}" if texts.suffix else ".txt"
             where = f"in {folder}" if folder else "next to it"
-            problems.append(f"{by_name[name]}: no text file, expected {base}{suffix} {where}")
+            problems.append(
+                f"{by_name[name]}: no text file, expected {places[0].name}{suffix} {where}"
+            )
     if not contents and texts.suffix:
         raise UserError(
             f"--transcripts {texts.suffix}: no audio file has a text file with this extension, "
@@ -300,44 +290,77 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         print(f"note: {len(unused):,} text files without an audio file, such as {example}")
     plain = {path for path in contents.values() if not _has_segments(path)}
     decoded = decode({path: read_bytes(path) for path in sorted(plain)}, texts.encoding)
-    labeled = [path for path in sorted(plain) if LABEL_START.match(decoded[path])]
-    if len(labeled) > 1 and 2 * len(labeled) > len(plain):
-        raise UserError(
-            f"{labeled[0]}: {len(labeled):,} of {len(plain):,} texts begin with times or speakers, "
-            f"such as {decoded[labeled[0]].strip()[:60]!r}, expected only the words that are spoken"
-        )
-    # In Kaldi's format, each text begins with the name of its recording, which is not spoken.
-    beginnings = {
-        name: decoded[path].split()[:2]
-        for name, path in contents.items()
-        if path in plain and RECORDING_ID.fullmatch(name.name) and decoded[path].strip()
-    }
-    named = {name for name, words in beginnings.items() if words[0].rstrip(":") == name.name}
-    begin_with_names = len(named) > 1 and len(named) == len(beginnings)
-    if begin_with_names:
+    labels = {path for path, text in decoded.items() if are_labels(text)}
+    spoken = {path: text for path, text in decoded.items() if path not in labels}
+    _check_are_plain(spoken)
+    named = _begin_with_names(contents, spoken)
+    leave_out_names = len(named) > 1 and all(named.values())
+    if leave_out_names:
         print("note: each text begins with the name of its audio file. These names are left out")
     clips = []
     for name, path in contents.items():
-        if path not in plain or are_labels(decoded[path]):
+        if path not in spoken:
             entries = read_segments(path, str(by_name[name]), texts.tier, texts.encoding)
             clips += [
                 Clip(entry.name, entry.text, where=entry.where, segment=entry.segment)
                 for entry in entries
             ]
-        else:
-            check_is_plain(path, decoded[path])
-            words = decoded[path].split()
-            if begin_with_names:
-                words = words[1:]
-            elif name in named:
-                problems.append(
-                    f"{path}: the text begins with the name of its audio file, {words[0]!r}"
-                )
-                continue
-            # Several audio files can have the same text in a text folder.
-            where = f"{path} of {by_name[name]}" if folder else str(path)
-            clips.append(Clip(str(by_name[name]), " ".join(words), where=where))
+            continue
+        words = spoken[path].split()
+        if named.get(name) and not leave_out_names:
+            found_name = repr(words[0])
+            problems.append(
+                f"{path}: the text begins with the name of its audio file, {found_name}"
+            )
+            continue
+        # Several audio files can have the same text in a text folder.
+        where = f"{path} of {by_name[name]}" if folder else str(path)
+        text = " ".join(words[1:] if leave_out_names and named.get(name) else words)
+        clips.append(Clip(str(by_name[name]), text, where=where))
     return clips, problems
+
+
+def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
+    """Return the paths, without extensions, at which the text of an audio file may be.
+
+    Without a text folder, the text is next to the audio file. Otherwise, it is directly in the text
+    folder, in its subfolder with the speaker's name, or in the same subfolder as the audio file has
+    in the corpus.
+    """
+    if folder is None:
+        return [name]
+    parents = (
+        Path(),
+        Path(name.parent.name),
+        name.parent.relative_to(corpus),
+        name.parent.relative_to(corpus.parent),  # the corpus may be a speaker's folder
+    )
+    base = name.name.removesuffix(MICROPHONE)
+    return [folder / parent / base for parent in dict.fromkeys(parents)]
+
+
+def _check_are_plain(texts: dict[Path, str]) -> None:
+    """Raise UserError if texts contain times, or if most of them begin with times or speakers."""
+    for path, text in texts.items():
+        check_is_plain(path, text)
+    labeled = [path for path in sorted(texts) if LABEL_START.match(texts[path])]
+    if len(labeled) > 1 and 2 * len(labeled) > len(texts):
+        raise UserError(
+            f"{labeled[0]}: {len(labeled):,} of {len(texts):,} texts begin with times or speakers, "
+            f"such as {texts[labeled[0]].strip()[:60]!r}, expected only the words that are spoken"
+        )
+
+
+def _begin_with_names(contents: dict[Path, Path], texts: dict[Path, str]) -> dict[Path, bool]:
+    """Return whether each text begins with the name of its recording, as in Kaldi's format.
+
+    Recordings whose names may be words, and empty texts, are left out of the result.
+    """
+    return {
+        name: texts[path].split()[0].rstrip(":") == name.name
+        for name, path in contents.items()
+        if path in texts and RECORDING_ID.fullmatch(name.name) and texts[path].strip()
+    }
 
 
 def corpus_texts(corpus: Path) -> list[Path]:

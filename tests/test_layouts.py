@@ -431,6 +431,15 @@ def test_texts_that_begin_with_numbers_are_kept(text, tmp_path):
     assert [clip.text for clip in read_layout(tmp_path)[0]] == [text, text]
 
 
+def test_several_label_files_are_read_as_segments(tmp_path):
+    for name in ("rec1", "rec2"):
+        soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
+        (tmp_path / f"{name}.txt").write_text("0.5\t1.0\tYes.\n1.5\t2.0\tNo.\n")
+    clips, problems = read_layout(tmp_path)
+    assert problems == []
+    assert [clip.segment for clip in clips] == [Segment(0.5, 0.5), Segment(1.5, 0.5)] * 2
+
+
 def test_first_word_is_kept_when_the_names_are_words(tmp_path):
     for name in ("hello", "good"):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
