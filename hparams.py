@@ -120,9 +120,9 @@ class HParams(VoiceSettings):
     batch_size: Count = 64  # number of clips per batch; with dynamic_batch_size, batches of shorter clips contain more clips
     batching_strategy: str = "semi_sorted"  # strategy that decides which clips share a batch
     local_randomization_factor: PositiveOrZero = 0.1  # amount of noise in the semi_sorted strategies, as a fraction of the range of lengths or ranks; larger: more random batches, more padding
-    bucket_size: Count = 1024  # number of clips per bucket, for the bucket strategy; larger: more random batches, more padding
-    num_bins: Count = 58  # number of sorted bins per epoch, for the alternated_sort strategy; larger: more random batches, more padding
-    num_buckets: Buckets = 10  # number of length classes, for the bucket_by_width and bucket_by_quantile strategies; larger: less padding
+    bucket_size: Count = 1024  # number of clips per bucket (bucket strategy); larger: more random batches, more padding
+    num_bins: Count = 58  # number of sorted bins per epoch (alternated_sort strategy); larger: more random batches, more padding
+    num_buckets: Buckets = 10  # number of length classes (bucket_by_width and bucket_by_quantile strategies); larger: less padding
     dynamic_batch_size: bool = True  # True: batches of short clips contain more clips, up to batch_capacity
     batch_capacity: Count | None = None  # maximum number of frames per batch, including padding; None: batch_size times the longest clip
     size_multiple: Count = 1  # the number of clips in each batch is a multiple of this value, such as 8; 1: any number

@@ -75,7 +75,7 @@ def test_griffin_lim_is_deterministic():
 
 @BOTH
 @pytest.mark.parametrize("frames", [1, 2, 3, 5, 8])
-def test_griffin_lim_accepts_a_few_frames(frames, h):
+def test_griffin_lim_accepts_very_short_mels(frames, h):
     mel = log_mel_spectrogram(speech_like(0.5), h)[:, 12 : 12 + frames]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

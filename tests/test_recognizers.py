@@ -44,7 +44,7 @@ def test_whisper_transcript_is_the_same_in_every_call(whisper_model):
 
 
 def test_whisper_transcript_stays_short_when_audio_repeats(whisper_model):
-    """Without the limit, the transcript of this audio would have fourteen words."""
+    """Without the limit on repeated words, the transcript of this audio would have fourteen words."""
     samples, rate = clip("LJ001-0008")
     again = np.tile(samples[int(0.3 * rate) : int(0.8 * rate)], 20)
     heard = make_recognizer("whisper", whisper_model, "en-us", []).transcribe(again, rate)

@@ -138,7 +138,7 @@ def test_run_loses_nothing_when_a_worker_is_killed(corpus, whole, tmp_path):
     assert_same_run(out, whole)
 
 
-def test_run_saves_when_a_clip_is_deleted(corpus, whole, tmp_path):
+def test_run_saves_a_checkpoint_when_a_clip_is_deleted(corpus, whole, tmp_path):
     folder = tmp_path / "clips"
     moved = copied_corpus(corpus, folder)
     out = tmp_path / "out"
@@ -206,7 +206,9 @@ def test_traceback_is_printed_when_the_program_has_a_bug(
         run(tmp_path / "out", corpus)
 
 
-def test_run_saves_when_the_dataset_code_has_a_bug(corpus, tmp_path, monkeypatch, capsys):
+def test_run_saves_a_checkpoint_when_the_dataset_code_has_a_bug(
+    corpus, tmp_path, monkeypatch, capsys
+):
     def fail(self, path):
         if Path(path).name == "train05.wav":
             raise RuntimeError("a bug")

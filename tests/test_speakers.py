@@ -272,7 +272,8 @@ def test_resume_is_rejected_when_a_model_of_one_speaker_gets_speakers(lists, cap
 
 
 def test_resume_is_rejected_when_filelists_have_no_speakers(lists):
-    """The run's settings require speakers. The error does not suggest leaving out an option."""
+    """The error does not suggest leaving out speaker_embedding_dim, because the saved settings of
+    the run require speakers."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     for name in ("train.txt", "val.txt"):
         path = lists / name

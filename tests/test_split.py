@@ -53,7 +53,8 @@ def test_split_of_a_speaker_does_not_depend_on_the_remaining_speakers(speakers, 
 
 
 def test_clips_of_a_text_are_in_the_same_set_when_several_speakers_read_it():
-    """This matters if all speakers read the same sentences. This rule never reduces the number of
+    """Keeping the clips of a text together matters if all speakers read the same sentences. It
+    never reduces the number of
     held-out clips of a speaker."""
     clips = [
         Clip(f"wavs/{name}{i}.wav", f"Text {i}.", speaker=name)

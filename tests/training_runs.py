@@ -36,8 +36,9 @@ def snapshot(directory: Path) -> dict[str, bytes]:
 
 
 def watch_steps(patch, watch) -> None:
-    """Replace each optimizer step of one batch with a call of `watch(trainer, batch,
-    make_step)`."""
+    """Call `watch(trainer, batch, make_step)` instead of each optimizer step.
+
+    Each optimizer step must have exactly one batch. `make_step()` performs the original step."""
     step = Trainer.step
 
     def watched(trainer, micro_batches, *args, **options):
