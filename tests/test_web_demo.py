@@ -68,7 +68,7 @@ def test_every_field_has_a_label_and_is_reached_by_the_tab_key(page, voice):
         for _ in range(6):
             names.append(page.evaluate("document.activeElement.labels?.[0]?.innerText"))
             page.keyboard.press("Tab")
-    expected = ("Text", "Speaker", "Speed", "Seed", "Pause between chunks of the text (seconds)")
+    expected = ("Text", "Speaker", "Speed", "Seed", "Pause between chunks (seconds)")
     assert [name.strip().splitlines()[0] for name in names[:5]] == [*expected]
 
 
