@@ -359,7 +359,7 @@ def test_every_plan_epoch_argument_for_speech_is_a_setting():
         "strategy",
         "epoch",
     }  # not settings, because speech clips do not need these arguments
-    others |= {"max_clips", "too_long", "row_costs", "cost"}
+    others |= {"max_clips", "too_long", "cost"}
     others |= {"group_sizes", "draw", "draw_weights"}
     others |= {"unknown"}  # `unknown` must be rejected
     assert set(parameters) - others <= set(typing.get_type_hints(HParams))
