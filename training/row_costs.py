@@ -15,7 +15,7 @@ import torch
 from batch import Batch, synthetic_batch
 from corpus.cache import ClipTable
 from hparams import HParams
-from machine import is_out_of_memory, seconds_of
+from machine import is_out_of_memory, seconds_of, synchronize
 from training.memory_check import without_trace
 from training.trainer import Trainer
 
@@ -34,8 +34,14 @@ def with_measured_costs(trainer: Trainer, clips: ClipTable) -> HParams:
     """Measure the costs, print them, and return settings that contain them.
 
     If the prediction for 24 clips is off by more than MAX_ERROR, print a warning and return settings
-    without costs. All processes use the costs that the first process measured.
+    without costs. The same holds on a CPU, where each clip adds the same time, so that larger
+    batches are never slower. All processes use the costs that the first process measured.
     """
+    if not is_useful_on(trainer.device):
+        print(
+            "note: row_costs=measure has no effect on a CPU, where the largest batches are fastest"
+        )
+        return replace(trainer.hparams, row_costs="")
     symbols = round(float(np.mean(clips.num_symbols)))
     began = time.perf_counter()
     with without_trace(trainer):
@@ -57,6 +63,11 @@ def with_measured_costs(trainer: Trainer, clips: ClipTable) -> HParams:
             f"{CHECK} clips differ by {error:.0%} from their prediction ({took})"
         )
     return replace(trainer.hparams, row_costs=text)
+
+
+def is_useful_on(device: torch.device) -> bool:
+    """Return whether the cost of a decoder step depends on tiles on this device."""
+    return device.type != "cpu"
 
 
 def measure(trainer: Trainer, symbols: int) -> tuple[str, float]:
@@ -118,9 +129,7 @@ def shortest_length(trainer: Trainer, symbols: int) -> int:
         began = time.perf_counter()
         compute(trainer, batch)
         on_host = time.perf_counter() - began
-        if trainer.device.type == "cpu":
-            return frames
-        torch.cuda.synchronize(trainer.device)
+        synchronize(trainer.device)
         if time.perf_counter() - began >= HOST_FACTOR * on_host:
             return frames
         frames *= 2
