@@ -29,6 +29,10 @@ PROCESSORS = 132
 COLUMNS = 64  # result columns per program of a backward product
 INNER = 64  # block size along the inner dimension of a backward product
 ROWS = 64  # maximum number of clips per program of `lstm_step` and `gradient_product`
+# Whether these two kernels, with half-precision operands, compute ROWS clips per program as soon as
+# a bucket has more than 16 clips, instead of the next power of two.
+HALF_ROWS_STEP = False
+HALF_ROWS_GRADIENT = False
 CLIPS = 16  # clips per program of `cell_gradient`
 SYMBOLS = 32  # symbols per program in the attention backward pass
 GROUPS = 4  # number of groups of steps that `attention_sums` sums up concurrently
@@ -322,7 +326,7 @@ def _lstm_precision(setting: Setting) -> str:
 def _attention_precision(setting: Setting) -> str:
     """Return the precision of matrix products in attention: float32, or TF32 with half-precision
     operands."""
-    return "tf32" if setting.operand_dtype != setting.dtype else _lstm_precision(setting)
+    return "tf32" if _is_half(setting) else _lstm_precision(setting)
 
 
 def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **options) -> Callable:
@@ -340,9 +344,25 @@ def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **op
     return lambda *which: launch(*which, *scale, **options)
 
 
+def _is_half(setting: Setting) -> bool:
+    """Return whether the operands of the LSTMs' matrix products have half precision."""
+    return setting.operand_dtype != setting.dtype
+
+
+def _rows(setting: Setting, only_two_heights: bool) -> int:
+    """Return the number of clips per program of `lstm_step` or `gradient_product`.
+
+    With `only_two_heights`, a program with half-precision operands has 16 clips or ROWS clips.
+    Programs with more rows than clips do not read the missing rows.
+    """
+    if only_two_heights and _is_half(setting) and setting.clips > 16:
+        return ROWS
+    return min(ROWS, _power_of_two(setting.clips))
+
+
 def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
-    rows = min(ROWS, _power_of_two(setting.clips))
-    half = setting.operand_dtype != setting.dtype
+    rows = _rows(setting, HALF_ROWS_STEP)
+    half = _is_half(setting)
     # These values were the fastest on an H200. With half-precision operands, warps do not split the
     # inner dimension. Warps do not split the inner dimension of products with 64 rows either,
     # because their tensor-core instructions need several warps.
@@ -393,7 +413,7 @@ def _attention_context(setting: Setting) -> Callable:
 
 
 def _gradient_product(setting: Setting, lstm: LSTM) -> Callable:
-    rows = min(ROWS, _power_of_two(setting.clips))
+    rows = _rows(setting, HALF_ROWS_GRADIENT)
     parts, gates = lstm.split()
     return _launch(
         setting,

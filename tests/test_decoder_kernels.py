@@ -162,7 +162,7 @@ def test_outputs_and_gradients_match_the_reference(name, dtype):
 
 def test_kernel_programs_write_nothing_when_they_have_no_clip_or_symbol(monkeypatch):
     """The test uses the same buckets and program sizes as training."""
-    change(monkeypatch, TRAINING, CHUNK=SMALL["CHUNK"], bucket=BUCKET)
+    use_training_constants(monkeypatch)
     assert_parity(problem(((7, 2), (2, 1)), DTYPES[0]))
 
 
@@ -210,6 +210,45 @@ def test_kernels_are_as_accurate_as_the_reference_when_autocast_is_on(precision,
     for name, errors in fast.items():
         usual = statistics.geometric_mean(errors), statistics.geometric_mean(reference[name])
         assert usual[0] <= 1.25 * usual[1], name
+
+
+# Choices of graphs.py for batches of more than 16 clips.
+CHOICES: dict[str, dict] = {
+    "default": {},
+    "two heights of lstm_step": {"HALF_ROWS_STEP": True},
+    "two heights of gradient_product": {"HALF_ROWS_GRADIENT": True},
+}
+CHOICES["all"] = {name: value for choice in CHOICES.values() for name, value in choice.items()}
+LENGTHS = ((20, 3), (9, 2))  # (symbols, frames) of the first clips; later clips are shorter
+
+
+def use_training_constants(monkeypatch, **more):
+    """Use the buckets and program sizes of training, except short chunks."""
+    change(monkeypatch, TRAINING, CHUNK=2, bucket=BUCKET, **more)
+
+
+@pytest.mark.parametrize(
+    ("choice", "clips"), [*((name, 17) for name in CHOICES), ("default", 33), ("all", 33)]
+)
+def test_kernels_match_the_reference_when_a_bucket_has_more_than_16_clips(
+    choice, clips, monkeypatch
+):
+    use_training_constants(monkeypatch, **CHOICES[choice])
+    assert_parity(problem((*LENGTHS, *((3, 1),) * (clips - 2)), DTYPES[-1]))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_autocast_is_as_accurate_as_the_reference_when_a_bucket_has_more_than_16_clips(
+    choice, monkeypatch
+):
+    use_training_constants(monkeypatch, **CHOICES[choice])
+    lengths = (*LENGTHS, *((3, 1),) * 15)
+    fast, reference = errors_by_precision(1, lengths, torch.bfloat16, run)
+    assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
+    ratios = [errors[0] / reference[name][0] for name, errors in fast.items()]
+    assert statistics.geometric_mean(ratios) <= 1.25
+    for name, errors in fast.items():  # the sum of a small tensor may be exact by chance
+        assert errors[0] <= max(0.02, 2 * reference[name][0]), name
 
 
 # ---------------------------------------------------------------------------- graphs
