@@ -12,6 +12,7 @@ the previous launch still runs, and waits on the GPU for the results of the prev
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -34,6 +35,11 @@ ROWS = 64  # maximum number of clips per program of `lstm_step` and `gradient_pr
 HALF_ROWS_STEP = False
 HALF_ROWS_GRADIENT = False
 CLIPS = 16  # clips per program of `cell_gradient`
+# Maximum numbers of clips in a bucket for three choices:
+# 16 units per program of the attention LSTM's `cell_gradient`; with more clips, 32 units
+NARROW_CELLS_CLIPS: float = math.inf
+LET_NEXT_CLIPS: float = 16  # `cell_gradient` lets the next launch start early
+AHEAD_CLIPS: float = 16  # `attention_energies` reads the windows before it waits
 SYMBOLS = 32  # symbols per program in the attention backward pass
 GROUPS = 4  # number of groups of steps that `attention_sums` sums up concurrently
 ENERGIES = 8  # symbols per program of `attention_energies`
@@ -397,7 +403,7 @@ def _attention_energies(setting: Setting) -> Callable:
         SYMBOLS_BLOCK=ENERGIES,
         # These limits were measured on an H200. With more programs, a launch may leave no room for
         # the next launch.
-        AHEAD=setting.clips <= CLIPS,
+        AHEAD=setting.clips <= AHEAD_CLIPS,
         LET_NEXT=setting.clips <= CLIPS or _attention_precision(setting) == "tf32",
         num_warps=4,
         num_stages=1,
@@ -439,8 +445,10 @@ def _attention_gradient(setting: Setting) -> Callable:
 
 
 def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
-    units = 16 if lstm.query else 32  # fastest values on an H100
-    warps = 4
+    # fastest values on an H100
+    units = 16 if lstm.query and setting.clips <= NARROW_CELLS_CLIPS else 32
+    # With 4 warps, a program with a query and 32 units would need more registers than a GPU has.
+    warps = 8 if lstm.query and units > 16 else 4
     # Tensor cores need an inner dimension of at least 16.
     query_warps = min(warps, _power_of_two(lstm.query) // 16) if lstm.query else 0
     through_windows = CLIPS if lstm.query and setting.location_gradient else 0
@@ -456,7 +464,7 @@ def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
         SYMBOLS_BLOCK=min(setting.symbols, 64),
         ROWS=CLIPS,
         UNITS=units,
-        LET_NEXT=setting.clips <= CLIPS,
+        LET_NEXT=setting.clips <= LET_NEXT_CLIPS,
         num_warps=warps,
     )
 

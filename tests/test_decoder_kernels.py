@@ -45,7 +45,7 @@ GUARD = 64  # number of guard values before and after a buffer
 BUCKET = graphs.bucket
 # The sizes are small, so that a few steps fill several chunks, and a few clips fill several kernel
 # programs. Tests on a GPU use the real sizes.
-SMALL = {"CHUNK": 4, "ROWS": 16, "CLIPS": 4, "ENERGIES": 32, "UNITS": 16}
+SMALL = {"CHUNK": 4, "ROWS": 16, "CLIPS": 4, "AHEAD_CLIPS": 4, "ENERGIES": 32, "UNITS": 16}
 TRAINING = {name: getattr(graphs, name) for name in SMALL}
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -189,7 +189,15 @@ def test_gradients_match_the_reference_when_the_loss_uses_only_some_outputs(weig
 
 
 @pytest.mark.parametrize(
-    "constants", [{"CONTEXT": 16, "PROCESSORS": 12, "SYMBOLS": 16}, {"WARPS": 1}], ids=str
+    "constants",
+    [
+        {"CONTEXT": 16, "PROCESSORS": 12, "SYMBOLS": 16},
+        {"WARPS": 1},
+        {"COLUMNS": 16},
+        {"COLUMNS": 128},
+        {"NARROW_CELLS_CLIPS": 0},
+    ],
+    ids=str,
 )
 def test_results_stay_the_same_when_work_is_split_differently(constants, monkeypatch):
     change(monkeypatch, constants)
@@ -217,6 +225,9 @@ CHOICES: dict[str, dict] = {
     "default": {},
     "two heights of lstm_step": {"HALF_ROWS_STEP": True},
     "two heights of gradient_product": {"HALF_ROWS_GRADIENT": True},
+    "wide cell_gradient": {"NARROW_CELLS_CLIPS": 16},
+    "early launch after cell_gradient": {"LET_NEXT_CLIPS": 48},
+    "windows ahead": {"AHEAD_CLIPS": 32},
 }
 CHOICES["all"] = {name: value for choice in CHOICES.values() for name, value in choice.items()}
 LENGTHS = ((20, 3), (9, 2))  # (symbols, frames) of the first clips; later clips are shorter
