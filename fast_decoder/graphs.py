@@ -43,6 +43,7 @@ AHEAD_CLIPS: float = 16  # `attention_energies` reads the windows before it wait
 SYMBOLS = 32  # symbols per program in the attention backward pass
 GROUPS = 4  # number of groups of steps that `attention_sums` sums up concurrently
 ENERGIES = 8  # symbols per program of `attention_energies`
+SPLIT_DIMS = 0  # attention dimensions per program of `attention_energies`; 0: all
 CONTEXT = 64  # maximum number of context columns per program of `attention_context`
 CONTEXT_VALUES = 2**14  # maximum number of memory values per program of `attention_context`
 # Number of warps that split the inner dimension of the float32 product in `lstm_step`; 1: no split
@@ -391,13 +392,22 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     )
 
 
+def _energy_dims(dim: int) -> tuple[int, int]:
+    """Return (parts, dimensions per part) for the sum over `dim` dimensions in
+    `attention_energies`."""
+    dims = _power_of_two(min(SPLIT_DIMS or dim, dim))
+    return -(-dim // dims), dims
+
+
 def _attention_energies(setting: Setting) -> Callable:
     parts = -(-setting.attention.size // UNITS)
+    energy_parts, dims = _energy_dims(setting.attention.query)
     return _launch(
         setting,
         setting.attention,
         "attention_energies",
-        (setting.clips, -(-setting.symbols // ENERGIES)),
+        (setting.clips, -(-setting.symbols // ENERGIES), energy_parts),
+        DIMS=dims,
         PARTS=parts,
         PARTS_BLOCK=min(128, _power_of_two(parts)),
         SYMBOLS_BLOCK=ENERGIES,
@@ -414,7 +424,8 @@ def _attention_context(setting: Setting) -> Callable:
     symbols = _power_of_two(setting.symbols)
     columns = max(1, min(CONTEXT, _power_of_two(setting.context_size), CONTEXT_VALUES // symbols))
     grid = setting.clips, -(-setting.context_size // columns)
-    sizes = {"COLUMNS": columns, "SYMBOLS_BLOCK": symbols}
+    energy_parts, _ = _energy_dims(setting.attention.query)
+    sizes = {"COLUMNS": columns, "SYMBOLS_BLOCK": symbols, "ENERGY_PARTS": energy_parts}
     return _launch(setting, setting.attention, "attention_context", grid, **sizes, num_warps=4)
 
 
@@ -546,7 +557,7 @@ class Graphs:
         entries = self._entries(buffers) | {
             "QUERY_WEIGHT": buffers.query_weight.T.contiguous(),
             "QUERY_PARTS": self._empty(-(-size // UNITS), batch_size, len(buffers.v)),
-            "ENERGIES": self._empty(*buffers.mask.shape),
+            "ENERGIES": self._empty(_energy_dims(len(buffers.v))[0], *buffers.mask.shape),
         }
         self._forward(self._attention, buffers.rows, entries)
 

@@ -10,7 +10,8 @@ Therefore one captured graph can be used for batches of any length, and no tenso
 `offset` is the index of the step within a graph, counted from 0 (in the backward pass, from the
 last step). Programs beyond the last step return at once.
 
-Some sums are split over several programs: the inner dimensions of matrix products, and the query.
+Some sums are split over several programs: the inner dimensions of matrix products, the query, and
+the energies.
 Each program writes a partial sum, and the program that needs the sum adds the partial sums in a
 fixed order. No kernel uses atomic operations, so results are bitwise reproducible.
 
@@ -60,7 +61,8 @@ QUERIES = tl.constexpr(31)  # [T, B, D]
 DKEYS = tl.constexpr(32)  # [G, B, N, D], gradient of PROCESSED_MEMORY
 DV = tl.constexpr(33)  # [G, B, number of programs over symbols, D]
 DLOCATION = tl.constexpr(34)  # [G, B, number of programs over symbols, 2 * K, D]
-ENERGIES = tl.constexpr(35)  # [B, N]
+# [parts of D, B, N], partial sums of the energies; -inf at padding
+ENERGIES = tl.constexpr(35)
 TABLE_SIZE = 36
 
 
@@ -277,7 +279,7 @@ def attention_energies(
     PARTS: tl.constexpr,  # number of programs of lstm_step over units
     PARTS_BLOCK: tl.constexpr,
     DIM: tl.constexpr,  # D
-    DIM_BLOCK: tl.constexpr,
+    DIMS: tl.constexpr,  # dimensions per program
     KERNEL: tl.constexpr,  # K
     TAPS_BLOCK: tl.constexpr,  # at least 2 * K
     SYMBOLS_BLOCK: tl.constexpr,  # symbols per program
@@ -288,7 +290,9 @@ def attention_energies(
     EARLY: tl.constexpr,
 ):
     """Compute v . tanh(processed_memory + query + location); -inf at padding. Program ids: (clip,
-    symbols).
+    symbols, dimensions).
+
+    Each program sums over some of the D dimensions.
     """
     t = tl.load(table + START) + offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -296,7 +300,9 @@ def attention_energies(
     first = tl.program_id(1) * SYMBOLS_BLOCK
     nothing = (t >= tl.load(table + STOP)) | (clip >= batch) | (first >= symbols)
     n = first + tl.arange(0, SYMBOLS_BLOCK)
-    dim, tap = tl.arange(0, DIM_BLOCK), tl.arange(0, TAPS_BLOCK)
+    dim, tap = tl.arange(0, DIMS), tl.arange(0, TAPS_BLOCK)
+    if DIMS < DIM:
+        dim += tl.program_id(2) * DIMS
     has_symbol, has_dim = n < tl.where(nothing, 0, symbols), dim < tl.where(nothing, 0, DIM)
     keys = _buffer(table, PROCESSED_MEMORY, DTYPE) + (clip * symbols + n[:, None]) * DIM
     pre = tl.load(keys + dim[None, :], has_symbol[:, None] & has_dim[None, :], 0.0)
@@ -314,24 +320,27 @@ def attention_energies(
     if not AHEAD:
         pre = _with_windows(pre, past, n, symbols, has_symbol, location_weight, KERNEL, PRECISION)
     parts = _buffer(table, QUERY_PARTS, DTYPE) + clip * DIM + dim[None, :]
-    query = tl.zeros((DIM_BLOCK,), DTYPE)
+    query = tl.zeros((DIMS,), DTYPE)
     for start in tl.static_range(0, PARTS, PARTS_BLOCK):
         part = start + tl.arange(0, PARTS_BLOCK)
         in_parts = (part < PARTS)[:, None] & has_dim[None, :]
         query += tl.sum(tl.load(parts + part[:, None] * (batch * DIM), in_parts, 0.0), axis=0)
     energy = tl.sum(_tanh(pre + query[None, :]) * v[None, :], axis=1)
     energy = tl.where(padding != 0, float("-inf"), energy)
-    tl.store(_buffer(table, ENERGIES, DTYPE) + clip * symbols + n, energy, has_symbol)
+    energies = _buffer(table, ENERGIES, DTYPE) + clip * symbols
+    if DIMS < DIM:
+        energies += tl.program_id(2) * batch * symbols
+    tl.store(energies + n, energy, has_symbol)
 
 
 @triton.jit
 def _with_windows(
-    pre,  # [symbols per program, D]
+    pre,  # [symbols per program, dimensions per program]
     past,  # address of the previous and the cumulative alignment [2, N + K - 1]
     n,
     symbols,
     has_symbol,
-    location_weight,  # [taps, D]
+    location_weight,  # [taps, dimensions per program]
     KERNEL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -354,6 +363,7 @@ def attention_context(
     SIZE: tl.constexpr,
     WIDTH: tl.constexpr,
     KERNEL: tl.constexpr,
+    ENERGY_PARTS: tl.constexpr,  # number of partial sums of the energies
     COLUMNS: tl.constexpr,  # context columns per program
     SYMBOLS_BLOCK: tl.constexpr,  # at least the number of symbols
     DTYPE: tl.constexpr,
@@ -382,6 +392,8 @@ def attention_context(
     if nothing:
         return
     energy = tl.load(energies, has_symbol, float("-inf"))
+    for part in tl.static_range(1, ENERGY_PARTS):
+        energy += tl.load(energies + part * batch * symbols, has_symbol, 0.0)
     share = tl.exp(energy - tl.max(energy, axis=0))
     alignment = share / tl.sum(share, axis=0)
     context = tl.sum(alignment[:, None] * memory, axis=0)

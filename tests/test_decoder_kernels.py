@@ -196,12 +196,18 @@ def test_gradients_match_the_reference_when_the_loss_uses_only_some_outputs(weig
         {"COLUMNS": 16},
         {"COLUMNS": 128},
         {"NARROW_CELLS_CLIPS": 0},
+        {"SPLIT_DIMS": 16},
+        {"SPLIT_DIMS": 32, "ENERGIES": 16},
     ],
     ids=str,
 )
-def test_results_stay_the_same_when_work_is_split_differently(constants, monkeypatch):
+@pytest.mark.parametrize("attention_dim", [20, 72])
+def test_results_stay_the_same_when_work_is_split_differently(
+    constants, attention_dim, monkeypatch
+):
     change(monkeypatch, constants)
     sizes = {"attention_rnn_dim": 72, "decoder_rnn_dim": 72, "encoder_embedding_dim": 40}
+    sizes["attention_dim"] = attention_dim
     assert_parity(problem(((20, 2), (9, 1)), DTYPES[0], **sizes))
 
 
@@ -228,6 +234,7 @@ CHOICES: dict[str, dict] = {
     "wide cell_gradient": {"NARROW_CELLS_CLIPS": 16},
     "early launch after cell_gradient": {"LET_NEXT_CLIPS": 48},
     "windows ahead": {"AHEAD_CLIPS": 32},
+    "split energies": {"SPLIT_DIMS": 32, "ENERGIES": 32},
 }
 CHOICES["all"] = {name: value for choice in CHOICES.values() for name, value in choice.items()}
 LENGTHS = ((20, 3), (9, 2))  # (symbols, frames) of the first clips; later clips are shorter
