@@ -40,6 +40,9 @@ CLIPS = 16  # clips per program of `cell_gradient`
 NARROW_CELLS_CLIPS: float = math.inf
 LET_NEXT_CLIPS: float = 16  # `cell_gradient` lets the next launch start early
 AHEAD_CLIPS: float = 16  # `attention_energies` reads the windows before it waits
+# Whether `cell_gradient` also stores the gradients of the gates in half precision, if the operands
+# of matrix products have half precision
+GATE_GRADIENTS = False
 SYMBOLS = 32  # symbols per program in the attention backward pass
 GROUPS = 4  # number of groups of steps that `attention_sums` sums up concurrently
 ENERGIES = 8  # symbols per program of `attention_energies`
@@ -296,8 +299,9 @@ def _power_of_two(size: int, minimum: int = 16) -> int:
 def _constants(s: Setting, lstm: LSTM) -> dict:
     """Return the constants of all kernels, keyed by argument name."""
     tl = _kernels().tl  # Triton's types have the same names as PyTorch's types
-    dtype, operand = (
-        getattr(tl, str(x).removeprefix("torch.")) for x in (s.dtype, s.operand_dtype)
+    dtype, operand, gradient = (
+        getattr(tl, str(x).removeprefix("torch."))
+        for x in (s.dtype, s.operand_dtype, _gradient_dtype(s))
     )
     return {
         "SIZE": lstm.size,
@@ -318,6 +322,7 @@ def _constants(s: Setting, lstm: LSTM) -> dict:
         "CHUNK": CHUNK,
         "DTYPE": dtype,
         "OPERAND": operand,
+        "GRADIENT": gradient,
         "PRECISION": _attention_precision(s),
         "QUERY_PRECISION": _attention_precision(s),
         "EARLY": s.dependent_launch,
@@ -354,6 +359,11 @@ def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **op
 def _is_half(setting: Setting) -> bool:
     """Return whether the operands of the LSTMs' matrix products have half precision."""
     return setting.operand_dtype != setting.dtype
+
+
+def _gradient_dtype(setting: Setting) -> torch.dtype:
+    """Return the dtype in which backward products read the gradients of the gates."""
+    return setting.operand_dtype if GATE_GRADIENTS else setting.dtype
 
 
 def _rows(setting: Setting, only_two_heights: bool) -> int:
@@ -541,7 +551,9 @@ class Graphs:
         """Return the additional buffers of the backward loops, keyed by their names in the
         table."""
         _, batch_size, size = buffers.cells.shape
+        dgates, dtype = buffers.gates, _gradient_dtype(self.setting)
         return {
+            "DGATES": dgates if dtype == dgates.dtype else self._empty(*dgates.shape, dtype=dtype),
             "PARTIALS": self._empty(lstm.split()[0], batch_size, lstm.inner),
             "GRAD_ROWS": _aligned(grad_rows),
             "DCELL": self._zeros(batch_size, size),
@@ -591,6 +603,7 @@ class Graphs:
         }
         self._attention_backward.run(num_steps, entries)
         return AttentionGradients(
+            gates=entries["DGATES"],
             contexts=entries["DCONTEXTS"],
             queries=entries["DQUERIES"],
             processed_memory=entries["DKEYS"].sum(dim=0),
@@ -598,7 +611,8 @@ class Graphs:
             v=entries["DV"].sum(dim=0),
         )
 
-    def lstm_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> None:
+    def lstm_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> Tensor:
         entries = self._entries(buffers)
         entries |= self._gradient_entries(buffers, grad_outputs, self.setting.lstm)
         self._lstm_backward.run(len(buffers.cells), entries)
+        return entries["DGATES"]

@@ -63,7 +63,9 @@ DV = tl.constexpr(33)  # [G, B, number of programs over symbols, D]
 DLOCATION = tl.constexpr(34)  # [G, B, number of programs over symbols, 2 * K, D]
 # [parts of D, B, N], partial sums of the energies; -inf at padding
 ENERGIES = tl.constexpr(35)
-TABLE_SIZE = 36
+# [T, B, 4 * S], the gradients of the gates in the dtype of matrix products; may be GATES itself
+DGATES = tl.constexpr(36)
+TABLE_SIZE = 37
 
 
 @triton.jit
@@ -420,6 +422,7 @@ def gradient_product(
     COLUMNS: tl.constexpr,  # result columns per program
     SPLIT: tl.constexpr,  # gates per program
     BLOCK: tl.constexpr,
+    GRADIENT: tl.constexpr,  # dtype of DGATES
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -436,7 +439,7 @@ def gradient_product(
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     first = tl.program_id(1) * SPLIT
     has_next = row < tl.where(t + 1 < tl.load(table + STEPS), batch, 0)
-    dgates = _buffer(table, GATES, DTYPE) + ((t + 1) * batch + row)[:, None] * (4 * SIZE)
+    dgates = _buffer(table, DGATES, GRADIENT) + ((t + 1) * batch + row)[:, None] * (4 * SIZE)
     weight = _buffer(table, WEIGHT, OPERAND) + column[None, :]
     partials = _buffer(table, PARTIALS, DTYPE)
     _wait(EARLY)
@@ -551,11 +554,13 @@ def cell_gradient(
     UNITS: tl.constexpr,
     DROPOUT: tl.constexpr,
     LET_NEXT: tl.constexpr,
+    GRADIENT: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Replace the gates of a step with their gradients. Program ids: (units, clips).
+    """Replace the gates of a step with their gradients, and store DGATES. Program ids: (units,
+    clips).
 
     Each program beyond the last unit processes one clip instead. From denergy, it computes the
     gradients of the two alignments in the clip's windows.
@@ -612,10 +617,18 @@ def cell_gradient(
     dcells = _buffer(table, DCELL, DTYPE) + row[:, None] * SIZE + unit[None, :]
     dcell = tl.load(dcells, inside, 0.0) + dhidden * o * (1 - tanh_cell * tanh_cell)
     tl.store(dcells, dcell * f, inside)
-    tl.store(gates, dcell * g * i * (1 - i), inside)
-    tl.store(gates + SIZE, dcell * previous * f * (1 - f), inside)
-    tl.store(gates + 2 * SIZE, dcell * i * (1 - g * g), inside)
-    tl.store(gates + 3 * SIZE, dhidden * tanh_cell * o * (1 - o), inside)
+    di, df = dcell * g * i * (1 - i), dcell * previous * f * (1 - f)
+    dg, do = dcell * i * (1 - g * g), dhidden * tanh_cell * o * (1 - o)
+    tl.store(gates, di, inside)
+    tl.store(gates + SIZE, df, inside)
+    tl.store(gates + 2 * SIZE, dg, inside)
+    tl.store(gates + 3 * SIZE, do, inside)
+    if GRADIENT != DTYPE:
+        dgates = _buffer(table, DGATES, GRADIENT) + step[:, None] * (4 * SIZE) + unit[None, :]
+        tl.store(dgates, di.to(GRADIENT), inside)
+        tl.store(dgates + SIZE, df.to(GRADIENT), inside)
+        tl.store(dgates + 2 * SIZE, dg.to(GRADIENT), inside)
+        tl.store(dgates + 3 * SIZE, do.to(GRADIENT), inside)
 
 
 @triton.jit

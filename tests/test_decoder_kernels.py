@@ -231,6 +231,7 @@ CHOICES: dict[str, dict] = {
     "default": {},
     "two heights of lstm_step": {"HALF_ROWS_STEP": True},
     "two heights of gradient_product": {"HALF_ROWS_GRADIENT": True},
+    "half-precision gate gradients": {"GATE_GRADIENTS": True},
     "wide cell_gradient": {"NARROW_CELLS_CLIPS": 16},
     "early launch after cell_gradient": {"LET_NEXT_CLIPS": 48},
     "windows ahead": {"AHEAD_CLIPS": 32},
@@ -267,6 +268,22 @@ def test_autocast_is_as_accurate_as_the_reference_when_a_bucket_has_more_than_16
     assert statistics.geometric_mean(ratios) <= 1.25
     for name, errors in fast.items():  # the sum of a small tensor may be exact by chance
         assert errors[0] <= max(0.02, 2 * reference[name][0]), name
+
+
+# Triton's interpreter truncates float32 to bfloat16, while PyTorch rounds.
+@pytest.mark.parametrize("precision", [torch.bfloat16 if GPU else torch.float16, None], ids=str)
+def test_results_are_bitwise_equal_when_gate_gradients_are_stored_in_half_precision(
+    precision, monkeypatch
+):
+    """The matrix products round the gradients of the gates in any case."""
+    case = problem(((7, 6), (9, 5), (3, 2)), torch.float32)
+    results = []
+    for is_stored in (False, True):
+        monkeypatch.setattr(graphs, "GATE_GRADIENTS", is_stored)
+        graphs._graphs.cache_clear()
+        results.append(run(case, fast_decoder.teacher_forced, precision))
+        assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
+    assert_same(*results)
 
 
 # ---------------------------------------------------------------------------- graphs
