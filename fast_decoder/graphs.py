@@ -39,9 +39,9 @@ HALF_ROWS_GRADIENT = False
 CLIPS = 16  # clips per program of `cell_gradient`
 # Maximum numbers of clips in a bucket for three choices:
 # 16 units per program of the attention LSTM's `cell_gradient`; with more clips, 32 units
-NARROW_CELLS_CLIPS: float = math.inf
-LET_NEXT_CLIPS: float = 16  # `cell_gradient` lets the next launch start early
-AHEAD_CLIPS: float = 16  # `attention_energies` reads the windows before it waits
+NARROW_CELLS_CLIPS = math.inf
+LET_NEXT_CLIPS = 16  # `cell_gradient` lets the next launch start early
+AHEAD_CLIPS = 16  # `attention_energies` reads the windows before it waits
 # Whether `cell_gradient` also stores the gradients of the gates in half precision, if the operands
 # of matrix products have half precision
 GATE_GRADIENTS = False
