@@ -28,6 +28,8 @@ MAX_GRAPHS = 64  # maximum number of cached `Graphs` objects, each a few megabyt
 UNITS = 8  # LSTM cells per program; 1,024 cells then use 128 of the 132 multiprocessors of an H200
 PROCESSORS = 132
 COLUMNS = 64  # result columns per program of a backward product
+# The same with half-precision operands. With float32 and 128 columns, registers would run out.
+HALF_COLUMNS = 64
 INNER = 64  # block size along the inner dimension of a backward product
 ROWS = 64  # maximum number of clips per program of `lstm_step` and `gradient_product`
 # Whether these two kernels, with half-precision operands, compute ROWS clips per program as soon as
@@ -37,9 +39,9 @@ HALF_ROWS_GRADIENT = False
 CLIPS = 16  # clips per program of `cell_gradient`
 # Maximum numbers of clips in a bucket for three choices:
 # 16 units per program of the attention LSTM's `cell_gradient`; with more clips, 32 units
-NARROW_CELLS_CLIPS: float = math.inf
-LET_NEXT_CLIPS: float = 16  # `cell_gradient` lets the next launch start early
-AHEAD_CLIPS: float = 16  # `attention_energies` reads the windows before it waits
+NARROW_CELLS_CLIPS = math.inf
+LET_NEXT_CLIPS = 16  # `cell_gradient` lets the next launch start early
+AHEAD_CLIPS = 16  # `attention_energies` reads the windows before it waits
 # Whether `cell_gradient` also stores the gradients of the gates in half precision, if the operands
 # of matrix products have half precision
 GATE_GRADIENTS = False
@@ -66,12 +68,13 @@ class LSTM(NamedTuple):
     query: int  # D; 0 if no attention follows the LSTM
     p_dropout: float
 
-    def split(self) -> tuple[int, int]:
+    def split(self, columns: int) -> tuple[int, int]:
         """Return (parts, gates per part) for the sum over 4 * size gates in `gradient_product`.
 
-        The sum is split so that there is about one program per multiprocessor.
+        The sum is split so that there is about one program per multiprocessor. `columns` is the
+        number of result columns per program.
         """
-        parts = max(1, PROCESSORS // -(-self.inner // COLUMNS))
+        parts = max(1, PROCESSORS // -(-self.inner // columns))
         gates = -(-4 * self.size // (parts * INNER)) * INNER
         return -(-4 * self.size // gates), gates
 
@@ -310,7 +313,7 @@ def _constants(s: Setting, lstm: LSTM) -> dict:
         "QUERY": lstm.query,
         "QUERY_BLOCK": _power_of_two(lstm.query) if lstm.query else 0,
         "DROPOUT": lstm.p_dropout > 0,
-        "SPLITS": lstm.split()[0],
+        "SPLITS": lstm.split(_columns(s))[0],
         "DIM": s.attention.query,
         "DIM_BLOCK": _power_of_two(s.attention.query),
         "KERNEL": s.kernel_size,
@@ -364,6 +367,11 @@ def _is_half(setting: Setting) -> bool:
 def _gradient_dtype(setting: Setting) -> torch.dtype:
     """Return the dtype in which backward products read the gradients of the gates."""
     return setting.operand_dtype if GATE_GRADIENTS else setting.dtype
+
+
+def _columns(setting: Setting) -> int:
+    """Return the number of result columns per program of a backward product."""
+    return HALF_COLUMNS if _is_half(setting) else COLUMNS
 
 
 def _rows(setting: Setting, only_two_heights: bool) -> int:
@@ -441,14 +449,15 @@ def _attention_context(setting: Setting) -> Callable:
 
 def _gradient_product(setting: Setting, lstm: LSTM) -> Callable:
     rows = _rows(setting, HALF_ROWS_GRADIENT)
-    parts, gates = lstm.split()
+    columns = _columns(setting)
+    parts, gates = lstm.split(columns)
     return _launch(
         setting,
         lstm,
         "gradient_product",
-        (-(-lstm.inner // COLUMNS), parts, -(-setting.clips // rows)),
+        (-(-lstm.inner // columns), parts, -(-setting.clips // rows)),
         ROWS=rows,
-        COLUMNS=COLUMNS,
+        COLUMNS=columns,
         SPLIT=gates,
         BLOCK=INNER,
         PRECISION=_lstm_precision(setting),
@@ -468,8 +477,10 @@ def _attention_gradient(setting: Setting) -> Callable:
 def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
     # fastest values on an H100
     units = 16 if lstm.query and setting.clips <= NARROW_CELLS_CLIPS else 32
-    # With 4 warps, a program with a query and 32 units would need more registers than a GPU has.
-    warps = 8 if lstm.query and units > 16 else 4
+    # With 4 warps, a program with a query would need more registers than a GPU has if it has 32
+    # units, or if it adds up many partial sums.
+    many_sums = lstm.split(_columns(setting))[0] > 8 and setting.symbols > 128
+    warps = 8 if lstm.query and (units > 16 or many_sums) else 4
     # Tensor cores need an inner dimension of at least 16.
     query_warps = min(warps, _power_of_two(lstm.query) // 16) if lstm.query else 0
     through_windows = CLIPS if lstm.query and setting.location_gradient else 0
@@ -552,9 +563,10 @@ class Graphs:
         table."""
         _, batch_size, size = buffers.cells.shape
         dgates, dtype = buffers.gates, _gradient_dtype(self.setting)
+        parts, _ = lstm.split(_columns(self.setting))
         return {
             "DGATES": dgates if dtype == dgates.dtype else self._empty(*dgates.shape, dtype=dtype),
-            "PARTIALS": self._empty(lstm.split()[0], batch_size, lstm.inner),
+            "PARTIALS": self._empty(parts, batch_size, lstm.inner),
             "GRAD_ROWS": _aligned(grad_rows),
             "DCELL": self._zeros(batch_size, size),
         }

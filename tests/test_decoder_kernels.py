@@ -231,6 +231,7 @@ CHOICES: dict[str, dict] = {
     "default": {},
     "two heights of lstm_step": {"HALF_ROWS_STEP": True},
     "two heights of gradient_product": {"HALF_ROWS_GRADIENT": True},
+    "wide gradient_product": {"HALF_COLUMNS": 128},
     "half-precision gate gradients": {"GATE_GRADIENTS": True},
     "wide cell_gradient": {"NARROW_CELLS_CLIPS": 16},
     "early launch after cell_gradient": {"LET_NEXT_CLIPS": 48},
