@@ -12,7 +12,6 @@ the previous launch still runs, and waits on the GPU for the results of the prev
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -28,27 +27,16 @@ MAX_GRAPHS = 64  # maximum number of cached `Graphs` objects, each a few megabyt
 UNITS = 8  # LSTM cells per program; 1,024 cells then use 128 of the 132 multiprocessors of an H200
 PROCESSORS = 132
 COLUMNS = 64  # result columns per program of a backward product
-# The same with half-precision operands. With float32 and 128 columns, registers would run out.
-HALF_COLUMNS = 64
 INNER = 64  # block size along the inner dimension of a backward product
 ROWS = 64  # maximum number of clips per program of `lstm_step` and `gradient_product`
-# Whether these two kernels, with half-precision operands, compute ROWS clips per program as soon as
-# a bucket has more than 16 clips, instead of the next power of two.
-HALF_ROWS_STEP = False
-HALF_ROWS_GRADIENT = False
 CLIPS = 16  # clips per program of `cell_gradient`
-# Maximum numbers of clips in a bucket for three choices:
-# 16 units per program of the attention LSTM's `cell_gradient`; with more clips, 32 units
-NARROW_CELLS_CLIPS = math.inf
-LET_NEXT_CLIPS = 16  # `cell_gradient` lets the next launch start early
-AHEAD_CLIPS = 16  # `attention_energies` reads the windows before it waits
-# Whether `cell_gradient` also stores the gradients of the gates in half precision, if the operands
-# of matrix products have half precision
-GATE_GRADIENTS = False
 SYMBOLS = 32  # symbols per program in the attention backward pass
 GROUPS = 4  # number of groups of steps that `attention_sums` sums up concurrently
 ENERGIES = 8  # symbols per program of `attention_energies`
-SPLIT_DIMS = 0  # attention dimensions per program of `attention_energies`; 0: all
+# Symbols and attention dimensions per program of `attention_energies` if the dimensions are split
+SPLIT_ENERGIES = 32
+SPLIT_DIMS = 32
+FEW_CLIPS = 32  # maximum number of clips for launches that suit half-empty GPUs
 CONTEXT = 64  # maximum number of context columns per program of `attention_context`
 CONTEXT_VALUES = 2**14  # maximum number of memory values per program of `attention_context`
 # Number of warps that split the inner dimension of the float32 product in `lstm_step`; 1: no split
@@ -68,13 +56,12 @@ class LSTM(NamedTuple):
     query: int  # D; 0 if no attention follows the LSTM
     p_dropout: float
 
-    def split(self, columns: int) -> tuple[int, int]:
+    def split(self) -> tuple[int, int]:
         """Return (parts, gates per part) for the sum over 4 * size gates in `gradient_product`.
 
-        The sum is split so that there is about one program per multiprocessor. `columns` is the
-        number of result columns per program.
+        The sum is split so that there is about one program per multiprocessor.
         """
-        parts = max(1, PROCESSORS // -(-self.inner // columns))
+        parts = max(1, PROCESSORS // -(-self.inner // COLUMNS))
         gates = -(-4 * self.size // (parts * INNER)) * INNER
         return -(-4 * self.size // gates), gates
 
@@ -313,7 +300,7 @@ def _constants(s: Setting, lstm: LSTM) -> dict:
         "QUERY": lstm.query,
         "QUERY_BLOCK": _power_of_two(lstm.query) if lstm.query else 0,
         "DROPOUT": lstm.p_dropout > 0,
-        "SPLITS": lstm.split(_columns(s))[0],
+        "SPLITS": lstm.split()[0],
         "DIM": s.attention.query,
         "DIM_BLOCK": _power_of_two(s.attention.query),
         "KERNEL": s.kernel_size,
@@ -366,28 +353,13 @@ def _is_half(setting: Setting) -> bool:
 
 def _gradient_dtype(setting: Setting) -> torch.dtype:
     """Return the dtype in which backward products read the gradients of the gates."""
-    return setting.operand_dtype if GATE_GRADIENTS else setting.dtype
-
-
-def _columns(setting: Setting) -> int:
-    """Return the number of result columns per program of a backward product."""
-    return HALF_COLUMNS if _is_half(setting) else COLUMNS
-
-
-def _rows(setting: Setting, only_two_heights: bool) -> int:
-    """Return the number of clips per program of `lstm_step` or `gradient_product`.
-
-    With `only_two_heights`, a program with half-precision operands has 16 clips or ROWS clips.
-    Programs with more rows than clips do not read the missing rows.
-    """
-    if only_two_heights and _is_half(setting) and setting.clips > 16:
-        return ROWS
-    return min(ROWS, _power_of_two(setting.clips))
+    return setting.operand_dtype if _is_half(setting) else setting.dtype
 
 
 def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
-    rows = _rows(setting, HALF_ROWS_STEP)
     half = _is_half(setting)
+    # With half-precision operands, 64 rows are faster than 32, even if most of them have no clip.
+    rows = ROWS if half and setting.clips > 16 else min(ROWS, _power_of_two(setting.clips))
     # These values were the fastest on an H200. With half-precision operands, warps do not split the
     # inner dimension. Warps do not split the inner dimension of products with 64 rows either,
     # because their tensor-core instructions need several warps.
@@ -410,28 +382,34 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     )
 
 
-def _energy_dims(dim: int) -> tuple[int, int]:
-    """Return (parts, dimensions per part) for the sum over `dim` dimensions in
-    `attention_energies`."""
-    dims = _power_of_two(min(SPLIT_DIMS or dim, dim))
-    return -(-dim // dims), dims
+def _energies_grid(setting: Setting) -> tuple[int, int, int]:
+    """Return (symbols per program, dimensions per program, programs over dimensions) of
+    `attention_energies`.
+
+    With few clips and long texts, splitting the dimensions is faster, because each program then
+    reads a quarter of the query's partial sums.
+    """
+    dim = setting.attention.query
+    if _is_half(setting) and setting.clips <= FEW_CLIPS and setting.symbols > 64:
+        return SPLIT_ENERGIES, SPLIT_DIMS, -(-dim // SPLIT_DIMS)
+    return ENERGIES, _power_of_two(dim), 1
 
 
 def _attention_energies(setting: Setting) -> Callable:
     parts = -(-setting.attention.size // UNITS)
-    energy_parts, dims = _energy_dims(setting.attention.query)
+    symbols, dims, energy_parts = _energies_grid(setting)
     return _launch(
         setting,
         setting.attention,
         "attention_energies",
-        (setting.clips, -(-setting.symbols // ENERGIES), energy_parts),
+        (setting.clips, -(-setting.symbols // symbols), energy_parts),
         DIMS=dims,
         PARTS=parts,
         PARTS_BLOCK=min(128, _power_of_two(parts)),
-        SYMBOLS_BLOCK=ENERGIES,
-        # These limits were measured on an H200. With more programs, a launch may leave no room for
+        SYMBOLS_BLOCK=symbols,
+        # These limits were measured on an H100 and an H200. With more programs, a launch may leave no room for
         # the next launch.
-        AHEAD=setting.clips <= AHEAD_CLIPS,
+        AHEAD=setting.clips <= FEW_CLIPS,
         LET_NEXT=setting.clips <= CLIPS or _attention_precision(setting) == "tf32",
         num_warps=4,
         num_stages=1,
@@ -442,22 +420,21 @@ def _attention_context(setting: Setting) -> Callable:
     symbols = _power_of_two(setting.symbols)
     columns = max(1, min(CONTEXT, _power_of_two(setting.context_size), CONTEXT_VALUES // symbols))
     grid = setting.clips, -(-setting.context_size // columns)
-    energy_parts, _ = _energy_dims(setting.attention.query)
+    *_, energy_parts = _energies_grid(setting)
     sizes = {"COLUMNS": columns, "SYMBOLS_BLOCK": symbols, "ENERGY_PARTS": energy_parts}
     return _launch(setting, setting.attention, "attention_context", grid, **sizes, num_warps=4)
 
 
 def _gradient_product(setting: Setting, lstm: LSTM) -> Callable:
-    rows = _rows(setting, HALF_ROWS_GRADIENT)
-    columns = _columns(setting)
-    parts, gates = lstm.split(columns)
+    rows = min(ROWS, _power_of_two(setting.clips))
+    parts, gates = lstm.split()
     return _launch(
         setting,
         lstm,
         "gradient_product",
-        (-(-lstm.inner // columns), parts, -(-setting.clips // rows)),
+        (-(-lstm.inner // COLUMNS), parts, -(-setting.clips // rows)),
         ROWS=rows,
-        COLUMNS=columns,
+        COLUMNS=COLUMNS,
         SPLIT=gates,
         BLOCK=INNER,
         PRECISION=_lstm_precision(setting),
@@ -475,12 +452,8 @@ def _attention_gradient(setting: Setting) -> Callable:
 
 
 def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
-    # fastest values on an H100
-    units = 16 if lstm.query and setting.clips <= NARROW_CELLS_CLIPS else 32
-    # With 4 warps, a program with a query would need more registers than a GPU has if it has 32
-    # units, or if it adds up many partial sums.
-    many_sums = lstm.split(_columns(setting))[0] > 8 and setting.symbols > 128
-    warps = 8 if lstm.query and (units > 16 or many_sums) else 4
+    units = 16 if lstm.query else 32  # fastest values on an H100
+    warps = 4
     # Tensor cores need an inner dimension of at least 16.
     query_warps = min(warps, _power_of_two(lstm.query) // 16) if lstm.query else 0
     through_windows = CLIPS if lstm.query and setting.location_gradient else 0
@@ -496,7 +469,7 @@ def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
         SYMBOLS_BLOCK=min(setting.symbols, 64),
         ROWS=CLIPS,
         UNITS=units,
-        LET_NEXT=setting.clips <= LET_NEXT_CLIPS,
+        LET_NEXT=setting.clips <= CLIPS,
         num_warps=warps,
     )
 
@@ -563,10 +536,9 @@ class Graphs:
         table."""
         _, batch_size, size = buffers.cells.shape
         dgates, dtype = buffers.gates, _gradient_dtype(self.setting)
-        parts, _ = lstm.split(_columns(self.setting))
         return {
             "DGATES": dgates if dtype == dgates.dtype else self._empty(*dgates.shape, dtype=dtype),
-            "PARTIALS": self._empty(parts, batch_size, lstm.inner),
+            "PARTIALS": self._empty(lstm.split()[0], batch_size, lstm.inner),
             "GRAD_ROWS": _aligned(grad_rows),
             "DCELL": self._zeros(batch_size, size),
         }
@@ -581,7 +553,7 @@ class Graphs:
         entries = self._entries(buffers) | {
             "QUERY_WEIGHT": buffers.query_weight.T.contiguous(),
             "QUERY_PARTS": self._empty(-(-size // UNITS), batch_size, len(buffers.v)),
-            "ENERGIES": self._empty(_energy_dims(len(buffers.v))[0], *buffers.mask.shape),
+            "ENERGIES": self._empty(_energies_grid(self.setting)[2], *buffers.mask.shape),
         }
         self._forward(self._attention, buffers.rows, entries)
 

@@ -45,7 +45,7 @@ GUARD = 64  # number of guard values before and after a buffer
 BUCKET = graphs.bucket
 # The sizes are small, so that a few steps fill several chunks, and a few clips fill several kernel
 # programs. Tests on a GPU use the real sizes.
-SMALL = {"CHUNK": 4, "ROWS": 16, "CLIPS": 4, "AHEAD_CLIPS": 4, "ENERGIES": 32, "UNITS": 16}
+SMALL = {"CHUNK": 4, "ROWS": 16, "CLIPS": 4, "FEW_CLIPS": 4, "ENERGIES": 32, "UNITS": 16}
 TRAINING = {name: getattr(graphs, name) for name in SMALL}
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -195,19 +195,22 @@ def test_gradients_match_the_reference_when_the_loss_uses_only_some_outputs(weig
         {"WARPS": 1},
         {"COLUMNS": 16},
         {"COLUMNS": 128},
-        {"NARROW_CELLS_CLIPS": 0},
-        {"SPLIT_DIMS": 16},
-        {"SPLIT_DIMS": 32, "ENERGIES": 16},
     ],
     ids=str,
 )
-@pytest.mark.parametrize("attention_dim", [20, 72])
-def test_results_stay_the_same_when_work_is_split_differently(
-    constants, attention_dim, monkeypatch
-):
+def test_results_stay_the_same_when_work_is_split_differently(constants, monkeypatch):
     change(monkeypatch, constants)
     sizes = {"attention_rnn_dim": 72, "decoder_rnn_dim": 72, "encoder_embedding_dim": 40}
-    sizes["attention_dim"] = attention_dim
+    assert_parity(problem(((20, 2), (9, 1)), DTYPES[0], **sizes))
+
+
+@pytest.mark.parametrize("attention_dim", [20, 72])
+@pytest.mark.parametrize("dims", [16, 32])
+def test_results_stay_the_same_when_the_energies_are_split_by_dimensions(
+    dims, attention_dim, monkeypatch
+):
+    monkeypatch.setattr(graphs, "_energies_grid", lambda _: (16, dims, -(-attention_dim // dims)))
+    sizes = {"attention_dim": attention_dim}
     assert_parity(problem(((20, 2), (9, 1)), DTYPES[0], **sizes))
 
 
@@ -226,44 +229,29 @@ def test_kernels_are_as_accurate_as_the_reference_when_autocast_is_on(precision,
         assert usual[0] <= 1.25 * usual[1], name
 
 
-# Choices of graphs.py for batches of more than 16 clips.
-CHOICES: dict[str, dict] = {
-    "default": {},
-    "two heights of lstm_step": {"HALF_ROWS_STEP": True},
-    "two heights of gradient_product": {"HALF_ROWS_GRADIENT": True},
-    "wide gradient_product": {"HALF_COLUMNS": 128},
-    "half-precision gate gradients": {"GATE_GRADIENTS": True},
-    "wide cell_gradient": {"NARROW_CELLS_CLIPS": 16},
-    "early launch after cell_gradient": {"LET_NEXT_CLIPS": 48},
-    "windows ahead": {"AHEAD_CLIPS": 32},
-    "split energies": {"SPLIT_DIMS": 32, "ENERGIES": 32},
-}
-CHOICES["all"] = {name: value for choice in CHOICES.values() for name, value in choice.items()}
-LENGTHS = ((20, 3), (9, 2))  # (symbols, frames) of the first clips; later clips are shorter
-
-
-def use_training_constants(monkeypatch, **more):
+def use_training_constants(monkeypatch):
     """Use the buckets and program sizes of training, except short chunks."""
-    change(monkeypatch, TRAINING, CHUNK=2, bucket=BUCKET, **more)
+    change(monkeypatch, TRAINING, CHUNK=2, bucket=BUCKET)
 
 
-@pytest.mark.parametrize(
-    ("choice", "clips"), [*((name, 17) for name in CHOICES), ("default", 33), ("all", 33)]
-)
-def test_kernels_match_the_reference_when_a_bucket_has_more_than_16_clips(
-    choice, clips, monkeypatch
+def many_clips(clips, symbols):
+    """Return the (symbols, frames) of each clip. Two clips are longer than the others."""
+    return ((symbols, 3), (9, 2), *((3, 1),) * (clips - 2))
+
+
+@pytest.mark.parametrize("clips", [17, 33])
+def test_kernels_match_the_reference_when_a_bucket_has_more_than_16_clips(clips, monkeypatch):
+    use_training_constants(monkeypatch)
+    assert_parity(problem(many_clips(clips, symbols=20), DTYPES[-1]))
+
+
+@pytest.mark.parametrize(("clips", "symbols"), [(3, 70), (17, 20), (17, 70)])
+def test_autocast_is_as_accurate_as_the_reference_in_every_kind_of_bucket(
+    clips, symbols, monkeypatch
 ):
-    use_training_constants(monkeypatch, **CHOICES[choice])
-    assert_parity(problem((*LENGTHS, *((3, 1),) * (clips - 2)), DTYPES[-1]))
-
-
-@pytest.mark.parametrize("choice", CHOICES)
-def test_autocast_is_as_accurate_as_the_reference_when_a_bucket_has_more_than_16_clips(
-    choice, monkeypatch
-):
-    use_training_constants(monkeypatch, **CHOICES[choice])
-    lengths = (*LENGTHS, *((3, 1),) * 15)
-    fast, reference = errors_by_precision(1, lengths, torch.bfloat16, run)
+    """The number of clips and the length of the text decide which launches are used."""
+    use_training_constants(monkeypatch)
+    fast, reference = errors_by_precision(1, many_clips(clips, symbols), torch.bfloat16, run)
     assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
     ratios = [errors[0] / reference[name][0] for name, errors in fast.items()]
     assert statistics.geometric_mean(ratios) <= 1.25
@@ -279,8 +267,8 @@ def test_results_are_bitwise_equal_when_gate_gradients_are_stored_in_half_precis
     """The matrix products round the gradients of the gates in any case."""
     case = problem(((7, 6), (9, 5), (3, 2)), torch.float32)
     results = []
-    for is_stored in (False, True):
-        monkeypatch.setattr(graphs, "GATE_GRADIENTS", is_stored)
+    for dtype in (torch.float32, precision or torch.float32):
+        monkeypatch.setattr(graphs, "_gradient_dtype", lambda _, dtype=dtype: dtype)
         graphs._graphs.cache_clear()
         results.append(run(case, fast_decoder.teacher_forced, precision))
         assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
