@@ -33,8 +33,8 @@ CASES = [  # number of clips, number of symbols, and precision of each case
     (64, 32, "fp32"),
 ]
 LSTMS = graphs.LSTM(1024, 1536, 128, 0.1), graphs.LSTM(1024, 1024, 0, 0.1)
-# The remaining fields of graphs.Setting: E, K, location gradient, differentiable, programmatic
-# dependent launch, and stream.
+# The two LSTMs are followed by the remaining fields of graphs.Setting: context_size, kernel_size,
+# location_gradient, differentiable, dependent_launch and stream.
 FULL: tuple[Any, ...] = (*LSTMS, 512, 31, True, True, True, 0)
 ENCODER = graphs.LSTM(0, 0, 0, 0.0), graphs.LSTM(256, 256, 0, 0.0), 0, 1, *FULL[-4:]
 
@@ -95,11 +95,12 @@ def measured(name: str, options: dict) -> dict:
         "spilled_bytes": int(re.findall(r"STACK:(\d+)", usage)[0]),
         "shared_bytes": kernel.metadata.shared,
         "products": len(re.findall(r"mma(?:_async)?\.sync", ptx)),
-        # These kernels loop over blocks of the inner dimension.
+        # Whether the kernel needs several blocks for the inner dimension.
         "blocks": options.get("SPLIT", options.get("INNER", 0)) > options.get("BLOCK", 0),
-        # Count the asynchronous 16-byte copies.
+        # The number of instructions that copy 16 bytes asynchronously.
         "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", ptx)),
-        # The inner dimension of each product, and the number of consecutive values per thread.
+        # For each matrix product: the size of the inner dimension, and the number of consecutive
+        # values that a thread reads.
         "widths": [
             (int(inner), int(width))
             for inner, width in re.findall(

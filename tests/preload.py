@@ -4,13 +4,13 @@ import gc
 import os
 from unittest.mock import patch
 
-os.environ.pop("TRITON_INTERPRET", None)  # set by conftest.py; programs run without it
+os.environ.pop("TRITON_INTERPRET", None)  # conftest.py sets this variable; programs run without it
 
 import numpy as np
 import torch
 import typeguard
 
-torch.set_num_threads(1)  # called first, because forking a process with threads can hang
+torch.set_num_threads(1)  # forking a process with threads can hang
 
 import matplotlib.pyplot  # noqa: E402, F401
 import training_runs  # noqa: E402, F401

@@ -93,8 +93,8 @@ def is_gone(group: int, number: int = 0) -> bool:
 
 def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Path) -> Stop:
     """Start the run, stop it at a random moment, and check its output and exit code."""
-    # A separate process writes the output, because the file size limit, which imitates a full disk,
-    # applies to the run.
+    # `cat` writes the output in a separate process, because the file size limit applies to the run.
+    # This limit imitates a full disk.
     with open(log, "wb") as file:
         writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
     output = writer.stdin
@@ -104,7 +104,7 @@ def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Pa
     assert output is not None
     output.close()
     if kind == FULL_DISK:
-        max_bytes = draw.randrange(1, 420_000)  # limit per file; a checkpoint is 140,000 bytes
+        max_bytes = draw.randrange(1, 420_000)  # limit per file; a checkpoint has 140,000 bytes
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
 
     def has_ended() -> bool:
@@ -237,7 +237,7 @@ def soak(
             shutil.copytree(log / "before", run)
         shutil.rmtree(log / "before", ignore_errors=True)
     records = []
-    if (run / METRICS_FILE).exists():  # does not exist if every start was stopped during set-up
+    if (run / METRICS_FILE).exists():  # missing if all starts were stopped in set-up
         records = read_metrics(run)
     epochs = 2 + max((record["epoch"] for record in records), default=0)
     for output in (run, undisturbed):

@@ -120,8 +120,8 @@ print(seconds, own() - before)
 
 @pytest.mark.thorough
 def test_cache_of_a_million_clips_loads_fast_and_is_shared(tmp_path):
-    """Each process has only a small part of the 140 MB in private memory. All processes share the
-    rest, which is mapped from the file."""
+    """The cache file has 140 MB. Each process keeps only a small part of it in private memory. All
+    processes share the rest, which is mapped from the file."""
     filelist = str(tmp_path / "list.txt")
     clip = Clip("corpus/clip.wav", "x" * 20, (3,) * 20, 5)
     ClipTable.of(filelist, ((i, clip) for i in range(1_000_000)), True, KEY).write()
@@ -160,7 +160,7 @@ def test_cache_is_ignored_when_the_file_is_not_a_cache_of_this_version(filelist,
     assert read(filelist) is None
 
 
-def test_workers_map_the_same_file_when_a_table_is_pickled(filelist):
+def test_worker_maps_the_cache_file_when_it_receives_a_pickled_table(filelist):
     some = [Clip(f"{i}.wav", "x" * 100, (7,) * 100, 5, "") for i in range(100)]
     table = listed(filelist, some)
     table.write()

@@ -95,8 +95,9 @@ def test_best_checkpoint_survives_when_its_numbered_file_is_removed(
     assert_same(checkpoint.load_checkpoint(tmp_path / "best.pt"), state(1))
 
 
-def test_set_aside_renames_later_checkpoints(tmp_path):
-    """The newest checkpoint is renamed first, a damaged best.pt last. No file is overwritten."""
+def test_set_aside_newer_renames_later_checkpoints(tmp_path):
+    """The newest checkpoint is renamed first, and best.pt is renamed last, even if it is damaged.
+    No file is overwritten."""
     for iteration in (1, 2, 3):
         path = checkpoint.write_checkpoint(tmp_path, state(iteration), keep=9)
     checkpoint.link_as("best.pt", path, tmp_path)
@@ -115,7 +116,9 @@ def test_set_aside_renames_later_checkpoints(tmp_path):
     assert [p.name for p in checkpoint.set_aside_newer(tmp_path, 1)] == ["best.pt.superseded+"]
 
 
-def test_last_good_renames_the_diverged_checkpoint_unless_it_is_the_last_or_best(tmp_path):
+def test_last_good_renames_the_diverged_checkpoint_unless_it_is_the_only_or_best_checkpoint(
+    tmp_path,
+):
     one = checkpoint.write_checkpoint(tmp_path, state(1), keep=9)
     assert checkpoint.last_good(tmp_path, 1, -1) is None
     assert names(tmp_path) == ["checkpoint_1.pt"]
@@ -349,7 +352,7 @@ def ends(program, *arguments) -> str:
 def test_programs_report_a_broken_part_in_one_line(
     part, change, refused_by, stopped, corpus, tmp_path
 ):
-    """The programs change no files."""
+    """The programs must not change any files."""
     out = shutil.copytree(stopped, tmp_path / "out")
     path, new = newest(out), tmp_path / "new"
     broken = copy.deepcopy(load(path))

@@ -185,8 +185,8 @@ def test_run_with_two_processes_resumes_with_four(corpus, alone_of_four, tmp_pat
 
 
 def launch(log: Path, port: int, arguments: list[str]) -> None:
-    """Run torchrun as if on one of two machines. Its workers are forked to save the time for
-    imports."""
+    """Run torchrun as if on one of two machines. Its workers are forked, because imports would take
+    time."""
     print_into(log)
     torch.set_num_threads(1)
     config = LaunchConfig(2, 2, 1, run_id="both", rdzv_backend="c10d", max_restarts=3)
@@ -373,7 +373,7 @@ def without_first_clip(corpus, folder: Path) -> Path:
     return fewer
 
 
-def test_run_fails_when_only_some_processes_allow_new_clips(corpus, alone, tmp_path):
+def test_resume_fails_when_only_some_processes_allow_new_clips(corpus, alone, tmp_path):
     out = shutil.copytree(alone, tmp_path / "out")
     fewer = without_first_clip(corpus, tmp_path)
     arguments = on(out, "--hparams", f"epochs=3,training_files={fewer}")

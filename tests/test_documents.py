@@ -116,7 +116,8 @@ def clone(tmp_path):
 
 
 def prepare(clone: Path) -> None:
-    """Create the files that the commands in README.md and reproducing-the-paper.md create."""
+    """Create the files that other commands in README.md and reproducing-the-paper.md would
+    create."""
     lists, run = clone / "filelists" / "ljspeech", clone / "runs" / "paper"
     lists.mkdir()
     run.mkdir(parents=True)
@@ -149,7 +150,7 @@ def smaller(command: str) -> list[str]:
     added = shlex.split(SMALLER.get(program, ""))
     if "--resume" in arguments:  # a resumed run keeps its settings
         return arguments
-    if program == "synthesize.py" and "--voice" in arguments:  # a voice has only a few settings
+    if program == "synthesize.py" and "--voice" in arguments:  # voices have only a few settings
         added = ["--hparams", "max_decoder_steps=20"]
     if "--hparams" in arguments and "--hparams" in added:
         place = added.index("--hparams")

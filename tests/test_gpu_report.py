@@ -54,7 +54,7 @@ def test_report_rejects_an_unknown_part(tmp_path):
         gpu_report.main([str(tmp_path), "--only", "nothing"])
 
 
-def test_test_files_in_report_parts_exist(tmp_path):
+def test_every_test_file_in_a_report_part_exists(tmp_path):
     for part in gpu_report.make_parts(tmp_path).values():
         for argument in part.command:
             assert not argument.startswith("tests/") or (gpu_report.ROOT / argument).is_file()

@@ -78,16 +78,16 @@ def test_packing_raises_when_a_length_exceeds_the_batch(lengths):
 
 @pytest.mark.parametrize("p", [1e-9, 0.1, 0.5, 1 - 1e-9])
 def test_fraction_of_kept_values_equals_the_probability(p):
-    """The test draws four million values. It allows six standard deviations plus the rounding to
-    1/65,536."""
+    """The test draws four million values. The fraction may differ from the probability by six
+    standard deviations, and by the rounding to 1/65,536."""
     count = 2**22
     kept = draw_keep_mask((count,), p, CPU, seeded()).sum().item() / count
     assert abs(kept - (1 - p)) < 6 * math.sqrt(p * (1 - p) / count) + 2**-16 + 1e-6
 
 
 def test_mask_values_are_independent():
-    """Each random word is used for four values, so the test compares values that are up to four
-    apart."""
+    """Each random 64-bit word is split into four values. Therefore the test compares values whose
+    positions differ by 1 to 4, and by 8."""
     keep = draw_keep_mask((1_000_003,), 0.5, CPU, seeded()).double() - 0.5
     for distance in (1, 2, 3, 4, 8):
         assert abs((keep[:-distance] * keep[distance:]).mean()) < 6 * 0.25 / 1000

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 MELS = 6
 # Tolerances for the comparison with NVIDIA's float32 arrays. The tests compute in float64, so the
 # differences are the rounding errors in NVIDIA's arrays and do not depend on the processor. The
-# largest differences are 1.8e-6, 1e-5, 7e-8, 6.7e-5 and, after 60 decoder steps, 1.8e-5.
+# largest differences are, in the order of these constants: 1.8e-6, 1e-5, 7e-8, 6.7e-5 and, after 60
+# decoder steps, 1.8e-5.
 OUTPUTS, ALIGNMENTS, LOSS, GRADIENTS, INFERENCE = 2e-5, 1e-4, 1e-5, 1e-3, 1e-4
 # Batched inference needs a tolerance, because the order of summation depends on the matrix shapes. The
 # largest observed difference was 1.9e-6.
@@ -200,7 +201,7 @@ def test_initial_weights_have_the_distribution_of_the_nvidia_recipe():
         checked.add(name)
         largest = values.abs().max().item()
         assert (0.9 * bound if values.numel() > 100 else 0) < largest <= bound * 1.000001, name
-        if values.numel() > 2000:  # large tensors must have a uniform distribution
+        if values.numel() > 2000:  # the values of large tensors must have a uniform distribution
             assert values.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05), name
     assert len(checked) == 60 - 16
 
@@ -219,7 +220,7 @@ def test_outputs_after_the_end_of_a_clip_are_masked(r):
             assert torch.equal(mel[:, :frames], unmasked[:, :frames])
             assert (mel[:, frames:] == 0).all()
             assert (unmasked[:, frames:] != 0).all()
-        steps = math.ceil(frames / r)  # a step with at least one real frame is real
+        steps = math.ceil(frames / r)  # a decoder step with at least one real frame counts as real
         assert torch.equal(masked.gate[row, :steps], free.gate[row, :steps])
         assert (masked.gate[row, steps:] == 1000).all()
     assert torch.equal(masked.alignments, free.alignments)
@@ -433,7 +434,7 @@ def test_padding_affects_the_encoder_when_there_is_no_mask():
 
 
 def masks_of(masks, row, num_steps=None):
-    """Return the prenet masks for one text."""
+    """Return the prenet dropout masks for one text."""
     return DropoutMasks(tuple(m[:num_steps, row : row + 1] for m in masks.prenet), None, None)
 
 

@@ -75,7 +75,7 @@ def test_table_is_truncated_when_there_are_many_speakers():
     assert "... 80 more" in rows[MAX_ROWS // 2]
 
 
-def test_report_warns_when_levels_of_speakers_differ():
+def test_report_warns_when_speech_levels_of_speakers_differ():
     near = facts(clips_of("anna", 30), clips_of("bert", 30, level=-25.9))
     assert speaker_warnings(near, is_converted=False) == []
     far = facts(
@@ -141,7 +141,9 @@ def test_report_and_conversion_compute_the_same_level(corpus):
         assert measure(path, HPARAMS).quality.level == pytest.approx(expected, abs=0.02)
 
 
-def test_levels_are_equal_after_the_suggested_conversion(corpus, tmp_path, capsys):
+def test_speech_levels_of_speakers_are_equal_after_the_suggested_conversion(
+    corpus, tmp_path, capsys
+):
     options = {"speakers": SpeakerSource("2")}
     prepare_with(corpus, tmp_path / "lists", **options)
     printed = capsys.readouterr().out

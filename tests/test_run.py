@@ -91,8 +91,8 @@ def limit_file_size(limit: int) -> None:
 
 
 def test_run_loses_nothing_when_the_disk_is_full(corpus, tmp_path):
-    """A limit on the file size imitates a full disk, because the kernel stops writing in the
-    middle."""
+    """A file size limit imitates a full disk: the operating system stops the write in the middle of
+    the file."""
     out = tmp_path / "out"
     run(out, corpus, **LONG | {"epochs": 1})
     before = {path.name: path.read_bytes() for path in out.glob("*.pt")}

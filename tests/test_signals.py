@@ -61,7 +61,7 @@ def print_into_full_file() -> None:
 
 
 def print_into_terminal(hang_up_at_step: int) -> None:
-    """Print to a terminal that hangs up at an optimizer step. This process must be a session
+    """Print to a terminal that hangs up at an optimizer step. The calling process must be a session
     leader."""
     terminal, slave = os.openpty()
     print_to(os.open(os.ttyname(slave), os.O_RDWR), (0, 1, 2))
@@ -105,7 +105,9 @@ def test_signal_saves_a_checkpoint_even_when_output_cannot_be_printed(
     out = tmp_path / "out"
     ended = Child(flags(out, corpus.hparams(**LONG)), *hook).end()
     assert (ended.code, ended.output) == (128 + number, "")
-    assert (out / "checkpoint_5.pt").exists()  # saved because of the signal: no checkpoint was due
+    assert (
+        out / "checkpoint_5.pt"
+    ).exists()  # saved because of the signal; no regular checkpoint was due
     assert Child(flags(out, "", "--resume")).end().code == 0
     assert_same_run(out, whole)
 

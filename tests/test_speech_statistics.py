@@ -61,7 +61,9 @@ def test_speaking_rate_is_computed_when_all_clips_have_the_same_length():
         ([""] * 10, ""),
     ],
 )
-def test_final_punctuation_is_the_most_frequent_when_most_texts_have_one(last, mark):
+def test_final_punctuation_is_the_most_frequent_mark_when_at_least_80_percent_of_texts_have_a_mark(
+    last, mark
+):
     found = measure(RNG.integers(90, 110, 10), RNG.integers(10, 20, 10), last, H)
     assert found.final_mark == mark
 
@@ -69,7 +71,7 @@ def test_final_punctuation_is_the_most_frequent_when_most_texts_have_one(last, m
 @pytest.mark.parametrize(
     ("text", "last"), [("a.", "."), ('He said: "no?"', "?"), ("(so)", "o"), ("'", ""), ("", "")]
 )
-def test_final_punctuation_is_found_when_quotes_follow(text, last):
+def test_final_punctuation_is_found_before_closing_quotation_marks(text, last):
     assert last_symbol(text) == last
 
 

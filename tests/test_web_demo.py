@@ -8,9 +8,7 @@ from servers import SENTENCES, PausedVoice, running, wait_until
 from tacotron2_voice.server.app import Access
 from tacotron2_voice.voice import Voice
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="pip install -r requirements/dev.txt"
-)
+playwright = pytest.importorskip("playwright.sync_api", reason="needs requirements/dev.txt")
 
 
 @pytest.fixture(scope="module")
