@@ -33,8 +33,7 @@ CASES = [  # number of clips, number of symbols, and precision of each case
     (64, 32, "fp32"),
 ]
 LSTMS = graphs.LSTM(1024, 1536, 128, 0.1), graphs.LSTM(1024, 1024, 0, 0.1)
-# The two LSTMs are followed by the remaining fields of graphs.Setting: context_size, kernel_size,
-# location_gradient, differentiable, dependent_launch and stream.
+# The remaining fields of graphs.Setting, from context_size to stream.
 FULL: tuple[Any, ...] = (*LSTMS, 512, 31, True, True, True, 0)
 ENCODER = graphs.LSTM(0, 0, 0, 0.0), graphs.LSTM(256, 256, 0, 0.0), 0, 1, *FULL[-4:]
 
@@ -99,8 +98,7 @@ def measured(name: str, options: dict) -> dict:
         "blocks": options.get("SPLIT", options.get("INNER", 0)) > options.get("BLOCK", 0),
         # The number of instructions that copy 16 bytes asynchronously.
         "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", ptx)),
-        # For each matrix product: the size of the inner dimension, and the number of consecutive
-        # values that a thread reads.
+        # Inner dimension of each matrix product, and the number of consecutive values per thread.
         "widths": [
             (int(inner), int(width))
             for inner, width in re.findall(

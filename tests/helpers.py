@@ -105,8 +105,8 @@ class Corpus:
         return tiny(**{"training_files": self.train, "validation_files": self.val} | overrides)
 
 
-# Settings of the run that tests stop and resume. The run has 4 epochs of 4 or 5 batches,
-# checkpoints inside epochs and between epochs, and validation after epochs 2 and 4.
+# Settings of the run that tests stop and resume. It has 4 epochs of 4 or 5 optimizer steps.
+# Checkpoints are saved inside and between epochs. Validation runs after epochs 2 and 4.
 LONG = {"epochs": 4, "iters_per_checkpoint": 3, "log_interval": 2, "n_frames_per_step": 4}
 LONG |= {"learning_rate_warmup_steps": 30}  # every optimizer step has a different learning rate
 SECONDS = {"train": np.linspace(0.2, 0.8, 14), "val": (0.2, 0.3, 0.4, 0.5, 0.7)}
@@ -159,8 +159,7 @@ def curves(directory: Path) -> dict[str, list]:
             found[tag] = [(step,) for step, _ in found[tag]]
     found |= {tag: [(e.step,) for e in events.Images(tag)] for tag in events.Tags()["images"]}
     found |= {tag: [(e.step,) for e in events.Audio(tag)] for tag in events.Tags()["audio"]}
-    # Sort the points, because TensorBoard reads files in the order of their names. This order is
-    # arbitrary for files that were created in the same second.
+    # TensorBoard reads files in the order of their names, so points may be out of order.
     return {tag: sorted(points) for tag, points in found.items()}
 
 
@@ -356,8 +355,7 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
     sys.path[:] = [str(own), *libraries]
     os.chdir(folder)
     os.environ["PYTHONPATH"] = ""  # so that child processes of the program also import the copy
-    # Without this call, the program would start its processes with the start method of this
-    # process.
+    # Without this call, the program would use the start method of the test process.
     multiprocessing.set_start_method("fork", force=True)
     context = multiprocessing.get_context("fork")
     save_figure = Figure.savefig

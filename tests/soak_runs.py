@@ -93,8 +93,8 @@ def is_gone(group: int, number: int = 0) -> bool:
 
 def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Path) -> Stop:
     """Start the run, stop it at a random moment, and check its output and exit code."""
-    # `cat` writes the output in a separate process, because the file size limit applies to the run.
-    # This limit imitates a full disk.
+    # The run has a file size limit, which imitates a full disk.
+    # A separate process writes the output, because the limit must not apply to the output.
     with open(log, "wb") as file:
         writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
     output = writer.stdin
@@ -210,8 +210,8 @@ def soak(
     """
     if only and only not in KINDS:
         raise UserError(f"only={only!r} (expected one of {', '.join(KINDS)})")
-    # One thread, because sums over several threads round differently. Unbuffered, because the
-    # output of killed runs must be complete.
+    # One thread, because sums over several threads round differently.
+    # No buffering, because the output of killed runs must be complete.
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     start = time.monotonic()
     draw = random.Random(seed)

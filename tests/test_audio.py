@@ -330,8 +330,7 @@ def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
     [
         ("FLAC", 0, False),  # FLAC streams have this header, which contains no length
         ("FLAC", 44100, False),
-        # Programs that write WAV to a pipe store this length. The samples extend to the end of the
-        # file.
+        # Programs that write to a pipe store this length. Samples extend to the end of the file.
         ("WAV", 0xFFFFFFFF, True),
         ("WAV", 0, False),
     ],

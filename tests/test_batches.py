@@ -67,7 +67,7 @@ def plans(world_size=1, epochs=EPOCHS, **options):
 
 
 @every_kind_of_worker
-def test_pass_yields_the_batches_of_the_epoch_that_was_set(workers):
+def test_loader_yields_the_batches_of_the_epoch_given_to_set_epoch(workers):
     whole = plans(2)
     for rank in range(2):
         batches = make(2)
@@ -81,7 +81,7 @@ def test_pass_yields_the_batches_of_the_epoch_that_was_set(workers):
 
 
 @without_spawn
-def test_pass_is_complete_when_earlier_passes_were_stopped(workers):
+def test_loader_yields_all_batches_when_earlier_passes_were_stopped(workers):
     batches, whole = make(), plans()
     loader = loader_of(batches, **workers)
     assert next(iter(loader)) == whole[0][0]
@@ -128,13 +128,15 @@ def run_until(stops, world_size, workers, batches_per_update=None, **options):
 
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.integers(1, 12), max_size=5), st.integers(1, 3))
-def test_every_clip_is_trained_once_when_training_stops_at_any_step(stops, world_size):
+def test_every_clip_is_trained_once_when_training_is_stopped_and_resumed_at_any_step(
+    stops, world_size
+):
     for epoch in run_until(stops, world_size, {}):
         assert Counter(itertools.chain(*epoch)) == Counter(range(20))
 
 
 @pytest.mark.parametrize("workers", WORKERS[1:3], ids=str)
-def test_every_clip_is_trained_once_when_training_with_workers_stops(workers):
+def test_every_clip_is_trained_once_when_training_with_workers_is_stopped_and_resumed(workers):
     draw = random.Random(0)
     for world_size in (1, 2):
         stops = [draw.randint(1, 7) for _ in range(3)]
@@ -234,9 +236,9 @@ def test_processes_yield_the_remaining_batches_when_the_world_size_changes(befor
 
 @settings(max_examples=200, derandomize=True)
 @given(st.lists(st.integers(0, 9), max_size=8), st.sampled_from([1, 2]), st.integers(0, 3))
-def test_reading_a_batch_raises_when_its_index_is_not_the_next(numbers, world_size, epoch):
-    """The test reads batches at random indices. Each rank must read its batches in order, starting
-    with the first. Any other index must raise an error."""
+def test_reading_a_batch_raises_when_its_index_is_not_the_next_index(numbers, world_size, epoch):
+    """The test reads batches at random indices. A rank can only read its batches in order, starting
+    with its first batch. Every other index must raise an error."""
     batches = make(world_size)
     batches.set_epoch(epoch)
     shares = [list(range(rank, len(batches), world_size)) for rank in range(world_size)]
@@ -330,7 +332,7 @@ def test_loader_raises_when_workers_are_out_of_order():
 
 
 @without_spawn
-def test_second_pass_raises_when_set_epoch_was_not_called(workers):
+def test_second_pass_over_the_loader_raises_when_set_epoch_was_not_called(workers):
     batches = make()
     loader = loader_of(batches, **workers)
     list(loader)  # reads all batches of epoch 0

@@ -149,12 +149,11 @@ def test_batch_randomization_shuffles_uniformly():
         place = {int(batch[0]) // 3: k for k, batch in enumerate(batches)}
         places[place[7]] += 1
         distances[(place[7] - place[0]) % 8] += 1
-    # If batches are shuffled uniformly, batch 7 is at each of the 8 positions about 25 times. In
-    # about 1 of 10,000 such tests, a position has a count of 8 or less.
+    # A uniform shuffle puts batch 7 at each of the 8 positions about 25 times.
+    # A position has a count of 8 or less in about 1 of 10,000 such tests.
     assert len(places) == 8
     assert min(places.values()) > 8
-    # Each distance from batch 0 to batch 7 occurs about 29 times, so the original order has no
-    # effect.
+    # Each distance from batch 0 to batch 7 occurs about 29 times.
     assert len(distances) == 7
     assert min(distances.values()) > 9
 
@@ -234,12 +233,13 @@ def test_semi_sorted_equals_sorted_when_the_randomization_factor_is_0(
     assert as_lists(semi) == as_lists(plan_epoch(lengths, batch_size, "sorted", **options))
 
 
-# Noise is added to each clip independently, so the distance d between the ranks of two clips in a
-# batch is distributed like the difference of two noise values. Let f be the density of this
-# difference. For uniform noise of range a, the distribution is triangular, the mean distance is a /
-# 3, and the integral of f squared is 2 / (3 a). For exponential noise of mean m, it is a Laplace
-# distribution, the mean distance is m, and the integral is 1 / (4 m). In every epoch, two clips at
-# distance d share a batch of B clips with probability (B - 1) f(d).
+# Noise is added to each clip independently. Let d be the distance between the ranks of two clips.
+# The distance d is distributed like the difference of two noise values. Let f be its density.
+# For uniform noise of range a, f is triangular and has the mean a / 3.
+# In this case, the integral of f squared is 2 / (3 a).
+# For exponential noise of mean m, f is a Laplace density and has the mean m.
+# In this case, the integral of f squared is 1 / (4 m).
+# In every epoch, two clips share a batch of B clips with probability (B - 1) f(d).
 @pytest.mark.parametrize(
     ("strategy", "power", "distance", "squared_density"),
     [
@@ -271,8 +271,8 @@ def test_exponential_noise_mixes_short_and_long_clips_equally():
     for low, high, tolerance in ((1000, 7000, 0.1), (8300, 10_000, 0.2)):
         inside = [batch for batch in now if low < batch.min() and batch.max() < high]
         again = [math.comb(n, 2) for batch in inside for n in Counter(batch_before[batch]).values()]
-        # The squared density is 1 / (4 m) with m = 28,000 frames * 0.05 / 2. A batch contains 160
-        # frames.
+        # The squared density is 1 / (4 m) with m = 28,000 frames * 0.05 / 2.
+        # A batch contains 160 frames.
         pairs = sum(math.comb(len(batch), 2) for batch in inside)
         assert sum(again) / pairs == pytest.approx(160 / (4 * 700), rel=tolerance)
 
@@ -472,9 +472,9 @@ def test_cost_functions_raise_when_batches_are_invalid():
 @pytest.mark.parametrize(
     ("strategy", "options", "zero_padding_percent", "batch_length", "num_batches"),
     [
-        # Ge et al., Tables 1 and 2. With DBS, the numbers of batches are computed with the
-        # published rule, because the published numbers (606, 449, 419) exceed the stated length
-        # budget.
+        # The values are from Ge et al., Tables 1 and 2, except the numbers of batches with DBS.
+        # The published numbers of batches (606, 449, 419) exceed the stated length budget.
+        # Therefore the numbers of batches below are computed with the published rule.
         ("random", {}, 32.02, 773.82, 655),
         ("sorted", BR, 0.16, 526.43, 655),
         ("semi_sorted", BR, 6.22, 556.22, 655),

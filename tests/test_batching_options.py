@@ -138,8 +138,8 @@ def test_number_of_draws_of_a_clip_is_proportional_to_its_weight():
     options = {"draw": 4, "draw_weights": weights}
     plans = [plan_epoch([5] * 6, 2, "random", epoch=epoch, **options) for epoch in range(epochs)]
     times = np.bincount(np.concatenate([plan.order for plan in plans]))
-    # In each epoch, the number of draws of a clip is its share, rounded up or down. Therefore this
-    # number has a standard deviation of at most one half.
+    # In each epoch, the number of draws of a clip is its share, rounded up or down.
+    # Therefore the standard deviation of this number is at most one half.
     expected = epochs * 4 * np.array(weights) / sum(weights)
     assert np.abs(times - expected).max() < 5 * 0.5 * math.sqrt(epochs)
     pairs = {tuple(sorted(pair)) for plan in plans for pair in combinations(set(plan.order), 2)}

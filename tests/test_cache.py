@@ -81,7 +81,7 @@ def test_cache_returns_the_clips_that_were_written(tmp_path_factory, some):
     assert (found.is_on_disk, table.is_on_disk) == (True, False)
 
 
-def test_cache_keeps_its_order_when_it_has_several_chunks(filelist):
+def test_clips_in_a_cache_keep_their_order_when_the_cache_has_several_chunks(filelist):
     some = [Clip(f"{i}.wav", f"Text {i}.", (1 + i % 9,) * (1 + i % 3), 5) for i in range(CHUNK + 3)]
     listed(filelist, some).write()
     table = read(filelist)
@@ -91,7 +91,7 @@ def test_cache_keeps_its_order_when_it_has_several_chunks(filelist):
     assert table[-1].where == f"{filelist}:{2 * len(some)}"
 
 
-def test_relative_paths_follow_the_filelist_when_it_moves(filelist, tmp_path):
+def test_relative_paths_in_a_cache_stay_valid_when_the_filelist_is_moved(filelist, tmp_path):
     clip = Clip(str(tmp_path / "wavs" / "a.wav"), "A.", (1,), 5, is_relative=True)
     listed(filelist, [clip]).write()
     (tmp_path / "new").mkdir()

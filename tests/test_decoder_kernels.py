@@ -43,8 +43,8 @@ DEVICE = torch.device("cuda" if GPU else "cpu")
 DTYPES = [torch.float32] if GPU else [torch.float64, torch.float32]
 GUARD = 64  # number of guard values before and after a buffer
 BUCKET = graphs.bucket
-# The sizes are small, so that a few steps fill several chunks, and a few clips fill several kernel
-# programs. Tests on a GPU use the real sizes.
+# With these small sizes, a few steps fill several chunks, and a few clips fill several programs.
+# Tests on a GPU use the real sizes.
 SMALL = {"CHUNK": 4, "ROWS": 16, "CLIPS": 4, "ENERGIES": 32, "UNITS": 16}
 TRAINING = {name: getattr(graphs, name) for name in SMALL}
 
@@ -346,7 +346,7 @@ def cuda_without(monkeypatch, capability=(9, 0)):
         ("cuda", torch.float32, (10, 0), None, True),
     ],
 )
-def test_kernels_and_launches_depend_on_the_hardware(
+def test_use_of_kernels_and_dependent_launches_depends_on_the_hardware(
     device, dtype, capability, reason, dependent, monkeypatch
 ):
     cuda_without(monkeypatch, capability)
@@ -356,7 +356,7 @@ def test_kernels_and_launches_depend_on_the_hardware(
     assert not graphs.uses_dependent_launches(torch.device(device))
 
 
-def test_reason_is_the_import_error_when_triton_is_missing(monkeypatch):
+def test_reason_for_missing_graphs_is_the_import_error_when_triton_is_missing(monkeypatch):
     cuda_without(monkeypatch)
     monkeypatch.setitem(sys.modules, "fast_decoder.kernels", None)
     monkeypatch.delattr(fast_decoder, "kernels", raising=False)

@@ -36,8 +36,8 @@ from tacotron2_voice.utils.errors import UserError
 from training import distributed, start, validation
 from training.trainer import Trainer
 
-# The 14 clips form 5 batches of up to 3 clips. An epoch has two optimizer steps with two batches
-# each, and one optimizer step with one batch.
+# The 14 clips form 5 batches of up to 3 clips.
+# The optimizer steps of an epoch have 2, 2 and 1 batches.
 SETTINGS = {
     "batches_per_update": 2,
     "dynamic_batch_size": False,

@@ -27,8 +27,8 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 LIBRARY_README = ROOT / "length_batching" / "README.md"
 DOCUMENTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
 README = DOCUMENTS["README.md"]
-# The commands in a group of pages run one after another in the same copy of the project. A page
-# that is not in a group contains only commands that also occur in a group.
+# The commands in a group of pages run one after another in the same copy of the project.
+# All commands on pages outside the groups also occur in a group.
 GROUPS = (
     (
         "README.md",
@@ -44,8 +44,8 @@ GROUPS = (
     ("docs/guides/performance.md", "docs/guides/several-gpus.md", "docs/guides/migration.md"),
     ("docs/guides/speakers.md",),
 )
-# These commands are tested elsewhere: CI runs make, test_wheel.py runs pip, and test_table2.py runs
-# the shell scripts.
+# These commands are tested elsewhere. CI runs make, and test_wheel.py runs pip.
+# The shell scripts are tested in test_table2.py.
 RUN_ELSEWHERE = re.compile(
     r"make |git clone |pip install |tensorboard |"
     r"(\w+=(\"[^\"]*\"|\S*) )*(\S+\.sh)"

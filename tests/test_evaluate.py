@@ -52,8 +52,7 @@ def test_pocketsphinx_transcribes_most_spoken_numbers(rate):
     for number in (17, 340, 4072, 65_125, 960_000, 31_018):
         samples = resample_poly(voice.speak(in_words(number), 160) / 32768, rate // 50, 22050 // 50)
         transcripts.append(Transcript(in_words(number), recognizer.transcribe(samples, rate)))
-    # This is only a limit for the word error rate. docs/guides/training-runs.md contains the
-    # measured value.
+    # docs/guides/training-runs.md contains the measured word error rate. This is only a limit.
     assert word_error_rate(transcripts) < 0.25
     assert recognizer.transcribe(np.zeros(rate), rate) == ""
 
@@ -266,7 +265,7 @@ def with_speakers(recordings, tmp_path, monkeypatch):
     return filelist
 
 
-def test_evaluate_uses_the_speakers_of_a_filelist(with_speakers, tmp_path, capsys):
+def test_evaluate_uses_the_speaker_of_each_line_in_a_filelist(with_speakers, tmp_path, capsys):
     """The result contains the error rates of each speaker and of the speaker's recordings."""
     out, speech = tmp_path / "heard.json", tmp_path / "speech"
     arguments = ["--checkpoint", "best.pt", "--recordings", with_speakers, "--output", speech]
@@ -277,8 +276,7 @@ def test_evaluate_uses_the_speakers_of_a_filelist(with_speakers, tmp_path, capsy
     anna, bert = found.speakers["anna"], found.speakers["bert"]
     assert (anna.texts, anna.word_error_rate, anna.recordings) == (2, 1, 0)
     assert (bert.texts, bert.word_error_rate, bert.recordings) == (2, 2 / 3, 2 / 3)
-    # Anna's two recordings are equal, so the first one is the nearest to both of her synthesized
-    # texts.
+    # Anna's two recordings are equal, so the first one is the nearest to both of her texts.
     assert [t.nearest for t in found.transcripts][::3] == ["seven", "seven"]
     assert anna.identification_rate == 1 / 2
     rates = (anna.identification_rate + bert.identification_rate) / 2

@@ -60,10 +60,10 @@ def run(folder: Path, processes: int, *jobs: str) -> list[list]:
         )
         if "still running" not in done.stderr:
             break
-        # In about 1 in 100 runs, a loader worker hangs in os.fork of Python 3.11, in
-        # _PyThreadState_DeleteExcept, because a gloo thread holds a Python lock at this moment.
-        # Therefore the run is repeated once. If the sampler causes a deadlock, the second run hangs
-        # too.
+        # In about 1 in 100 runs, a loader worker hangs in os.fork of Python 3.11.
+        # It hangs in _PyThreadState_DeleteExcept, because a gloo thread holds a Python lock.
+        # Therefore a run that hangs is repeated once.
+        # If the sampler causes a deadlock, the second run hangs too.
         warnings.warn(f"waited forever, started again: {jobs}: {done.stderr}", stacklevel=2)
         shutil.move(folder, folder.with_name("waited"))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -190,8 +190,7 @@ WRONG_USES = {
         "trainer_changed seed=1": r"batches\.txt",
     },
     "lightning": {
-        # The first batch can match the plan by chance. In this case, saving the state raises the
-        # error.
+        # The first batch can match the plan by chance. In this case, saving the state raises.
         "fit folder='shuffled' loader_options={'shuffle':True}": f"{WRONG_BATCH}|trained=1",
         "fit folder='pairs' loader_options={'batch_size':2}": SEVERAL_BATCHES,
         "fit folder='four' world_size=4": "world_size=4",

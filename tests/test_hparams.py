@@ -29,7 +29,7 @@ from tacotron2_voice.settings import (
 from tacotron2_voice.utils.errors import UserError
 
 # These values are copied from NVIDIA's published recipe, not from hparams.py.
-# test_model.py counts the weights, so the model sizes are tested there.
+# The model sizes are tested in test_model.py, which counts the weights.
 PUBLISHED = {
     "epochs": 500,
     "iters_per_checkpoint": 1000,

@@ -25,9 +25,9 @@ LAYERS = [
     "benchmarks scripts",
 ]
 PROGRAMS = {"synthesize", "train", "benchmarks", "scripts"}  # no module imports these programs
-LIBRARIES = {"tacotron2_voice", "length_batching"}  # libraries, which do not import the recipe
-# Packages that are slow to import, or that the recipe may replace. Only the listed files may import
-# each package.
+LIBRARIES = {"tacotron2_voice", "length_batching"}  # packages that must not import the recipe
+# Packages that are slow to import, or that the recipe may replace.
+# Only the listed files may import each package.
 OWNERS = {
     "librosa": "audio.py",
     "inflect": "tacotron2_voice/text/english/numbers.py",

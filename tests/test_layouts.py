@@ -409,7 +409,9 @@ def test_name_of_the_recording_is_removed_together_with_the_colon_after_it(name,
     assert [clip.text for clip in read_layout(tmp_path)[0]] == ["Hi there.", "Hi there."]
 
 
-def test_text_folder_may_mirror_the_folders_of_speakers(tmp_path):
+def test_texts_are_found_when_the_text_folder_has_the_same_subfolders_as_the_speaker_folders(
+    tmp_path,
+):
     write_prompts(
         tmp_path, "wav/s1/c1/a.wav", "wav/s2/c1/a.wav", "txt/s1/c1/a.txt", "txt/s2/c1/a.txt"
     )

@@ -265,15 +265,14 @@ def test_ranks_train_every_clip_once_and_share_each_optimizer_step(
     assert len(rest) == len(plan) % size
     cut = [update for update in updates if update not in whole]
     assert len(cut) == bool(rest)
-    # The last, incomplete optimizer step is divided into new batches. They contain the same clips,
-    # and no batch is larger than before.
+    # The clips of the last, incomplete optimizer step are divided into new batches.
+    # No new batch is larger than the old batches.
     for pieces in cut:
         assert sorted(clips_of(pieces)) == sorted(clips_of(rest))
         assert 1 <= len(pieces) <= size
         for most in (len, lambda batch: len(batch) * max(lengths[i] for i in batch)):
             assert max(map(most, pieces)) <= max(map(most, rest))
-    # The length ranges of optimizer steps do not overlap, so each optimizer step has clips of
-    # similar length.
+    # The length ranges of different optimizer steps do not overlap.
     longest = [sorted(max(lengths[i] for i in batch) for batch in update) for update in updates]
     longest.sort(reverse=True)
     assert all(a[0] >= b[-1] for a, b in pairwise(longest))

@@ -222,8 +222,7 @@ def test_memory_check_suggests_the_largest_setting_that_fits(
 @pytest.mark.parametrize(
     ("limit", "frames", "settings", "expected"),
     [
-        # Ten 100-frame clips fit. The given budget of 1,050 frames would allow eleven 95-frame
-        # clips.
+        # Ten 100-frame clips fit. The given budget would allow eleven 95-frame clips.
         (1000, [100] * 12 + [95] * 30, f"{DYNAMIC},batch_capacity=1050", "batch_capacity=1000"),
         (450, [100] * 5, FIXED, "batch_size=4"),  # the corpus has only five clips
     ],

@@ -108,7 +108,7 @@ def test_number_of_epochs_depends_on_the_number_of_batches(batches, steps, epoch
     assert 5e-4 * 2**-halvings == pytest.approx(2e-5, rel=0.25)
 
 
-def test_page_shows_each_text_with_its_recording_and_speech(commands, tmp_path):
+def test_page_shows_each_text_with_its_recording_and_its_synthesized_speech(commands, tmp_path):
     make(tmp_path)
     page = (tmp_path / "out" / "index.html").read_text()
     assert "It &lt;rains&gt;." in page

@@ -368,7 +368,7 @@ def test_text_that_begins_with_two_decimals_is_not_a_label():
     assert are_labels("1.5 2.5 one\n3.5 4.5 two")
 
 
-def test_labels_with_infinite_times_are_rejected_with_their_line(tmp_path):
+def test_error_contains_the_line_number_when_a_label_has_an_infinite_time(tmp_path):
     (tmp_path / "a.txt").write_text("1e400\t2e400\tx\n")
     with pytest.raises(UserError) as raised:
         read_segments(tmp_path / "a.txt", "a")

@@ -152,9 +152,9 @@ def test_changes_of_a_real_study_equal_the_recorded_numbers(recorded, measured, 
 
 
 def test_losses_are_averaged_around_the_published_epochs(tmp_path):
-    """The loss in this test is the squared epoch, scaled. The expected means follow from two
-    formulas: the mean of (x-h)^2, x^2 and (x+h)^2 is x^2 + 2/3 h^2, and the squares of 50 to 110
-    sum to 409,310."""
+    """In this test, the loss grows with the square of the epoch. The expected means use two facts:
+    the mean of (x-h)^2, x^2 and (x+h)^2 is x^2 + 2/3 h^2. The squares of 50 to 110 sum to
+    409,310."""
     write_run(tmp_path / "a", epochs=222, loss=lambda epoch: (epoch / 100) ** 2)
     values = Measured(read_runs([tmp_path])).values.iloc[0]
     smoothed = [x**2 + 2 / 3 * 0.02**2 for x in (1.0, 1.6, 2.2)]
@@ -173,7 +173,7 @@ def test_table_shows_a_dash_and_a_footnote_when_a_validation_is_missing(tmp_path
     assert any(str(folder) in note for note in notes)
 
 
-def test_columns_cover_thirds_of_the_epochs_when_runs_are_short(tmp_path):
+def test_table_columns_cover_thirds_of_the_epochs_when_runs_are_short(tmp_path):
     write_run(tmp_path / "a", epochs=12, step=2, loss=lambda epoch: epoch)
     measured = Measured(read_runs([tmp_path]))
     spans = ["epochs 1–4", "epochs 5–8", "epochs 9–12", "epochs 1–12"]

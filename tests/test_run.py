@@ -110,8 +110,7 @@ def kill_a_worker() -> None:
     def kill() -> None:
         worker, *_ = multiprocessing.active_children()
         worker.kill()
-        # The signal handler of the loader raises an error during this sleep, inside an optimizer
-        # step.
+        # During this sleep, the signal handler of the loader raises an error in an optimizer step.
         time.sleep(1)
 
     act_at(Trainer, "step", kill, 6)

@@ -346,8 +346,7 @@ def test_training_uses_plain_operations_when_the_check_fails(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(graphs, "problem", lambda *_: "no CUDA device")
         expected, _ = trained(HPARAMS)
-    # Bitwise equality shows that plain operations ran, because even correct kernels round
-    # differently.
+    # Even correct kernels round differently. Bitwise equality shows that plain operations ran.
     assert torch.equal(found, expected)
 
 

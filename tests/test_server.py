@@ -323,7 +323,7 @@ def test_synthesis_stops_when_the_client_hangs_up(paused):
         assert status_of(everything(server.post(input=SENTENCES))) == 200
 
 
-def test_remaining_clients_are_served_when_a_client_does_not_read(voice):
+def test_other_clients_are_served_when_one_client_does_not_read_its_reply(voice):
     with running(voice, send_seconds=0.5) as server:
         slow = socket.socket()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)

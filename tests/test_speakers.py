@@ -49,8 +49,7 @@ def test_fourth_field_contains_the_speaker():
     assert split_filelist_line("a.wav|Hi.| | anna ") == ("a.wav", "Hi.", None, "anna")
     assert split_filelist_line("a.wav|Hi.|1.5|") == ("a.wav", "Hi.", 1.5, "")
     assert split_filelist_line("a.wav|Hi.") == ("a.wav", "Hi.", None, "")
-    # A letter with an accent can be encoded as one or two characters. Both forms must give the same
-    # name.
+    # An accented letter can be one or two characters. Both forms must give the same name.
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
 
 

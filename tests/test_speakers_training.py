@@ -307,7 +307,7 @@ def test_validation_losses_per_speaker_equal_values_computed_by_hand(r, corpus, 
         assert record["validation_loss_unpadded"] == pytest.approx(whole, rel=1e-5)
 
 
-def test_validation_has_an_example_of_every_speaker(corpus, tmp_path, monkeypatch, capsys):
+def test_validation_synthesizes_an_example_for_every_speaker(corpus, tmp_path, monkeypatch, capsys):
     """The example for each speaker is the speaker's first validation clip in batch order, spoken by
     that speaker. The record contains the means over the examples."""
     out, asked, speak = tmp_path / "out", [], validation.speak

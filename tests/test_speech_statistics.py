@@ -16,7 +16,7 @@ H = create_hparams("hop_length=441")  # one frame is 20 ms
 RNG = np.random.default_rng(0)
 
 
-def test_statistics_of_ljspeech_equal_the_constants(ljspeech_metadata):
+def test_statistics_of_ljspeech_equal_the_stored_constants(ljspeech_metadata):
     with LJSPEECH_LENGTHS.open() as file:
         frames = {row["id"]: 1 + int(row["samples"]) // 256 for row in csv.DictReader(file)}
     lengths, symbols, last = [], [], []

@@ -108,8 +108,7 @@ PLACES = {
 
 def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float = 0) -> None:
     def send() -> None:
-        # A separate process sends the signal, because a loader worker obeys a SIGTERM from its
-        # parent.
+        # A loader worker obeys a SIGTERM from its parent, so a separate process sends the signal.
         if to_group:
             code = "import os, sys; os.killpg(*map(int, sys.argv[1:]))"
             command = [sys.executable, "-c", code, str(os.getpgrp()), str(int(number))]

@@ -76,7 +76,7 @@ def test_symbol_table_is_rejected_when_it_is_damaged(symbols, message, tmp_path)
         # Direction marks are removed, but vowel signs are kept.
         ("\u200fشكرًا، صديقي؟\u200e", "شكرًا، صديقي؟"),
         ("हिन्दी में।", "हिन्दी में।"),
-        ("می\u200cروم", "می\u200cروم"),  # a non-joiner, which Persian spelling needs
+        ("می\u200cروم", "می\u200cروم"),  # a zero-width non-joiner, which Persian spelling needs
         ("你好，世界。", "你好，世界。"),
         ("İstanbul", "istanbul"),
         ("soft\u00adhyphen\ufeff \x07bell", "softhyphen bell"),
@@ -127,7 +127,7 @@ def test_message_suggests_the_nearest_symbol(symbol, known, expected):
     assert nearest(symbol, table_of(known)) == expected
 
 
-def test_underscore_is_the_padding_symbol_only_in_english():
+def test_underscore_is_the_padding_symbol_only_in_the_english_symbol_table():
     assert text_to_sequence("_", BASIC) == [0]
     assert unknown_symbols(clean("a_b", BASIC, table_of("ab")), table_of("ab")) == ["_"]
 

@@ -112,7 +112,7 @@ def test_epoch_record_matches_the_trained_batches(corpus, tmp_path, monkeypatch)
     assert record["peak_memory_bytes"] > 1e8  # PyTorch alone needs this much memory
 
 
-def test_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatch):
+def test_training_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatch):
     """The clock in this test advances only in chosen calls."""
     now = 0.0
 
@@ -346,10 +346,10 @@ def test_losses_are_read_one_optimizer_step_later(corpus, tmp_path, monkeypatch,
     watch_steps(monkeypatch, hiding)
     monkeypatch.setattr(train, "read_pending", reading)
     run(out, corpus, **settings)
-    # Each of the two epochs has 14 optimizer steps. The losses of every fourth step are read one
-    # step later. The last losses are read after the last step.
+    # Each of the two epochs has 14 optimizer steps. Losses of every fourth step are read.
+    # They are read one step later. The last losses are read after the last step.
     assert waited == [4, 8, 12, 14, 16, 20, 24, 28]
-    # `left` has one more value than `waited`, because no loss can be read after step 1.
+    # `left` has an additional first value: no loss can be read after step 1.
     assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]
     assert without_times(metrics(out)) == without_times(metrics(plain))
     assert curves(out)["training/loss"] == curves(plain)["training/loss"]

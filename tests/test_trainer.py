@@ -125,8 +125,7 @@ def test_guided_attention_adds_its_weighted_gradient(decoder, loss):
             assert math.isnan(found)
     share = gradients[1.0] - gradients[0.0]
     assert share.norm() > 1e-4
-    # The tolerances limit the differences between float32 gradients. The observed differences were
-    # a quarter of the tolerances.
+    # The observed differences between float32 gradients were a quarter of these tolerances.
     torch.testing.assert_close(gradients[5.0] - gradients[0.0], 5 * share, rtol=3e-3, atol=3e-5)
 
 
@@ -209,7 +208,7 @@ def test_weights_do_not_change_when_the_loss_is_not_finite(monkeypatch):
     assert all(map(torch.equal, before, trainer.model.parameters()))
 
 
-def test_running_statistics_are_means_over_batches():
+def test_running_statistics_of_batch_norm_are_means_over_the_batches_of_a_step():
     """Running statistics become the mean of the statistics that each batch in the step would
     produce alone."""
     batches = [tiny_batch(), tiny_batch(((4, 30), (9, 21)))]

@@ -172,7 +172,7 @@ def test_wheel_works_when_the_server_packages_are_missing(python, voices, tmp_pa
     assert served.stderr.count("\n") == 1
 
 
-def test_extras_equal_the_pinned_packages():
+def test_packages_of_each_extra_equal_the_pinned_packages():
     extras = PROJECT["project"]["optional-dependencies"]
     for names, file in ((("server", "wyoming"), "server.txt"), (("phones",), "phones.txt")):
         pinned = (ROOT / "requirements" / file).read_text(encoding="utf-8")

@@ -139,8 +139,8 @@ def test_range_of_usual_speaking_rates_depends_on_their_spread():
 
 
 LOUD = np.clip(4.0 * quiet_at_ends(), -32768, 32767).astype(np.int16)
-# For each fault: the changed clips, the text of the warning, and the affected clips with their
-# values, worst first.
+# For each fault: the changed clips, the text of the warning, and the affected clips.
+# The affected clips are listed with their values, worst first.
 FAULTS = {
     "silence": (
         {f"c{i:02}": (sound(END, 1, 0.4 + 0.1 * i), TEXT) for i in range(7)},

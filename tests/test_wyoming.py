@@ -89,7 +89,7 @@ def test_client_gets_the_same_audio_as_direct_synthesis(server, port, voice):
     assert audio_of(answers) == to_int16(np.concatenate([*voice.stream(SENTENCES)]))
 
 
-def test_sentences_are_spoken_while_the_text_is_still_being_written(server, port, voice):
+def test_sentences_are_synthesized_while_the_client_is_still_sending_the_text(server, port, voice):
     async def run():
         async with AsyncTcpClient("127.0.0.1", port, read_timeout=20) as client:
             await client.write_event(SynthesizeStart().event())

@@ -95,8 +95,8 @@ def half_of_a_log_line(kind: str) -> None:
     pytest.MonkeyPatch().setattr(RunLogger, "_write", write)
 
 
-# Each moment at which a run is killed is defined by the owner and name of a function, the number of
-# a call, and whether the process is killed after this call (otherwise before it).
+# Moments at which a run is killed: before or after a given call of a function.
+# An entry contains the owner and name of the function, the number of the call, and `after`.
 KILLS = {
     "before the first checkpoint": (checkpoint, "save", 1, False),
     "before the first optimizer step": (Trainer, "step", 1, False),
