@@ -192,8 +192,9 @@ def test_length_batches_rejects_two_phases_when_a_record_is_given(tmp_path):
 @pytest.mark.parametrize("trained", [2, None])
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_state_is_accepted_only_from_random_epochs_when_batches_per_epoch_changes(epoch, trained):
-    """Two phases accept a state from a random epoch, because this epoch has the same batches in
-    both cases. They reject a state from a later epoch, because its batches differ."""
+    """The state is saved with a constant number of batches, and loaded with two phases. A state
+    from a random epoch is accepted, because random epochs have the same batches in both cases. A
+    state from a later epoch is rejected, because its batches differ."""
     constant = make(random_epochs=1)
     loader = loader_of(constant)
     loader.sampler.set_epoch(epoch)

@@ -349,7 +349,7 @@ def ends(program, *arguments) -> str:
 
 @pytest.mark.usefixtures("clean_process")
 @pytest.mark.parametrize(("part", "change", "refused_by"), CASES)
-def test_programs_report_a_broken_part_in_one_line(
+def test_programs_report_a_broken_part_of_a_checkpoint_in_one_line(
     part, change, refused_by, stopped, corpus, tmp_path
 ):
     """The programs must not change any files."""

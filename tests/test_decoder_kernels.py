@@ -193,7 +193,9 @@ def test_gradients_match_the_reference_when_the_loss_uses_only_some_outputs(weig
 @pytest.mark.parametrize(
     "constants", [{"CONTEXT": 16, "PROCESSORS": 12, "SYMBOLS": 16}, {"WARPS": 1}], ids=str
 )
-def test_results_stay_the_same_when_work_is_split_differently(constants, monkeypatch):
+def test_results_stay_the_same_when_work_is_split_differently_among_kernel_programs(
+    constants, monkeypatch
+):
     change(monkeypatch, constants)
     sizes = {"attention_rnn_dim": 72, "decoder_rnn_dim": 72, "encoder_embedding_dim": 40}
     assert_parity(problem(((20, 2), (9, 1)), DTYPES[0], **sizes))

@@ -150,7 +150,8 @@ def smaller(command: str) -> list[str]:
     added = shlex.split(SMALLER.get(program, ""))
     if "--resume" in arguments:  # a resumed run keeps its settings
         return arguments
-    if program == "synthesize.py" and "--voice" in arguments:  # voices have only a few settings
+    # Synthesis with an exported voice accepts only a few settings.
+    if program == "synthesize.py" and "--voice" in arguments:
         added = ["--hparams", "max_decoder_steps=20"]
     if "--hparams" in arguments and "--hparams" in added:
         place = added.index("--hparams")

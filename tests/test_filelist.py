@@ -41,7 +41,7 @@ def refusal(filelist, h=H, **options):
 # ---------------------------------------------------------------------------- filelists
 
 
-def test_clips_are_read_from_lists_with_and_without_seconds(sounds):
+def test_clips_are_read_from_filelists_with_and_without_seconds(sounds):
     filelist = write_list(
         sounds,
         f"{sounds}/a.wav|First text.|1.000000",

@@ -43,7 +43,7 @@ def test_report_contains_results_statuses_and_output_of_failed_parts(tmp_path):
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0.5, "1.50 GB, 0.50 "), (None, "not measured")])
-def test_report_describes_the_memory_result(ratio, expected):
+def test_report_contains_the_measured_memory_and_its_ratio(ratio, expected):
     peaks = {"fast": 1.5e9, "reference": 3e9}
     result = {"batch_size": 1, "frames": 2, "peak_memory_ratio": ratio, "peak_memory_bytes": peaks}
     assert expected in gpu_report.describe(result)

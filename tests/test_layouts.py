@@ -101,7 +101,7 @@ def test_audio_is_found_when_exactly_one_file_name_is_similar(tmp_path, capsys, 
     assert len(capsys.readouterr().out.splitlines()) <= 1
 
 
-def test_note_is_printed_once_when_audio_files_have_similar_names(tmp_path, capsys):
+def test_note_is_printed_once_when_audio_files_are_found_by_similar_names(tmp_path, capsys):
     (tmp_path / "wav").mkdir()
     for name in "abc":
         write_tone(tmp_path / "wav" / f"{name}.WAV", 4000, format="WAV")

@@ -434,7 +434,7 @@ def test_ranks_yield_the_remaining_batches_when_the_world_size_changes(trained, 
         four.load_state_dict(sampler.state_at(6))
 
 
-def test_state_dict_raises_when_count_is_missing_or_too_large():
+def test_state_dict_raises_when_the_number_of_trained_batches_is_missing_or_too_large():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     with pytest.raises(BatchingError, match=r"state_dict\(\)"):
         sampler.state_dict()

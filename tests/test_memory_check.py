@@ -56,7 +56,7 @@ def test_worst_case_bounds_every_batch_in_any_plan(
     widest = {clips: text for clips, _, text in shapes}[most_clips]
     limit = capacity or np.inf
     for clips, length, _ in shapes:
-        assert clips * length <= limit  # training has no batch above the limit
+        assert clips * length <= limit  # no training batch exceeds the limit
         assert clips <= len(frames)
     assert max(text for _, _, text in shapes) == symbols.max()
     for epoch in range(3):

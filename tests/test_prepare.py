@@ -556,7 +556,9 @@ def test_folder_is_rejected_when_it_is_a_file(option, name, tmp_path):
 # ---------------------------------------------------------------------------- printed output
 
 
-def test_output_ends_with_the_files_and_the_next_command(corpus, tmp_path, capsys, monkeypatch):
+def test_printed_output_ends_with_the_written_files_and_the_next_command(
+    corpus, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     out, mels = tmp_path / "my lists", tmp_path / "mels"
     main([str(corpus), "--out", str(out), "--cache-mels", str(mels)])

@@ -28,7 +28,8 @@ REAL = sorted(LJSPEECH_CLIPS.glob("*.wav"))
 
 
 def clips_of(name, count, pace=0.06, level=-20.0, seconds=5.0, silence=0.1):
-    """Make clips with `seconds` of speech at the same speaking rate and silence at both ends."""
+    """Make equal clips of a speaker. Each clip contains `seconds` of speech, with silence at both
+    ends."""
     symbols = tuple(1 + i % 30 for i in range(round(seconds / pace)))
     samples = [round(x * RATE) for x in (seconds + 2 * silence, silence, silence)]
     return [

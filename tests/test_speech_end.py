@@ -13,7 +13,8 @@ from tacotron2_voice.text import ENGLISH, text_to_sequence
 STEP = 0.05  # seconds per decoder step
 SETTINGS = "sampling_rate=20000,hop_length=1000,attention_rest_time=400,mel_fmax=8000"
 H = create_hparams(SETTINGS)
-WORDS = text_to_sequence("One two.", ["basic_cleaners"])  # last word: symbols 4 to 6; period: 7
+# The last word has the symbols 4 to 6, and the period is symbol 7.
+WORDS = text_to_sequence("One two.", ["basic_cleaners"])
 # Log-mel values (natural logarithm). QUIET is 69 dB softer than LOUD.
 LOUD, QUIET = np.full(80, 0.0, np.float32), np.full(80, -8.0, np.float32)
 REST = 8  # number of decoder steps with resting attention after which speech ends

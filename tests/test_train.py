@@ -349,7 +349,7 @@ def test_losses_are_read_one_optimizer_step_later(corpus, tmp_path, monkeypatch,
     # Each of the two epochs has 14 optimizer steps. Losses of every fourth step are read.
     # They are read one step later. The last losses are read after the last step.
     assert waited == [4, 8, 12, 14, 16, 20, 24, 28]
-    # `left` has an additional first value: no loss can be read after step 1.
+    # After step 1, no loss can be read yet, so `left` has an additional first value.
     assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]
     assert without_times(metrics(out)) == without_times(metrics(plain))
     assert curves(out)["training/loss"] == curves(plain)["training/loss"]

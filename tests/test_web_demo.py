@@ -92,7 +92,7 @@ def test_error_is_shown_when_the_text_cannot_be_spoken(page, voice):
         assert "..." in page.get_by_role("status").inner_text()
 
 
-def test_speakers_are_listed_after_the_key_when_the_server_has_a_key(page, voice):
+def test_speakers_are_listed_after_the_user_enters_the_key_when_the_server_requires_it(page, voice):
     with running(voice, Access(api_key="secret")) as server:
         page.goto(server.address)
         page.get_by_label("API key").fill("wrong")
