@@ -355,7 +355,7 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
     sys.path[:] = [str(own), *libraries]
     os.chdir(folder)
     os.environ["PYTHONPATH"] = ""  # so that child processes of the program also import the copy
-    # Without this call, the program would use the start method of the test process.
+    # Without this call, the program would use the start method of the fork server.
     multiprocessing.set_start_method("fork", force=True)
     context = multiprocessing.get_context("fork")
     save_figure = Figure.savefig

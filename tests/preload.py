@@ -27,5 +27,5 @@ griffin_lim.GriffinLim(h, audio.mel_filters(h).numpy(), 1).samples(np.zeros((10,
 # Importing inflect is 3 s faster without typeguard's checks.
 with patch.object(typeguard, "typechecked", lambda checked: checked):
     text.text_to_sequence("3", ["english_cleaners"])
-# Without this call, garbage collection in child processes would copy all imported objects.
+# Without this call, garbage collection in child processes would copy memory of this process.
 gc.freeze()

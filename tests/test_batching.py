@@ -233,11 +233,11 @@ def test_semi_sorted_equals_sorted_when_the_randomization_factor_is_0(
     assert as_lists(semi) == as_lists(plan_epoch(lengths, batch_size, "sorted", **options))
 
 
-# Noise is added to each clip independently. Let d be the distance between the ranks of two clips.
-# The distance d is distributed like the difference of two noise values. Let f be its density.
-# For uniform noise of range a, f is triangular and has the mean a / 3.
+# Noise is added to each clip independently. Let d be the rank difference of two clips in a batch.
+# Then d is distributed like the difference of two noise values. Let f be the density of d.
+# For uniform noise of range a, f is triangular, and the mean of |d| is a / 3.
 # In this case, the integral of f squared is 2 / (3 a).
-# For exponential noise of mean m, f is a Laplace density and has the mean m.
+# For exponential noise of mean m, f is a Laplace density, and the mean of |d| is m.
 # In this case, the integral of f squared is 1 / (4 m).
 # In every epoch, two clips share a batch of B clips with probability (B - 1) f(d).
 @pytest.mark.parametrize(

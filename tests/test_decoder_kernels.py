@@ -144,12 +144,12 @@ SIZES = {
     "usual": ((7, 5), (2, 4), (5, 6)),
     "one clip": ((6, 5),),
     "one clip, one symbol, one frame": ((1, 1),),
-    "very unequal": ((40, 3), (1, 1), (2, 2)),
-    "fewer symbols than the filter is wide": ((2, 3), (1, 2)),
+    "very unequal sizes": ((40, 3), (1, 1), (2, 2)),
+    "fewer symbols than the filter width": ((2, 3), (1, 2)),
     "a whole chunk": ((5, 4), (3, 4)),
     "one step more than a chunk": ((5, 5), (3, 4)),
-    "more symbols than a program has": ((150, 2), (33, 2)),
-    "more clips than a program has": ((3, 2),) * (66 if GPU else 17),
+    "more symbols than one kernel program computes": ((150, 2), (33, 2)),
+    "more clips than one kernel program computes": ((3, 2),) * (66 if GPU else 17),
 }
 
 

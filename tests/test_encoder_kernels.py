@@ -30,8 +30,8 @@ ENCODER_SIZES = {
     "usual": (7, 2, 5),
     "one text": (6,),
     "one symbol": (1, 1),
-    "very unequal": (1, 13, 2),
-    "more texts than a program has": (3, 2) * 9,
+    "very unequal sizes": (1, 13, 2),
+    "more texts than one kernel program computes": (3, 2) * 9,
 }
 
 

@@ -96,8 +96,8 @@ SIZES = {
     "one frame": ((3, 1), (5, 1)),
     "one symbol": ((1, 11), (1, 3)),
     "one clip, one symbol, one frame": ((1, 1),),
-    "very unequal": ((40, 35), (1, 1), (2, 3)),
-    "fewer symbols than the filter is wide": ((2, 17), (1, 5)),
+    "very unequal sizes": ((40, 35), (1, 1), (2, 3)),
+    "fewer symbols than the filter width": ((2, 17), (1, 5)),
     "three chunks": ((5, 3 * plain.CHUNK), (3, 8)),
 }
 

@@ -429,7 +429,7 @@ def test_split_equals_the_pinned_split_when_the_corpus_is_ljspeech(
     assert "the pinned split" in printed
     warnings = [line for line in printed.splitlines() if line.startswith("warning")]
     [warning] = [line for line in warnings if "symbols per second" in line]
-    # For example, LJ014-0165 has 47 symbols in 8.9 s.
+    # For example, LJ014-0165 has 47 symbols in 8.8 s.
     assert "in 16 of 13,100 clips" in warning
     assert "LJ014-0165 (" in warning
     [brackets] = [line for line in warnings if line != warning]
