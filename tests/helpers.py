@@ -301,9 +301,8 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     import train
 
     make_plots_empty(setattr)
-    multiprocessing.set_start_method(
-        "fork", force=True
-    )  # The DataLoader then starts its workers with fork, as in a run on Linux
+    # As a result, the DataLoader starts its workers with fork, as in a run on Linux.
+    multiprocessing.set_start_method("fork", force=True)
     torch.set_num_threads(1)
     torch.cuda.is_available = lambda: False
     if hook is not None:

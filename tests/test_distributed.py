@@ -169,9 +169,8 @@ def test_all_processes_stop_when_one_process_receives_a_signal(corpus, alone, tm
         f"stopped and saved; resume with: torchrun --nproc-per-node 2 train.py -o {out} --resume"
     )
     assert again in first.output
-    assert (
-        load(newest(out))["loop"]["batches_trained"] > 0
-    )  # the run was stopped in the middle of an epoch
+    # The run was stopped in the middle of an epoch.
+    assert load(newest(out))["loop"]["batches_trained"] > 0
     assert Child(on(out)).end().code == 0
     assert_same_result(out, alone)
 

@@ -612,7 +612,8 @@ def test_per_phase_plans_fewer_batches_after_the_random_epochs(size):
     for epoch in range(4):
         assert sorted(plans[epoch].order) == list(range(600))
         assert steps_of(plans[epoch]) < 1.05 * steps_of(needed[epoch])
-    for epoch in range(2):  # states and records of older runs stay valid
+    # Random epochs must not change, so that states and records of older runs stay valid.
+    for epoch in range(2):
         assert list(map(list, plans[epoch])) == list(map(list, constant[epoch]))
 
 

@@ -319,7 +319,8 @@ def test_loss_plot_cuts_off_high_losses_of_the_first_epochs(tmp_path):
     runs = read_runs([write_run(tmp_path / "high" / "a", epochs=40, loss=loss)])
     axes = draw_losses(runs, ["RAND"], [("validation_loss", "epoch")]).axes[0]
     assert axes.get_ylim()[1] < 2
-    assert axes.texts[0].get_text()  # the plot has a note that says so
+    # A note in the plot says that high losses are cut off.
+    assert axes.texts[0].get_text()
 
 
 @pytest.fixture(scope="module")

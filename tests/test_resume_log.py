@@ -154,7 +154,8 @@ def test_wav_is_complete_when_the_command_was_stopped_and_repeated(
             break
         except KeyboardInterrupt:
             stops += 1
-        if wav.exists():  # complete, so a repeated call would begin anew
+        # All results are complete, so the next call would start from the beginning.
+        if wav.exists():
             wav.unlink()
             begun += 1
         if part.exists() and part.stat().st_size > 44:

@@ -152,11 +152,8 @@ def test_stream_resumes_in_the_loader_of_torchdata():
 
     for workers in (0, 2):
         whole = list(loader(workers))
-        for trained in (
-            1,
-            4,
-            len(whole) + 1,
-        ):  # with the last value, the state is saved after a complete epoch
+        # With the last value, the state is saved after a complete epoch.
+        for trained in (1, 4, len(whole) + 1):
             first, second = loader(workers), loader(workers)
             trained_batches = list(itertools.islice(first, trained))
             second.load_state_dict(first.state_dict())

@@ -104,9 +104,8 @@ def test_signal_saves_a_checkpoint_even_when_output_cannot_be_printed(
     out = tmp_path / "out"
     ended = Child(flags(out, corpus.hparams(**LONG)), *hook).end()
     assert (ended.code, ended.output) == (128 + number, "")
-    assert (
-        out / "checkpoint_5.pt"
-    ).exists()  # saved because of the signal; no regular checkpoint was due
+    # This checkpoint was saved because of the signal. No regular checkpoint was due.
+    assert (out / "checkpoint_5.pt").exists()
     assert Child(flags(out, "", "--resume")).end().code == 0
     assert_same_run(out, whole)
 

@@ -37,9 +37,8 @@ def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
     finder, certain = EndDetector(WORDS, settings, ENGLISH, max_steps), 0
     for number, (frame, gate, weights) in enumerate(steps, 1):
         ended = finder.add(frame, gate, weights)
-        assert (
-            certain <= finder.num_certain
-        )  # steps that were already yielded must stay in the speech
+        # Steps that were already yielded must stay in the speech.
+        assert certain <= finder.num_certain
         certain = finder.num_certain
         if ended:
             return finder, number

@@ -98,9 +98,8 @@ def test_optimizer_step_returns_losses_and_gradient_norm(precision):
     assert losses.copied is None
     assert 0 < made.terms.loss < made.terms.loss_unpadded
     assert math.isnan(made.terms.guided_attention)  # NaN because the weight of this loss is 0
-    assert (
-        made.gradient_norm > 0 or made.skipped
-    )  # in fp16, gradients may overflow at the first loss scale
+    # In fp16, gradients may overflow at the first loss scale.
+    assert made.gradient_norm > 0 or made.skipped
     assert all(map(torch.equal, before, trainer.model.parameters())) == bool(made.skipped)
     assert trainer.optimizer.param_groups[0]["lr"] == 0.25
 
