@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from hparams import HParams, batching_options
+from hparams import HParams, batching_options, parse_row_costs
 from length_batching import BatchingError, LengthBatchSampler, padding_stats, plan_epoch
 from tacotron2_voice.utils.errors import UserError
 
@@ -130,8 +130,17 @@ def describe_costs(
         sampler.lengths, hparams.batch_size, "random", seed=hparams.seed, **draw
     )
     plan = sampler.plan_of(epoch)
-    ours = padding_stats(sampler.lengths, plan, hparams.n_frames_per_step)
-    random = padding_stats(sampler.lengths, random_plan, hparams.n_frames_per_step)
+    row_costs, clip_cost = parse_row_costs(hparams.row_costs)
+    ours, random = (
+        padding_stats(
+            sampler.lengths,
+            batches,
+            hparams.n_frames_per_step,
+            row_costs=row_costs,
+            clip_cost=clip_cost,
+        )
+        for batches in (plan, random_plan)
+    )
     name = hparams.batching_strategy
     if hparams.dynamic_batch_size:
         name += ", dynamic batch sizes"
@@ -154,6 +163,12 @@ def describe_costs(
         lines.append(
             f"  {label} per epoch {spent:,.0f}, {1 - spent / by_random:.1%} fewer than with random "
             f"batches ({by_random:,.0f})"
+        )
+    if ours.step_cost is not None and random.step_cost is not None:
+        saved = 1 - ours.step_cost / random.step_cost
+        lines.append(
+            f"  predicted time of an epoch {ours.step_cost / 1e6:,.1f} s, {saved:.1%} less than with "
+            f"random batches ({random.step_cost / 1e6:,.1f} s), from row_costs={hparams.row_costs}"
         )
     return "\n".join(lines)
 

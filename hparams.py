@@ -8,6 +8,7 @@ lists the exceptions. Values are converted to the annotated type. tacotron2_voic
 and checks them.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -54,6 +55,8 @@ NVIDIA_ONLY = {
     "max_wav_value": "samples are read as values in [-1, 1]",
     "use_saved_learning_rate": "learning_rate_schedule sets the rate of every optimizer step",
 }
+
+MEASURE = "measure"  # value of `row_costs` that makes train.py measure the costs
 
 Seed = Annotated[int, limits(ge=0, le=2**64 - 1)]
 Workers = Annotated[int, limits(ge=0, le=1000)]
@@ -126,6 +129,7 @@ class HParams(VoiceSettings):
     dynamic_batch_size: bool = True  # True: batches of short clips contain more clips, up to batch_capacity
     batch_capacity: Count | None = None  # maximum number of frames per batch, including padding; None: batch_size times the longest clip
     size_multiple: Count = 1  # the number of clips in each batch is a multiple of this value, such as 8; 1: any number
+    row_costs: str = ""  # time of a decoder step by number of clips, in us, such as "16:33 32:48"; batches end where a clip is cheapest; measure: measured on this machine; empty: not used
     batch_randomization: bool = True  # True: shuffle the order of the batches, but not the clips within them
     random_epochs: CountOrZero = 2  # number of epochs with random batches at the start of the run; 0: none
     batches_per_update: Count = 1  # number of batches per optimizer step, over all processes; larger: fewer optimizer steps
@@ -235,7 +239,34 @@ def batching_options(hparams: Any) -> dict[str, Any]:
     names.append("batch_randomization")
     names += [parameter.name for parameter in PARAMETERS]
     options = {name: getattr(hparams, name) for name in names}
+    row_costs, _ = parse_row_costs(hparams.row_costs)
+    # With a fixed batch size, cutting batches would only make them smaller.
+    options["row_costs"] = row_costs if hparams.dynamic_batch_size else None
     return options | {"strategy": hparams.batching_strategy}
+
+
+def parse_row_costs(text: str) -> tuple[dict[int, float] | None, float]:
+    """Return the costs in a value of the setting `row_costs`, and the cost that each clip adds.
+
+        parse_row_costs("16:33 32:48 clip:0.7")  # ({16: 33.0, 32: 48.0}, 0.7)
+        parse_row_costs("measure")               # (None, 0.0), because nothing is measured yet
+
+    Raises:
+        ValueError: if the text has a different form.
+    """
+    if text in ("", MEASURE):
+        return None, 0.0
+    costs = {}
+    clip_cost = 0.0
+    for pair in text.split():
+        size, _, value = pair.partition(":")
+        if size == "clip":
+            clip_cost = float(value)
+        else:
+            costs[int(size)] = float(value)
+    if not 0 <= clip_cost < math.inf:
+        raise ValueError(f"clip:{clip_cost}")
+    return costs, clip_cost
 
 
 def symbols_path(hparams: HParams) -> Path:
@@ -269,6 +300,14 @@ def with_table(hparams: HParams, table: tuple[str, ...]) -> HParams:
 def _batching_problems(values: Any) -> Iterator[str]:
     from length_batching import BatchingError, check_options
 
+    try:
+        parse_row_costs(values.row_costs)
+    except ValueError:
+        yield (
+            f"row_costs={values.row_costs}: expected measure, or numbers of clips with their costs, "
+            "such as 16:33 32:48"
+        )
+        return
     try:
         check_options(batching_options(values))
     except BatchingError as error:

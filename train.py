@@ -12,7 +12,8 @@ After Ctrl-C, SIGTERM or a closed terminal (SIGHUP), training saves a checkpoint
 second Ctrl-C, it stops at once without saving. hparams.py lists all settings. This file shows the
 whole training from top to bottom. The parts are in training/:
 
-- before training: start.py (checkpoint, settings), clips.py (filelists), memory_check.py
+- before training: start.py (checkpoint, settings), clips.py (filelists), memory_check.py,
+  row_costs.py
 - each epoch: plan.py (optimizer steps), trainer.py (one optimizer step, the training loss),
   optimizer.py (optimizer, learning rate), epoch.py (mean losses), validation.py
 - files: run.py (the run), run_folder.py, checkpoint.py, metrics.py, tensorboard.py
@@ -39,12 +40,13 @@ import shlex
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from audio import silent_bands
 from batching import balancing_weights, describe_costs, few_updates, make_sampler
 from data_utils import make_loader
-from hparams import HParams
+from hparams import MEASURE, HParams
 from machine import peak_memory
 from tacotron2_voice.settings import describe
 from tacotron2_voice.speakers import speaker_option
@@ -67,6 +69,7 @@ from training.memory_check import check_memory
 from training.optimizer import schedule_at
 from training.plan import PendingStep, next_step
 from training.precision import describe_precision
+from training.row_costs import with_measured_costs
 from training.run import Run, load_start, open_logs
 from training.run_folder import DEFAULT_LOGS, RunFolder
 from training.signals import SECONDS_FOR_STEP, StopRequest, messages, stopped_without_saving
@@ -258,8 +261,29 @@ def build_run(
         about = "" if on_gpu else "about "
         size = max(peak / 1e9, 0.01)
         print(f"the worst-case batches of any epoch fit into memory: {about}{size:.2f} GB")
+    if hparams.row_costs == MEASURE:
+        plan_by_measured_costs(run, weights)
     processes.all_or_none(lambda: open_logs(run, start))
     return run
+
+
+def plan_by_measured_costs(run: Run, weights: np.ndarray | None) -> None:
+    """Measure the costs of a decoder step, and plan the batches with them.
+
+    The measured costs become a setting of the run, so that a resumed run plans the same batches.
+    """
+    processes = run.processes
+    training_clips = run.clips.training
+    run.trainer.hparams = processes.all_or_none(
+        lambda: with_measured_costs(run.trainer, training_clips)
+    )
+    run.sampler = make_sampler(
+        training_clips.num_frames, run.hparams, processes.rank, processes.world_size, weights
+    )
+    run.loader = make_loader(
+        training_clips, run.hparams, run.sampler, pin_memory=run.trainer.device.type == "cuda"
+    )
+    print(describe_costs(run.sampler, run.hparams, weights))
 
 
 def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None:

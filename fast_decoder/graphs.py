@@ -12,6 +12,7 @@ the previous launch still runs, and waits on the GPU for the results of the prev
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -29,10 +30,23 @@ PROCESSORS = 132
 COLUMNS = 64  # result columns per program of a backward product
 INNER = 64  # block size along the inner dimension of a backward product
 ROWS = 64  # maximum number of clips per program of `lstm_step` and `gradient_product`
+# Whether these two kernels, with half-precision operands, compute ROWS clips per program as soon as
+# a bucket has more than 16 clips, instead of the next power of two.
+HALF_ROWS_STEP = False
+HALF_ROWS_GRADIENT = False
 CLIPS = 16  # clips per program of `cell_gradient`
+# Maximum numbers of clips in a bucket for three choices:
+# 16 units per program of the attention LSTM's `cell_gradient`; with more clips, 32 units
+NARROW_CELLS_CLIPS: float = math.inf
+LET_NEXT_CLIPS: float = 16  # `cell_gradient` lets the next launch start early
+AHEAD_CLIPS: float = 16  # `attention_energies` reads the windows before it waits
+# Whether `cell_gradient` also stores the gradients of the gates in half precision, if the operands
+# of matrix products have half precision
+GATE_GRADIENTS = False
 SYMBOLS = 32  # symbols per program in the attention backward pass
 GROUPS = 4  # number of groups of steps that `attention_sums` sums up concurrently
 ENERGIES = 8  # symbols per program of `attention_energies`
+SPLIT_DIMS = 0  # attention dimensions per program of `attention_energies`; 0: all
 CONTEXT = 64  # maximum number of context columns per program of `attention_context`
 CONTEXT_VALUES = 2**14  # maximum number of memory values per program of `attention_context`
 # Number of warps that split the inner dimension of the float32 product in `lstm_step`; 1: no split
@@ -285,8 +299,9 @@ def _power_of_two(size: int, minimum: int = 16) -> int:
 def _constants(s: Setting, lstm: LSTM) -> dict:
     """Return the constants of all kernels, keyed by argument name."""
     tl = _kernels().tl  # Triton's types have the same names as PyTorch's types
-    dtype, operand = (
-        getattr(tl, str(x).removeprefix("torch.")) for x in (s.dtype, s.operand_dtype)
+    dtype, operand, gradient = (
+        getattr(tl, str(x).removeprefix("torch."))
+        for x in (s.dtype, s.operand_dtype, _gradient_dtype(s))
     )
     return {
         "SIZE": lstm.size,
@@ -307,6 +322,7 @@ def _constants(s: Setting, lstm: LSTM) -> dict:
         "CHUNK": CHUNK,
         "DTYPE": dtype,
         "OPERAND": operand,
+        "GRADIENT": gradient,
         "PRECISION": _attention_precision(s),
         "QUERY_PRECISION": _attention_precision(s),
         "EARLY": s.dependent_launch,
@@ -322,7 +338,7 @@ def _lstm_precision(setting: Setting) -> str:
 def _attention_precision(setting: Setting) -> str:
     """Return the precision of matrix products in attention: float32, or TF32 with half-precision
     operands."""
-    return "tf32" if setting.operand_dtype != setting.dtype else _lstm_precision(setting)
+    return "tf32" if _is_half(setting) else _lstm_precision(setting)
 
 
 def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **options) -> Callable:
@@ -340,9 +356,30 @@ def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **op
     return lambda *which: launch(*which, *scale, **options)
 
 
+def _is_half(setting: Setting) -> bool:
+    """Return whether the operands of the LSTMs' matrix products have half precision."""
+    return setting.operand_dtype != setting.dtype
+
+
+def _gradient_dtype(setting: Setting) -> torch.dtype:
+    """Return the dtype in which backward products read the gradients of the gates."""
+    return setting.operand_dtype if GATE_GRADIENTS else setting.dtype
+
+
+def _rows(setting: Setting, only_two_heights: bool) -> int:
+    """Return the number of clips per program of `lstm_step` or `gradient_product`.
+
+    With `only_two_heights`, a program with half-precision operands has 16 clips or ROWS clips.
+    Programs with more rows than clips do not read the missing rows.
+    """
+    if only_two_heights and _is_half(setting) and setting.clips > 16:
+        return ROWS
+    return min(ROWS, _power_of_two(setting.clips))
+
+
 def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
-    rows = min(ROWS, _power_of_two(setting.clips))
-    half = setting.operand_dtype != setting.dtype
+    rows = _rows(setting, HALF_ROWS_STEP)
+    half = _is_half(setting)
     # These values were the fastest on an H200. With half-precision operands, warps do not split the
     # inner dimension. Warps do not split the inner dimension of products with 64 rows either,
     # because their tensor-core instructions need several warps.
@@ -365,19 +402,28 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     )
 
 
+def _energy_dims(dim: int) -> tuple[int, int]:
+    """Return (parts, dimensions per part) for the sum over `dim` dimensions in
+    `attention_energies`."""
+    dims = _power_of_two(min(SPLIT_DIMS or dim, dim))
+    return -(-dim // dims), dims
+
+
 def _attention_energies(setting: Setting) -> Callable:
     parts = -(-setting.attention.size // UNITS)
+    energy_parts, dims = _energy_dims(setting.attention.query)
     return _launch(
         setting,
         setting.attention,
         "attention_energies",
-        (setting.clips, -(-setting.symbols // ENERGIES)),
+        (setting.clips, -(-setting.symbols // ENERGIES), energy_parts),
+        DIMS=dims,
         PARTS=parts,
         PARTS_BLOCK=min(128, _power_of_two(parts)),
         SYMBOLS_BLOCK=ENERGIES,
         # These limits were measured on an H200. With more programs, a launch may leave no room for
         # the next launch.
-        AHEAD=setting.clips <= CLIPS,
+        AHEAD=setting.clips <= AHEAD_CLIPS,
         LET_NEXT=setting.clips <= CLIPS or _attention_precision(setting) == "tf32",
         num_warps=4,
         num_stages=1,
@@ -388,12 +434,13 @@ def _attention_context(setting: Setting) -> Callable:
     symbols = _power_of_two(setting.symbols)
     columns = max(1, min(CONTEXT, _power_of_two(setting.context_size), CONTEXT_VALUES // symbols))
     grid = setting.clips, -(-setting.context_size // columns)
-    sizes = {"COLUMNS": columns, "SYMBOLS_BLOCK": symbols}
+    energy_parts, _ = _energy_dims(setting.attention.query)
+    sizes = {"COLUMNS": columns, "SYMBOLS_BLOCK": symbols, "ENERGY_PARTS": energy_parts}
     return _launch(setting, setting.attention, "attention_context", grid, **sizes, num_warps=4)
 
 
 def _gradient_product(setting: Setting, lstm: LSTM) -> Callable:
-    rows = min(ROWS, _power_of_two(setting.clips))
+    rows = _rows(setting, HALF_ROWS_GRADIENT)
     parts, gates = lstm.split()
     return _launch(
         setting,
@@ -419,8 +466,10 @@ def _attention_gradient(setting: Setting) -> Callable:
 
 
 def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
-    units = 16 if lstm.query else 32  # fastest values on an H100
-    warps = 4
+    # fastest values on an H100
+    units = 16 if lstm.query and setting.clips <= NARROW_CELLS_CLIPS else 32
+    # With 4 warps, a program with a query and 32 units would need more registers than a GPU has.
+    warps = 8 if lstm.query and units > 16 else 4
     # Tensor cores need an inner dimension of at least 16.
     query_warps = min(warps, _power_of_two(lstm.query) // 16) if lstm.query else 0
     through_windows = CLIPS if lstm.query and setting.location_gradient else 0
@@ -436,7 +485,7 @@ def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
         SYMBOLS_BLOCK=min(setting.symbols, 64),
         ROWS=CLIPS,
         UNITS=units,
-        LET_NEXT=setting.clips <= CLIPS,
+        LET_NEXT=setting.clips <= LET_NEXT_CLIPS,
         num_warps=warps,
     )
 
@@ -502,7 +551,9 @@ class Graphs:
         """Return the additional buffers of the backward loops, keyed by their names in the
         table."""
         _, batch_size, size = buffers.cells.shape
+        dgates, dtype = buffers.gates, _gradient_dtype(self.setting)
         return {
+            "DGATES": dgates if dtype == dgates.dtype else self._empty(*dgates.shape, dtype=dtype),
             "PARTIALS": self._empty(lstm.split()[0], batch_size, lstm.inner),
             "GRAD_ROWS": _aligned(grad_rows),
             "DCELL": self._zeros(batch_size, size),
@@ -518,7 +569,7 @@ class Graphs:
         entries = self._entries(buffers) | {
             "QUERY_WEIGHT": buffers.query_weight.T.contiguous(),
             "QUERY_PARTS": self._empty(-(-size // UNITS), batch_size, len(buffers.v)),
-            "ENERGIES": self._empty(*buffers.mask.shape),
+            "ENERGIES": self._empty(_energy_dims(len(buffers.v))[0], *buffers.mask.shape),
         }
         self._forward(self._attention, buffers.rows, entries)
 
@@ -552,6 +603,7 @@ class Graphs:
         }
         self._attention_backward.run(num_steps, entries)
         return AttentionGradients(
+            gates=entries["DGATES"],
             contexts=entries["DCONTEXTS"],
             queries=entries["DQUERIES"],
             processed_memory=entries["DKEYS"].sum(dim=0),
@@ -559,7 +611,8 @@ class Graphs:
             v=entries["DV"].sum(dim=0),
         )
 
-    def lstm_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> None:
+    def lstm_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> Tensor:
         entries = self._entries(buffers)
         entries |= self._gradient_entries(buffers, grad_outputs, self.setting.lstm)
         self._lstm_backward.run(len(buffers.cells), entries)
+        return entries["DGATES"]

@@ -10,7 +10,8 @@ Therefore one captured graph can be used for batches of any length, and no tenso
 `offset` is the index of the step within a graph, counted from 0 (in the backward pass, from the
 last step). Programs beyond the last step return at once.
 
-Some sums are split over several programs: the inner dimensions of matrix products, and the query.
+Some sums are split over several programs: the inner dimensions of matrix products, the query, and
+the energies.
 Each program writes a partial sum, and the program that needs the sum adds the partial sums in a
 fixed order. No kernel uses atomic operations, so results are bitwise reproducible.
 
@@ -60,8 +61,11 @@ QUERIES = tl.constexpr(31)  # [T, B, D]
 DKEYS = tl.constexpr(32)  # [G, B, N, D], gradient of PROCESSED_MEMORY
 DV = tl.constexpr(33)  # [G, B, number of programs over symbols, D]
 DLOCATION = tl.constexpr(34)  # [G, B, number of programs over symbols, 2 * K, D]
-ENERGIES = tl.constexpr(35)  # [B, N]
-TABLE_SIZE = 36
+# [parts of D, B, N], partial sums of the energies; -inf at padding
+ENERGIES = tl.constexpr(35)
+# [T, B, 4 * S], the gradients of the gates in the dtype of matrix products; may be GATES itself
+DGATES = tl.constexpr(36)
+TABLE_SIZE = 37
 
 
 @triton.jit
@@ -277,7 +281,7 @@ def attention_energies(
     PARTS: tl.constexpr,  # number of programs of lstm_step over units
     PARTS_BLOCK: tl.constexpr,
     DIM: tl.constexpr,  # D
-    DIM_BLOCK: tl.constexpr,
+    DIMS: tl.constexpr,  # dimensions per program
     KERNEL: tl.constexpr,  # K
     TAPS_BLOCK: tl.constexpr,  # at least 2 * K
     SYMBOLS_BLOCK: tl.constexpr,  # symbols per program
@@ -288,7 +292,9 @@ def attention_energies(
     EARLY: tl.constexpr,
 ):
     """Compute v . tanh(processed_memory + query + location); -inf at padding. Program ids: (clip,
-    symbols).
+    symbols, dimensions).
+
+    Each program sums over some of the D dimensions.
     """
     t = tl.load(table + START) + offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -296,7 +302,9 @@ def attention_energies(
     first = tl.program_id(1) * SYMBOLS_BLOCK
     nothing = (t >= tl.load(table + STOP)) | (clip >= batch) | (first >= symbols)
     n = first + tl.arange(0, SYMBOLS_BLOCK)
-    dim, tap = tl.arange(0, DIM_BLOCK), tl.arange(0, TAPS_BLOCK)
+    dim, tap = tl.arange(0, DIMS), tl.arange(0, TAPS_BLOCK)
+    if DIMS < DIM:
+        dim += tl.program_id(2) * DIMS
     has_symbol, has_dim = n < tl.where(nothing, 0, symbols), dim < tl.where(nothing, 0, DIM)
     keys = _buffer(table, PROCESSED_MEMORY, DTYPE) + (clip * symbols + n[:, None]) * DIM
     pre = tl.load(keys + dim[None, :], has_symbol[:, None] & has_dim[None, :], 0.0)
@@ -314,24 +322,27 @@ def attention_energies(
     if not AHEAD:
         pre = _with_windows(pre, past, n, symbols, has_symbol, location_weight, KERNEL, PRECISION)
     parts = _buffer(table, QUERY_PARTS, DTYPE) + clip * DIM + dim[None, :]
-    query = tl.zeros((DIM_BLOCK,), DTYPE)
+    query = tl.zeros((DIMS,), DTYPE)
     for start in tl.static_range(0, PARTS, PARTS_BLOCK):
         part = start + tl.arange(0, PARTS_BLOCK)
         in_parts = (part < PARTS)[:, None] & has_dim[None, :]
         query += tl.sum(tl.load(parts + part[:, None] * (batch * DIM), in_parts, 0.0), axis=0)
     energy = tl.sum(_tanh(pre + query[None, :]) * v[None, :], axis=1)
     energy = tl.where(padding != 0, float("-inf"), energy)
-    tl.store(_buffer(table, ENERGIES, DTYPE) + clip * symbols + n, energy, has_symbol)
+    energies = _buffer(table, ENERGIES, DTYPE) + clip * symbols
+    if DIMS < DIM:
+        energies += tl.program_id(2) * batch * symbols
+    tl.store(energies + n, energy, has_symbol)
 
 
 @triton.jit
 def _with_windows(
-    pre,  # [symbols per program, D]
+    pre,  # [symbols per program, dimensions per program]
     past,  # address of the previous and the cumulative alignment [2, N + K - 1]
     n,
     symbols,
     has_symbol,
-    location_weight,  # [taps, D]
+    location_weight,  # [taps, dimensions per program]
     KERNEL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -354,6 +365,7 @@ def attention_context(
     SIZE: tl.constexpr,
     WIDTH: tl.constexpr,
     KERNEL: tl.constexpr,
+    ENERGY_PARTS: tl.constexpr,  # number of partial sums of the energies
     COLUMNS: tl.constexpr,  # context columns per program
     SYMBOLS_BLOCK: tl.constexpr,  # at least the number of symbols
     DTYPE: tl.constexpr,
@@ -382,6 +394,8 @@ def attention_context(
     if nothing:
         return
     energy = tl.load(energies, has_symbol, float("-inf"))
+    for part in tl.static_range(1, ENERGY_PARTS):
+        energy += tl.load(energies + part * batch * symbols, has_symbol, 0.0)
     share = tl.exp(energy - tl.max(energy, axis=0))
     alignment = share / tl.sum(share, axis=0)
     context = tl.sum(alignment[:, None] * memory, axis=0)
@@ -408,6 +422,7 @@ def gradient_product(
     COLUMNS: tl.constexpr,  # result columns per program
     SPLIT: tl.constexpr,  # gates per program
     BLOCK: tl.constexpr,
+    GRADIENT: tl.constexpr,  # dtype of DGATES
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -424,7 +439,7 @@ def gradient_product(
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     first = tl.program_id(1) * SPLIT
     has_next = row < tl.where(t + 1 < tl.load(table + STEPS), batch, 0)
-    dgates = _buffer(table, GATES, DTYPE) + ((t + 1) * batch + row)[:, None] * (4 * SIZE)
+    dgates = _buffer(table, DGATES, GRADIENT) + ((t + 1) * batch + row)[:, None] * (4 * SIZE)
     weight = _buffer(table, WEIGHT, OPERAND) + column[None, :]
     partials = _buffer(table, PARTIALS, DTYPE)
     _wait(EARLY)
@@ -539,11 +554,13 @@ def cell_gradient(
     UNITS: tl.constexpr,
     DROPOUT: tl.constexpr,
     LET_NEXT: tl.constexpr,
+    GRADIENT: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Replace the gates of a step with their gradients. Program ids: (units, clips).
+    """Replace the gates of a step with their gradients, and store DGATES. Program ids: (units,
+    clips).
 
     Each program beyond the last unit processes one clip instead. From denergy, it computes the
     gradients of the two alignments in the clip's windows.
@@ -600,10 +617,18 @@ def cell_gradient(
     dcells = _buffer(table, DCELL, DTYPE) + row[:, None] * SIZE + unit[None, :]
     dcell = tl.load(dcells, inside, 0.0) + dhidden * o * (1 - tanh_cell * tanh_cell)
     tl.store(dcells, dcell * f, inside)
-    tl.store(gates, dcell * g * i * (1 - i), inside)
-    tl.store(gates + SIZE, dcell * previous * f * (1 - f), inside)
-    tl.store(gates + 2 * SIZE, dcell * i * (1 - g * g), inside)
-    tl.store(gates + 3 * SIZE, dhidden * tanh_cell * o * (1 - o), inside)
+    di, df = dcell * g * i * (1 - i), dcell * previous * f * (1 - f)
+    dg, do = dcell * i * (1 - g * g), dhidden * tanh_cell * o * (1 - o)
+    tl.store(gates, di, inside)
+    tl.store(gates + SIZE, df, inside)
+    tl.store(gates + 2 * SIZE, dg, inside)
+    tl.store(gates + 3 * SIZE, do, inside)
+    if GRADIENT != DTYPE:
+        dgates = _buffer(table, DGATES, GRADIENT) + step[:, None] * (4 * SIZE) + unit[None, :]
+        tl.store(dgates, di.to(GRADIENT), inside)
+        tl.store(dgates + SIZE, df.to(GRADIENT), inside)
+        tl.store(dgates + 2 * SIZE, dg.to(GRADIENT), inside)
+        tl.store(dgates + 3 * SIZE, do.to(GRADIENT), inside)
 
 
 @triton.jit

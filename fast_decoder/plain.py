@@ -95,6 +95,7 @@ class PlainLoops:
         half = buffers.location_weight.shape[1] // 4
         middle = slice(half, half + num_symbols)
         gradients = AttentionGradients(
+            gates=gates,
             contexts=new(memory, num_steps, batch_size, memory.shape[2]),
             queries=new(memory, num_steps, batch_size, len(buffers.v)),
             processed_memory=torch.zeros_like(buffers.processed_memory),
@@ -137,8 +138,11 @@ class PlainLoops:
             attention.finish(denergies[: stop - start], gradients)
         return gradients
 
-    def lstm_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> None:
-        """Run the backward pass of the LSTM. `grad_outputs` has the shape [T, B, H + E]."""
+    def lstm_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> Tensor:
+        """Run the backward pass of the LSTM. `grad_outputs` has the shape [T, B, H + E].
+
+        Return the gradients of the gates [T, B, 4 * H].
+        """
         gates = buffers.gates
         num_steps, batch_size, size = buffers.cells.shape
         cell = _CellBackward(buffers, self.p_decoder_dropout)
@@ -151,6 +155,7 @@ class PlainLoops:
                 if t + 1 < num_steps:
                     dhidden = multiply(gates[t + 1], dhidden)
                 cell.step(t, dhidden)
+        return gates
 
 
 # ---------------------------------------------------------------------------- the LSTM cell

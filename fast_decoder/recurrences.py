@@ -55,8 +55,11 @@ class AttentionBuffers(LSTMBuffers):
 
 @dataclass
 class AttentionGradients:
-    """The results of the attention backward loop, except the gradients of the gates."""
+    """The results of the attention backward loop."""
 
+    # [T, B, 4 * A]; kernels may return a copy of `AttentionBuffers.gates` in the dtype of matrix
+    # products
+    gates: torch.Tensor
     contexts: torch.Tensor  # [T, B, E]
     queries: torch.Tensor  # [T, B, D]
     # [B, N, D]; this gradient and the following ones are sums over all steps
@@ -161,7 +164,7 @@ class AttentionRecurrence(Function):
         if grad_states is None:
             grad_states = torch.zeros_like(buffers.rows)
         gradients = ctx.loops.attention_backward(buffers, grad_states, grad_alignments)
-        dgates = buffers.gates.to(dtype)  # converted once, because three products use it
+        dgates = gradients.gates.to(dtype)  # converted once, because three products use it
         return (
             None,
             None,
@@ -221,8 +224,8 @@ class LSTMRecurrence(Function):
         inputs, input_weight, *saved = ctx.saved_tensors
         buffers = LSTMBuffers(*saved)
         dtype = ctx.loops.operand_dtype
-        ctx.loops.lstm_backward(buffers, grad_outputs)
-        dgates = buffers.gates.to(dtype)  # converted once, because three products use it
+        # converted once, because three products use it
+        dgates = ctx.loops.lstm_backward(buffers, grad_outputs).to(dtype)
         dinputs = product(flat(dgates), input_weight.T, dtype).to(inputs.dtype).view_as(inputs)
         dcontexts = grad_outputs[:, :, buffers.cells.shape[2] :]
         dinputs[:, :, inputs.shape[2] - dcontexts.shape[2] :] += dcontexts

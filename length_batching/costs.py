@@ -4,7 +4,7 @@ stats = padding_stats(lengths, plan_epoch(lengths, 16, "semi_sorted"))
 print(stats.zero_padding_rate, stats.decoder_steps)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +51,8 @@ class PaddingStats:
     decoder_steps: float  # sum(P_j / r), the number of sequential steps of a recurrent model
     largest_batch_size: int  # max B_j, the largest number of clips in a batch
     largest_batch_frames: float  # max B_j P_j, the size of the batch that needs the most memory
+    # sum(P_j / r (row cost of B_j clips + clip_cost B_j)), the predicted time; None without row costs
+    step_cost: float | None
 
 
 def padding_stats(
@@ -59,6 +61,8 @@ def padding_stats(
     frames_per_step: int = 1,
     *,
     cost: Callable[..., float] | None = None,
+    row_costs: Mapping[int, float] | None = None,
+    clip_cost: float = 0.0,
 ) -> PaddingStats:
     """Measure the padding of an epoch's batches.
 
@@ -72,13 +76,15 @@ def padding_stats(
             number. The rates and lengths from the papers ignore this padding.
         cost: see `plan_epoch`. Required if clips have several kinds of length; the cost of each
             clip then replaces its length.
+        row_costs: see `plan_epoch`. If given, `step_cost` is computed, in the unit of these costs.
+        clip_cost: cost that each clip adds to a step of its batch, in the same unit.
 
     Raises:
         ValueError: if there are no batches, or if a batch is empty.
     """
     check_count("frames_per_step", frames_per_step)
     plan = as_plan(batches)
-    costs = BatchCosts(lengths, cost=cost)
+    costs = BatchCosts(lengths, cost=cost, row_costs=row_costs)
     sizes = plan.sizes
     longest = costs.longest(plan)
     real = np.add.reduceat(costs.item_costs[plan.order], plan.starts)
@@ -86,6 +92,10 @@ def padding_stats(
     if frames_per_step > 1:
         rounded_up = np.ceil(costs.lengths / frames_per_step) * frames_per_step
         padded = BatchCosts(rounded_up, cost=cost).longest(plan)
+    step_cost = None
+    if row_costs:
+        cost_of_size = [costs.row_cost(size) + clip_cost * size for size in sizes.tolist()]
+        step_cost = float(padded / frames_per_step @ np.array(cost_of_size))
     num_clips = int(sizes.sum())
     real_total = float(real.sum())
     # The totals are at least `real_total`, so that rounding cannot make a rate negative.
@@ -101,6 +111,7 @@ def padding_stats(
         decoder_steps=float((padded / frames_per_step).sum()),
         largest_batch_size=int(sizes.max()),
         largest_batch_frames=float((sizes * padded).max()),
+        step_cost=step_cost,
     )
 
 

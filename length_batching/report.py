@@ -9,7 +9,7 @@ print(*describe_result(search(surveyor, 16)), sep="\\n")
 import math
 from collections.abc import Sequence
 
-from length_batching.search import DEFAULTS, SearchResult, Survey
+from length_batching.search import DEFAULTS, SearchResult, Survey, price
 from length_batching.strategies import REGISTRY, batching_name
 
 TITLES = (
@@ -29,6 +29,7 @@ padding:    padding as a fraction of all computed frames
 batches:    number of batches per epoch
 steps:      sum of the longest length of each batch; a recurrent model runs these steps in sequence
 % of RAND:  steps relative to random batches of fixed size
+cost:       sum of the costs of all steps; only shown if the costs of a step are known
 clips:      number of clips in the batch with the most clips
 frames:     size of the largest batch (number of clips x longest length)
 novelty:    pair novelty: percentage of the pairs of clips in a batch that did not share a batch in
@@ -77,7 +78,12 @@ def cost_table(surveys: Sequence[Survey]) -> str:
         ]
         for survey in surveys
     ]
-    return markdown_table(["strategy", "name", *TITLES], rows, num_text=2)
+    titles = ["strategy", "name", *TITLES]
+    if random.step_cost is not None:
+        titles.append("cost")
+        for row, survey in zip(rows, surveys, strict=True):
+            row.append(_number(price(survey), 1))
+    return markdown_table(titles, rows, num_text=2)
 
 
 def _number(value: float, decimals: int) -> str:
@@ -123,11 +129,15 @@ def describe_result(result: SearchResult) -> list[str]:
         most = max(result.tried, key=lambda survey: survey.novelty)
         found = f"The highest is {100 * most.novelty:.2f}%, with {most.description()}."
         return [f"No strategy reaches a pair novelty of {needed}. {found}"]
-    lines = [
-        f"Fewest steps with a pair novelty of at least {needed}: {best.description()}",
+    has_costs = best.step_cost is not None
+    goal = "Lowest cost" if has_costs else "Fewest steps"
+    lines = [f"{goal} with a pair novelty of at least {needed}: {best.description()}"]
+    if has_costs:
+        lines.append(f"- cost {price(best):,.1f} per epoch: {_cost_change(best, result.random)}")
+    lines.append(
         f"- {best.decoder_steps:,.0f} steps per epoch: {_compare(best, result.random)}, "
-        f"{_compare(best, result.default)}",
-    ]
+        f"{_compare(best, result.default)}"
+    )
     if math.isnan(best.novelty):
         lines.append("- pair novelty unknown, because no two clips share a batch")
     else:
@@ -136,13 +146,18 @@ def describe_result(result: SearchResult) -> list[str]:
     lines.append(f"- largest batch: {best.largest_batch_size} clips; {frames}")
     others = [survey for survey in result.ranked if survey.strategy != best.strategy]
     if others:
-        lines.append(
-            f"- next best strategy: {others[0].description()}, {_compare(others[0], best)}"
-        )
+        compare = _cost_change if has_costs else _compare
+        lines.append(f"- next best strategy: {others[0].description()}, {compare(others[0], best)}")
     return lines
 
 
 def _compare(survey: Survey, other: Survey) -> str:
     change = survey.decoder_steps / other.decoder_steps - 1
     more = "more" if change > 0 else "fewer"
+    return f"{100 * abs(change):.1f}% {more} than {other.description()}"
+
+
+def _cost_change(survey: Survey, other: Survey) -> str:
+    change = price(survey) / price(other) - 1
+    more = "more" if change > 0 else "less"
     return f"{100 * abs(change):.1f}% {more} than {other.description()}"

@@ -20,7 +20,7 @@ import functools
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar, Unpack
@@ -160,6 +160,8 @@ class Surveyor:
         frames_per_step: see `padding_stats`.
         epochs: number of epochs to plan per survey. Default: 5 for 10,000 to 99,999 clips, up to 40
             for smaller corpora, and 1 for larger corpora.
+        row_costs: see `plan_epoch`. They change only dynamic batches.
+        clip_cost: see `padding_stats`.
     """
 
     def __init__(
@@ -169,12 +171,16 @@ class Surveyor:
         seed: int = 0,
         frames_per_step: int = 1,
         epochs: int | None = None,
+        row_costs: Mapping[int, float] | None = None,
+        clip_cost: float = 0.0,
     ):
         check_lengths(lengths)
         self.lengths = np.asarray(lengths)
         self.longest = self.lengths.max().item()
         self.seed = seed
         self.frames_per_step = frames_per_step
+        self.row_costs = row_costs
+        self.clip_cost = clip_cost
         num_clips = len(self.lengths)
         usual_epochs = max(MIN_EPOCHS, min(MAX_EPOCHS, CLIPS_TO_PLAN // num_clips))
         if num_clips >= LARGE_CORPUS:
@@ -211,12 +217,14 @@ class Surveyor:
 
     def _survey(self, batch_size: int, strategy: str, epochs: int, **options: Any) -> Survey:
         name = check_strategy(strategy)
+        if options.get("dynamic_batch_size"):
+            options["row_costs"] = self.row_costs
         plans = [
             plan_epoch(self.lengths, batch_size, name, seed=self.seed, epoch=epoch, **options)
             for epoch in range(epochs + 1)
         ]
         rows = [self._measure(now, before) for before, now in itertools.pairwise(plans)]
-        measured: dict[str, Any] = {}
+        measured: dict[str, Any] = {"step_cost": None}
         for column in rows[0]:
             values = [row[column] for row in rows]
             measured[column] = max(values) if column in MAXIMA else float(np.mean(values))
@@ -233,7 +241,14 @@ class Surveyor:
         )
 
     def _measure(self, plan: EpochPlan, before: EpochPlan) -> dict[str, float]:
-        costs = asdict(padding_stats(self.lengths, plan, self.frames_per_step))
+        stats = padding_stats(
+            self.lengths,
+            plan,
+            self.frames_per_step,
+            row_costs=self.row_costs,
+            clip_cost=self.clip_cost,
+        )
+        costs = {name: value for name, value in asdict(stats).items() if value is not None}
         has_pairs = len(plan) < len(plan.order)
         same_clips = np.array_equal(np.sort(plan.order), np.sort(before.order))
         novelty = pair_novelty(plan, before) if has_pairs and same_clips else math.nan
@@ -296,19 +311,25 @@ class SearchResult:
 
     @property
     def ranked(self) -> list[Survey]:
-        """Return the surveys that reach `min_novelty`, sorted by decoder steps, then by novelty."""
+        """Return the surveys that reach `min_novelty`, sorted by `price`, then by novelty."""
         surveys = [*self.tried, self.default]
         allowed = [survey for survey in surveys if mixes(survey, self.min_novelty)]
-        return sorted(allowed, key=lambda survey: (survey.decoder_steps, -_novelty_or_0(survey)))
+        return sorted(allowed, key=lambda survey: (price(survey), -_novelty_or_0(survey)))
 
     @property
     def best(self) -> Survey | None:
-        """Return the survey that reaches `min_novelty` with the fewest decoder steps, or None."""
+        """Return the survey that reaches `min_novelty` at the lowest `price`, or None."""
         return self.ranked[0] if self.ranked else None
 
 
 def _novelty_or_0(survey: Survey) -> float:
     return float(np.nan_to_num(survey.novelty))
+
+
+def price(survey: Survey) -> float:
+    """Return what the search minimizes: the cost of the steps if row costs are known, otherwise the
+    number of decoder steps."""
+    return survey.decoder_steps if survey.step_cost is None else survey.step_cost
 
 
 def mixes(survey: Survey, min_novelty: float) -> bool:

@@ -26,7 +26,7 @@ import pandas as pd
 
 from corpus.lengths import read_lengths
 from evaluation import figures
-from hparams import HParams, create_hparams
+from hparams import HParams, create_hparams, parse_row_costs
 from length_batching import STRATEGIES, PaddingStats, PlanOptions
 from length_batching.report import LEGEND, cost_table, describe_result, strategy_table
 from length_batching.search import DEFAULTS, SearchResult, Survey, Surveyor, search, survey_all
@@ -94,7 +94,16 @@ def read_corpus(path: Path, hparams: HParams, epochs: int | None) -> Surveyor:
             "batches that are balanced by speaker"
         )
     frames = read_lengths(path, hparams)
-    return Surveyor(frames, frames_per_step=hparams.n_frames_per_step, epochs=epochs)
+    costs, clip_cost = parse_row_costs(hparams.row_costs)
+    # Convert microseconds to seconds.
+    seconds = {size: cost / 1e6 for size, cost in costs.items()} if costs else None
+    return Surveyor(
+        frames,
+        frames_per_step=hparams.n_frames_per_step,
+        epochs=epochs,
+        row_costs=seconds,
+        clip_cost=clip_cost / 1e6,
+    )
 
 
 def describe_corpus(path: Path, hparams: HParams, surveyor: Surveyor) -> list[str]:
@@ -138,7 +147,7 @@ def settings_of(survey: Survey) -> str:
     return ",".join(f"{name}={value}" for name, value in settings.items())
 
 
-def recommend(result: SearchResult) -> list[str]:
+def recommend(result: SearchResult, hparams: HParams) -> list[str]:
     """Return lines that recommend settings for train.py."""
     lines = describe_result(result)
     if result.best is None:
@@ -148,7 +157,10 @@ def recommend(result: SearchResult) -> list[str]:
             f"- {result.best.num_batches:,.0f} optimizer steps per epoch, compared with "
             f"{result.random.num_batches:,.0f} for RAND: the model may learn less per epoch"
         )
-    return [*lines, LEARNING, "", f"    train.py --hparams {settings_of(result.best)}"]
+    settings = settings_of(result.best)
+    if hparams.row_costs:
+        settings += f",row_costs={hparams.row_costs}"
+    return [*lines, LEARNING, "", f"    train.py --hparams {shlex.quote(settings)}"]
 
 
 def write_all(report: str, surveys: list[Survey], out: Path, plot: figures.Figure) -> list[Path]:
@@ -188,7 +200,7 @@ def main(arguments: list[str] | None = None) -> None:
             "\n".join(f"- {line}" for line in lines),
             cost_table(surveys),
             f"```\n{LEGEND}\n```",
-            "\n".join(recommend(result)),
+            "\n".join(recommend(result, hparams)),
         ]
     )
     print(report)

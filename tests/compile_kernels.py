@@ -27,9 +27,13 @@ from fast_decoder import graphs, kernels
 
 CASES = [  # number of clips, number of symbols, and precision of each case
     (16, 120, "bf16"),
+    (32, 120, "bf16"),
+    (24, 190, "bf16"),
+    (48, 64, "bf16"),
     (64, 32, "bf16"),
     (16, 190, "tf32"),
     (16, 120, "fp32"),
+    (32, 120, "fp32"),
     (64, 32, "fp32"),
 ]
 LSTMS = graphs.LSTM(1024, 1536, 128, 0.1), graphs.LSTM(1024, 1024, 0, 0.1)

@@ -345,9 +345,9 @@ def test_alternated_sort_reverses_the_order_in_every_second_bin(data):
 # --- costs and pair novelty
 
 
-def naive_padding(lengths, batches, frames_per_step=1):
+def naive_padding(lengths, batches, frames_per_step=1, cost_of_size=None):
     """Compute the values of PaddingStats from their definitions, clip by clip."""
-    rate = padded = real = steps = computed = largest = 0
+    rate = padded = real = steps = computed = largest = cost = 0
     for batch in batches:
         x = [lengths[i] for i in batch]
         rate += len(x) * (1 - sum(x) / len(x) / max(x))
@@ -357,12 +357,14 @@ def naive_padding(lengths, batches, frames_per_step=1):
         if frames_per_step > 1:
             made = next(n for n in count(0, frames_per_step) if n >= max(x))
         steps += made / frames_per_step
+        if cost_of_size:
+            cost += made / frames_per_step * cost_of_size(len(x))
         computed += len(x) * made
         largest = max(largest, len(x) * made)
     sizes = [len(batch) for batch in batches]
     rates = rate / sum(sizes), padded / sum(sizes), (padded - real) / real
     decoded = (computed - real) / computed, computed, steps
-    return (len(batches), *rates, *decoded, max(sizes), largest)
+    return (len(batches), *rates, *decoded, max(sizes), largest, cost)
 
 
 @every_strategy
@@ -373,8 +375,19 @@ def test_padding_stats_equal_those_of_a_naive_loop(strategy, mode, data, frames_
     lengths, batch_size, options = draw_case(data, strategy, mode, lengths=in_any_unit)
     batches = plan_epoch(lengths, batch_size, strategy, **options)
     stats = padding_stats(lengths, batches, frames_per_step)
-    naive = naive_padding(lengths, as_lists(batches), frames_per_step)
-    assert astuple(stats) == pytest.approx(naive, rel=1e-9, abs=1e-12)
+    *naive, _ = naive_padding(lengths, as_lists(batches), frames_per_step)
+    *measured, step_cost = astuple(stats)
+    assert measured == pytest.approx(naive, rel=1e-9, abs=1e-12)
+    assert step_cost is None
+    stats = padding_stats(
+        lengths, batches, frames_per_step, row_costs={2: 5, 4: 7, 10**9: 9}, clip_cost=0.5
+    )
+
+    def cost_of_size(size):
+        return 0.5 * size + (5 if size <= 2 else 7 if size <= 4 else 9)
+
+    naive = naive_padding(lengths, as_lists(batches), frames_per_step, cost_of_size)
+    assert stats.step_cost == pytest.approx(naive[-1], rel=1e-9)
     assert 0 <= stats.zero_padding_rate < 1
     assert 0 <= stats.padded_fraction < 1
 

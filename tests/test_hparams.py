@@ -357,7 +357,7 @@ def test_every_plan_epoch_argument_for_speech_is_a_setting():
     parameters = inspect.signature(length_batching.plan_epoch).parameters
     others = {"lengths", "strategy", "epoch"}
     # Speech clips do not need these arguments.
-    others |= {"max_clips", "too_long", "row_costs", "cost"}
+    others |= {"max_clips", "too_long", "cost"}
     others |= {"group_sizes", "draw", "draw_weights"}
     assert set(parameters) - others <= set(typing.get_type_hints(HParams))
     assert hparams.batching_options(HParams()).keys() == set(parameters) - others | {"strategy"}

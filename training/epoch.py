@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from batch import Batch
+from hparams import parse_row_costs
 from length_batching import padding_stats
 from tacotron2_voice.utils.console import duration
 from tacotron2_voice.utils.errors import UserError
@@ -191,7 +192,14 @@ def log_epoch(run: Run) -> None:
     """Log and print the epoch's losses and speed."""
     sampler = run.sampler
     state = run.state
-    stats = padding_stats(sampler.lengths, sampler.plan, run.hparams.n_frames_per_step)
+    row_costs, clip_cost = parse_row_costs(run.hparams.row_costs)
+    stats = padding_stats(
+        sampler.lengths,
+        sampler.plan,
+        run.hparams.n_frames_per_step,
+        row_costs=row_costs,
+        clip_cost=clip_cost,
+    )
     seconds = max(state.seconds, 1e-9)
     waited = run.processes.gather(state.process_wait_seconds)
     record = {
@@ -203,7 +211,7 @@ def log_epoch(run: Run) -> None:
         "learning_rate": run.trainer.optimizer.param_groups[0]["lr"],
         "minutes": state.seconds / 60,
         "prepare_seconds": state.prepare_seconds,
-        **asdict(stats),
+        **{name: value for name, value in asdict(stats).items() if value is not None},
         "frames_per_second": state.frames / seconds,
         "padded_frames_per_second": stats.padded_frames / seconds,
         "clips_per_second": state.clips / seconds,

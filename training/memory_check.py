@@ -108,7 +108,7 @@ def check_memory(
             # does.
             trainer.model(batch)
 
-    with _without_trace(trainer):
+    with without_trace(trainer):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         # The maximum number of draws of a clip is its mean number per epoch, rounded down, plus 1.
@@ -281,7 +281,7 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
 
 
 @contextlib.contextmanager
-def _without_trace(trainer: Trainer) -> Iterator[None]:
+def without_trace(trainer: Trainer) -> Iterator[None]:
     """Restore buffers, gradients, mode and random states bit for bit on exit.
 
     Before the first optimizer step, the context also allocates tensors as large as the optimizer

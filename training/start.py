@@ -17,6 +17,7 @@ import torch
 from export import checkpoint_file
 from export.voice_weights import is_voice, state_of_voice
 from hparams import (
+    MEASURE,
     HParams,
     create_hparams,
     hparams_from_dict,
@@ -154,6 +155,9 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
         else:
             base = hparams_from_dict(resumed.state["hparams"])
             hparams = create_hparams(overrides, base)
+            if hparams.row_costs == MEASURE:  # costs are only measured at the start of a new run
+                hparams = replace(hparams, row_costs=base.row_costs)
+                print(f"note: the run keeps row_costs={base.row_costs or '(empty)'}")
             for name, value in asdict(hparams).items():
                 if value != getattr(base, name):
                     old = getattr(base, name)

@@ -1,0 +1,337 @@
+"""Time an optimizer step of other Tacotron 2 recipes and of this recipe on the same random batch.
+
+    python -m benchmarks.peers --tacotron2 DIR --deep-learning-examples DIR --speechbrain DIR
+
+DIR is a checkout of NVIDIA/tacotron2, NVIDIA/DeepLearningExamples or speechbrain/speechbrain. An
+optimizer step consists of forward pass, loss, backward pass, gradient clipping and Adam. Other
+recipes use their own model and loss, with autocast for bf16. Modules that they import but do not
+need in a step, such as audio libraries, are replaced with empty ones. Every recipe runs in its own
+process, one after another. The times of other recipes are medians of two steps after a warm-up; our
+times are medians of five blocks of ten steps, because in training a step is launched while the GPU
+still runs the previous step.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from machine import synchronize
+from tacotron2_voice.utils.arguments import make_parser, positive
+from tacotron2_voice.utils.console import markdown_table
+from tacotron2_voice.utils.files import write_json
+from tacotron2_voice.utils.program import run_program
+
+ROOT = Path(__file__).resolve().parents[1]
+OURS = "this recipe"
+PEERS = ("tacotron2", "deep-learning-examples", "speechbrain")
+# The sizes of the model, which are the same in all recipes.
+SIZES: dict[str, Any] = {
+    "n_mel_channels": 80,
+    "n_symbols": 148,
+    "symbols_embedding_dim": 512,
+    "encoder_kernel_size": 5,
+    "encoder_n_convolutions": 3,
+    "encoder_embedding_dim": 512,
+    "n_frames_per_step": 1,
+    "decoder_rnn_dim": 1024,
+    "prenet_dim": 256,
+    "max_decoder_steps": 1000,
+    "gate_threshold": 0.5,
+    "p_attention_dropout": 0.1,
+    "p_decoder_dropout": 0.1,
+    "attention_rnn_dim": 1024,
+    "attention_dim": 128,
+    "attention_location_n_filters": 32,
+    "attention_location_kernel_size": 31,
+    "postnet_embedding_dim": 512,
+    "postnet_kernel_size": 5,
+    "postnet_n_convolutions": 5,
+}
+
+
+class Shape(NamedTuple):
+    """The size of a batch in which all clips have the same length."""
+
+    clips: int
+    frames: int
+    symbols: int
+
+    @classmethod
+    def of(cls, text: str) -> "Shape":
+        """Parse a text such as 16x774x120."""
+        return cls(*map(int, text.split("x")))
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self))
+
+
+# ---------------------------------------------------------------------------- one process
+
+
+def add_module(name: str, **content: Any) -> None:
+    """Make `import name` return a module with only this content."""
+    module = types.ModuleType(name)
+    vars(module).update(content)
+    sys.modules[name] = module
+
+
+def padding_mask(lengths: torch.Tensor, max_len: int | None = None) -> torch.Tensor:
+    """Return True at the first `lengths` positions. The peers' own versions fail on a CPU or with
+    new versions of PyTorch."""
+    positions = torch.arange(max_len or int(lengths.max()), device=lengths.device)
+    return positions < lengths.unsqueeze(1)
+
+
+def tacotron2(folder: Path) -> tuple[torch.nn.Module, Callable]:
+    """Return the model of NVIDIA/tacotron2 and its loss."""
+    sys.path.insert(0, str(folder))
+    add_module("librosa")
+    add_module("librosa.filters", mel=None)
+    add_module("stft", STFT=object)
+    add_module(
+        "audio_processing",
+        dynamic_range_compression=None,
+        dynamic_range_decompression=None,
+    )
+    import loss_function  # type: ignore[import-not-found]
+    import utils  # type: ignore[import-not-found]
+
+    import model as peer_model
+
+    utils.get_mask_from_lengths = padding_mask
+    peer_model.get_mask_from_lengths = padding_mask  # type: ignore[attr-defined]
+    settings = types.SimpleNamespace(**SIZES, mask_padding=True, fp16_run=False)
+    return peer_model.Tacotron2(settings), loss_function.Tacotron2Loss()  # type: ignore[arg-type]
+
+
+def deep_learning_examples(folder: Path) -> tuple[torch.nn.Module, Callable]:
+    """Return the model of NVIDIA/DeepLearningExamples and its loss."""
+    sys.path.insert(0, str(folder / "PyTorch" / "SpeechSynthesis" / "Tacotron2"))
+    add_module("librosa")
+    add_module("librosa.filters", mel=None)
+    add_module("tacotron2_common.stft", STFT=object)
+    add_module(
+        "tacotron2_common.audio_processing",
+        dynamic_range_compression=None,
+        dynamic_range_decompression=None,
+    )
+    from tacotron2.loss_function import Tacotron2Loss  # type: ignore[import-not-found]
+    from tacotron2.model import Tacotron2  # type: ignore[import-not-found]
+
+    model = Tacotron2(**SIZES, mask_padding=False, decoder_no_early_stopping=False)
+    return model, Tacotron2Loss()
+
+
+def speechbrain(folder: Path) -> tuple[torch.nn.Module, Callable]:
+    """Return the model of speechbrain and its loss without the guided attention loss."""
+    names = ("lobes", "lobes.models", "lobes.models.transformer", "nnet", "nnet.loss")
+    for name in ("speechbrain", *(f"speechbrain.{name}" for name in names)):
+        add_module(name)
+    add_module(
+        "speechbrain.lobes.models.transformer.Transformer", get_mask_from_lengths=padding_mask
+    )
+    add_module("speechbrain.nnet.loss.guidedattn_loss", GuidedAttentionLoss=object)
+    sys.path.insert(0, str(folder / "speechbrain" / "lobes" / "models"))
+    from Tacotron2 import Tacotron2  # type: ignore[import-not-found]
+
+    squared = torch.nn.MSELoss()
+    binary = torch.nn.BCEWithLogitsLoss()
+
+    def loss(outputs: list, targets: tuple) -> torch.Tensor:
+        mel, gate = targets
+        of_mels = squared(outputs[0], mel) + squared(outputs[1], mel)
+        return of_mels + binary(outputs[2].reshape(-1), gate.reshape(-1))
+
+    return Tacotron2(**SIZES, mask_padding=True), loss
+
+
+MODELS = {
+    "tacotron2": tacotron2,
+    "deep-learning-examples": deep_learning_examples,
+    "speechbrain": speechbrain,
+}
+
+
+def step_of_peer(name: str, folder: Path, shape: Shape, precision: str) -> Callable[[], None]:
+    """Return a function that makes an optimizer step of another recipe."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
+    torch.backends.cudnn.allow_tf32 = precision != "fp32"
+    model, loss = MODELS[name](folder)
+    model.to(device).train()
+    text = torch.randint(1, SIZES["n_symbols"], (shape.clips, shape.symbols), device=device)
+    text_lengths = torch.full((shape.clips,), shape.symbols, device=device)
+    mel_lengths = torch.full((shape.clips,), shape.frames, device=device)
+    mel = torch.randn(shape.clips, SIZES["n_mel_channels"], shape.frames, device=device) - 5
+    gate = torch.zeros(shape.clips, shape.frames, device=device)
+    gate[:, -1] = 1
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-6)
+
+    def step() -> None:
+        model.zero_grad()
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            outputs = model((text, text_lengths, mel, shape.symbols, mel_lengths))
+        outputs = [x.float() if torch.is_tensor(x) else x for x in outputs]
+        loss(outputs, (mel, gate)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def our_step(shape: Shape, precision: str) -> Callable[[], object]:
+    """Return a function that makes an optimizer step of this recipe."""
+    # Imported here, because other recipes have modules of the same names.
+    from batch import synthetic_batch
+    from hparams import HParams
+    from training.trainer import MicroBatch, Trainer
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    hparams = HParams(precision=precision)  # type: ignore[arg-type]
+    trainer = Trainer(hparams, device)
+    batch = synthetic_batch([shape.frames] * shape.clips, [shape.symbols] * shape.clips, hparams)
+    batch = batch.to(device)
+    return lambda: trainer.step([MicroBatch(batch)])
+
+
+def measure(name: str, folder: Path, shape: Shape, precision: str) -> dict[str, Any]:
+    """Return the seconds per optimizer step and the peak memory of one recipe."""
+    ours = name == OURS
+    step = our_step(shape, precision) if ours else step_of_peer(name, folder, shape, precision)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    for _ in range(8 if ours else 1):
+        step()
+    synchronize(device)
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    steps = 10 if ours else 1
+    seconds = []
+    for _ in range(5 if ours else 2):
+        began = time.perf_counter()
+        for _ in range(steps):
+            step()
+        synchronize(device)
+        seconds.append((time.perf_counter() - began) / steps)
+    return {
+        "recipe": name,
+        "precision": precision,
+        "batch": str(shape),
+        "seconds": seconds,
+        "peak_gb": torch.cuda.max_memory_allocated() / 1e9 if on_gpu else None,
+        "device": torch.cuda.get_device_name() if on_gpu else "CPU",
+        "torch": torch.__version__,
+    }
+
+
+# ---------------------------------------------------------------------------- all processes
+
+
+def measure_in_process(
+    name: str, folder: Path, shape: Shape, precision: str, seconds: float
+) -> dict[str, Any] | str:
+    """Run `measure` in a new process. Return its result or, if it fails, the reason."""
+    command = [sys.executable, "-m", "benchmarks.peers", "--measure", name, str(folder)]
+    try:
+        ended = subprocess.run(
+            [*command, str(shape), precision],
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "4"},
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        return f"not finished within {seconds:.0f} s"
+    if ended.returncode != 0:
+        return (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
+    result: dict[str, Any] = json.loads(ended.stdout.strip().splitlines()[-1])
+    return result
+
+
+def table_of(results: list[dict[str, Any]]) -> str:
+    """Return the results as a Markdown table, with the ratio to this recipe's time."""
+    ours = {
+        (r["batch"], r["precision"]): float(np.median(r["seconds"]))
+        for r in results
+        if r["recipe"] == OURS
+    }
+    rows = []
+    for r in results:
+        median = float(np.median(r["seconds"]))
+        frames = Shape.of(r["batch"]).clips * Shape.of(r["batch"]).frames
+        own = ours.get((r["batch"], r["precision"]))
+        memory = "not measured" if r["peak_gb"] is None else f"{r['peak_gb']:.1f} GB"
+        ratio = f"{median / own:.1f}" if own else "not measured"
+        rows.append(
+            [
+                r["batch"],
+                r["precision"],
+                r["recipe"],
+                f"{1000 * median:,.1f} ms",
+                f"{frames / median:,.0f}",
+                memory,
+                ratio,
+            ]
+        )
+    titles = ["batch", "precision", "recipe", "time per step", "frames/s", "memory"]
+    return markdown_table([*titles, "time relative to this recipe"], rows)
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    for peer in PEERS:
+        add(f"--{peer}", type=Path, metavar="DIR", help=f"checkout of {peer} (default: left out)")
+    add(
+        "--shapes",
+        default="16x774x120,64x203x32",
+        help="batches to measure, clips x frames x symbols (default: %(default)s)",
+    )
+    add("--precisions", default="bf16", help="precisions to measure (default: %(default)s)")
+    add("--seconds", type=positive, default=90, help="time limit per recipe (default: 90)")
+    add("--json", type=Path, metavar="FILE.json", help="also write the results to this file")
+    add("--measure", nargs=4, help=argparse.SUPPRESS)  # used for the process of one recipe
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args = parse_arguments(arguments)
+    if args.measure:
+        name, folder, shape, precision = args.measure
+        print(json.dumps(measure(name, Path(folder), Shape.of(shape), precision)))
+        return
+    folders = {OURS: ROOT} | {
+        peer: getattr(args, peer.replace("-", "_")).absolute()
+        for peer in PEERS
+        if getattr(args, peer.replace("-", "_"))
+    }
+    results = []
+    for shape in args.shapes.split(","):
+        for precision in args.precisions.split(","):
+            for name, folder in folders.items():
+                result = measure_in_process(name, folder, Shape.of(shape), precision, args.seconds)
+                if isinstance(result, str):
+                    print(f"{name}, {shape}, {precision}: failed: {result}", flush=True)
+                    continue
+                results.append(result)
+                median = np.median(result["seconds"])
+                print(f"{name}, {shape}, {precision}: {1000 * median:,.1f} ms", flush=True)
+                if args.json:
+                    write_json(args.json, results)
+    print("\n" + table_of(results))
+
+
+if __name__ == "__main__":
+    run_program(main)

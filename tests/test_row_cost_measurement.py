@@ -1,0 +1,79 @@
+"""Test the setting `row_costs`: measuring the costs, and planning with them on resume."""
+
+import pytest
+import torch
+from helpers import assert_same, load, metrics, newest, tiny
+from training_runs import run
+
+from hparams import HParams, create_hparams, parse_row_costs
+from tacotron2_voice.utils.errors import UserError
+from training import row_costs
+from training.trainer import Trainer
+
+
+def test_costs_of_tiles_and_clips_are_separated():
+    tiles = {16: 30.0, 32: 50.0, 48: 56.0, 64: 55.0}
+    measured = {n: tiles[-(-n // 16) * 16] + 0.5 * n for n in (16, 17, 24, 32, 48, 64)}
+    text, error = row_costs.table_of(measured)
+    costs, clip_cost = parse_row_costs(text)
+    # 64 clips are cheaper than 48, so that 48 clips cost as much as 64.
+    assert costs == {16: 30, 32: 50, 48: 55, 64: 55}
+    assert clip_cost == 0.5
+    assert error < 1e-12
+
+
+def test_error_is_the_relative_difference_at_24_clips():
+    measured = {16: 30.0, 17: 50.0, 24: 75.0, 32: 50.0}
+    assert row_costs.table_of(measured)[1] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("text", ["16", "x:3", "16:0", "clip:1 16:-2", "16:3 clip:-1", "16:3;32:4"])
+def test_setting_is_rejected_when_it_is_not_a_table_of_costs(text):
+    with pytest.raises(UserError, match="row_costs"):
+        HParams(row_costs=text)
+
+
+def test_costs_are_measured_for_every_size(monkeypatch):
+    monkeypatch.setattr(row_costs, "FIRST_FRAMES", 16)
+    monkeypatch.setattr(row_costs, "MAX_FRAMES", 16)
+    trainer = Trainer(create_hparams(tiny()), torch.device("cpu"))
+    before = trainer.model.state_dict()
+    text, _ = row_costs.measure(trainer, symbols=5)
+    costs, clip_cost = parse_row_costs(text)
+    assert list(costs) == [16, 32, 48, 64]
+    assert clip_cost >= 0
+    assert_same(trainer.model.state_dict(), before)
+
+
+def measure_as_on_a_gpu(monkeypatch, text: str, error: float) -> None:
+    """Let runs on this CPU use these costs as if they had been measured on a GPU."""
+    monkeypatch.setattr(row_costs, "measure", lambda *_: (text, error))
+    monkeypatch.setattr(row_costs, "is_useful_on", lambda _: True)
+
+
+def test_measured_costs_are_kept_when_the_run_resumes(corpus, tmp_path, monkeypatch):
+    settings = {"row_costs": "measure", "dynamic_batch_size": True, "batch_size": 2}
+    measure_as_on_a_gpu(monkeypatch, "16:30 32:50 clip:1", 0.01)
+    run(tmp_path, corpus, epochs=1, **settings)
+    measure_as_on_a_gpu(monkeypatch, "16:99", 0.01)
+    run(tmp_path, corpus, "--resume", epochs=2, **settings)
+    runs = metrics(tmp_path, "run")
+    assert [line["hparams"]["row_costs"] for line in runs] == 2 * ["16:30 32:50 clip:1"]
+    for epoch in metrics(tmp_path, "epoch"):
+        assert epoch["step_cost"] > 0
+
+
+@pytest.mark.parametrize(("text", "error"), [("16:30 32:50", 0.2), ("", 0.0)])
+def test_costs_are_not_used_when_the_check_fails(
+    corpus, tmp_path, monkeypatch, capsys, text, error
+):
+    measure_as_on_a_gpu(monkeypatch, text, error)
+    run(tmp_path, corpus, epochs=1, row_costs="measure")
+    assert load(newest(tmp_path))["hparams"]["row_costs"] == ""
+    assert "warning: row_costs=measure" in capsys.readouterr().out
+
+
+def test_costs_are_not_measured_on_a_cpu(corpus, tmp_path, capsys):
+    run(tmp_path, corpus, epochs=1, row_costs="measure")
+    assert load(newest(tmp_path))["hparams"]["row_costs"] == ""
+    assert "note: row_costs=measure" in capsys.readouterr().out

@@ -1,0 +1,158 @@
+"""Measure on this device what a decoder step costs with different numbers of clips.
+
+    hparams = with_measured_costs(trainer, clips.training)   # for the setting row_costs=measure
+
+Kernels of a GPU compute full tiles, so a decoder step with 17 clips takes as long as a step with
+more clips. The measured costs let `plan_epoch` end batches where a clip is cheapest.
+"""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from batch import Batch, synthetic_batch
+from corpus.cache import ClipTable
+from hparams import HParams
+from machine import is_out_of_memory, seconds_of, synchronize
+from training.memory_check import without_trace
+from training.trainer import Trainer
+
+TILE = 16  # number of clips by which the kernels' work grows
+SIZES = (16, 32, 48, 64)  # numbers of clips whose costs are measured
+PARTIAL = 17  # number of clips in the same tiles as 32 clips; the difference is the cost of a clip
+CHECK = 24  # the cost of this number of clips is predicted and measured, as a check
+MAX_ERROR = 0.1  # maximum relative error of that prediction
+REPEATS = 3  # number of timed passes of each batch
+FIRST_FRAMES = 256  # length of the shorter batches that are tried first
+MAX_FRAMES = 2048
+HOST_FACTOR = 1.2  # a pass must take this many times as long as the host needs to launch it
+
+
+def with_measured_costs(trainer: Trainer, clips: ClipTable) -> HParams:
+    """Measure the costs, print them, and return settings that contain them.
+
+    If the prediction for 24 clips is off by more than MAX_ERROR, print a warning and return settings
+    without costs. The same holds on a CPU, where each clip adds the same time, so that larger
+    batches are never slower. All processes use the costs that the first process measured.
+    """
+    if not is_useful_on(trainer.device):
+        print(
+            "note: row_costs=measure has no effect on a CPU, where the largest batches are fastest"
+        )
+        return replace(trainer.hparams, row_costs="")
+    symbols = round(float(np.mean(clips.num_symbols)))
+    began = time.perf_counter()
+    with without_trace(trainer):
+        text, error = measure(trainer, symbols)
+    text, error = trainer.processes.gather((text, error))[0]
+    took = f"measured in {time.perf_counter() - began:.1f} s"
+    if not text or error > MAX_ERROR:
+        reason = (
+            f"differs by {error:.0%} from its prediction" if text else "does not fit into memory"
+        )
+        print(
+            f"warning: row_costs=measure: a batch of {CHECK} clips {reason}, so the costs are not "
+            f"used ({took})"
+        )
+        text = ""
+    else:
+        print(
+            f"row_costs={text}: microseconds per decoder step by number of clips; "
+            f"{CHECK} clips differ by {error:.0%} from their prediction ({took})"
+        )
+    return replace(trainer.hparams, row_costs=text)
+
+
+def is_useful_on(device: torch.device) -> bool:
+    """Return whether the cost of a decoder step depends on tiles on this device."""
+    return device.type != "cpu"
+
+
+def measure(trainer: Trainer, symbols: int) -> tuple[str, float]:
+    """Return the costs as a value of the setting `row_costs`, and the relative error of the check.
+
+    The time of a batch is a constant plus a cost per decoder step. The difference between two
+    lengths gives the cost per decoder step. It consists of a cost that depends on the tiles, which
+    the table lists, and of a cost for each clip.
+
+    Args:
+        symbols: number of symbols of each clip.
+
+    Returns:
+        "" and 0 if the batches do not fit into memory.
+    """
+    try:
+        frames = shortest_length(trainer, symbols)
+        cost = {n: step_cost(trainer, n, frames, symbols) for n in (PARTIAL, CHECK, *SIZES[:2])}
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            return "", 0.0
+        raise
+    for size in SIZES[2:]:
+        try:
+            cost[size] = step_cost(trainer, size, frames, symbols)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                break
+            raise
+    return table_of(cost)
+
+
+def table_of(cost: dict[int, float]) -> tuple[str, float]:
+    """Return the value of `row_costs` for measured costs, and the relative error of the check.
+
+        table_of({16: 45, 17: 58, 24: 63, 32: 68})  # ("16:34.3 32:46.7 clip:0.667", 0.01)
+
+    Args:
+        cost: microseconds of a decoder step for each number of clips in SIZES, PARTIAL and CHECK.
+    """
+    two_tiles = 2 * TILE
+    clip_cost = max(0.0, (cost[two_tiles] - cost[PARTIAL]) / (two_tiles - PARTIAL))
+    by_tiles = [cost[size] - clip_cost * size for size in SIZES if size in cost]
+    # Where more tiles are cheaper, a batch can use them, so the lower cost counts.
+    lowest = np.minimum.accumulate(by_tiles[::-1])[::-1]
+    predicted = cost[two_tiles] - clip_cost * (two_tiles - CHECK)
+    pairs = [f"{size}:{value:.3g}" for size, value in zip(SIZES, lowest.tolist(), strict=False)]
+    return " ".join([*pairs, f"clip:{clip_cost:.3g}"]), abs(cost[CHECK] / predicted - 1)
+
+
+def shortest_length(trainer: Trainer, symbols: int) -> int:
+    """Return the number of frames from which the device, not the host, limits the smallest batch."""
+    frames = FIRST_FRAMES
+    while frames < MAX_FRAMES:
+        batch = synthetic_batch([frames] * TILE, [symbols] * TILE, trainer.hparams)
+        batch = batch.to(trainer.device)
+        compute(trainer, batch)
+        seconds_of(trainer.device, lambda batch=batch: compute(trainer, batch))
+        began = time.perf_counter()
+        compute(trainer, batch)
+        on_host = time.perf_counter() - began
+        synchronize(trainer.device)
+        if time.perf_counter() - began >= HOST_FACTOR * on_host:
+            return frames
+        frames *= 2
+    return frames
+
+
+def step_cost(trainer: Trainer, num_clips: int, frames: int, symbols: int) -> float:
+    """Return the microseconds that one more decoder step adds to a batch of `num_clips` clips."""
+    seconds = []
+    for length in (frames, 2 * frames):
+        batch = synthetic_batch([length] * num_clips, [symbols] * num_clips, trainer.hparams)
+        batch = batch.to(trainer.device)
+        compute(trainer, batch)
+        times = [
+            seconds_of(trainer.device, lambda batch=batch: compute(trainer, batch))
+            for _ in range(REPEATS)
+        ]
+        seconds.append(float(np.median(times)))
+    steps = frames / trainer.hparams.n_frames_per_step
+    return (seconds[1] - seconds[0]) / steps * 1e6
+
+
+def compute(trainer: Trainer, batch: Batch) -> None:
+    """Run the forward and backward pass of a batch."""
+    trainer.model.zero_grad(set_to_none=True)
+    trainer.compute_gradients(batch)
