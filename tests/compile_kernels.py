@@ -37,8 +37,7 @@ CASES = [  # number of clips, number of symbols, and precision of each case
     (64, 32, "fp32"),
 ]
 LSTMS = graphs.LSTM(1024, 1536, 128, 0.1), graphs.LSTM(1024, 1024, 0, 0.1)
-# The remaining fields of graphs.Setting: E, K, location gradient, differentiable, programmatic
-# dependent launch, and stream.
+# The remaining fields of graphs.Setting, from context_size to stream.
 FULL: tuple[Any, ...] = (*LSTMS, 512, 31, True, True, True, 0)
 ENCODER = graphs.LSTM(0, 0, 0, 0.0), graphs.LSTM(256, 256, 0, 0.0), 0, 1, *FULL[-4:]
 
@@ -99,11 +98,11 @@ def measured(name: str, options: dict) -> dict:
         "spilled_bytes": int(re.findall(r"STACK:(\d+)", usage)[0]),
         "shared_bytes": kernel.metadata.shared,
         "products": len(re.findall(r"mma(?:_async)?\.sync", ptx)),
-        # These kernels loop over blocks of the inner dimension.
+        # Whether the kernel needs several blocks for the inner dimension.
         "blocks": options.get("SPLIT", options.get("INNER", 0)) > options.get("BLOCK", 0),
-        # Count the asynchronous 16-byte copies.
+        # The number of instructions that copy 16 bytes asynchronously.
         "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", ptx)),
-        # The inner dimension of each product, and the number of consecutive values per thread.
+        # Inner dimension of each matrix product, and the number of consecutive values per thread.
         "widths": [
             (int(inner), int(width))
             for inner, width in re.findall(

@@ -32,8 +32,9 @@ from hparams import create_hparams
 def restore_signals() -> None:
     """Restore the default signal handlers in this process.
 
-    If a shell starts the tests in the background or through nohup, the tests and their child
-    processes ignore some signals. Some tests send these signals to programs.
+    A shell that starts the tests in the background or through nohup makes them and their child
+    processes ignore some signals. Some tests send these signals to programs, so the programs must
+    not ignore them.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -51,7 +52,7 @@ def own_signals() -> Iterator[None]:
 
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads this when it is imported
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads this variable when it is imported
 
 
 # By default, hypothesis fails if an example takes longer than 0.2 s. Busy machines can be slower.
@@ -75,7 +76,8 @@ def corpus(tmp_path_factory) -> Corpus:
 
 @pytest.fixture
 def clean_process(monkeypatch, one_thread):
-    """Train in this process, without a GPU and without plots, and undo global changes."""
+    """Let a test train in the pytest process, without a GPU and without plots. After the test, undo
+    the changes of global state."""
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     make_plots_empty(monkeypatch.setattr)
@@ -91,7 +93,7 @@ def whole(corpus, tmp_path_factory):
 
 @pytest.fixture
 def no_plots(monkeypatch):
-    """Skip drawing the plots of `prepare`."""
+    """Replace the plots of `prepare` with placeholders."""
     from corpora import skip_plots  # imported here because GPU machines may lack its imports
 
     skip_plots(monkeypatch)
@@ -111,7 +113,8 @@ def checkpoint_path(tmp_path):
 
 @pytest.fixture(scope="session")
 def voices(tmp_path_factory):
-    """Return a checkpoint and the voices exported from it, each with the printed export output."""
+    """Return a checkpoint and its exported voices. Each entry is a path and the output that the
+    export printed."""
     export_voice = importlib.import_module("scripts.export_voice")
     folder = tmp_path_factory.mktemp("voices")
     hparams = create_hparams(
@@ -129,7 +132,8 @@ def voices(tmp_path_factory):
 
 @pytest.fixture
 def one_thread():
-    """Use one thread, because the small layers in these tests are slower with several threads."""
+    """Limit torch to one thread, because the small layers in these tests are slower with several
+    threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

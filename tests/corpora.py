@@ -29,8 +29,8 @@ def make_corpus(
 ) -> Path:
     """Write clips c00, c01, ... with 4000, 4137, ... samples.
 
-    The normalized text of each clip differs from its raw text. A text without numbers saves 3 s,
-    because spelling out numbers imports inflect, which is slow.
+    The normalized text of each clip differs from its raw text. Pass a `text` without numbers to
+    save 3 s: numbers are spelled out with inflect, and importing inflect is slow.
     """
     (folder / "wavs").mkdir(parents=True)
     for i in range(clips):
@@ -45,7 +45,8 @@ def add_line(corpus: Path, line: str) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Map the relative path of every file under `folder`, except locks, to its bytes."""
+    """Return a dict from the relative path of each file in `folder` to its bytes, without lock
+    files."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
@@ -90,6 +91,6 @@ def prepare_with(*values, **options) -> list[Path]:
 
 
 def skip_plots(patch: pytest.MonkeyPatch) -> None:
-    """Skip drawing the plots of `prepare`, because drawing takes most of its time."""
+    """Replace the plots of `prepare` with placeholders, because drawing takes most of its time."""
     for name in ("draw_lengths", "draw_corpus"):
         patch.setattr(preparation, name, lambda *_: b"a plot")

@@ -3,8 +3,9 @@
     framework_runs.py SECONDS FOLDER JOB ...
 
 A JOB is a program in examples/frameworks with its arguments, or a function in this file with
-arguments of the form name=value. For each job, the script writes the clips of all batches per epoch
-or an error message. After SECONDS, it prints the stack of each thread and exits.
+arguments of the form name=value. For each job, the script writes either the clips of every batch,
+grouped by epoch, or an error message. If the jobs take longer than SECONDS, the script prints the
+stack of each thread and exits.
 """
 
 import ast
@@ -88,7 +89,7 @@ def prepared(
 
 
 def accelerate_epochs(phases=False, **options):
-    """Read one batch, then train three epochs, in which accelerate calls set_epoch."""
+    """Read one batch. Then train three epochs, in which accelerate calls set_epoch."""
     _, loader = prepared(phases=phases, **options)
     next(iter(loader))
     epochs = [numbers(loader) for _ in range(3)]
@@ -114,7 +115,7 @@ def accelerate_resumed(epoch, set_epoch=True, save=True, phases=False, **changed
 
 
 def accelerate_stateful(num_workers=0):
-    """Stop and resume when accelerate wraps a torchdata loader."""
+    """Stop and resume a run in which accelerate wraps a torchdata loader."""
     options = {"use_stateful_dataloader": True, "num_workers": num_workers}
     accelerator, loader = prepared(**options)
     loader.set_epoch(1)
@@ -131,7 +132,8 @@ def accelerate_stateful(num_workers=0):
 
 
 def trained(folder, resume=None, record=True, steps_per_update=1, seed=0, stop=None, **arguments):
-    """Return the batches of a two-epoch Trainer run that saves every optimizer step."""
+    """Return the batches of a two-epoch Trainer run that saves a checkpoint after every optimizer
+    step."""
     from transformers import Trainer, TrainingArguments
 
     folder = Path(folder)
@@ -201,7 +203,8 @@ def fit(
 ):
     """Return the training and validation batches of a Lightning run.
 
-    Checkpoints are saved after Ctrl-C, and after every optimizer step or at the end of every epoch.
+    Lightning saves a checkpoint after Ctrl-C. With `save_every_step`, it also saves one after every
+    optimizer step, otherwise at the end of every epoch.
 
     Args:
         interrupt_at: press Ctrl-C during this batch.
@@ -334,7 +337,8 @@ def run(job):
 
 
 def end_waiting():
-    """Kill this process and its workers, because the workers keep the test's pipes open."""
+    """Kill this process and its workers, because living workers would keep the test's pipes
+    open."""
     print("still running:", file=sys.stderr, flush=True)
     faulthandler.dump_traceback()
     os.killpg(0, signal.SIGKILL)
@@ -356,4 +360,4 @@ if __name__ == "__main__":
     Path(f"result.{RANK}").write_text(json.dumps(results))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # otherwise, a gloo thread would abort about 1 in 10 exits
+    os._exit(0)  # in about 1 of 10 normal exits, a gloo thread would abort the process

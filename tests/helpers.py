@@ -78,7 +78,7 @@ def tiny(**settings) -> str:
     return ",".join(f"{name}={value}" for name, value in (TINY | settings).items())
 
 
-# Settings of a small model for synthesis tests. It always stops after 12 decoder steps.
+# Settings of a small model for synthesis tests. This model always stops after 12 decoder steps.
 SMALL_MODEL = (
     "symbols_embedding_dim=16,encoder_embedding_dim=16,attention_rnn_dim=16,decoder_rnn_dim=16,"
     "prenet_dim=8,attention_dim=8,attention_location_n_filters=4,postnet_embedding_dim=16,"
@@ -105,8 +105,8 @@ class Corpus:
         return tiny(**{"training_files": self.train, "validation_files": self.val} | overrides)
 
 
-# Settings of a run that several stop and resume tests share. The run has 4 epochs of 4 or 5
-# batches, checkpoints inside epochs and between epochs, and validation after epochs 2 and 4.
+# Settings of the run that tests stop and resume. It has 4 epochs of 4 or 5 optimizer steps.
+# Checkpoints are saved inside and between epochs. Validation runs after epochs 2 and 4.
 LONG = {"epochs": 4, "iters_per_checkpoint": 3, "log_interval": 2, "n_frames_per_step": 4}
 LONG |= {"learning_rate_warmup_steps": 30}  # every optimizer step has a different learning rate
 SECONDS = {"train": np.linspace(0.2, 0.8, 14), "val": (0.2, 0.3, 0.4, 0.5, 0.7)}
@@ -144,7 +144,8 @@ def metrics(directory: Path, kind: str | None = None) -> list[dict]:
 
 
 def curves(directory: Path) -> dict[str, list]:
-    """Map TensorBoard tags to points: (step, value) for scalars, (step,) for plots and audio."""
+    """Return a dict from TensorBoard tags to lists of points. A point is (step, value) for scalars,
+    and (step,) for times, plots and audio."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(
@@ -158,8 +159,7 @@ def curves(directory: Path) -> dict[str, list]:
             found[tag] = [(step,) for step, _ in found[tag]]
     found |= {tag: [(e.step,) for e in events.Images(tag)] for tag in events.Tags()["images"]}
     found |= {tag: [(e.step,) for e in events.Audio(tag)] for tag in events.Tags()["audio"]}
-    # TensorBoard reads files in the order of their names. This order is arbitrary for files that
-    # were created in the same second.
+    # TensorBoard reads files in the order of their names, so points may be out of order.
     return {tag: sorted(points) for tag, points in found.items()}
 
 
@@ -194,12 +194,12 @@ class Ended:
 
 
 def fork_server():
-    """Return a multiprocessing context that forks from a server (preload.py)."""
+    """Return a multiprocessing context that forks processes from a server. The server has imported
+    slow modules (preload.py)."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preload"])
-    with (
-        pytest.MonkeyPatch.context() as patch
-    ):  # the first call starts the server, which reads PYTHONPATH once
+    # The first call starts the server, which reads PYTHONPATH only once.
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
         multiprocessing.forkserver.ensure_running()
     return context
@@ -256,7 +256,8 @@ class Together:
         ]
 
     def end(self, timeout: float = 120) -> list[Ended]:
-        """Wait for all processes, and return how each of them ended, ordered by rank."""
+        """Wait for all processes, and return the exit code and output of each process, ordered by
+        rank."""
         try:
             return [child.end(timeout) for child in self.children]
         finally:
@@ -271,7 +272,8 @@ def free_port() -> int:
 
 
 def train_with_others(rank: int, world_size: int, port: int, hook=None, *hook_arguments) -> None:
-    """Set the environment variables of one of several training processes on this machine."""
+    """Set the environment variables of one of several training processes on this machine, and call
+    `hook`."""
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -299,9 +301,8 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     import train
 
     make_plots_empty(setattr)
-    multiprocessing.set_start_method(
-        "fork", force=True
-    )  # The DataLoader then starts its workers with fork, as in a run on Linux
+    # As a result, the DataLoader starts its workers with fork, as in a run on Linux.
+    multiprocessing.set_start_method("fork", force=True)
     torch.set_num_threads(1)
     torch.cuda.is_available = lambda: False
     if hook is not None:
@@ -316,7 +317,7 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
 
 
 def call_alone(log: Path, function, *arguments) -> None:
-    """Call a function in a new session, and write its output to `log`. Call this in a child
+    """Call a function in a new session, and write its output to `log`. Use this only in a child
     process."""
     os.setsid()
     print_into(log)
@@ -353,7 +354,7 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
     sys.path[:] = [str(own), *libraries]
     os.chdir(folder)
     os.environ["PYTHONPATH"] = ""  # so that child processes of the program also import the copy
-    # Otherwise the program would use the start method of the fork server.
+    # Without this call, the program would use the start method of the fork server.
     multiprocessing.set_start_method("fork", force=True)
     context = multiprocessing.get_context("fork")
     save_figure = Figure.savefig
@@ -396,7 +397,8 @@ def kill_self() -> None:
 
 
 def act_at(owner, name: str, act, call: int = 1, *, after: bool = False) -> None:
-    """Call `act` before or after call number `call` of `owner.name`."""
+    """Patch the function `owner.name`, so that call number `call` also calls `act`: before the
+    function, or after it with `after`."""
     original = getattr(owner, name)
     calls = 0
 

@@ -4,13 +4,13 @@ import gc
 import os
 from unittest.mock import patch
 
-os.environ.pop("TRITON_INTERPRET", None)  # set by conftest.py; programs run without it
+os.environ.pop("TRITON_INTERPRET", None)  # conftest.py sets this variable; programs run without it
 
 import numpy as np
 import torch
 import typeguard
 
-torch.set_num_threads(1)  # called first, because forking a process with threads can hang
+torch.set_num_threads(1)  # forking a process with threads can hang
 
 import matplotlib.pyplot  # noqa: E402, F401
 import training_runs  # noqa: E402, F401
@@ -27,6 +27,5 @@ griffin_lim.GriffinLim(h, audio.mel_filters(h).numpy(), 1).samples(np.zeros((10,
 # Importing inflect is 3 s faster without typeguard's checks.
 with patch.object(typeguard, "typechecked", lambda checked: checked):
     text.text_to_sequence("3", ["english_cleaners"])
-# Garbage collection in a child process would write to the memory of all imported objects, so the
-# system would have to copy this memory.
+# Without this call, garbage collection in child processes would copy memory of this process.
 gc.freeze()

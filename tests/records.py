@@ -1,4 +1,4 @@
-"""Write the files of finished runs like train.py, for tests that read runs."""
+"""Write the same files as finished runs of train.py, for tests that read runs."""
 
 import json
 from dataclasses import asdict

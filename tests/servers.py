@@ -101,7 +101,7 @@ def running(
 def wait_until(condition: Callable[[], object], seconds: float = 20) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "the condition stayed false"
+        assert time.monotonic() < end, "the condition was not met in time"
         time.sleep(0.01)
 
 

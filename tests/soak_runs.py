@@ -93,8 +93,8 @@ def is_gone(group: int, number: int = 0) -> bool:
 
 def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Path) -> Stop:
     """Start the run, stop it at a random moment, and check its output and exit code."""
-    # A separate process writes the output, because the file size limit, which imitates a full disk,
-    # applies to the run.
+    # The run has a file size limit, which imitates a full disk.
+    # A separate process writes the output, because the limit must not apply to the output.
     with open(log, "wb") as file:
         writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
     output = writer.stdin
@@ -104,7 +104,7 @@ def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Pa
     assert output is not None
     output.close()
     if kind == FULL_DISK:
-        max_bytes = draw.randrange(1, 420_000)  # limit per file; a checkpoint is 140,000 bytes
+        max_bytes = draw.randrange(1, 420_000)  # limit per file; a checkpoint has 140,000 bytes
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
 
     def has_ended() -> bool:
@@ -210,8 +210,8 @@ def soak(
     """
     if only and only not in KINDS:
         raise UserError(f"only={only!r} (expected one of {', '.join(KINDS)})")
-    # One thread, because sums over several threads round differently. Unbuffered, because the
-    # output of killed runs must be complete.
+    # One thread, because sums over several threads round differently.
+    # No buffering, because the output of killed runs must be complete.
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     start = time.monotonic()
     draw = random.Random(seed)
@@ -237,7 +237,7 @@ def soak(
             shutil.copytree(log / "before", run)
         shutil.rmtree(log / "before", ignore_errors=True)
     records = []
-    if (run / METRICS_FILE).exists():  # does not exist if every start was stopped during set-up
+    if (run / METRICS_FILE).exists():  # missing if all starts were stopped in set-up
         records = read_metrics(run)
     epochs = 2 + max((record["epoch"] for record in records), default=0)
     for output in (run, undisturbed):

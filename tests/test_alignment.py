@@ -34,7 +34,8 @@ def alignments_of(clips, seed=0, beyond=0.0):
 
 
 def weight(t, n, num_steps, num_symbols, sigma):
-    """Return the weight of a decoder step and a symbol as in Tachibana et al. 2018, section 4.1."""
+    """Return the penalty for attention on a symbol at a decoder step, as defined by Tachibana et
+    al. (2018), section 4.1."""
     return 1 - math.exp(-((n / num_symbols - t / num_steps) ** 2) / (2 * sigma**2))
 
 

@@ -73,7 +73,7 @@ def test_failure_is_reported_when_speaking_rate_differs_from_that_of_the_corpus(
     assert [failure.kind for failure in failures] == ([kind] if kind else [])
 
 
-def test_message_contains_max_decoder_steps_when_the_user_sets_it():
+def test_message_contains_max_decoder_steps_when_the_user_has_set_this_limit():
     hparams = replace(H, max_decoder_steps=20)
     (failure,) = find_failures(
         diagonal(20, 20), TWENTY, StopReason.LIMIT, hparams, ENGLISH, LJSPEECH
@@ -91,7 +91,7 @@ def test_advice_never_suggests_a_larger_step_limit():
                 assert "Train longer" in failure.message
 
 
-def test_missing_end_is_more_severe_than_wrong_words():
+def test_missing_end_counts_as_more_severe_than_wrong_words():
     def of(*failures):
         return severity([Failure(kind, count, "") for kind, count in failures])
 

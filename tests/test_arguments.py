@@ -68,7 +68,7 @@ def test_parser_suggests_a_name_when_an_option_or_command_is_unknown(
         (options.precision, "bf16", "bf16", "fp8"),
     ],
 )
-def test_value_is_rejected_when_it_is_out_of_range(kind, good, value, bad):
+def test_option_value_is_rejected_when_it_is_out_of_range(kind, good, value, bad):
     assert kind(good) == value
     for text in bad.split():
         with pytest.raises(argparse.ArgumentTypeError) as caught:

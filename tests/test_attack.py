@@ -67,7 +67,7 @@ def attacked(request, tmp_path):
 
 
 def clip_of(path, hparams=H):
-    """Read a clip in the same way as training."""
+    """Read a clip in the same way as training does."""
     return TextMelDataset(ClipTable.of("list.txt", [(1, Clip(str(path), "A.", (1,)))]), hparams)[0]
 
 
@@ -120,7 +120,7 @@ OPTIONAL = {"clips.csv", "part.txt"}
 def test_reader_error_contains_the_path_when_the_file_is_unusable(attacked, name):
     path = attacked(name.partition(" ")[0])
     if name == "texts.txt" and path.is_fifo():
-        return  # the program may wait for this pipe, because users can pipe texts
+        return  # the program may wait for this pipe, because users can pipe texts into it
     exists = path.exists()
     is_small = path.is_file() and path.stat().st_size < 10**7
     try:
@@ -135,14 +135,14 @@ def test_reader_error_contains_the_path_when_the_file_is_unusable(attacked, name
     assert len(message.splitlines()) <= 3
 
 
-def test_problem_is_reported_when_the_file_of_mel_settings_is_unreadable(attacked):
+def test_problem_is_reported_when_mel_settings_json_is_unreadable(attacked):
     path = attacked("mel_settings.json")
     assert settings_problem(path, {"hop_length": 256})
 
 
 @pytest.mark.parametrize("option", [pytest.param("mels", marks=pytest.mark.thorough), "trim"])
-def test_prepare_stops_when_a_second_process_prepares_the_same_folder(tmp_path, option):
-    """Otherwise each process would delete the unfinished files of the other process."""
+def test_prepare_fails_when_another_process_is_preparing_the_same_folder(tmp_path, option):
+    """Without this check, each process would delete the unfinished files of the other process."""
     corpus = make_corpus(tmp_path / "corpus", 5)
     (tmp_path / "made").mkdir()
     context = fork_server()

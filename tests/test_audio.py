@@ -271,7 +271,7 @@ def test_suggested_settings_keep_the_frame_duration(rate, mel_fmax):
         ("win_time=50,hop_time=12.5", True),
         ("sampling_rate=24000", True),
         ("sampling_rate=16000", False),
-        ("sampling_rate=44100,hop_length=512", False),  # the window is 23 ms long
+        ("sampling_rate=44100,hop_length=512", False),  # the window lasts only 23 ms
         ("hop_length=600", False),
     ],
 )
@@ -328,9 +328,9 @@ def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
 @pytest.mark.parametrize(
     ("kind", "listed", "is_read"),
     [
-        ("FLAC", 0, False),  # header of a stream, which does not contain a length
+        ("FLAC", 0, False),  # FLAC streams have this header, which contains no length
         ("FLAC", 44100, False),
-        # Header that was written to a pipe: the samples extend to the end of the file.
+        # Programs that write to a pipe store this length. Samples extend to the end of the file.
         ("WAV", 0xFFFFFFFF, True),
         ("WAV", 0, False),
     ],
@@ -377,7 +377,7 @@ def test_long_clip_is_rejected_before_it_fills_the_memory(tmp_path):
 
 
 def test_warning_is_returned_when_mel_bands_are_silent():
-    """The warning contains the settings, and replaces librosa's warning."""
+    """The warning contains the mel settings. It replaces librosa's warning."""
     h = create_hparams("n_mel_channels=500")
     mel_filters.cache_clear()
     with warnings.catch_warnings(action="error"):

@@ -18,8 +18,8 @@ def test_no_problem_is_found_in_clean_recordings(samples, rate):
 
 @pytest.mark.parametrize("problem", STRENGTHS)
 def test_each_added_audio_problem_is_found(problem):
-    """The strongest change is found in every recording. Weaker changes may be missed, for example
-    if speech is cut off in a pause."""
+    """The test adds each problem at its largest strength to every recording. Cut-off speech can be
+    missed if a recording is cut in a pause."""
     found = []
     for samples, rate in CLIPS:
         changed = CHANGES[problem](samples, rate, STRENGTHS[problem][-1]).astype(np.float32)
@@ -27,14 +27,14 @@ def test_each_added_audio_problem_is_found(problem):
     assert all(found) or (problem == "cut" and np.mean(found) > 0.7)
 
 
-def test_measures_are_equal_for_16_bit_and_float_samples():
+def test_quality_measures_are_equal_for_16_bit_and_float_samples():
     samples, rate = CLIPS[0]
     as_integers = np.round(samples * 32768).astype(np.int16)
     floats = measure_quality(as_integers.astype(np.float32) / 32768, rate)
     assert vars(measure_quality(as_integers, rate)) == pytest.approx(vars(floats), abs=1e-3)
 
 
-def test_levels_do_not_depend_on_the_volume():
+def test_level_follows_the_volume_but_signal_to_noise_ratio_does_not():
     samples, rate = CLIPS[0]
     loud = measure_quality(samples, rate)
     quiet = measure_quality(samples / 4, rate)
@@ -43,7 +43,7 @@ def test_levels_do_not_depend_on_the_volume():
 
 
 @pytest.mark.parametrize("length", [100, 600, 5000])
-def test_measures_accept_very_short_clips(length):
+def test_quality_measures_are_finite_when_clips_are_very_short(length):
     samples = np.sin(np.arange(length) / 5).astype(np.float32)
     quality = measure_quality(samples, 22050)
     assert np.isfinite(list(vars(quality).values())).all()

@@ -25,7 +25,7 @@ WORKERS: list[dict] = [
     {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"},
 ]
 every_kind_of_worker = pytest.mark.parametrize("workers", WORKERS, ids=str)
-# Excludes the start method spawn, which takes seconds.
+# The start method spawn is left out, because it takes seconds.
 without_spawn = pytest.mark.parametrize("workers", WORKERS[:3], ids=str)
 
 
@@ -67,7 +67,7 @@ def plans(world_size=1, epochs=EPOCHS, **options):
 
 
 @every_kind_of_worker
-def test_pass_yields_the_batches_of_the_epoch_that_was_set(workers):
+def test_loader_yields_the_batches_of_the_epoch_given_to_set_epoch(workers):
     whole = plans(2)
     for rank in range(2):
         batches = make(2)
@@ -81,7 +81,7 @@ def test_pass_yields_the_batches_of_the_epoch_that_was_set(workers):
 
 
 @without_spawn
-def test_pass_is_complete_when_earlier_passes_were_stopped(workers):
+def test_loader_yields_all_batches_when_earlier_passes_were_stopped(workers):
     batches, whole = make(), plans()
     loader = loader_of(batches, **workers)
     assert next(iter(loader)) == whole[0][0]
@@ -128,13 +128,15 @@ def run_until(stops, world_size, workers, batches_per_update=None, **options):
 
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.integers(1, 12), max_size=5), st.integers(1, 3))
-def test_every_clip_is_trained_once_when_training_stops_at_any_step(stops, world_size):
+def test_every_clip_is_trained_once_when_training_is_stopped_and_resumed_at_any_step(
+    stops, world_size
+):
     for epoch in run_until(stops, world_size, {}):
         assert Counter(itertools.chain(*epoch)) == Counter(range(20))
 
 
 @pytest.mark.parametrize("workers", WORKERS[1:3], ids=str)
-def test_every_clip_is_trained_once_when_training_with_workers_stops(workers):
+def test_every_clip_is_trained_once_when_training_with_workers_is_stopped_and_resumed(workers):
     draw = random.Random(0)
     for world_size in (1, 2):
         stops = [draw.randint(1, 7) for _ in range(3)]
@@ -142,7 +144,7 @@ def test_every_clip_is_trained_once_when_training_with_workers_stops(workers):
             assert Counter(itertools.chain(*epoch)) == Counter(range(20))
 
 
-# The epochs have 7 or 8, 5 or 6, and 5 or 6 batches.
+# The first epoch has 7 or 8 batches. The second and third epochs have 5 or 6 batches each.
 TWO_PHASES: dict = {"batches_per_epoch": "per_phase", "random_epochs": 1}
 
 
@@ -179,7 +181,7 @@ def test_total_batches_counts_the_batches_of_all_epochs():
     assert make(2).total_batches(3) == 3 * len(make(2))
 
 
-def test_length_batches_rejects_two_phases_with_a_record(tmp_path):
+def test_length_batches_rejects_two_phases_when_a_record_is_given(tmp_path):
     """The Hugging Face Trainer computes the epoch from a constant number of batches per epoch, so
     it would resume in the wrong epoch."""
     with pytest.raises(BatchingError, match="record, batches_per_epoch="):
@@ -189,8 +191,10 @@ def test_length_batches_rejects_two_phases_with_a_record(tmp_path):
 
 @pytest.mark.parametrize("trained", [2, None])
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_state_of_a_constant_number_of_batches_is_checked_in_two_phases(epoch, trained):
-    """Random epochs have the same batches. Later epochs differ."""
+def test_state_is_accepted_only_from_random_epochs_when_batches_per_epoch_changes(epoch, trained):
+    """The state is saved with a constant number of batches, and loaded with two phases. A state
+    from a random epoch is accepted, because random epochs have the same batches in both cases. A
+    state from a later epoch is rejected, because its batches differ."""
     constant = make(random_epochs=1)
     loader = loader_of(constant)
     loader.sampler.set_epoch(epoch)
@@ -233,9 +237,9 @@ def test_processes_yield_the_remaining_batches_when_the_world_size_changes(befor
 
 @settings(max_examples=200, derandomize=True)
 @given(st.lists(st.integers(0, 9), max_size=8), st.sampled_from([1, 2]), st.integers(0, 3))
-def test_reading_a_batch_raises_when_its_index_is_not_the_next(numbers, world_size, epoch):
-    """For any sequence of indices, the returned batches are the first batches of a rank, in order.
-    Then an error is raised."""
+def test_reading_a_batch_raises_when_its_index_is_not_the_next_index(numbers, world_size, epoch):
+    """The test reads batches at random indices. A rank can only read its batches in order, starting
+    with its first batch. Every other index must raise an error."""
     batches = make(world_size)
     batches.set_epoch(epoch)
     shares = [list(range(rank, len(batches), world_size)) for rank in range(world_size)]
@@ -290,10 +294,10 @@ LEAVES: dict = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
         "shuffled",
         "shuffled, custom collate_fn",
         "two batches per item",
-        "one process, planned for two",
-        "distributed again",
-        "distributed again, shuffled",
-        "distributed to more processes",
+        "one process, batches planned for two",
+        "distributed to processes twice",
+        "distributed to processes twice, shuffled",
+        "distributed to too many processes",
     ],
 )
 def test_loader_raises_when_it_changes_the_order_or_number_of_batches(
@@ -329,7 +333,7 @@ def test_loader_raises_when_workers_are_out_of_order():
 
 
 @without_spawn
-def test_second_pass_raises_when_set_epoch_was_not_called(workers):
+def test_second_pass_over_the_loader_raises_when_set_epoch_was_not_called(workers):
     batches = make()
     loader = loader_of(batches, **workers)
     list(loader)  # reads all batches of epoch 0
@@ -393,7 +397,7 @@ def test_set_epoch_raises_when_the_loaded_state_is_for_a_different_epoch():
 
 
 def skipping(batches, epoch, skipped):
-    """Return the batches in a framework that resumes by skipping batches."""
+    """Return the batches that a framework reads if it resumes an epoch by skipping batches."""
     batches.set_epoch(epoch)
     return [batches[number] for number in range(skipped, len(batches))]
 
@@ -424,7 +428,8 @@ def test_skipping_batches_raises_when_there_is_no_state_or_record(tmp_path):
 
 @pytest.mark.parametrize("sampler_too", [False, True])
 def test_len_of_loader_is_the_same_in_every_epoch(sampler_too):
-    """Therefore a learning-rate schedule of this length ends exactly at the last optimizer step."""
+    """Because of the constant length, a learning-rate schedule of EPOCHS * len(loader) steps ends
+    exactly at the last optimizer step."""
     batches = make()
     loader, set_epoch = loader_of(batches), batches.set_epoch
     if sampler_too:
@@ -448,7 +453,7 @@ def test_len_of_loader_is_the_same_in_every_epoch(sampler_too):
 
 
 @pytest.mark.parametrize("options", [{}, TWO_PHASES], ids=["constant", "two phases"])
-def test_batches_resume_in_the_loader_of_torchdata(options):
+def test_batches_resume_exactly_in_the_torchdata_loader(options):
     """The state is saved in the middle of an epoch, at its end, and between two epochs, with and
     without workers."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
@@ -468,7 +473,7 @@ def test_batches_resume_in_the_loader_of_torchdata(options):
         first.sampler.set_epoch(1)
         seen = list(itertools.islice(first, drawn))
         second.load_state_dict(first.state_dict())
-        if drawn <= count:  # otherwise the epoch is complete, and the loader begins the next epoch
+        if drawn <= count:  # otherwise the loader has already begun the next epoch
             second.sampler.set_epoch(1)
             seen += list(second)
         second.sampler.set_epoch(2)
@@ -477,11 +482,11 @@ def test_batches_resume_in_the_loader_of_torchdata(options):
 
 @pytest.mark.parametrize("options", [{}, TWO_PHASES], ids=["constant", "two phases"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_loader_of_torchdata_trains_the_epoch_after_a_state_at_the_end_of_an_epoch(
+def test_torchdata_loader_trains_the_next_epoch_when_the_state_is_from_the_end_of_an_epoch(
     workers, options
 ):
-    """The state is saved after the last batch, and training resumes with the next epoch. This epoch
-    was once left out."""
+    """The state is saved after the last batch, and training resumes with the next epoch. In an
+    earlier version, this next epoch was left out."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader():
@@ -501,8 +506,9 @@ def test_loader_of_torchdata_trains_the_epoch_after_a_state_at_the_end_of_an_epo
     assert "set_epoch" in error_of(lambda: list(second))
 
 
-def test_record_is_checked_for_the_epochs_after_the_random_epochs(tmp_path):
-    """Random epochs do not depend on the strategy, so the record once did not show a change of it."""
+def test_record_detects_changed_options_that_affect_only_later_epochs(tmp_path):
+    """Random epochs are the same for every strategy. Therefore a record of random epochs alone
+    cannot detect a changed strategy."""
     record = tmp_path / "batches.txt"
     options = {"record": record, "random_epochs": 1}
     make(**options)
@@ -511,12 +517,13 @@ def test_record_is_checked_for_the_epochs_after_the_random_epochs(tmp_path):
         with pytest.raises(BatchingError, match=r"batches\.txt: "):
             make(**(options | changed))
     first_line = record.read_text().splitlines(keepends=True)[0]
-    record.write_text(first_line)  # as version 0.4.0 wrote it
+    record.write_text(first_line)  # version 0.4.0 wrote only this line
     make(**options)
 
 
-def test_error_names_rank_sampler_when_the_loader_has_none():
-    """Lightning once reported only the number of drawn batches, after a whole epoch."""
+def test_error_mentions_rank_sampler_when_the_loader_does_not_use_it():
+    """With Lightning, an earlier version reported only the number of drawn batches, and only after
+    a whole epoch."""
     batches = make()
     batches.set_epoch(0)
     list(DataLoader(batches, batch_size=None))
@@ -558,7 +565,7 @@ def test_length_batches_raises_when_the_numbers_of_clips_and_lengths_differ(coun
     ],
 )
 def test_load_state_dict_raises_when_the_state_is_not_a_result_of_state_dict(state):
-    """A count of -1 once repeated ten batches."""
+    """In an earlier version, a count of -1 repeated ten batches."""
     with pytest.raises(BatchingError):
         make().load_state_dict(state)
     with pytest.raises(BatchingError):

@@ -33,11 +33,11 @@ from length_batching.costs import batch_of_position
 from length_batching.strategies import sort_by
 
 SAMPLES = np.loadtxt(LJSPEECH_LENGTHS, delimiter=",", skiprows=1, usecols=1, dtype=int)
-LJSPEECH = -(-SAMPLES * 80 // 22_050)  # [13,100] frames: ceil(seconds x 80), as in Ge et al.
+LJSPEECH = -(-SAMPLES * 80 // 22_050)  # clip lengths in frames: ceil(seconds x 80), as in Ge et al.
 BY_CLASS = ("bucket_by_width", "bucket_by_quantile")
 IN_ONE_ORDER = [strategy for strategy in STRATEGIES if strategy not in BY_CLASS]
 SEMI_SORTED = ("semi_sorted", "semi_sorted_rank", "semi_sorted_exponential")
-MODES = ("fixed", "dynamic", "given capacity")
+MODES = ("fixed", "dynamic", "dynamic, given frame budget")
 DBS, BR = {"dynamic_batch_size": True}, {"batch_randomization": True}
 # Parameters that are valid even if there are only a few clips.
 SMALL = {"num_bins": 4, "bucket_size": 16, "num_buckets": 2}
@@ -62,7 +62,7 @@ def draw_case(data, strategy, mode="fixed", randomize=False, lengths=some_length
         "batch_randomization": randomize,
         "dynamic_batch_size": mode != "fixed",
     }
-    if mode == "given capacity":
+    if mode == "dynamic, given frame budget":
         options["batch_capacity"] = max(lengths) * data.draw(st.floats(1, 6), "capacity factor")
     parameter = REGISTRY[strategy].parameter
     if parameter and parameter.is_factor:
@@ -149,11 +149,11 @@ def test_batch_randomization_shuffles_uniformly():
         place = {int(batch[0]) // 3: k for k, batch in enumerate(batches)}
         places[place[7]] += 1
         distances[(place[7] - place[0]) % 8] += 1
-    # A uniform shuffle puts the batch about 25 times at each of 8 positions. A count of 8 or less
-    # occurs about once in 10,000 times.
+    # A uniform shuffle puts batch 7 at each of the 8 positions about 25 times.
+    # A position has a count of 8 or less in about 1 of 10,000 such tests.
     assert len(places) == 8
     assert min(places.values()) > 8
-    # Every distance occurs about 29 times, so nothing remains of the original order.
+    # Each distance from batch 0 to batch 7 occurs about 29 times.
     assert len(distances) == 7
     assert min(distances.values()) > 9
 
@@ -174,8 +174,8 @@ def test_plan_stays_the_same_when_global_seeds_differ(strategy, randomize):
 
 @every_strategy
 def test_plan_differs_when_seed_or_epoch_differs(strategy):
-    """Epoch 1 with seed 0 must differ from epoch 0 with seed 1. They would be equal if the epoch
-    were added to the seed."""
+    """For example, epoch 1 with seed 0 must differ from epoch 0 with seed 1. These plans would be
+    equal if the code added the epoch to the seed."""
     lengths = lengths_like_speech(64)
     # Pairs of clips have equal lengths, because `sorted` shuffles only clips of equal length.
     lengths[::2] = lengths[1::2]
@@ -189,7 +189,8 @@ def test_plan_differs_when_seed_or_epoch_differs(strategy):
 
 @every_strategy
 def test_clips_of_equal_length_change_positions(strategy):
-    """Each of 8 clips is expected 50 times at each position. `random` mixes all lengths."""
+    """In 400 epochs, each of the 8 clips is expected at each position 50 times. `random` is tested
+    with different lengths, because it mixes all lengths."""
     lengths = range(1, 9) if strategy == "random" else [5] * 8
     options = {"num_bins": 3, "bucket_size": 8}
     orders = [clips_of(plan_epoch(lengths, 4, strategy, epoch=e, **options)) for e in range(400)]
@@ -232,11 +233,13 @@ def test_semi_sorted_equals_sorted_when_the_randomization_factor_is_0(
     assert as_lists(semi) == as_lists(plan_epoch(lengths, batch_size, "sorted", **options))
 
 
-# Noise is added to each clip independently, so the distance between two clips' ranks is distributed
-# like the difference of two noise values. For uniform noise of range a, this distribution is
-# triangular, its mean is a / 3, and the integral of its squared density is 2 / (3 a). For
-# exponential noise of mean m, it is a Laplace distribution, its mean is m, and the integral is 1 /
-# (4 m). In every epoch, two clips at distance d share a batch with probability (B - 1) f(d).
+# Noise is added to each clip independently. Let d be the rank difference of two clips in a batch.
+# Then d is distributed like the difference of two noise values. Let f be the density of d.
+# For uniform noise of range a, f is triangular, and the mean of |d| is a / 3.
+# In this case, the integral of f squared is 2 / (3 a).
+# For exponential noise of mean m, f is a Laplace density, and the mean of |d| is m.
+# In this case, the integral of f squared is 1 / (4 m).
+# In every epoch, two clips share a batch of B clips with probability (B - 1) f(d).
 @pytest.mark.parametrize(
     ("strategy", "power", "distance", "squared_density"),
     [
@@ -252,7 +255,7 @@ def test_pair_frequency_matches_its_closed_form(strategy, power, distance, squar
     # The noise has a range of 1000 ranks.
     options = {"local_randomization_factor": 0.05, "batch_randomization": True}
     before, now = (plan_epoch(lengths, 20, strategy, epoch=e, **options) for e in (0, 1))
-    ranks = now.order.reshape(-1, 20)  # [batches, clips]; a clip's index equals its rank by length
+    ranks = now.order.reshape(-1, 20)  # [batches, clips]; the index of a clip is its rank by length
     apart = np.abs(ranks[:, :, None] - ranks[:, None]).mean() * 20 / 19
     assert apart == pytest.approx(distance, rel=0.05)
     assert 1 - pair_novelty(now, before) == pytest.approx(19 * squared_density, rel=0.07)
@@ -268,15 +271,15 @@ def test_exponential_noise_mixes_short_and_long_clips_equally():
     for low, high, tolerance in ((1000, 7000, 0.1), (8300, 10_000, 0.2)):
         inside = [batch for batch in now if low < batch.min() and batch.max() < high]
         again = [math.comb(n, 2) for batch in inside for n in Counter(batch_before[batch]).values()]
-        # The squared density is 1 / (4 m) with m = 28,000 frames * 0.05 / 2. A batch contains 160
-        # frames.
+        # The squared density is 1 / (4 m) with m = 28,000 frames * 0.05 / 2.
+        # A batch contains 160 frames.
         pairs = sum(math.comb(len(batch), 2) for batch in inside)
         assert sum(again) / pairs == pytest.approx(160 / (4 * 700), rel=tolerance)
 
 
 @few
 @given(data=data)
-def test_buckets_contain_consecutive_ranks_longest_first(data):
+def test_buckets_contain_clips_of_consecutive_length_ranks(data):
     lengths, batch_size, options = draw_case(data, "bucket")
     size = options["bucket_size"]
     order = clips_of(plan_epoch(lengths, batch_size, "bucket", **options))
@@ -318,7 +321,7 @@ def test_batches_never_mix_length_classes(strategy, mode, data):
     labels = [{label[i] for i in batch} for batch in batches]
     assert all(len(found) == 1 for found in labels)
     runs = [min(found) for found in labels]
-    assert runs == sorted(runs, reverse=True)  # batches of the longest class come first
+    assert runs == sorted(runs, reverse=True)  # the batches of the longest class come first
     for k in set(label):
         of_class = [batch for batch, run in zip(batches, runs, strict=True) if run == k]
         limits = limits_of(lengths, batch_size, options)
@@ -327,7 +330,7 @@ def test_batches_never_mix_length_classes(strategy, mode, data):
 
 @few
 @given(data=data)
-def test_alternated_sort_zigzags_from_bin_to_bin(data):
+def test_alternated_sort_reverses_the_order_in_every_second_bin(data):
     lengths, batch_size, options = draw_case(data, "alternated_sort")
     n, num_bins = len(lengths), options["num_bins"]
     order = clips_of(plan_epoch(lengths, batch_size, "alternated_sort", **options))
@@ -405,11 +408,11 @@ def test_pair_novelty_equals_that_of_a_loop_over_pairs(strategy, mode, data):
 # --- names and types
 
 
-def test_strategy_names_equal_the_registry():
+def test_strategy_names_equal_the_names_in_the_registry():
     assert get_args(StrategyName) == STRATEGIES == tuple(REGISTRY)
 
 
-def test_plan_options_are_the_arguments_of_plan_epoch():
+def test_plan_options_equal_the_keyword_arguments_of_plan_epoch():
     arguments = plan_epoch.__kwdefaults__.keys() - {"epoch"}
     assert PlanOptions.__annotations__.keys() == arguments
 
@@ -482,9 +485,9 @@ def test_cost_functions_raise_when_batches_are_invalid():
 @pytest.mark.parametrize(
     ("strategy", "options", "zero_padding_percent", "batch_length", "num_batches"),
     [
-        # Ge et al., Tables 1 and 2. With DBS, the numbers of batches are computed with the
-        # published rule, because the published numbers (606, 449, 419) exceed the stated length
-        # budget.
+        # The values are from Ge et al., Tables 1 and 2, except the numbers of batches with DBS.
+        # The published numbers of batches (606, 449, 419) exceed the stated length budget.
+        # Therefore the numbers of batches below are computed with the published rule.
         ("random", {}, 32.02, 773.82, 655),
         ("sorted", BR, 0.16, 526.43, 655),
         ("semi_sorted", BR, 6.22, 556.22, 655),

@@ -65,7 +65,7 @@ def naive_cut(order, fits, multiple, size=len):
 @pytest.mark.parametrize("too_long", ["reject", "alone", "leave_out"])
 @few
 @given(data=data)
-def test_batches_contain_all_clips_that_fit(strategy, too_long, data):
+def test_each_batch_contains_as_many_clips_as_fit(strategy, too_long, data):
     count = data.draw(st.integers(1, 25), "clips")
     lengths, options, cost = any_options(data.draw, count)
     sizes = data.draw(st.none() | st.lists(st.integers(1, 4), min_size=count, max_size=count))
@@ -104,8 +104,9 @@ def test_costs_replace_lengths_when_cost_is_given(strategy, randomize, data):
 
 @every_strategy
 @pytest.mark.parametrize("capacity", [3_000, 200_000])
-def test_plan_stays_the_same_when_second_length_is_0(strategy, capacity):
-    """If each clip has several lengths, different code forms the batches."""
+def test_plan_stays_the_same_when_a_second_length_of_0_is_added(strategy, capacity):
+    """Clips with two lengths are batched by different code. Its result must be the same if every
+    second length is 0."""
     lengths, options = LJSPEECH[:2000], DBS | {"epoch": 5, "batch_capacity": capacity}
     plan = plan_epoch(lengths, 16, strategy, **options)
     both = np.stack([lengths, 0 * lengths], axis=1)
@@ -116,7 +117,7 @@ def test_plan_stays_the_same_when_second_length_is_0(strategy, capacity):
 
 @few
 @given(data=data, epoch=st.integers(0, 99))
-def test_number_of_draws_equals_the_rounded_share(data, epoch):
+def test_number_of_draws_of_a_clip_equals_its_rounded_share(data, epoch):
     """Without weights, a clip is drawn at most once, unless `draw` exceeds the number of clips."""
     count, draw = data.draw(st.integers(1, 20)), data.draw(st.none() | st.integers(1, 40))
     weights = data.draw(st.none() | st.lists(st.integers(0, 7), min_size=count, max_size=count))
@@ -132,12 +133,13 @@ def test_number_of_draws_equals_the_rounded_share(data, epoch):
         assert math.floor(share) <= times[i] <= math.ceil(share)
 
 
-def test_number_of_draws_is_proportional_to_the_weight():
+def test_number_of_draws_of_a_clip_is_proportional_to_its_weight():
     weights, epochs = [0, 1, 2, 3, 4, 5.5], 2000
     options = {"draw": 4, "draw_weights": weights}
     plans = [plan_epoch([5] * 6, 2, "random", epoch=epoch, **options) for epoch in range(epochs)]
     times = np.bincount(np.concatenate([plan.order for plan in plans]))
-    # An epoch rounds a share up or down, so the standard deviation of a draw is at most one half.
+    # In each epoch, the number of draws of a clip is its share, rounded up or down.
+    # Therefore the standard deviation of this number is at most one half.
     expected = epochs * 4 * np.array(weights) / sum(weights)
     assert np.abs(times - expected).max() < 5 * 0.5 * math.sqrt(epochs)
     pairs = {tuple(sorted(pair)) for plan in plans for pair in combinations(set(plan.order), 2)}
@@ -200,7 +202,8 @@ def test_plan_epoch_error_contains_the_option_when_it_is_out_of_range(changed, n
 def test_sampler_respects_limits_and_resumes_when_options_are_combined(
     strategy, data, size, random_epochs, more
 ):
-    """Batches that share an optimizer step stay within the limits, and resume is exact."""
+    """Batches that share an optimizer step stay within the limits. A resumed sampler yields exactly
+    the remaining batches."""
     lengths, options, cost = any_options(data.draw, 25)
     too_long = data.draw(st.sampled_from(["alone", "leave_out"]))
     alone = [cost([i]) for i in range(25)]
@@ -239,7 +242,7 @@ def test_sampler_respects_limits_and_resumes_when_options_are_combined(
     assert all(len(x) * cost(x) <= capacity or len(x) == 1 for x in sampler.plan)
 
 
-def test_halved_batches_keep_size_multiple_when_possible():
+def test_size_multiple_holds_for_halves_of_batches_when_possible():
     options = {"size_multiple": 4, "batches_per_epoch": 6}
     sampler = LengthBatchSampler([5] * 24, 8, "random", **options)
     assert sampler.plan.sizes.tolist() == [4] * 6

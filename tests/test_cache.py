@@ -81,7 +81,7 @@ def test_cache_returns_the_clips_that_were_written(tmp_path_factory, some):
     assert (found.is_on_disk, table.is_on_disk) == (True, False)
 
 
-def test_cache_keeps_its_order_when_it_has_several_chunks(filelist):
+def test_clips_in_a_cache_keep_their_order_when_the_cache_has_several_chunks(filelist):
     some = [Clip(f"{i}.wav", f"Text {i}.", (1 + i % 9,) * (1 + i % 3), 5) for i in range(CHUNK + 3)]
     listed(filelist, some).write()
     table = read(filelist)
@@ -91,7 +91,7 @@ def test_cache_keeps_its_order_when_it_has_several_chunks(filelist):
     assert table[-1].where == f"{filelist}:{2 * len(some)}"
 
 
-def test_relative_paths_follow_the_filelist_when_it_moves(filelist, tmp_path):
+def test_relative_paths_in_a_cache_stay_valid_when_the_filelist_is_moved(filelist, tmp_path):
     clip = Clip(str(tmp_path / "wavs" / "a.wav"), "A.", (1,), 5, is_relative=True)
     listed(filelist, [clip]).write()
     (tmp_path / "new").mkdir()
@@ -120,8 +120,8 @@ print(seconds, own() - before)
 
 @pytest.mark.thorough
 def test_cache_of_a_million_clips_loads_fast_and_is_shared(tmp_path):
-    """Each process has only a small part of the 140 MB in private memory. All processes share the
-    rest, which is mapped from the file."""
+    """The cache file has 140 MB. Each process keeps only a small part of it in private memory. All
+    processes share the rest, which is mapped from the file."""
     filelist = str(tmp_path / "list.txt")
     clip = Clip("corpus/clip.wav", "x" * 20, (3,) * 20, 5)
     ClipTable.of(filelist, ((i, clip) for i in range(1_000_000)), True, KEY).write()
@@ -160,7 +160,7 @@ def test_cache_is_ignored_when_the_file_is_not_a_cache_of_this_version(filelist,
     assert read(filelist) is None
 
 
-def test_workers_map_the_same_file_when_a_table_is_pickled(filelist):
+def test_worker_maps_the_cache_file_when_it_receives_a_pickled_table(filelist):
     some = [Clip(f"{i}.wav", "x" * 100, (7,) * 100, 5, "") for i in range(100)]
     table = listed(filelist, some)
     table.write()

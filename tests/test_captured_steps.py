@@ -17,7 +17,7 @@ from model import Tacotron2
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 LENGTHS = (9, 4, 6)  # number of symbols in each text
 MAX_STEPS = 2 * CHUNK + 5
 
@@ -74,7 +74,9 @@ def ends_at(longest, texts, r):
 
 @pytest.mark.parametrize(("texts", "r"), [(1, 1), (3, 3)])
 @pytest.mark.parametrize(
-    "longest", [3, CHUNK, CHUNK + 1], ids=["inside a chunk", "end of a chunk", "next chunk"]
+    "longest",
+    [3, CHUNK, CHUNK + 1],
+    ids=["inside a chunk", "at the end of a chunk", "in the next chunk"],
 )
 def test_chunked_results_equal_those_of_the_reference_loop(longest, texts, r):
     expected, outputs, calls = in_chunks_too(ends_at(longest, texts, r), texts=texts)
@@ -83,7 +85,7 @@ def test_chunked_results_equal_those_of_the_reference_loop(longest, texts, r):
     assert len(calls) == -(-longest // CHUNK)  # the host checks for the end once per chunk
 
 
-def test_chunked_steps_keep_attention_inside_the_window():
+def test_chunked_steps_keep_attention_inside_the_attention_window():
     model, steps = speaker(p_prenet_dropout=0.0), []
     text, lengths, masks = inputs(model)
     chunked = functools.partial(free_running, repeated=functools.partial(overwriting, []))
@@ -95,7 +97,7 @@ def test_chunked_steps_keep_attention_inside_the_window():
 
 
 @pytest.mark.parametrize("most", [1, CHUNK, CHUNK + 3])
-def test_chunks_end_at_the_step_limit(most):
+def test_last_chunk_ends_at_the_step_limit(most):
     model = speaker(gate_threshold=1.0, max_decoder_steps=most, p_prenet_dropout=0.0)
     expected, outputs, calls = in_chunks_too(model)
     assert outputs.mel_lengths.tolist() == [most] * 3
@@ -103,7 +105,7 @@ def test_chunks_end_at_the_step_limit(most):
     assert len(calls) == -(-most // CHUNK)
 
 
-def test_chunks_are_single_steps_on_a_cpu():
+def test_each_chunk_is_a_single_step_on_a_cpu():
     model = speaker(gate_threshold=1.0)
     memory, masks = torch.zeros(1, 4, 8), model.decoder.draw_masks(2, 1)
     steps = free_running(model.decoder, memory, memory[:, :, 0] > 0, masks, 2)

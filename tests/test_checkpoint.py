@@ -95,8 +95,9 @@ def test_best_checkpoint_survives_when_its_numbered_file_is_removed(
     assert_same(checkpoint.load_checkpoint(tmp_path / "best.pt"), state(1))
 
 
-def test_set_aside_renames_later_checkpoints(tmp_path):
-    """The newest checkpoint is renamed first, a damaged best.pt last. No file is overwritten."""
+def test_set_aside_newer_renames_later_checkpoints(tmp_path):
+    """The newest checkpoint is renamed first, and best.pt is renamed last, even if it is damaged.
+    No file is overwritten."""
     for iteration in (1, 2, 3):
         path = checkpoint.write_checkpoint(tmp_path, state(iteration), keep=9)
     checkpoint.link_as("best.pt", path, tmp_path)
@@ -115,7 +116,9 @@ def test_set_aside_renames_later_checkpoints(tmp_path):
     assert [p.name for p in checkpoint.set_aside_newer(tmp_path, 1)] == ["best.pt.superseded+"]
 
 
-def test_last_good_renames_the_diverged_checkpoint_unless_it_is_the_last_or_best(tmp_path):
+def test_last_good_renames_the_diverged_checkpoint_unless_it_is_the_only_or_best_checkpoint(
+    tmp_path,
+):
     one = checkpoint.write_checkpoint(tmp_path, state(1), keep=9)
     assert checkpoint.last_good(tmp_path, 1, -1) is None
     assert names(tmp_path) == ["checkpoint_1.pt"]
@@ -240,7 +243,7 @@ def test_weights_are_loaded_with_or_without_a_wrapper_prefix():
         assert_same(dict(model.state_dict()), dict(theirs.state_dict()))
 
 
-def test_load_weights_keeps_ignored_layers():
+def test_load_weights_does_not_change_ignored_layers():
     model, fresh, theirs = random_model(2), random_model(2), random_model(1).state_dict()
     theirs["embedding.weight"] = torch.zeros(10, 3)
     checkpoint_file.load_weights(model, {"state_dict": theirs}, "some.pt", H, ["embedding.weight"])
@@ -346,10 +349,10 @@ def ends(program, *arguments) -> str:
 
 @pytest.mark.usefixtures("clean_process")
 @pytest.mark.parametrize(("part", "change", "refused_by"), CASES)
-def test_programs_report_a_broken_part_in_one_line(
+def test_programs_report_a_broken_part_of_a_checkpoint_in_one_line(
     part, change, refused_by, stopped, corpus, tmp_path
 ):
-    """The programs change no files."""
+    """The programs must not change any files."""
     out = shutil.copytree(stopped, tmp_path / "out")
     path, new = newest(out), tmp_path / "new"
     broken = copy.deepcopy(load(path))

@@ -106,7 +106,7 @@ def test_program_reports_parameters_that_make_the_order_fully_random(tmp_path):
     assert "num_bins=58: a bin contains at most one batch" in bins
 
 
-def test_plans_of_ljspeech_match_table_2():
+def test_plans_for_ljspeech_match_table_2_of_the_paper():
     frames = read_lengths(LJSPEECH_LENGTHS, HPARAMS)
     orders = [np.random.default_rng(seed).permutation(13_100)[:10_480] for seed in range(4)]
     surveyors = [Surveyor(frames[order], seed=seed) for seed, order in enumerate(orders)]

@@ -89,7 +89,7 @@ def test_channels_with_opposite_phase_do_not_cancel():
 
 
 def test_copy_is_kept_when_its_recording_is_unchanged(recordings, tmp_path, capsys):
-    """If the recording changes, the copy is made again."""
+    """The test also checks that a copy is made again if its recording has changed."""
     convert(recordings, tmp_path / "out", None, HPARAMS)
     before = contents(tmp_path / "out")
     capsys.readouterr()
@@ -127,15 +127,16 @@ def test_output_folder_is_rejected_when_it_is_inside_the_corpus(recordings, tmp_
 
 
 def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path, monkeypatch):
-    """The copy is also made again if the previous call was killed, or if the next call is killed
-    before it makes copies."""
+    """The copy is made again even if calls are interrupted in between: while they write copies, or
+    before they make copies."""
     out = tmp_path / "out"
 
     def killed(*_):
         raise KeyboardInterrupt
 
     def move_to(name):
-        """The moved folder keeps its name, so its recordings keep their ids."""
+        """Move all recordings into this folder. When the folder itself is moved later, it keeps its
+        name, so its recordings keep their ids."""
         folder = recordings / name
         folder.mkdir()
         for path in [*recordings.glob("*.*"), *recordings.glob("*/*.*")]:
@@ -156,7 +157,7 @@ def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path
     (recordings / "bert").rename(tmp_path / "away")
     shutil.copytree(tmp_path / "away", recordings / "bert")
     before = contents(out / "wavs")
-    # The files in the moved folder are older than the copies.
+    # The replaced recording has an older modification time than its copy.
     soundfile.write(tmp_path / "away" / "c.wav", speech()[:30_000], RATE)
     os.utime(tmp_path / "away" / "c.wav", (1, 1))
     convert(recordings, out, None, HPARAMS)
@@ -212,7 +213,8 @@ def test_table_with_mp3_files_is_prepared_by_one_command(recordings, tmp_path, c
     table = tmp_path / "clips.tsv"
     table.write_text(f"path\tsentence\n{rows}")
     command = [recordings, "--csv", table, "--out", tmp_path / "lists", "--val-fraction", "0.4"]
-    assert "--convert" in refusal(prepare.main, [*map(str, command)])  # training cannot read MP3
+    # Training cannot read MP3 files.
+    assert "--convert" in refusal(prepare.main, [*map(str, command)])
     command += ["--convert", tmp_path / "out", "--split-by-text"]
     prepare.main([*map(str, command)])
     sets = [(tmp_path / "lists" / f"{name}.txt").read_text() for name in ("train", "val")]
@@ -242,7 +244,7 @@ def test_recording_is_rejected_when_it_is_too_long(recordings, monkeypatch):
 
 
 def test_segments_of_long_recordings_become_clips(tmp_path, no_plots):
-    """NeMo manifests list segments. Each text is paired with its own part of the file."""
+    """A NeMo manifest lists segments of recordings. Each text is paired with its own segment."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     sentences = [soundfile.read(path)[0] for path in sorted(LJSPEECH_CLIPS.glob("*.wav"))[:4]]
@@ -331,7 +333,9 @@ def test_segment_of_a_truncated_recording_is_rejected(tmp_path, kind):
     assert "truncated" in message or "not readable" in message
 
 
-def test_conversion_keeps_a_table_that_it_did_not_write(recordings, tmp_path, no_plots):
+def test_conversion_does_not_overwrite_a_table_that_it_did_not_write(
+    recordings, tmp_path, no_plots
+):
     folder = tmp_path / "new"
     folder.mkdir()
     (folder / "metadata.csv").write_text("mine|more|columns\n")

@@ -61,7 +61,7 @@ def test_dataset_raises_when_a_file_has_changed(sounds, cached_mels):
         dataset[0]
 
 
-def test_mel_does_not_depend_on_the_numbers_of_threads_and_workers(sounds):
+def test_mel_stays_the_same_when_the_number_of_threads_or_workers_changes(sounds):
     """Loader workers have one thread, but the training process has several threads."""
     clips = read_filelist(write_list(sounds, *[f"{sounds}/{n}|A." for n in ("a.wav", "c.wav")]), H)
     dataset, before, mels = TextMelDataset(clips, H), torch.get_num_threads(), []
@@ -137,8 +137,8 @@ def test_collated_batch_equals_that_of_a_plain_loop(shapes, r):
 
 
 def test_copy_to_the_gpu_runs_on_a_separate_stream(monkeypatch):
-    """The test records the order of operations on the streams without a GPU. Lengths stay on the
-    CPU."""
+    """The test needs no GPU: it replaces the CUDA streams, and records the order of operations on
+    them. Lengths stay on the CPU."""
     done, streams = [], ["compute"]
 
     class Stream(str):
@@ -215,10 +215,7 @@ def test_workers_exit_when_the_program_fails(cached_mels):
 
 def test_workers_ignore_signals_that_are_sent_to_all_processes(cached_mels):
     """Job schedulers send SIGTERM to all processes, and terminals send SIGINT to all processes.
-    Only the training process must react.
-
-    active_children() would also list the worker of the first loader until that worker exits.
-    """
+    Only the training process must react."""
     clips = read_filelist(write_list(cached_mels, f"{cached_mels}/x.npy|One."), CACHED)
     hparams = dataclasses.replace(CACHED, num_workers=1)
     first, second = (
@@ -229,6 +226,7 @@ def test_workers_ignore_signals_that_are_sent_to_all_processes(cached_mels):
         subprocess.run(["kill", f"-{name}", str(first._workers[0].pid)], check=True)
     assert sum(1 for _ in first) == 17
     next(second)
+    # Not taken from active_children(), which may still list the worker of the first loader.
     worker = second._workers[0]
     worker.terminate()
     worker.join(60)

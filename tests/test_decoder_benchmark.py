@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-pytest.importorskip("fast_decoder.graphs", reason="the fast decoder was taken out")
+pytest.importorskip("fast_decoder.graphs", reason="the folder fast_decoder is missing")
 decoder = importlib.import_module("benchmarks.decoder")
 pytestmark = pytest.mark.usefixtures("one_thread")
 

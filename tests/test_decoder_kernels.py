@@ -35,7 +35,7 @@ from hparams import HParams, create_hparams
 from training.precision import AUTOCAST_DTYPES
 from training.trainer import MicroBatch, Trainer
 
-pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
+pytest.importorskip("triton", reason="Triton supports only x86-64 Linux")
 ROOT = Path(__file__).resolve().parent.parent
 GPU = torch.cuda.is_available()  # without a GPU, conftest.py selects Triton's interpreter
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -43,14 +43,16 @@ DEVICE = torch.device("cuda" if GPU else "cpu")
 DTYPES = [torch.float32] if GPU else [torch.float64, torch.float32]
 GUARD = 64  # number of guard values before and after a buffer
 BUCKET = graphs.bucket
-# The sizes are small, so that a few steps fill several chunks, and a few clips fill several kernel
-# programs. Tests on a GPU use the real sizes.
+# With these small sizes, a few steps fill several chunks, and a few clips fill several programs.
+# Tests on a GPU use the real sizes.
 SMALL = {"CHUNK": 4, "ROWS": 16, "CLIPS": 4, "FEW_CLIPS": 4, "ENERGIES": 32, "UNITS": 16}
 TRAINING = {name: getattr(graphs, name) for name in SMALL}
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 gpu_only = pytest.mark.skipif(not GPU, reason="needs a GPU")
-interpreted_only = pytest.mark.skipif(GPU, reason="the interpreter shows what is read and written")
+interpreted_only = pytest.mark.skipif(
+    GPU, reason="only Triton's interpreter shows which addresses a kernel reads and writes"
+)
 
 
 class Patched:
@@ -62,7 +64,7 @@ class Patched:
 @pytest.fixture(autouse=True, scope="module")
 def language_patched_once():
     """Patch Triton's language once per test module. By default, the interpreter patches it in each
-    function call, which takes half of the time."""
+    function call, which makes these tests take about a third longer."""
     if GPU:
         yield
         return
@@ -141,13 +143,13 @@ def assert_parity(case, weights=EQUAL):
 SIZES = {
     "usual": ((7, 5), (2, 4), (5, 6)),
     "one clip": ((6, 5),),
-    "one of all": ((1, 1),),
-    "very unequal": ((40, 3), (1, 1), (2, 2)),
-    "fewer symbols than the filter is wide": ((2, 3), (1, 2)),
+    "one clip, one symbol, one frame": ((1, 1),),
+    "very unequal sizes": ((40, 3), (1, 1), (2, 2)),
+    "fewer symbols than the filter width": ((2, 3), (1, 2)),
     "a whole chunk": ((5, 4), (3, 4)),
     "one step more than a chunk": ((5, 5), (3, 4)),
-    "more symbols than a program has": ((150, 2), (33, 2)),
-    "more clips than a program has": ((3, 2),) * (66 if GPU else 17),
+    "more symbols than one kernel program computes": ((150, 2), (33, 2)),
+    "more clips than one kernel program computes": ((3, 2),) * (66 if GPU else 17),
 }
 
 
@@ -198,7 +200,9 @@ def test_gradients_match_the_reference_when_the_loss_uses_only_some_outputs(weig
     ],
     ids=str,
 )
-def test_results_stay_the_same_when_work_is_split_differently(constants, monkeypatch):
+def test_results_stay_the_same_when_work_is_split_differently_among_kernel_programs(
+    constants, monkeypatch
+):
     change(monkeypatch, constants)
     sizes = {"attention_rnn_dim": 72, "decoder_rnn_dim": 72, "encoder_embedding_dim": 40}
     assert_parity(problem(((20, 2), (9, 1)), DTYPES[0], **sizes))
@@ -278,7 +282,7 @@ def test_results_are_bitwise_equal_when_gate_gradients_are_stored_in_half_precis
 # ---------------------------------------------------------------------------- graphs
 
 
-def test_graphs_of_a_bucket_work_for_any_number_of_steps(monkeypatch):
+def test_graphs_of_a_bucket_work_for_any_number_of_decoder_steps(monkeypatch):
     decoder = problem().decoder
     monkeypatch.setattr(graphs, "bucket", BUCKET)
     for lengths in (((30, 2),), ((5, 5), (4, 1))):
@@ -411,7 +415,7 @@ def cuda_without(monkeypatch, capability=(9, 0)):
         ("cuda", torch.float32, (10, 0), None, True),
     ],
 )
-def test_kernels_and_launches_depend_on_the_hardware(
+def test_use_of_kernels_and_dependent_launches_depends_on_the_hardware(
     device, dtype, capability, reason, dependent, monkeypatch
 ):
     cuda_without(monkeypatch, capability)
@@ -421,7 +425,7 @@ def test_kernels_and_launches_depend_on_the_hardware(
     assert not graphs.uses_dependent_launches(torch.device(device))
 
 
-def test_reason_is_the_import_error_when_triton_is_missing(monkeypatch):
+def test_reason_for_missing_graphs_is_the_import_error_when_triton_is_missing(monkeypatch):
     cuda_without(monkeypatch)
     monkeypatch.setitem(sys.modules, "fast_decoder.kernels", None)
     monkeypatch.delattr(fast_decoder, "kernels", raising=False)
@@ -442,9 +446,9 @@ def test_decoder_uses_plain_operations_when_graphs_fail(monkeypatch):
         assert differences(case) == {}
 
 
-def test_reason_is_returned_and_cached_when_graphs_fail_unless_memory_runs_out(monkeypatch):
-    """If memory runs out, nothing is cached, because a different batch in the same bucket may
-    fit."""
+def test_reason_for_failed_graphs_is_cached_except_when_memory_runs_out(monkeypatch):
+    """If memory runs out, an error is raised and nothing is cached, because a different batch in
+    the same bucket may fit."""
     failure = "out of resource: shared memory"
 
     def fail(_):
@@ -512,16 +516,16 @@ def test_optimizer_step_never_waits_on_a_gpu():
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_backward_pass_is_not_built_when_gradients_are_off():
+def test_graphs_have_no_backward_pass_when_gradients_are_off():
     case = problem(((3, 2),), training=False)
     with torch.no_grad():
         assert not hasattr(graphs_of(case), "_attention_backward")
     assert hasattr(graphs_of(case), "_attention_backward")
 
 
-def test_kernels_compile_for_a_gpu_and_fit_its_resources():
-    """The kernels are compiled for sm_90. They spill no registers, and wait for the previous
-    launch."""
+def test_kernels_compile_for_a_gpu_and_stay_within_its_resources():
+    """The kernels are compiled for sm_90. They must not spill registers, and must wait for the
+    previous launch."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, str(ROOT / "tests" / "compile_kernels.py")]
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -558,8 +562,8 @@ def loss_of(precision, dropout, steps=12):
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"] if GPU else ["bf16"])
 def test_losses_stay_close_when_the_precision_changes(precision, monkeypatch):
-    """Any rounding error makes runs drift apart. Therefore the limit is twice the largest
-    difference among three float32 control runs with different dropout."""
+    """Any rounding error makes the losses of two runs drift apart. Therefore the limit is twice the
+    largest difference among three float32 control runs with different dropout."""
     if not GPU:  # on a GPU, the decoder uses the kernels by default
         monkeypatch.undo()
     exact, found = loss_of("fp32", 0), loss_of(precision, 0)

@@ -99,9 +99,9 @@ def test_demo_runs_twice_when_its_path_contains_spaces(tmp_path, monkeypatch, ca
     assert 'make say-number TEXT="4,072"' in printed[0]
 
 
-def test_learning_rate_decays_in_the_last_quarter():
-    """Each pair is the number of optimizer steps per epoch on the demo corpus, first with RAND, then
-    with SSB-DBS-BR."""
+def test_learning_rate_decays_in_the_last_quarter_of_a_demo_run():
+    """Each pair contains the number of optimizer steps per epoch on the demo corpus with RAND, and
+    the same number with SSB-DBS-BR."""
     for settings, updates in ((demo.SMALL, (119, 85)), (demo.FULL_SIZE, (60, 42.5))):
         later = (settings.epochs - settings.random_epochs) * updates[1]
         total = settings.random_epochs * updates[0] + later
@@ -134,7 +134,7 @@ def test_demo_transcribes_again_when_the_checkpoint_is_newer(tmp_path, monkeypat
         assert len(runs) == expected
 
 
-def test_demo_waits_until_the_program_has_saved_when_it_gets_ctrl_c(tmp_path):
+def test_demo_waits_until_training_has_saved_a_checkpoint_when_it_receives_ctrl_c(tmp_path):
     program = tmp_path / "trains.py"
     program.write_text(
         "import sys, time\n"

@@ -36,8 +36,8 @@ from tacotron2_voice.utils.errors import UserError
 from training import distributed, start, validation
 from training.trainer import Trainer
 
-# The 14 clips form 5 batches of up to 3 clips. An epoch has two optimizer steps with two batches
-# each, and one optimizer step with one batch.
+# The 14 clips form 5 batches of up to 3 clips.
+# The optimizer steps of an epoch have 2, 2 and 1 batches.
 SETTINGS = {
     "batches_per_update": 2,
     "dynamic_batch_size": False,
@@ -169,9 +169,8 @@ def test_all_processes_stop_when_one_process_receives_a_signal(corpus, alone, tm
         f"stopped and saved; resume with: torchrun --nproc-per-node 2 train.py -o {out} --resume"
     )
     assert again in first.output
-    assert (
-        load(newest(out))["loop"]["batches_trained"] > 0
-    )  # the run was stopped in the middle of an epoch
+    # The run was stopped in the middle of an epoch.
+    assert load(newest(out))["loop"]["batches_trained"] > 0
     assert Child(on(out)).end().code == 0
     assert_same_result(out, alone)
 
@@ -185,8 +184,8 @@ def test_run_with_two_processes_resumes_with_four(corpus, alone_of_four, tmp_pat
 
 
 def launch(log: Path, port: int, arguments: list[str]) -> None:
-    """Run torchrun as if on one of two machines. Its workers are forked to save the time for
-    imports."""
+    """Run torchrun as if on one of two machines. Its workers are forked, because imports would take
+    time."""
     print_into(log)
     torch.set_num_threads(1)
     config = LaunchConfig(2, 2, 1, run_id="both", rdzv_backend="c10d", max_restarts=3)
@@ -373,7 +372,7 @@ def without_first_clip(corpus, folder: Path) -> Path:
     return fewer
 
 
-def test_run_fails_when_only_some_processes_allow_new_clips(corpus, alone, tmp_path):
+def test_resume_fails_when_only_some_processes_allow_new_clips(corpus, alone, tmp_path):
     out = shutil.copytree(alone, tmp_path / "out")
     fewer = without_first_clip(corpus, tmp_path)
     arguments = on(out, "--hparams", f"epochs=3,training_files={fewer}")

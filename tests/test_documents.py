@@ -27,8 +27,8 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 LIBRARY_README = ROOT / "length_batching" / "README.md"
 DOCUMENTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
 README = DOCUMENTS["README.md"]
-# The commands in a group of pages run one after another in the same copy of the project. A page
-# that is not in a group contains only commands that also occur in a group.
+# The commands in a group of pages run one after another in the same copy of the project.
+# All commands on pages outside the groups also occur in a group.
 GROUPS = (
     (
         "README.md",
@@ -44,8 +44,8 @@ GROUPS = (
     ("docs/guides/performance.md", "docs/guides/several-gpus.md", "docs/guides/migration.md"),
     ("docs/guides/speakers.md",),
 )
-# These commands are tested elsewhere: CI runs make, test_wheel.py runs pip, and test_table2.py runs
-# the shell scripts.
+# These commands are tested elsewhere. CI runs make, and test_wheel.py runs pip.
+# The shell scripts are tested in test_table2.py.
 RUN_ELSEWHERE = re.compile(
     r"make |git clone |pip install |tensorboard |"
     r"(\w+=(\"[^\"]*\"|\S*) )*(\S+\.sh)"
@@ -116,7 +116,8 @@ def clone(tmp_path):
 
 
 def prepare(clone: Path) -> None:
-    """Create the files that the commands in README.md and reproducing-the-paper.md create."""
+    """Create the files that other commands in README.md and reproducing-the-paper.md would
+    create."""
     lists, run = clone / "filelists" / "ljspeech", clone / "runs" / "paper"
     lists.mkdir()
     run.mkdir(parents=True)
@@ -149,7 +150,8 @@ def smaller(command: str) -> list[str]:
     added = shlex.split(SMALLER.get(program, ""))
     if "--resume" in arguments:  # a resumed run keeps its settings
         return arguments
-    if program == "synthesize.py" and "--voice" in arguments:  # a voice has only a few settings
+    # Synthesis with an exported voice accepts only a few settings.
+    if program == "synthesize.py" and "--voice" in arguments:
         added = ["--hparams", "max_decoder_steps=20"]
     if "--hparams" in arguments and "--hparams" in added:
         place = added.index("--hparams")

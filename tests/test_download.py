@@ -78,8 +78,8 @@ def serve(monkeypatch):
     servers = []
 
     def start(body, expected=None):
-        """Start a server for `body`. The recipe expects the size and hash of `expected` (default:
-        `body`)."""
+        """Start a server for `body`. Make the recipe expect the size and hash of `expected`
+        (default: `body`)."""
         expected = body if expected is None else expected
         servers.append(Server(body))
         threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
@@ -121,7 +121,7 @@ def test_download_verifies_and_unpacks_the_archive_once(tmp_path, serve, capsys)
 def test_download_resumes_when_the_connection_drops(tmp_path, serve, capsys):
     server = serve(make_archive(tmp_path))
     size = len(server.body)
-    server.drop_after = size // 8  # more interruptions than TRIES, but each response adds bytes
+    server.drop_after = size // 8  # more interruptions than TRIES; each response adds bytes
     download_corpus(tmp_path / "data")
     assert_whole(tmp_path / "data", tmp_path)
     step = size // 8

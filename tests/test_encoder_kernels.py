@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import assert_same
 
-pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
+pytest.importorskip("triton", reason="Triton supports only x86-64 Linux")
 from test_decoder_kernels import (  # noqa: F401, autouse fixtures
     DEVICE,
     DTYPES,
@@ -30,8 +30,8 @@ ENCODER_SIZES = {
     "usual": (7, 2, 5),
     "one text": (6,),
     "one symbol": (1, 1),
-    "very unequal": (1, 13, 2),
-    "more texts than a program has": (3, 2) * 9,
+    "very unequal sizes": (1, 13, 2),
+    "more texts than one kernel program computes": (3, 2) * 9,
 }
 
 
@@ -48,7 +48,8 @@ def largest_error(case, function, exact, precision=None):
 @pytest.mark.parametrize("name", ENCODER_SIZES)
 @pytest.mark.parametrize("loops", [graphs.lstm_graphs_for, plain_lstm_loops])
 def test_encoder_kernels_match_the_lstm_of_torch(name, loops):
-    """The test compares outputs, zeros in the padding, and all gradients."""
+    """The test compares the outputs and all gradients, and checks that outputs in the padding are
+    zero."""
     case = encoder_problem(ENCODER_SIZES[name], dtype=DTYPES[0])
     exact = case.run(model.packed_lstm)
     fast = functools.partial(bidirectional_lstm, loops_for=loops)
@@ -58,8 +59,8 @@ def test_encoder_kernels_match_the_lstm_of_torch(name, loops):
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, FP16], ids=str)
-def test_encoder_products_have_the_precision_of_autocast(precision):
-    """Autocast rounds only the matrix products."""
+def test_matrix_products_of_the_encoder_have_the_precision_of_autocast(precision):
+    """Autocast rounds only the operands of matrix products."""
     case = encoder_problem((9, 4, 6), dim=32, size=24)
     exact = case.to(torch.float64).run(model.packed_lstm)
     case = case.to(torch.float32)

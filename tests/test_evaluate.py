@@ -52,7 +52,7 @@ def test_pocketsphinx_transcribes_most_spoken_numbers(rate):
     for number in (17, 340, 4072, 65_125, 960_000, 31_018):
         samples = resample_poly(voice.speak(in_words(number), 160) / 32768, rate // 50, 22050 // 50)
         transcripts.append(Transcript(in_words(number), recognizer.transcribe(samples, rate)))
-    # A bound on the word error rate. docs/guides/training-runs.md contains the measured value.
+    # docs/guides/training-runs.md contains the measured word error rate. This is only a limit.
     assert word_error_rate(transcripts) < 0.25
     assert recognizer.transcribe(np.zeros(rate), rate) == ""
 
@@ -73,14 +73,15 @@ def test_word_error_rate_counts_substitutions_deletions_and_insertions(words, la
 
 
 def test_pocketsphinx_uses_a_grammar_when_all_texts_are_numbers():
-    """The clip is from LJSpeech. The number grammar does not contain any of its words."""
+    """The test transcribes a clip from LJSpeech with and without the number grammar. The grammar
+    contains none of the words in the clip."""
     samples, rate = soundfile.read(LJSPEECH_CLIPS / "LJ001-0008.wav")
     text = "has never been surpassed."
     assert of_texts(text).transcribe(samples, rate) == text[:-1]
     assert {*of_texts("Two.", "Forty two.").transcribe(samples, rate).split()} <= WORDS
 
 
-def test_words_of_removes_punctuation_and_spells_out_numbers():
+def test_words_of_a_text_have_no_punctuation_and_spelled_out_numbers():
     assert words_of("Mr. O'Neil's 42 cats -- sat!") == "mister o'neil's forty two cats sat"
     assert words_of("Seven hundred.") == "seven hundred"
     assert words_of("Er kam 1921, um 3,50 Uhr: »Ja«!", "de") == (
@@ -138,7 +139,7 @@ def reference_of(recordings, hparams=HPARAMS, vocoder="Griffin-Lim", quality_mod
     return measure_reference(recordings, StandIn(lambda _: None, hparams), vocoder, evaluators)
 
 
-def test_reference_is_measured_again_only_when_settings_change(recordings):
+def test_recordings_are_measured_again_only_when_settings_change(recordings):
     """The settings include those of the log-mels, the vocoder, the recognizer and the quality
     model."""
     reference = reference_of(recordings)
@@ -164,7 +165,7 @@ def test_reference_is_measured_again_only_when_settings_change(recordings):
 def test_evaluate_measures_a_checkpoint_and_the_recordings(
     recordings, tmp_path, monkeypatch, capsys
 ):
-    """The stand-in for a model returns a tone for each text except the last, and silence for the
+    """The stand-in synthesizer returns a tone for each text except the last, and silence for the
     last text."""
 
     def sound(text):
@@ -187,7 +188,7 @@ def test_evaluate_measures_a_checkpoint_and_the_recordings(
     *printed, wrote = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
     assert printed == ["texts", "0.500", "1.000", "0.500", f"{found.identification_rate:.3f}"]
     assert wrote == str(out)
-    # The second call returns the same results and writes no audio.
+    # A second call must return the same results. It writes no audio.
     assert evaluate(checkpoint, recordings) == found
     program.main([*map(str, arguments), "--words-only"])
     fewer = read_result(out, Intelligibility)
@@ -195,8 +196,8 @@ def test_evaluate_measures_a_checkpoint_and_the_recordings(
 
 
 def test_evaluate_uses_and_reports_the_vocoder(recordings, tmp_path, monkeypatch):
-    """The reported name contains a hash of the file, because the reference measures depend on the
-    vocoder."""
+    """The reported vocoder name contains a hash of the file, because the measures of the recordings
+    depend on the vocoder."""
     speaker, vocoder = StandIn(lambda _: np.full(4000, 0.5), HPARAMS), tmp_path / "hifigan.onnx"
     vocoder.write_bytes(b"1")
     monkeypatch.setattr(module, "load_synthesizer", lambda _: speaker)
@@ -235,7 +236,7 @@ def test_program_passes_its_options_to_evaluate(monkeypatch, tmp_path):
 
 
 def test_read_recordings_accepts_a_filelist(recordings, tmp_path):
-    """The reference measures are saved next to the filelist."""
+    """The measures of the recordings are saved next to the filelist."""
     clips, filelist = read_recordings(recordings), tmp_path / "val.txt"
     filelist.write_text("".join(f"{clip.path}|{clip.text}|0.5\n" for clip in clips))
     assert read_recordings(filelist) == clips
@@ -264,7 +265,7 @@ def with_speakers(recordings, tmp_path, monkeypatch):
     return filelist
 
 
-def test_evaluate_uses_the_speakers_of_a_filelist(with_speakers, tmp_path, capsys):
+def test_evaluate_uses_the_speaker_of_each_line_in_a_filelist(with_speakers, tmp_path, capsys):
     """The result contains the error rates of each speaker and of the speaker's recordings."""
     out, speech = tmp_path / "heard.json", tmp_path / "speech"
     arguments = ["--checkpoint", "best.pt", "--recordings", with_speakers, "--output", speech]
@@ -275,7 +276,7 @@ def test_evaluate_uses_the_speakers_of_a_filelist(with_speakers, tmp_path, capsy
     anna, bert = found.speakers["anna"], found.speakers["bert"]
     assert (anna.texts, anna.word_error_rate, anna.recordings) == (2, 1, 0)
     assert (bert.texts, bert.word_error_rate, bert.recordings) == (2, 2 / 3, 2 / 3)
-    # Anna's two recordings are equal, so her first recording is the nearest to both texts.
+    # Anna's two recordings are equal, so the first one is the nearest to both of her texts.
     assert [t.nearest for t in found.transcripts][::3] == ["seven", "seven"]
     assert anna.identification_rate == 1 / 2
     rates = (anna.identification_rate + bert.identification_rate) / 2
@@ -323,8 +324,8 @@ def test_evaluate_rejects_speakers_that_are_not_in_the_model(with_speakers, chec
     assert "did you mean 'bert'?" in message
 
 
-def test_reference_contains_measures_for_each_speaker(with_speakers):
-    """The reference is measured again when the speakers change."""
+def test_recordings_are_measured_for_each_speaker(with_speakers):
+    """The recordings are measured again when their speakers change."""
     reference = reference_of(with_speakers)
     used = StandInRecognizer.used
     assert reference_of(with_speakers) == reference
@@ -373,8 +374,8 @@ def with_voices(with_speakers, tmp_path, monkeypatch):
 
 
 def test_speaker_accuracy_is_measured_per_speaker_and_in_total(with_voices, tmp_path, capsys):
-    """One recording is mislabeled. The stand-in vocoder returns silence, which is not assigned to
-    any speaker."""
+    """One recording is mislabeled. The stand-in vocoder returns silence for the recordings, and
+    silence is not assigned to any speaker."""
     out = tmp_path / "heard.json"
     paths = ["--checkpoint", "best.pt", "--recordings", with_voices, "-o", out]
     arguments = [*map(str, paths), "--words-only", "--speaker-accuracy"]
@@ -397,7 +398,7 @@ def test_speaker_accuracy_is_measured_per_speaker_and_in_total(with_voices, tmp_
 
 
 def test_speaker_accuracy_is_measured_only_when_requested(with_voices):
-    """If the speakers are removed, the reference is measured again."""
+    """The recordings are measured again if their speakers are removed."""
     evaluate(Path("best.pt"), with_voices, WITH_SPEAKERS)
     used = StandInEncoder.used
     heard = evaluate(Path("best.pt"), with_voices, WORDS_ONLY)
@@ -458,7 +459,7 @@ def test_warped_distance_ignores_tempo_and_level():
     a = rng.standard_normal((12, 30))
     assert warped_distance(a, a.repeat(3, axis=1)) == pytest.approx(0, abs=1e-6)
     steps = warped_distance(np.array([[0.0, 1, 3]]), np.array([[0.0, 3]]))
-    assert steps == pytest.approx(1 / 3)  # steps are paired as 0-0, 1-0 and 3-3
+    assert steps == pytest.approx(1 / 3)  # the values are paired as 0-0, 1-0 and 3-3
     sound = torch.from_numpy(rng.standard_normal(22050)).float() / 8
     cepstra = mel_cepstra(sound, HPARAMS)
     np.testing.assert_allclose(mel_cepstra(sound / 2, HPARAMS), cepstra, atol=1e-3)
@@ -474,8 +475,8 @@ def test_damaged_results_and_recordings_are_rejected(recordings, checkpoint_path
 
 
 def test_evaluation_raises_when_a_text_has_no_words_in_the_language():
-    """Without this error, texts in a different script would be empty, and the word error rate would
-    be meaningless."""
+    """Without this error, a text in a different script would have no words, and the word error rate
+    would be meaningless."""
     evaluators = Evaluators(StandInRecognizer(), None, "en-us")
     with pytest.raises(UserError) as raised:
         evaluators.add("Добрый день.", np.zeros(100, np.float32), 22050)

@@ -14,9 +14,10 @@ from fast_decoder.parity import EQUAL, Problem, relative_errors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# Tolerance relative to the largest value of each tensor. The order of summation differs from that
-# of the reference. On an EPYC with SSE4.1, AVX2 and AVX-512 and one to four threads, the largest
-# errors were 2e-12 (float64) and 4e-6 (float32).
+# Tolerance relative to the largest value of each tensor.
+# The order of summation differs from that of the reference.
+# The largest observed errors were 2e-12 (float64) and 4e-6 (float32).
+# They were measured on an EPYC with SSE4.1, AVX2 and AVX-512, and with one to four threads.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 4e-5}
 WITHOUT_DROPOUT = {"p_prenet_dropout": 0.0, "p_attention_dropout": 0.0, "p_decoder_dropout": 0.0}
 
@@ -94,9 +95,9 @@ SIZES = {
     "one clip": ((6, 10),),
     "one frame": ((3, 1), (5, 1)),
     "one symbol": ((1, 11), (1, 3)),
-    "one of all": ((1, 1),),
-    "very unequal": ((40, 35), (1, 1), (2, 3)),
-    "fewer symbols than the filter is wide": ((2, 17), (1, 5)),
+    "one clip, one symbol, one frame": ((1, 1),),
+    "very unequal sizes": ((40, 35), (1, 1), (2, 3)),
+    "fewer symbols than the filter width": ((2, 17), (1, 5)),
     "three chunks": ((5, 3 * plain.CHUNK), (3, 8)),
 }
 
@@ -127,8 +128,8 @@ def test_fast_decoder_matches_the_reference_for_other_sizes_and_dropout_probabil
 
 
 def test_gradient_keeps_its_precision_when_many_rows_are_summed():
-    """The gradient of v is a sum of terms that partly cancel. One long sum would lose a digit of
-    precision."""
+    """The gradient of the attention vector v is a sum of terms that partly cancel. Adding all terms
+    in one long sum would lose a digit of precision."""
     case = problem(((80, 60),) * 16, torch.float64, attention_dim=32)
     exact, case = case.run(model.teacher_forced), case.to(torch.float32)
     name = "grad attention_layer.v.linear_layer.weight"
@@ -185,8 +186,8 @@ def test_fast_decoder_is_as_accurate_as_the_reference_when_autocast_is_on(precis
 
 
 def test_backward_pass_keeps_full_precision_when_autocast_is_on():
-    """If the loss uses only alignments, the gradient of v comes from the hand-written backward
-    pass."""
+    """If the loss uses only alignments, the gradient of the attention vector v comes from the
+    hand-written backward pass."""
     case = problem()
     weight = case.decoder.attention_layer.v.linear_layer.weight
     gradients = []

@@ -36,8 +36,8 @@ def test_bars_show_audio_and_padding(count, dynamic):
         padding = np.array([bar.get_height() for bar in axes.patches if bar.get_hatch()])
         assert len(real) == len(padding) == min(count, 48)
         assert set(real) <= set(LENGTHS)
-        # The top of each padding bar is the length of the batch, so the test checks equation 1 in
-        # Ge et al. (2021).
+        # The top of each padding bar is the length of the batch.
+        # Therefore the test checks equation 1 in Ge et al. (2021).
         tops = [(b.get_x(), b.get_y() + b.get_height()) for b in axes.patches if b.get_hatch()]
         assert sorted(top for _, top in tops)[-1] == real.max()
         rate = np.mean(padding / np.array([top for _, top in tops]))

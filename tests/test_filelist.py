@@ -41,7 +41,7 @@ def refusal(filelist, h=H, **options):
 # ---------------------------------------------------------------------------- filelists
 
 
-def test_clips_are_read_from_lists_with_and_without_seconds(sounds):
+def test_clips_are_read_from_filelists_with_and_without_seconds(sounds):
     filelist = write_list(
         sounds,
         f"{sounds}/a.wav|First text.|1.000000",
@@ -297,7 +297,7 @@ def test_error_lists_all_invalid_cached_mels(cached_mels):
     lines = refusal(filelist, CACHED, new_run=True).splitlines()[1:]
     for number, (name, line) in enumerate(zip(expected, lines, strict=True), 1):
         assert line.startswith(f"  {filelist}:{number}: {cached_mels}/{name}.npy: {expected[name]}")
-    # A resumed run accepts NaN, so the error does not list nan.npy.
+    # If the run is resumed, NaN is accepted, so the error does not list nan.npy.
     assert len(refusal(filelist, CACHED).splitlines()) == len(expected)
 
 

@@ -56,13 +56,14 @@ def run(folder: Path, processes: int, *jobs: str) -> list[list]:
             capture_output=True,
             text=True,
             timeout=MAX_SECONDS + 60,
-            start_new_session=True,  # because end_waiting kills all processes in its session
+            start_new_session=True,  # end_waiting kills all processes of this session
         )
         if "still running" not in done.stderr:
             break
-        # In about 1 in 100 runs, a loader worker hangs in os.fork of Python 3.11, in
-        # _PyThreadState_DeleteExcept, because a gloo thread holds a Python lock at this moment.
-        # Therefore the run is repeated. If the sampler causes a deadlock, the second run hangs too.
+        # In about 1 in 100 runs, a loader worker hangs in os.fork of Python 3.11.
+        # It hangs in _PyThreadState_DeleteExcept, because a gloo thread holds a Python lock.
+        # Therefore a run that hangs is repeated once.
+        # If the sampler causes a deadlock, the second run hangs too.
         warnings.warn(f"waited forever, started again: {jobs}: {done.stderr}", stacklevel=2)
         shutil.move(folder, folder.with_name("waited"))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -91,7 +92,7 @@ def random_stops(program: str, processes: int, epoch: int) -> list[tuple[int, li
     """Return random runs, each with a number of workers and the optimizer steps at which it
     stops."""
     draw = random.Random(f"stops {program} {processes}")
-    # With these stops, a loop in the documentation once lost clips.
+    # With these stops, the training loop in an earlier version of the documentation lost clips.
     known = [7, 18] if processes == 1 else [4, 9]
     several = [sorted(draw.sample(range(1, 3 * epoch), count)) for count in (1, 3, 4, 5)]
     ends = [epoch, 2 * epoch]
@@ -103,8 +104,9 @@ def random_stops(program: str, processes: int, epoch: int) -> list[tuple[int, li
 def test_programs_train_every_clip_once_when_stopped(
     program, processes, tmp_path, losses_of_plain_loop
 ):
-    """A run that is stopped in several epochs and at their ends trains exactly the same batches,
-    with and without workers. Its losses equal those of the plain loop."""
+    """Runs are stopped inside epochs and at the ends of epochs, with and without workers. They must
+    train exactly the same batches as an uninterrupted run. Its losses must equal those of the plain
+    loop."""
     epoch = 13 if processes == 1 else 7
     jobs = [f"{program} --folder whole0", f"{program} --folder whole2 --workers 2"]
     runs = random_stops(program, processes, epoch)
@@ -188,8 +190,7 @@ WRONG_USES = {
         "trainer_changed seed=1": r"batches\.txt",
     },
     "lightning": {
-        # The first batch can match the plan by chance. In this case, saving the state raises the
-        # error.
+        # The first batch can match the plan by chance. In this case, saving the state raises.
         "fit folder='shuffled' loader_options={'shuffle':True}": f"{WRONG_BATCH}|trained=1",
         "fit folder='pairs' loader_options={'batch_size':2}": SEVERAL_BATCHES,
         "fit folder='four' world_size=4": "world_size=4",

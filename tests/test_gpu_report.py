@@ -43,7 +43,7 @@ def test_report_contains_results_statuses_and_output_of_failed_parts(tmp_path):
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0.5, "1.50 GB, 0.50 "), (None, "not measured")])
-def test_report_describes_the_memory_result(ratio, expected):
+def test_report_contains_the_measured_memory_and_its_ratio(ratio, expected):
     peaks = {"fast": 1.5e9, "reference": 3e9}
     result = {"batch_size": 1, "frames": 2, "peak_memory_ratio": ratio, "peak_memory_bytes": peaks}
     assert expected in gpu_report.describe(result)
@@ -54,7 +54,7 @@ def test_report_rejects_an_unknown_part(tmp_path):
         gpu_report.main([str(tmp_path), "--only", "nothing"])
 
 
-def test_test_files_in_report_parts_exist(tmp_path):
+def test_every_test_file_in_a_report_part_exists(tmp_path):
     for part in gpu_report.make_parts(tmp_path).values():
         for argument in part.command:
             assert not argument.startswith("tests/") or (gpu_report.ROOT / argument).is_file()

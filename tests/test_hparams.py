@@ -29,7 +29,7 @@ from tacotron2_voice.settings import (
 from tacotron2_voice.utils.errors import UserError
 
 # These values are copied from NVIDIA's published recipe, not from hparams.py.
-# test_model.py counts the weights, so the model sizes are tested there.
+# The model sizes are tested in test_model.py, which counts the weights.
 PUBLISHED = {
     "epochs": 500,
     "iters_per_checkpoint": 1000,
@@ -110,7 +110,7 @@ def test_error_suggests_a_similar_setting_when_a_name_is_unknown(name, answer):
     assert answer is None or f"{answer}?" in message
 
 
-def test_symbol_table_has_a_path_when_the_filelist_has_no_name():
+def test_symbol_table_has_a_path_when_the_training_filelist_is_not_set():
     """The missing name is reported later, when the program reads the filelist."""
     table = symbols_path(create_hparams("training_files=,symbols=corpus"))
     assert table.name == "symbols.json"
@@ -237,7 +237,8 @@ def test_any_override_text_is_converted_or_the_error_contains_the_name(name, tex
 
 
 def test_settings_are_checked_when_pydantic_is_missing():
-    """Values are converted and rules are checked. A note warns that ranges are not checked."""
+    """Without pydantic, values are still converted and rules are still checked. A note warns that
+    ranges are not checked."""
     script = (
         "import sys; sys.modules['pydantic'] = None; sys.path.insert(0, '.')\n"
         "import importlib.util\n"
@@ -315,7 +316,7 @@ BY_TIME = "win_time=50,hop_time=12.5"
     ("before", "overrides", "expected"),
     [
         ("", BY_TIME, (1103, 276, 2048)),  # 1102.5 and 275.625 are rounded up
-        # 64 ms is exactly 1024 samples. This must not be rounded up to 1025.
+        # 64 ms are exactly 1024 samples, which must not be rounded up to 1025.
         ("", "win_time=64,hop_time=16,sampling_rate=16000", (1024, 256, 1024)),
         ("", "win_time=50,filter_length=4096", (1103, 256, 4096)),
         (BY_TIME, "hop_length=200,win_length=800", (800, 200, 2048)),
@@ -354,14 +355,10 @@ def test_defaults_equal_the_published_values():
 
 def test_every_plan_epoch_argument_for_speech_is_a_setting():
     parameters = inspect.signature(length_batching.plan_epoch).parameters
-    others = {
-        "lengths",
-        "strategy",
-        "epoch",
-    }  # not settings, because speech clips do not need these arguments
+    others = {"lengths", "strategy", "epoch"}
+    # Speech clips do not need these arguments.
     others |= {"max_clips", "too_long", "cost"}
     others |= {"group_sizes", "draw", "draw_weights"}
-    others |= {"unknown"}  # `unknown` must be rejected
     assert set(parameters) - others <= set(typing.get_type_hints(HParams))
     assert hparams.batching_options(HParams()).keys() == set(parameters) - others | {"strategy"}
     for parameter in length_batching.PARAMETERS:
@@ -370,7 +367,7 @@ def test_every_plan_epoch_argument_for_speech_is_a_setting():
         assert HParams(batching_strategy=strategy).batching_strategy == strategy
 
 
-def test_problem_is_reported_once_when_it_occurs_twice(tmp_path):
+def test_problem_of_a_setting_is_reported_once_when_several_lines_have_it(tmp_path):
     path = tmp_path / "settings.txt"
     path.write_text("".join(f"batch_size=x{i}\n" for i in range(2000)))
     with pytest.raises(UserError) as caught:

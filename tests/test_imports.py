@@ -25,8 +25,9 @@ LAYERS = [
     "benchmarks scripts",
 ]
 PROGRAMS = {"synthesize", "train", "benchmarks", "scripts"}  # no module imports these programs
-LIBRARIES = {"tacotron2_voice", "length_batching"}  # libraries, which do not import the recipe
-# Packages that are slow to load or that the recipe may replace. Only the listed files import them.
+LIBRARIES = {"tacotron2_voice", "length_batching"}  # packages that must not import the recipe
+# Packages that are slow to import, or that the recipe may replace.
+# Only the listed files may import each package.
 OWNERS = {
     "librosa": "audio.py",
     "inflect": "tacotron2_voice/text/english/numbers.py",
@@ -51,7 +52,7 @@ def top(name: str) -> str:
     return name.partition(".")[0]
 
 
-WITHOUT_LAYER = {"docs", "examples", "tests"}  # folders that are never imported
+WITHOUT_LAYER = {"docs", "examples", "tests"}  # folders that no module imports
 PACKAGES = {name for names in LAYERS for name in names.split() if (ROOT / name).is_dir()}
 PATHS = sorted([*ROOT.glob("*.py"), *(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))])
 FILES = {name_of(path): path for path in PATHS}
@@ -98,7 +99,7 @@ def test_import_graph_has_no_cycle():
     assert list(graphlib.TopologicalSorter(graph).static_order())  # a CycleError contains the cycle
 
 
-def test_nothing_imports_a_program():
+def test_no_module_imports_a_program():
     programs = {name for name in FILES if top(name) in PROGRAMS and is_program(name)}
     for name, found in GRAPH.items():
         assert found.isdisjoint(programs), name
@@ -111,7 +112,7 @@ def test_libraries_do_not_import_the_recipe():
             assert {top(other) for other in found}.isdisjoint(others), name
 
 
-def test_package_is_imported_only_by_its_owner():
+def test_slow_or_replaceable_package_is_imported_only_by_its_owners():
     for name, path in FILES.items():
         file = path.relative_to(ROOT).as_posix()
         packages = {top(other) for other in GRAPH[name]}

@@ -66,7 +66,7 @@ def test_ctrl_c_ends_a_program_during_onnx_computation(voices, tmp_path):
     try:
         deadline = time.monotonic() + 60
         part = tmp_path / "a.part.wav"
-        while not (part.exists() and part.stat().st_size > 44):  # the vocoder is running
+        while not (part.exists() and part.stat().st_size > 44):  # wait until the vocoder is running
             assert process.poll() is None, process.stderr
             assert time.monotonic() < deadline
             time.sleep(0.05)

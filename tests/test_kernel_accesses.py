@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
+pytest.importorskip("triton", reason="Triton supports only x86-64 Linux")
 from test_decoder_kernels import (  # noqa: F401, autouse fixtures
     DTYPES,
     assert_parity,
@@ -22,7 +22,7 @@ SECTOR = 32  # bytes per sector; a GPU caches whole sectors
 
 
 @pytest.mark.parametrize("kernel_size", [5, 15])
-def test_early_launches_read_only_finished_values(kernel_size, monkeypatch):
+def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
     """Test what a kernel reads before it waits for the previous launch. It must not read values
     that its own launch or the previous launch writes, because the previous launch may still be
     running. Earlier launches have ended, but the cache of a processor may still contain values from
@@ -77,7 +77,8 @@ def test_early_launches_read_only_finished_values(kernel_size, monkeypatch):
     set_grid, launch = InterpreterBuilder.set_grid_idx, graphs._Loop._launch
     monkeypatch.setattr(InterpreterBuilder, "create_masked_load", recording_load)
     monkeypatch.setattr(InterpreterBuilder, "create_masked_store", recording_store)
-    monkeypatch.setattr(InterpreterBuilder, "set_grid_idx", begin)  # called when a program begins
+    # The interpreter calls set_grid_idx when a kernel program begins.
+    monkeypatch.setattr(InterpreterBuilder, "set_grid_idx", begin)
     monkeypatch.setattr(kernels, "_wait", wait)
     monkeypatch.setattr(graphs._Loop, "_launch", launch_graph)
     sizes = {"attention_location_kernel_size": kernel_size}
@@ -86,8 +87,8 @@ def test_early_launches_read_only_finished_values(kernel_size, monkeypatch):
 
 
 def test_kernels_never_read_beyond_the_buffers(monkeypatch):
-    """This must be true even for kernel programs without a clip, a symbol or a step. Their values
-    are not used."""
+    """This must be true even for kernel programs that have no clip, symbol or decoder step to
+    compute."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     load, write, ranges, count = InterpreterBuilder.create_masked_load, graphs._Loop._write, [], 0
@@ -113,7 +114,7 @@ def test_kernels_never_read_beyond_the_buffers(monkeypatch):
 
 @pytest.mark.parametrize("operands", [torch.float32, torch.bfloat16])
 def test_kernels_access_only_the_table_when_there_are_no_steps(operands, monkeypatch):
-    """During a capture, the table does not contain addresses yet."""
+    """During a capture, the table of steps does not contain addresses yet."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     case = problem(((7, 6), (3, 5)), attention_rnn_dim=32, decoder_rnn_dim=32)

@@ -77,17 +77,17 @@ def test_packing_raises_when_a_length_exceeds_the_batch(lengths):
 
 
 @pytest.mark.parametrize("p", [1e-9, 0.1, 0.5, 1 - 1e-9])
-def test_fraction_of_kept_values_equals_the_probability(p):
-    """The test draws four million values. It allows six standard deviations plus the rounding to
-    1/65,536."""
+def test_fraction_of_values_in_a_keep_mask_equals_the_probability(p):
+    """The test draws four million values. The fraction may differ from the probability by six
+    standard deviations, and by the rounding to 1/65,536."""
     count = 2**22
     kept = draw_keep_mask((count,), p, CPU, seeded()).sum().item() / count
     assert abs(kept - (1 - p)) < 6 * math.sqrt(p * (1 - p) / count) + 2**-16 + 1e-6
 
 
-def test_mask_values_are_independent():
-    """Each random word is used for four values, so the test compares values that are up to four
-    apart."""
+def test_values_of_a_keep_mask_are_independent():
+    """Each random 64-bit word is split into four values. Therefore the test compares values whose
+    positions differ by 1 to 4, and by 8."""
     keep = draw_keep_mask((1_000_003,), 0.5, CPU, seeded()).double() - 0.5
     for distance in (1, 2, 3, 4, 8):
         assert abs((keep[:-distance] * keep[distance:]).mean()) < 6 * 0.25 / 1000
@@ -109,7 +109,7 @@ def test_dropout_scales_the_values_that_it_keeps():
     assert dropout(x, 0.25, training=False) is x
 
 
-def test_masks_depend_only_on_the_generator():
+def test_keep_masks_depend_only_on_the_generator():
     masks = []
     for seed in (1, 2):
         torch.manual_seed(seed)

@@ -78,15 +78,15 @@ def test_audio_listed_in_metadata_is_found_in_any_folder(recordings):
 NAMES = {
     "upper-case extension": ("wavs/a.WAV", "a"),
     "upper-case name": ("wavs/A.wav", "a"),
-    "folder of another name": ("wav/a.wav", "a"),
-    "deep folder": ("audio/part 1/a.wav", "a"),
+    "folder with another name": ("wav/a.wav", "a"),
+    "nested folder": ("audio/part 1/a.wav", "a"),
     "next to metadata.csv": ("a.wav", "a"),
     "id with an extension": ("wavs/a.wav", "a.wav"),
     "id with a folder": ("wavs/a.wav", "wavs/a"),
-    "id with both": ("wavs/a.flac", "wavs/a.flac"),
-    "path of Windows": ("wavs/a.wav", "C:\\my files\\wavs\\a.WAV"),
-    "another format": ("wavs/a.wav", "clips/a.mp3"),
-    "accent of macOS": ("wavs/cafe\u0301.wav", "caf\u00e9"),
+    "id with a folder and an extension": ("wavs/a.flac", "wavs/a.flac"),
+    "Windows path": ("wavs/a.wav", "C:\\my files\\wavs\\a.WAV"),
+    "path with another extension": ("wavs/a.wav", "clips/a.mp3"),
+    "decomposed accent, as on macOS": ("wavs/cafe\u0301.wav", "caf\u00e9"),
     "number": ("wavs/001.wav", "001"),
 }
 
@@ -101,7 +101,7 @@ def test_audio_is_found_when_exactly_one_file_name_is_similar(tmp_path, capsys, 
     assert len(capsys.readouterr().out.splitlines()) <= 1
 
 
-def test_note_is_printed_once_when_names_were_matched(tmp_path, capsys):
+def test_note_is_printed_once_when_audio_files_are_found_by_similar_names(tmp_path, capsys):
     (tmp_path / "wav").mkdir()
     for name in "abc":
         write_tone(tmp_path / "wav" / f"{name}.WAV", 4000, format="WAV")
@@ -114,7 +114,8 @@ def test_note_is_printed_once_when_names_were_matched(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["x" * 300, "語" * 80, "../" * 3000 + "a"])
 def test_error_contains_the_line_number_when_its_audio_is_missing(tmp_path, name):
-    """If --path-column selects the texts by mistake, they are too long for file names."""
+    """These names are too long for file names, as if --path-column had selected the texts by
+    mistake."""
     (tmp_path / "metadata.csv").write_text(f"{name}|One.\n", encoding="utf-8")
     _, [problem] = read(tmp_path)
     assert problem.startswith(f"{tmp_path}/metadata.csv:1: ")
@@ -135,7 +136,7 @@ def test_clips_with_equal_names_in_two_folders_keep_their_texts(tmp_path):
     assert "b/1.wav" in problem
 
 
-def test_error_contains_the_name_when_several_files_match(recordings):
+def test_error_contains_the_name_when_several_audio_files_match_it(recordings):
     write_tone(recordings / "more/a.wav", 4000)
     table = recordings / "table.csv"
     table.write_text("path,text\na,One.\n")
@@ -178,8 +179,8 @@ def test_each_folder_becomes_a_speaker_when_each_has_a_table(tmp_path):
 
 
 def test_note_lists_unused_audio_files(recordings):
-    """Files that have the same name in a different format, and files with a problem, are not
-    listed."""
+    """The note does not list a file if the same recording is used in a different format. Nor does
+    it list files with a reported problem."""
     (recordings / "clips/a.mp3").touch()
     clips = [Clip(f"{recordings}/more/../clips/a.wav", "One.")]
     note = note_of_unused_audio(clips, [], recordings)
@@ -355,7 +356,7 @@ def test_text_with_times_or_speaker_labels_is_rejected(text, tmp_path):
     assert str(raised.value).startswith(f"{tmp_path / 'a.txt'}: ")
 
 
-def test_name_of_the_recording_at_the_start_of_all_texts_is_left_out(tmp_path, capsys):
+def test_name_of_the_recording_is_removed_when_all_texts_begin_with_it(tmp_path, capsys):
     for name in ("LJ1-01", "LJ1-02"):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
         (tmp_path / f"{name}.txt").write_text(f"{name} In being.")
@@ -364,14 +365,14 @@ def test_name_of_the_recording_at_the_start_of_all_texts_is_left_out(tmp_path, c
     assert "note:" in capsys.readouterr().out
 
 
-def test_text_is_found_when_its_name_encodes_accents_in_another_way(tmp_path):
+def test_text_file_is_found_when_its_name_has_another_unicode_form(tmp_path):
     soundfile.write(tmp_path / "cafe\u0301.wav", np.zeros(100), 22050)
     (tmp_path / "caf\u00e9.txt").write_text("Yes.")
     [clip], _ = read_layout(tmp_path)
     assert clip.text == "Yes."
 
 
-def test_first_word_is_kept_when_only_some_texts_begin_with_the_name(tmp_path):
+def test_first_word_is_kept_when_it_is_the_name_of_only_some_recordings(tmp_path):
     for name in ("a", "b"):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
         (tmp_path / f"{name}.txt").write_text("a dog.")
@@ -400,7 +401,7 @@ def test_texts_are_rejected_when_most_of_them_begin_with_times_or_speakers(text,
 
 
 @pytest.mark.parametrize("name", ["u{}", "00{}"])
-def test_name_of_the_recording_is_left_out_with_its_colon(name, tmp_path):
+def test_name_of_the_recording_is_removed_together_with_the_colon_after_it(name, tmp_path):
     for number in (1, 2):
         base = name.format(number)
         soundfile.write(tmp_path / f"{base}.wav", np.zeros(100), 22050)
@@ -408,7 +409,9 @@ def test_name_of_the_recording_is_left_out_with_its_colon(name, tmp_path):
     assert [clip.text for clip in read_layout(tmp_path)[0]] == ["Hi there.", "Hi there."]
 
 
-def test_text_folder_may_mirror_the_folders_of_speakers(tmp_path):
+def test_texts_are_found_when_the_text_folder_has_the_same_subfolders_as_the_speaker_folders(
+    tmp_path,
+):
     write_prompts(
         tmp_path, "wav/s1/c1/a.wav", "wav/s2/c1/a.wav", "txt/s1/c1/a.txt", "txt/s2/c1/a.txt"
     )
@@ -424,7 +427,7 @@ def test_text_folder_may_mirror_the_folders_of_speakers(tmp_path):
 @pytest.mark.parametrize(
     "text", ["1 2 3 4", "0.5 is half.", "10:30 is late.", "1914 1918 was war.", "20 000 leagues"]
 )
-def test_texts_that_begin_with_numbers_are_kept(text, tmp_path):
+def test_numbers_at_the_start_of_texts_are_kept(text, tmp_path):
     for name in ("SA1", "SA2"):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
         (tmp_path / f"{name}.txt").write_text(text)
@@ -440,14 +443,16 @@ def test_several_label_files_are_read_as_segments(tmp_path):
     assert [clip.segment for clip in clips] == [Segment(0.5, 0.5), Segment(1.5, 0.5)] * 2
 
 
-def test_first_word_is_kept_when_the_names_are_words(tmp_path):
+def test_first_word_is_kept_when_recordings_are_named_after_words(tmp_path):
     for name in ("hello", "good"):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
         (tmp_path / f"{name}.txt").write_text(f"{name} there")
     assert [clip.text for clip in read_layout(tmp_path)[0]] == ["good there", "hello there"]
 
 
-def test_text_is_a_problem_when_only_some_texts_begin_with_the_name_of_the_recording(tmp_path):
+def test_text_is_reported_when_it_begins_with_the_name_of_its_recording_but_other_texts_do_not(
+    tmp_path,
+):
     for name, text in (("u1", "u1 hello"), ("u2", "there")):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
         (tmp_path / f"{name}.txt").write_text(text)
@@ -456,7 +461,7 @@ def test_text_is_a_problem_when_only_some_texts_begin_with_the_name_of_the_recor
     assert str(tmp_path / "u1.txt") in problem
 
 
-def test_line_without_times_is_a_problem_when_other_lines_cut_the_same_file(tmp_path):
+def test_line_without_times_is_reported_when_other_lines_define_segments_of_the_same_file(tmp_path):
     write_prompts(tmp_path, "r.wav", "s.wav")
     lines = [
         {"audio_filepath": "r.wav", "offset": 0.1, "duration": 1, "text": "alpha"},
@@ -470,8 +475,9 @@ def test_line_without_times_is_a_problem_when_other_lines_cut_the_same_file(tmp_
     assert problem.startswith(f"{path}:2: ")
 
 
-def test_file_in_the_folder_of_another_speaker_is_not_matched(tmp_path):
-    """The text of a missing recording was once trained with another speaker's audio."""
+def test_audio_file_in_the_folder_of_another_speaker_is_not_used(tmp_path):
+    """In an earlier version, the text of a missing recording was paired with another speaker's
+    audio."""
     write_prompts(tmp_path, "x/001.wav", "x/002.wav")
     (tmp_path / "metadata.csv").write_text("z/001.wav|zz said by z\nx/002.wav|x says\n")
     clips, _ = read_layout(tmp_path)
@@ -480,7 +486,7 @@ def test_file_in_the_folder_of_another_speaker_is_not_matched(tmp_path):
     assert not problem_of_missing(found)
 
 
-def test_file_is_matched_by_its_last_folder_when_the_corpus_was_moved(tmp_path):
+def test_audio_file_is_found_by_its_last_folder_when_the_corpus_was_moved(tmp_path):
     write_prompts(tmp_path, "x/001.wav", "z/001.wav")
     (tmp_path / "metadata.csv").write_text("/old/z/001.wav|said by z\n/old/x/001.wav|said by x\n")
     assert [Path(clip.path).parent.name for clip in read_layout(tmp_path)[0]] == ["z", "x"]
@@ -495,7 +501,7 @@ def write_prompts(root, *paths):
             (root / path).write_text(f"Text of {path}.")
 
 
-def test_recordings_of_the_same_prompt_are_different_clips(tmp_path):
+def test_recordings_of_the_same_text_file_become_different_clips(tmp_path):
     write_prompts(tmp_path, "wav/s1/a.wav", "wav/s2/a.wav", "txt/a.txt")
     clips, problems = read_layout(tmp_path / "wav", texts=TextSource(folder=tmp_path / "txt"))
     assert problems == []

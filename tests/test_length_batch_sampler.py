@@ -250,7 +250,7 @@ def updates_of(sampler):
     mode=st.sampled_from(MODES),
     randomize=st.booleans(),
 )
-def test_ranks_share_optimizer_steps_of_every_clip_once(
+def test_ranks_train_every_clip_once_and_share_each_optimizer_step(
     strategy, mode, randomize, data, world_size, batches_a_rank
 ):
     lengths, batch_size, options = draw_case(data, strategy, mode, randomize)
@@ -265,14 +265,14 @@ def test_ranks_share_optimizer_steps_of_every_clip_once(
     assert len(rest) == len(plan) % size
     cut = [update for update in updates if update not in whole]
     assert len(cut) == bool(rest)
-    # The last batches are divided again. They contain the same clips, and no batch becomes larger.
+    # The clips of the last, incomplete optimizer step are divided into new batches.
+    # No new batch is larger than the old batches.
     for pieces in cut:
         assert sorted(clips_of(pieces)) == sorted(clips_of(rest))
         assert 1 <= len(pieces) <= size
         for most in (len, lambda batch: len(batch) * max(lengths[i] for i in batch)):
             assert max(map(most, pieces)) <= max(map(most, rest))
-    # The length ranges of optimizer steps do not overlap, so lengths in an optimizer step are
-    # similar.
+    # The length ranges of different optimizer steps do not overlap.
     longest = [sorted(max(lengths[i] for i in batch) for batch in update) for update in updates]
     longest.sort(reverse=True)
     assert all(a[0] >= b[-1] for a, b in pairwise(longest))
@@ -283,7 +283,7 @@ def test_ranks_share_optimizer_steps_of_every_clip_once(
     planned = [update if update in whole else rest for update in updates]
     first_numbers = [min(number[batch] for batch in batches) for batches in planned]
     assert first_numbers == sorted(first_numbers)
-    # The number of ranks does not change which batches share an optimizer step.
+    # The same batches share an optimizer step for any number of ranks.
     shares = [[tuple(batch) for batch in sampler] for sampler in samplers]
     for update in updates:
         for rank, share in enumerate(shares):
@@ -297,7 +297,7 @@ def test_ranks_share_optimizer_steps_of_every_clip_once(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_cut_evenly_finds_the_best_of_all_cuts(seed):
+def test_cut_evenly_finds_the_best_of_all_possible_cuts(seed):
     lengths = np.random.default_rng(seed).integers(1, 50, 9).astype(float)
     plan = plan_epoch(lengths, 3, "random")
     cuts = [np.split(lengths[plan.order], places) for places in combinations(range(1, 9), 3)]
@@ -385,7 +385,7 @@ def test_ranks_get_the_same_number_of_batches(
         assert counts == {len(batches)} == ({wanted} if isinstance(wanted, int) else counts)
 
 
-def test_constant_number_of_batches_adds_at_most_1_percent_of_steps():
+def test_constant_number_of_batches_adds_at_most_1_percent_of_decoder_steps():
     lengths = np.random.default_rng(1).permutation(LJSPEECH)[:10_480]
     more = {"dynamic_batch_size": True, "batch_randomization": True}
     constant = LengthBatchSampler(lengths, 16, "semi_sorted", batches_per_epoch="constant", **more)
@@ -434,7 +434,7 @@ def test_ranks_yield_the_remaining_batches_when_the_world_size_changes(trained, 
         four.load_state_dict(sampler.state_at(6))
 
 
-def test_state_dict_raises_when_count_is_missing_or_too_large():
+def test_state_dict_raises_when_the_number_of_trained_batches_is_missing_or_too_large():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     with pytest.raises(BatchingError, match=r"state_dict\(\)"):
         sampler.state_dict()
@@ -461,7 +461,7 @@ def test_ranks_have_nearly_equal_work(randomize, world_size):
     for of_ranks in (longest, padded):
         assert 1 <= np.mean([max(update) / np.mean(update) for update in of_ranks]) <= 1.01
     slowest = sum(np.equal(update, max(update)) * 1 for update in longest)
-    assert slowest.min() > 0.7 * slowest.mean()  # each rank is the slowest about equally often
+    assert slowest.min() > 0.7 * slowest.mean()  # all ranks are the slowest about equally often
     if randomize and world_size == 4:
         plan = plan_epoch(lengths, 16, "semi_sorted", **options)
         in_plan = [lengths[batch].max() for batch in plan]
@@ -511,7 +511,7 @@ def test_sampler_raises_when_values_are_not_numbers(lengths, options, name):
     ],
     ids=["column", "dict", "set", "generator"],
 )
-def test_sampler_error_contains_the_type_or_shape_when_lengths_are_no_array(lengths, words):
+def test_sampler_error_contains_the_type_or_shape_when_lengths_are_not_an_array(lengths, words):
     with pytest.raises(BatchingError, match="lengths: .*" + ".*".join(words)):
         LengthBatchSampler(lengths, 3, "semi_sorted")
 
@@ -542,7 +542,7 @@ def test_sampler_error_contains_its_own_options_when_an_option_is_unknown(option
         ("semisorted", ["semi_sorted"]),
     ],
 )
-def test_strategy_error_suggests_the_options_for_a_name_of_the_papers(name, options):
+def test_strategy_error_suggests_the_options_when_a_name_is_from_the_papers(name, options):
     with pytest.raises(BatchingError) as raised:
         check_strategy(name)
     suggestion = str(raised.value).split("did you mean")[1]
@@ -553,7 +553,7 @@ def test_strategy_error_suggests_the_options_for_a_name_of_the_papers(name, opti
 
 @pytest.mark.parametrize(("capacity", "warns"), [(40, True), (90, False)])
 def test_sampler_warns_when_batch_capacity_is_a_length_of_one_clip(capacity, warns):
-    """The mean length is 21.65 and the longest length is 40."""
+    """The mean clip length is 21.65, and the longest clip has a length of 40."""
     expected = pytest.warns(UserWarning, match="batch_capacity=") if warns else nullcontext()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -563,7 +563,7 @@ def test_sampler_warns_when_batch_capacity_is_a_length_of_one_clip(capacity, war
             )
 
 
-def test_datasets_name_the_extra_to_install_when_torch_is_missing():
+def test_error_of_length_batches_contains_the_extra_to_install_when_torch_is_missing():
     program = textwrap.dedent(
         """
         import sys
@@ -601,7 +601,8 @@ def steps_of(plan):
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_per_phase_plans_fewer_batches_after_the_random_epochs(size):
-    """Later epochs once got as many batches as random epochs, which lost half of the saving."""
+    """In an earlier version, later epochs had as many batches as random epochs, which lost half of
+    the saving."""
     plans = plans_of_sampler(batches_per_epoch="per_phase", batches_per_update=size)
     needed = plans_of_sampler(batches_per_update=size)
     with pytest.warns(UserWarning, match='batches_per_epoch="constant"'):
@@ -611,13 +612,15 @@ def test_per_phase_plans_fewer_batches_after_the_random_epochs(size):
     for epoch in range(4):
         assert sorted(plans[epoch].order) == list(range(600))
         assert steps_of(plans[epoch]) < 1.05 * steps_of(needed[epoch])
-    for epoch in range(2):  # so that states and records of older runs are valid
+    # Random epochs must not change, so that states and records of older runs stay valid.
+    for epoch in range(2):
         assert list(map(list, plans[epoch])) == list(map(list, constant[epoch]))
 
 
 def test_number_of_batches_never_increases_after_the_random_epochs():
-    """Lightning would leave out the additional batches. Here, each of 20 length classes ends with a
-    small batch, so later epochs need more batches than random epochs."""
+    """If later epochs had more batches, Lightning would leave out the additional batches. In this
+    test, each of 20 length classes ends with a small batch, so later epochs would need more batches
+    than random epochs."""
     options = {"num_buckets": 20, "random_epochs": 1, "batches_per_epoch": "per_phase"}
     sampler = LengthBatchSampler(LENGTHS_OF_PHASES, 8, "bucket_by_width", **options)
     first = len(sampler)
@@ -630,7 +633,7 @@ def test_number_of_batches_never_increases_after_the_random_epochs():
     [{"random_epochs": 0}, {"batches_per_epoch": "per_phase"}, {"batches_per_epoch": 90}],
     ids=str,
 )
-def test_sampler_does_not_warn_when_later_epochs_need_the_batches(changed):
+def test_sampler_does_not_warn_when_later_epochs_have_no_needless_batches(changed):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plans_of_sampler(**({"batches_per_epoch": "constant"} | changed))

@@ -52,7 +52,7 @@ def test_command_prints_the_cost_of_each_strategy(tmp_path, capsys):
     assert found["bucket", "BKT-DBS"][2:5] == expected
 
 
-def test_printed_call_needs_fewer_steps_than_semi_sorted(tmp_path, capsys):
+def test_printed_call_needs_fewer_decoder_steps_than_semi_sorted(tmp_path, capsys):
     lengths = np.random.default_rng(0).integers(50, 800, 1500)
     np.savetxt(tmp_path / "lengths", lengths)
     call = printed_call(capsys, tmp_path / "lengths")

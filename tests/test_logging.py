@@ -89,7 +89,7 @@ def test_tensorboard_contains_settings_curves_plots_and_audio(tmp_path):
         [plot] = found.Images(name)
         assert plot.width == 800
         assert plot.height >= 300
-        assert len(plot.encoded_image_string) > 5000  # a blank image would be smaller
+        assert len(plot.encoded_image_string) > 5000  # the file of a blank image would be smaller
     assert set(found.Tags()["audio"]) == {"predicted", "spoken", "recording"}
     for name in found.Tags()["audio"]:
         [audio] = found.Audio(name)
@@ -100,7 +100,8 @@ def test_tensorboard_contains_settings_curves_plots_and_audio(tmp_path):
 
 
 def test_plots_show_the_text_and_the_end_of_speech():
-    """Without free-running inference, there are only teacher-forcing plots."""
+    """The test also checks that there are only teacher-forcing plots if there was no free-running
+    inference."""
     figures = plots_of(example())
     titles = {name: figure.axes[0].get_title() for name, figure in figures.items()}
     assert titles == {
@@ -151,7 +152,8 @@ def test_log_state_includes_buffered_lines(tmp_path, monkeypatch):
     for step in range(30):
         logger.log_step(step, {"loss": float(step)})
     state = logger.state()
-    RunLogger(tmp_path, tmp_path / "logs", state).close()  # opened again, as on resume
+    # Open the logs again, as a resumed run does.
+    RunLogger(tmp_path, tmp_path / "logs", state).close()
     assert scalars(tmp_path)["training/loss"] == [(step, float(step)) for step in range(30)]
 
 
@@ -194,7 +196,7 @@ def test_warning_is_issued_when_the_disk_of_the_logs_is_full(tmp_path, monkeypat
     assert state["metrics_checksum"] == zlib.crc32((tmp_path / "metrics.jsonl").read_bytes())
 
 
-def test_only_plots_fail_when_names_are_not_valid_unicode(tmp_path, capsys):
+def test_only_tensorboard_fails_when_the_folder_name_is_not_valid_unicode(tmp_path, capsys):
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.mkdir()
     logger = RunLogger(folder, folder / "logs")

@@ -56,7 +56,7 @@ def test_worst_case_bounds_every_batch_in_any_plan(
     widest = {clips: text for clips, _, text in shapes}[most_clips]
     limit = capacity or np.inf
     for clips, length, _ in shapes:
-        assert clips * length <= limit  # training has no batch above the limit
+        assert clips * length <= limit  # no training batch exceeds the limit
         assert clips <= len(frames)
     assert max(text for _, _, text in shapes) == symbols.max()
     for epoch in range(3):
@@ -142,14 +142,17 @@ def test_memory_check_has_no_side_effects(device, with_gradients):
     before = state_of(trainer)
     training = clips([9, 20, 7, 3, 3, 3, 3], [4, 9, 2, 1, 1, 1, 1])
     peak = check_memory(trainer, training, VALIDATION)
-    on_cpu = device.type == "cpu"  # on a CPU, the estimate first runs a batch with one clip
+    # On a CPU, the estimate first runs a batch with one clip.
+    on_cpu = device.type == "cpu"
     first = [((1, 4, 20), (1, 9))] if on_cpu else []
     assert trainer.shapes("training") == [*first, ((3, 4, 20), (3, 9)), ((6, 4, 9), (6, 4))]
     first = [((1, 4, 12), (1, 7))] * 2 if on_cpu else []
-    validation = [((3, 4, 12), (3, 7))] * 2  # two, because `text_effect` also runs the model
+    # `text_effect` runs the model a second time for each validation batch.
+    validation = [((3, 4, 12), (3, 7))] * 2
     assert trainer.shapes("validation") == [*first, *validation]
     assert all(batch.mel.device.type == device.type for _, batch in trainer.batches)
-    assert peak > 0 or device.type == "cpu"  # some systems report too little for an estimate
+    # On a CPU, the peak is 0 if the system reports too little for an estimate.
+    assert peak > 0 or device.type == "cpu"
     assert_same(state_of(trainer), before)
 
 
@@ -219,8 +222,7 @@ def test_memory_check_suggests_the_largest_setting_that_fits(
 @pytest.mark.parametrize(
     ("limit", "frames", "settings", "expected"),
     [
-        # Ten 100-frame clips fit. The given budget of 1,050 frames would allow eleven 95-frame
-        # clips.
+        # Ten 100-frame clips fit. The given budget would allow eleven 95-frame clips.
         (1000, [100] * 12 + [95] * 30, f"{DYNAMIC},batch_capacity=1050", "batch_capacity=1000"),
         (450, [100] * 5, FIXED, "batch_size=4"),  # the corpus has only five clips
     ],
@@ -303,8 +305,8 @@ def test_available_memory_respects_the_limit_of_a_control_group(tmp_path):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_suggested_frame_budget_trains_on_a_gpu():
-    """The test trains the full-size model with 4 GB, which is too little for 64 clips of 870
-    frames."""
+    """The test trains the full-size model with a limit of 4 GB, which is too little for 64 clips of
+    870 frames."""
     device, training = torch.device("cuda", 0), clips([870] * 70, [150] * 70)
     total = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.empty_cache()

@@ -20,12 +20,13 @@ from model import DropoutMasks, Outputs, Tacotron2, teacher_forced
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 MELS = 6
-# Tolerances for the comparison with NVIDIA's float32 arrays. The tests compute in float64, so the
-# differences are the rounding errors in NVIDIA's arrays and do not depend on the processor. The
-# largest differences are 1.8e-6, 1e-5, 7e-8, 6.7e-5 and, after 60 decoder steps, 1.8e-5.
+# Tolerances for the comparison with NVIDIA's float32 arrays. The tests compute in float64.
+# Therefore the differences are the rounding errors in NVIDIA's arrays, for any processor.
+# The largest differences are 1.8e-6, 1e-5, 7e-8, 6.7e-5 and 1.8e-5, in the order of the constants.
+# The last difference occurs after 60 decoder steps.
 OUTPUTS, ALIGNMENTS, LOSS, GRADIENTS, INFERENCE = 2e-5, 1e-4, 1e-5, 1e-3, 1e-4
-# Batched inference needs a tolerance, because the order of summation depends on the matrix shapes. The
-# largest observed difference was 1.9e-6.
+# Batched inference needs a tolerance, because the order of summation depends on matrix shapes.
+# The largest observed difference was 1.9e-6.
 BATCHED = 2e-5
 TINY = HParams(
     n_symbols=20,
@@ -131,8 +132,7 @@ def test_losses_and_gradients_equal_the_recorded_nvidia_values(golden, golden_mo
     parameters = dict(golden_model.named_parameters())
     assert len(parameters) == 60
     for name, parameter in parameters.items():
-        # NVIDIA's code applies the mask outside autograd, so its gradient for this parameter is
-        # incorrect.
+        # NVIDIA's gradient is incorrect here, because the mask is applied outside autograd.
         behind = name == "postnet.convolutions.0.0.conv.weight"
         expected = golden[f"{'grad_functional_mask' if behind else 'grad'}/{name}"]
         assert_close(parameter.grad, expected, GRADIENTS * expected.abs().max().item(), name)
@@ -200,7 +200,7 @@ def test_initial_weights_have_the_distribution_of_the_nvidia_recipe():
         checked.add(name)
         largest = values.abs().max().item()
         assert (0.9 * bound if values.numel() > 100 else 0) < largest <= bound * 1.000001, name
-        if values.numel() > 2000:  # large tensors must have a uniform distribution
+        if values.numel() > 2000:  # the values of large tensors must have a uniform distribution
             assert values.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05), name
     assert len(checked) == 60 - 16
 
@@ -219,7 +219,7 @@ def test_outputs_after_the_end_of_a_clip_are_masked(r):
             assert torch.equal(mel[:, :frames], unmasked[:, :frames])
             assert (mel[:, frames:] == 0).all()
             assert (unmasked[:, frames:] != 0).all()
-        steps = math.ceil(frames / r)  # a step with at least one real frame is real
+        steps = math.ceil(frames / r)  # a decoder step with at least one real frame counts as real
         assert torch.equal(masked.gate[row, :steps], free.gate[row, :steps])
         assert (masked.gate[row, steps:] == 1000).all()
     assert torch.equal(masked.alignments, free.alignments)
@@ -322,8 +322,8 @@ def test_prenet_dropout_stays_on_after_training():
     assert not torch.equal(*masks.prenet)
     assert masks.attention_hidden.shape == (200, 8, 30)
     assert masks.decoder_hidden.shape == (200, 8, 50)
-    # The published dropout probabilities are 0.5 and 0.1. With at least 48,000 draws, the standard
-    # deviation is at most 0.0023.
+    # The published dropout probabilities are 0.5 and 0.1.
+    # With at least 48,000 draws, the standard deviation is at most 0.0023.
     rates = [m.float().mean().item() for m in (*masks.prenet, *masks[1:])]
     assert rates == pytest.approx([0.5, 0.5, 0.9, 0.9], abs=0.015)
 
@@ -433,7 +433,7 @@ def test_padding_affects_the_encoder_when_there_is_no_mask():
 
 
 def masks_of(masks, row, num_steps=None):
-    """Return the prenet masks for one text."""
+    """Return the prenet dropout masks for one text."""
     return DropoutMasks(tuple(m[:num_steps, row : row + 1] for m in masks.prenet), None, None)
 
 

@@ -14,8 +14,8 @@ from tacotron2_voice.utils.files import write_json
 
 @pytest.fixture
 def commands(tmp_path, monkeypatch):
-    """Replace the stages with functions that write their outputs, and return the list of
-    commands."""
+    """Replace the programs of the stages with functions that write their output files. Return the
+    list of the commands that are run."""
     run = []
     out = tmp_path / "out"
 
@@ -82,7 +82,7 @@ def test_second_call_resumes_training_and_skips_finished_stages(commands, tmp_pa
     make(tmp_path)
     assert [words[0] for words in commands[:2]] == ["scripts/prepare.py", "train.py"]
     assert "--resume" in commands[1]
-    assert "--new-clips" in commands[1]  # the recordings may have been fixed
+    assert "--new-clips" in commands[1]  # recordings may have been fixed since the first call
     assert "-c" not in commands[1]
     assert "scripts/export_voice.py" not in [words[0] for words in commands]
 
@@ -108,7 +108,7 @@ def test_number_of_epochs_depends_on_the_number_of_batches(batches, steps, epoch
     assert 5e-4 * 2**-halvings == pytest.approx(2e-5, rel=0.25)
 
 
-def test_page_shows_each_text_with_its_recording_and_speech(commands, tmp_path):
+def test_page_shows_each_text_with_its_recording_and_its_synthesized_speech(commands, tmp_path):
     make(tmp_path)
     page = (tmp_path / "out" / "index.html").read_text()
     assert "It &lt;rains&gt;." in page
@@ -135,7 +135,8 @@ def test_symbol_table_is_built_from_the_texts_when_the_language_is_not_english(c
 
 @pytest.mark.parametrize(("code", "expected"), [(1, "failed"), (130, "run the same command again")])
 def test_message_says_whether_a_stage_failed_or_was_stopped(tmp_path, code, expected):
-    """After an error in a stage, the same command would fail again."""
+    """The message suggests running the same command again only if the stage was stopped. After an
+    error, the command would fail again."""
     program = tmp_path / "stage.py"
     program.write_text(f"raise SystemExit({code})")
     with pytest.raises(UserError) as raised:

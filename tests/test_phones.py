@@ -84,7 +84,7 @@ def test_espeak_version_is_the_version_of_the_library():
     assert [int(number) for number in found] >= [1, 52, 0]
 
 
-# Stands in for the eSpeak process, and exits at some texts as if eSpeak had crashed.
+# A program that stands in for the eSpeak process. It exits at some texts, as if eSpeak had crashed.
 FRAGILE = """
 import os, runpy, sys
 espeak = runpy.run_path(sys.argv[1])
@@ -299,5 +299,6 @@ def test_prepare_lists_the_lines_whose_letters_espeak_spells_by_name(tmp_path, n
     ],
 )
 def test_text_has_the_phones_of_its_plain_spelling(language, text, plain):
-    """eSpeak spelled kana after Latin letters, vowel points and rare apostrophes by name."""
+    """Without the conversion to plain spelling, eSpeak would spell some characters by name: kana
+    that follow Latin letters, vowel points, and rare apostrophes."""
     assert to_phones([text], language) == to_phones([plain], language)

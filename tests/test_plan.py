@@ -16,7 +16,8 @@ SAMPLER = SimpleNamespace(
 
 
 def test_optimizer_step_contains_batches_and_their_weights():
-    """With 2 frames per decoder step, the batches have 2 x 5 and 1 x 2 padded decoder steps."""
+    """With 2 frames per decoder step, the first batch has 2 x 5 padded decoder steps, and the
+    second batch has 1 x 2."""
     step = next_step(SAMPLER, 0, frames_per_step=2)
     assert step.numbers == [0, 1]
     assert step.end == 2

@@ -86,9 +86,8 @@ def test_alignment_plot_labels_words_when_the_text_is_long():
 def test_labels_and_title_do_not_overlap(texts):
     axes, bar = drawn(*texts)
     boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
-    assert all(
-        low.y1 <= high.y0 + 2 for low, high in pairwise(boxes)
-    )  # the outer 2 pixels of each box are empty
+    # The outer 2 pixels of each box are empty, so boxes may overlap by 2 pixels.
+    assert all(low.y1 <= high.y0 + 2 for low, high in pairwise(boxes))
     name = axes.yaxis.label.get_window_extent()
     assert name.x1 <= min(box.x0 for box in boxes)
     title = axes.title.get_window_extent()

@@ -224,8 +224,8 @@ def make_bad_corpus(folder):
 
 
 def test_bad_lines_are_rejected_when_symbols_come_from_the_corpus(tmp_path):
-    """With symbols=corpus, symbols are collected from the valid lines, but there is no valid line
-    here."""
+    """With symbols=corpus, symbols are collected from the valid lines, but this corpus has no valid
+    line."""
     (tmp_path / "wavs").mkdir()
     (tmp_path / "metadata.csv").write_text("a b c\n" * 3)
     overrides = "symbols=corpus,text_cleaners=[basic_cleaners]"
@@ -429,11 +429,11 @@ def test_split_equals_the_pinned_split_when_the_corpus_is_ljspeech(
     assert "the pinned split" in printed
     warnings = [line for line in printed.splitlines() if line.startswith("warning")]
     [warning] = [line for line in warnings if "symbols per second" in line]
-    # One clip has 47 symbols in 8.9 s, the other clip has 13 symbols in 2.1 s.
+    # For example, LJ014-0165 has 47 symbols in 8.8 s.
     assert "in 16 of 13,100 clips" in warning
     assert "LJ014-0165 (" in warning
     [brackets] = [line for line in warnings if line != warning]
-    assert "in 7 of 13,100 clips" in brackets  # words such as [Marina]
+    assert "in 7 of 13,100 clips" in brackets  # words in brackets, such as [Marina]
     lines = ljspeech_metadata.read_text(encoding="utf-8").splitlines()
     texts = {line.split("|")[0]: line.split("|")[2] for line in lines}
     pinned = read_split(SPLIT_FILE)
@@ -556,7 +556,9 @@ def test_folder_is_rejected_when_it_is_a_file(option, name, tmp_path):
 # ---------------------------------------------------------------------------- printed output
 
 
-def test_output_ends_with_the_files_and_the_next_command(corpus, tmp_path, capsys, monkeypatch):
+def test_printed_output_ends_with_the_written_files_and_the_next_command(
+    corpus, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     out, mels = tmp_path / "my lists", tmp_path / "mels"
     main([str(corpus), "--out", str(out), "--cache-mels", str(mels)])

@@ -41,7 +41,7 @@ def test_program_prints_help_when_started_in_another_folder(path, tmp_path):
 
 CTRL_C = "os.kill(os.getpid(), signal.SIGINT)"
 ENDS = {  # body of main, exit code, and pattern for standard error
-    "nothing wrong": ("print('done')", 0, ""),
+    "no error": ("print('done')", 0, ""),
     "Ctrl-C": (f"{CTRL_C}\nprint('went on')", 130, r"program\.py: interrupted\n"),
     "Ctrl-C with a message": (
         "raise KeyboardInterrupt('2 of 3 are done')",
@@ -52,23 +52,27 @@ ENDS = {  # body of main, exit code, and pattern for standard error
     "a missing file": ("open('missing')", 1, r"program\.py: error: .*'missing'\n"),
     "a control character": ("raise OSError('a\\x1b[31m')", 1, r"program\.py: error: a\\x1b\[31m\n"),
     "a bug": ("1 / 0", 1, r"Traceback.*ZeroDivisionError: division by zero\n"),
-    "another value error": ("int('x')", 1, r"Traceback.*ValueError.*\n"),
-    "a broken pipe of another process": (
+    "an unexpected ValueError": ("int('x')", 1, r"Traceback.*ValueError.*\n"),
+    "a BrokenPipeError from another process": (
         "raise BrokenPipeError(32, 'of a process')",
         1,
         r"Traceback.*BrokenPipeError: \[Errno 32\] of a process\n",
     ),
-    "a missing package of a requirements file": (
+    "a missing package that a requirements file lists": (
         "raise ModuleNotFoundError(name='faster_whisper')",
         1,
         r"program\.py: error: faster_whisper .*-r requirements/\w+\.txt\n",
     ),
-    "a missing module of nobody": ("import no_such_module", 1, r"Traceback.*ModuleNotFound.*\n"),
+    "a missing module that no requirements file lists": (
+        "import no_such_module",
+        1,
+        r"Traceback.*ModuleNotFound.*\n",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", ENDS)
-def test_program_ends_with_exit_code_when_main_ends(case, tmp_path):
+def test_program_has_the_expected_exit_code_and_error_for_each_end_of_main(case, tmp_path):
     body, code, errors = ENDS[case]
     found = run(tmp_path, body)
     assert found.returncode == code

@@ -64,7 +64,7 @@ def test_textgrid_is_rejected_when_it_has_several_tiers_and_no_tier_is_chosen(tm
         ("a.TextGrid", "nonsense", "a.TextGrid"),
     ],
 )
-def test_error_contains_the_place_when_a_file_with_segments_is_malformed(
+def test_error_contains_the_file_and_line_when_a_file_with_segments_is_malformed(
     name, content, place, tmp_path
 ):
     path = tmp_path / name
@@ -277,9 +277,9 @@ def test_error_contains_the_line_number_when_a_lhotse_recording_does_not_have_on
     assert str(raised.value).startswith(f"{tmp_path / 'recordings.jsonl'}:1: ")
 
 
-def test_segments_inside_another_segment_are_reported_as_problems():
+def test_all_segments_are_reported_when_one_segment_contains_the_others():
     clips, problems = padded(segments_of((0.0, 12.0), (2.0, 3.0), (5.0, 8.0)), 0.1)
-    assert clips == []  # the long segment may be the wrong one
+    assert clips == []  # the times of the long segment may be incorrect
     assert len(problems) == 3
 
 
@@ -357,7 +357,7 @@ def test_error_contains_the_line_number_when_the_time_of_a_subtitle_is_incomplet
     assert str(raised.value).startswith(f"{tmp_path / 'a.srt'}:2: ")
 
 
-def test_repeated_line_is_kept_when_there_is_a_gap_between_the_subtitles(tmp_path):
+def test_repeated_subtitle_line_is_kept_when_there_is_a_gap_between_the_subtitles(tmp_path):
     write_srt(tmp_path / "a.srt", (1, 3, "No."), (4, 6, "No."), (7, 10, "No.\nNever again."))
     texts = [x.text for x in read_segments(tmp_path / "a.srt", "a")]
     assert texts == ["No.", "No.", "No. Never again."]
@@ -368,7 +368,7 @@ def test_text_that_begins_with_two_decimals_is_not_a_label():
     assert are_labels("1.5 2.5 one\n3.5 4.5 two")
 
 
-def test_labels_with_infinite_times_are_rejected_with_their_line(tmp_path):
+def test_error_contains_the_line_number_when_a_label_has_an_infinite_time(tmp_path):
     (tmp_path / "a.txt").write_text("1e400\t2e400\tx\n")
     with pytest.raises(UserError) as raised:
         read_segments(tmp_path / "a.txt", "a")

@@ -96,7 +96,8 @@ def recorded():
 
 
 def test_tables_of_a_real_study_equal_the_recorded_numbers(recorded):
-    """Standard errors of minutes are not compared, because the recorded runs were interleaved."""
+    """Standard errors of minutes are not compared, because the recorded runs were trained in an
+    interleaved order."""
     found = cells(STUDY)
     expected = recorded.loc[found.index]
     for column in ("published", "ours", "standard_error", "runs"):
@@ -151,7 +152,8 @@ def test_changes_of_a_real_study_equal_the_recorded_numbers(recorded, measured, 
 
 
 def test_losses_are_averaged_around_the_published_epochs(tmp_path):
-    """The mean of (x-h)^2, x^2 and (x+h)^2 is x^2 + 2/3 h^2. The squares of 50 to 110 sum to
+    """In this test, the loss grows with the square of the epoch. The expected means use two facts:
+    the mean of (x-h)^2, x^2 and (x+h)^2 is x^2 + 2/3 h^2. The squares of 50 to 110 sum to
     409,310."""
     write_run(tmp_path / "a", epochs=222, loss=lambda epoch: (epoch / 100) ** 2)
     values = Measured(read_runs([tmp_path])).values.iloc[0]
@@ -171,7 +173,7 @@ def test_table_shows_a_dash_and_a_footnote_when_a_validation_is_missing(tmp_path
     assert any(str(folder) in note for note in notes)
 
 
-def test_columns_cover_thirds_of_the_epochs_when_runs_are_short(tmp_path):
+def test_table_columns_cover_thirds_of_the_epochs_when_runs_are_short(tmp_path):
     write_run(tmp_path / "a", epochs=12, step=2, loss=lambda epoch: epoch)
     measured = Measured(read_runs([tmp_path]))
     spans = ["epochs 1–4", "epochs 5–8", "epochs 9–12", "epochs 1–12"]
@@ -277,7 +279,7 @@ def test_saving_is_undecided_when_minutes_per_epoch_vary(tmp_path):
     [finding] = [f for f in findings(Measured(read_runs([quiet]))) if f.claim == claim]
     assert finding.ours[0].startswith(f"RAND → {BEST}: −50.00% ± ")
     assert finding.published == [f"RAND → {BEST}: −41.25%"]
-    for name, value in minutes.items():  # the seeds of a strategy have the same median
+    for name, value in minutes.items():  # all seeds of a strategy have the same median
         for seed in range(3):
             folder = tmp_path / "busy" / name / str(seed)
             uneven = lambda epoch, m=value: m * (1 if epoch % 2 else 8)  # noqa: E731
@@ -317,7 +319,8 @@ def test_loss_plot_cuts_off_high_losses_of_the_first_epochs(tmp_path):
     runs = read_runs([write_run(tmp_path / "high" / "a", epochs=40, loss=loss)])
     axes = draw_losses(runs, ["RAND"], [("validation_loss", "epoch")]).axes[0]
     assert axes.get_ylim()[1] < 2
-    assert axes.texts[0].get_text()  # the plot contains a note about missing data
+    # A note in the plot says that high losses are cut off.
+    assert axes.texts[0].get_text()
 
 
 @pytest.fixture(scope="module")

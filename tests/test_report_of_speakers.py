@@ -28,7 +28,8 @@ REAL = sorted(LJSPEECH_CLIPS.glob("*.wav"))
 
 
 def clips_of(name, count, pace=0.06, level=-20.0, seconds=5.0, silence=0.1):
-    """Make clips with `seconds` of speech at the same speaking rate and silence at both ends."""
+    """Make equal clips of a speaker. Each clip contains `seconds` of speech, with silence at both
+    ends."""
     symbols = tuple(1 + i % 30 for i in range(round(seconds / pace)))
     samples = [round(x * RATE) for x in (seconds + 2 * silence, silence, silence)]
     return [
@@ -75,7 +76,7 @@ def test_table_is_truncated_when_there_are_many_speakers():
     assert "... 80 more" in rows[MAX_ROWS // 2]
 
 
-def test_report_warns_when_levels_of_speakers_differ():
+def test_report_warns_when_speech_levels_of_speakers_differ():
     near = facts(clips_of("anna", 30), clips_of("bert", 30, level=-25.9))
     assert speaker_warnings(near, is_converted=False) == []
     far = facts(
@@ -141,7 +142,9 @@ def test_report_and_conversion_compute_the_same_level(corpus):
         assert measure(path, HPARAMS).quality.level == pytest.approx(expected, abs=0.02)
 
 
-def test_levels_are_equal_after_the_suggested_conversion(corpus, tmp_path, capsys):
+def test_speech_levels_of_speakers_are_equal_after_the_suggested_conversion(
+    corpus, tmp_path, capsys
+):
     options = {"speakers": SpeakerSource("2")}
     prepare_with(corpus, tmp_path / "lists", **options)
     printed = capsys.readouterr().out

@@ -149,7 +149,8 @@ def test_resume_keeps_logs_when_the_checkpoint_is_a_link(copied, tmp_path, monke
 
 
 def test_resume_resets_the_best_loss_when_best_pt_is_deleted(copied):
-    """If a run was killed before it linked best.pt, resuming creates this link."""
+    """The test also checks that resuming creates best.pt if the run was killed before it linked
+    best.pt."""
     state = load(newest(copied))
     state["loop"] |= {"best_validation_loss": 0.0, "best_iteration": 1}
     (copied / "best.pt").unlink()
@@ -171,7 +172,7 @@ def test_start_fails_when_the_folder_contains_a_run(copied, corpus, capsys):
     assert snapshot(copied) == before
 
 
-def test_later_checkpoints_are_renamed_when_resuming_from_an_earlier_one(
+def test_later_checkpoints_are_renamed_when_resuming_from_an_earlier_checkpoint(
     corpus, whole, tmp_path, capsys
 ):
     out = tmp_path / "out"
@@ -189,7 +190,7 @@ def test_later_checkpoints_are_renamed_when_resuming_from_an_earlier_one(
     }
     assert "renamed a checkpoint that is damaged" in printed
     assert len(metrics(out, "epoch")) == 3
-    # The validation after epoch 2 was removed, and there was no other validation.
+    # The record of the validation after epoch 2 was removed. There was no other validation.
     assert not metrics(out, "validation")
     steps_drawn = [step for step, _ in curves(out)["training/loss"]]
     assert steps_drawn == sorted(set(steps_drawn))
@@ -202,15 +203,15 @@ def kill_when_renamed() -> None:
     act_at(checkpoint, "_set_aside", kill_self, 2, after=True)
 
 
-def test_resuming_from_an_earlier_checkpoint_continues_after_kills(corpus, tmp_path):
-    """The checkpoint was renamed. Afterwards both the same command and --resume continue the
-    run."""
+def test_run_resumed_from_an_earlier_checkpoint_can_be_killed_and_resumed(corpus, tmp_path):
+    """The run resumes from a renamed checkpoint, and is killed twice while it starts. Afterwards
+    --resume continues it."""
     whole, out = tmp_path / "whole", tmp_path / "out"
     run(whole, corpus, **LONG | {"keep_checkpoints": 20, "epochs": 3})
     shutil.copytree(whole, out)
     (out / "checkpoint_6.pt").rename(out / "mine.pt")
     back = flags(out, "", "--resume-from", out / "mine.pt")
-    for hook in ([kill_when_renamed], [kill_at, "cutting back"]):
+    for hook in ([kill_when_renamed], [kill_at, "after the logs are truncated"]):
         assert Child(back, *hook).end().code == -signal.SIGKILL
     assert (out / "checkpoint_6.pt").samefile(out / "mine.pt")
     ended = Child(flags(out, "", "--resume")).end()
@@ -245,11 +246,15 @@ def test_resume_in_a_new_folder_does_not_change_the_old_folder(whole, corpus, tm
     assert metrics(out, "run")[0]["started_from"] == str(newest(whole))
 
 
-def test_run_resumes_from_its_start_checkpoint_when_killed(whole, corpus, tmp_path):
+def test_warm_started_run_resumes_when_killed_before_the_first_optimizer_step(
+    whole, corpus, tmp_path
+):
     more = ["-c", newest(whole), "--warm_start"]
     hparams = corpus.hparams(**LONG, seed=5)
     train.main(flags(tmp_path / "one", hparams, *more))
-    killed = Child(flags(tmp_path / "two", hparams, *more), kill_at, "before the first step")
+    killed = Child(
+        flags(tmp_path / "two", hparams, *more), kill_at, "before the first optimizer step"
+    )
     assert killed.end().code == -9
     train.main(flags(tmp_path / "two", "", "--resume"))
     assert_same_run(tmp_path / "one", tmp_path / "two")
@@ -357,7 +362,7 @@ def test_weights_and_counts_are_kept_when_clips_have_changed(corpus, tmp_path, m
     assert metrics(out)[:-1] == [line for line in lines if line.get("epoch", 0) < epoch]
     assert metrics(out)[-1]["changed_clips"] == {"added": 1, "gone": 1, "changed": 2}
 
-    killed = Child(flags(out, "epochs=5", "--resume"), kill_at, "the second step")
+    killed = Child(flags(out, "epochs=5", "--resume"), kill_at, "after the second optimizer step")
     whole = shutil.copytree(out, tmp_path / "whole")
     assert killed.end().code == -signal.SIGKILL
     for folder in (out, whole):
@@ -545,7 +550,9 @@ def test_run_stops_when_a_batch_differs_from_the_plan(corpus, tmp_path, monkeypa
 # ---------------------------------------------------------------------------- custom optimizers
 
 
-def test_run_with_a_custom_optimizer_resumes_bitwise(corpus, tmp_path, monkeypatch):
+def test_run_with_a_custom_optimizer_resumes_with_bitwise_equal_results(
+    corpus, tmp_path, monkeypatch
+):
     make = functools.partial(torch.optim.SGD, momentum=1)
     monkeypatch.setattr(
         optimizer,

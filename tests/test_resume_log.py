@@ -33,9 +33,8 @@ NAMES = ["0001", "0003", "0005", "0006", "0008"]  # output names for the lines t
 
 
 class Stopper:
-    """Raise KeyboardInterrupt before or after call number `at` of a function that speaks or writes.
-
-    The class also counts the texts that are spoken."""
+    """Raise KeyboardInterrupt before or after call number `at` of the watched functions, which
+    synthesize and write. The class also counts the texts that are synthesized."""
 
     def __init__(self, monkeypatch):
         self.calls, self.at, self.after, self.texts = 0, 0, False, 0
@@ -155,7 +154,8 @@ def test_wav_is_complete_when_the_command_was_stopped_and_repeated(
             break
         except KeyboardInterrupt:
             stops += 1
-        if wav.exists():  # results are complete, so the command would start again
+        # All results are complete, so the next call would start from the beginning.
+        if wav.exists():
             wav.unlink()
             begun += 1
         if part.exists() and part.stat().st_size > 44:
@@ -403,7 +403,9 @@ def test_part_file_is_not_changed_when_a_different_program_wrote_it(tmp_path):
     assert os.listdir(tmp_path) == ["a.part.wav"]
 
 
-def test_wav_is_complete_when_the_command_stops_at_the_rename(tmp_path, monkeypatch):
+def test_wav_is_complete_when_the_command_is_stopped_while_it_renames_the_wav(
+    tmp_path, monkeypatch
+):
     def speak_rest():
         with wav_output(tmp_path / "a.wav", "0001") as wav:
             if not wav.num_complete:

@@ -134,7 +134,7 @@ GATES = st.lists(st.sampled_from([0.1, 0.9]), min_size=90, max_size=90)
 
 
 @given(LENGTHS, GATES, st.booleans())
-def test_log_mel_contains_whole_decoder_steps_for_any_attempt(steps, gates, loud):
+def test_log_mel_of_any_attempt_contains_only_whole_decoder_steps(steps, gates, loud):
     """Some attempts yield their last decoder step before the end of speech is detected."""
     alignment = diagonal(steps, LETTERS)
     speaker = Scripted((alignment, np.array(gates)[:steps]))

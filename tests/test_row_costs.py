@@ -82,7 +82,7 @@ def test_row_costs_make_an_ljspeech_epoch_cheaper_on_an_h100(epoch):
     assert ratio < 0.97
 
 
-def test_row_cost_rounds_up_to_the_next_size_and_is_extrapolated_beyond_the_table():
+def test_row_cost_is_that_of_the_next_larger_size_and_is_extrapolated_beyond_the_table():
     costs = BatchCosts([1, 2], row_costs={16: 10.0, 32: 14.0})
     assert [costs.row_cost(x) for x in (1, 16, 17, 32, 48)] == [10, 10, 14, 14, 18]
 
@@ -96,7 +96,7 @@ def test_cost_table_is_rejected_when_it_is_invalid(row_costs):
     assert str(raised.value).startswith("row_costs")
 
 
-def test_cost_table_is_rejected_when_a_size_multiple_is_given():
+def test_cost_table_is_rejected_when_size_multiple_is_also_given():
     with pytest.raises(BatchingError) as raised:
         plan_epoch([1, 2, 3], 2, "sorted", row_costs={16: 1}, size_multiple=2)
     assert "size_multiple=2" in str(raised.value)

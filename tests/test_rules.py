@@ -18,18 +18,18 @@ from tacotron2_voice.voice import Voice
 RULE = 'RULES = [(r"\\bDr\\.", "doctor")]\n'
 
 
-def test_rule_code_excludes_comments_docstrings_and_layout():
+def test_hashed_code_of_rules_excludes_comments_docstrings_and_layout():
     documented = f'"""Rules."""\n\n# titles\n{RULE}\ndef f(x):\n    """Return x."""\n    return x\n'
     bare = 'RULES = [\n    (r"\\bDr\\.",\n     "doctor")\n]\ndef f(x): return x'
     assert code_of(documented) == code_of(bare)
 
 
 @pytest.mark.parametrize("other", ["drive", "", "doctor "])
-def test_rule_code_changes_when_a_word_changes(other):
+def test_hashed_code_of_rules_changes_when_a_word_changes(other):
     assert code_of(RULE) != code_of(RULE.replace("doctor", other))
 
 
-def test_version_depends_on_every_rule_file(tmp_path, monkeypatch):
+def test_version_of_the_rules_depends_on_every_rule_file(tmp_path, monkeypatch):
     shutil.copytree(rules.FOLDER, tmp_path / "text")
     monkeypatch.setattr(rules, "FOLDER", tmp_path / "text")
     version = rules_version.__wrapped__

@@ -91,8 +91,8 @@ def limit_file_size(limit: int) -> None:
 
 
 def test_run_loses_nothing_when_the_disk_is_full(corpus, tmp_path):
-    """A limit on the file size imitates a full disk, because the kernel stops writing in the
-    middle."""
+    """A file size limit imitates a full disk: the operating system stops the write in the middle of
+    the file."""
     out = tmp_path / "out"
     run(out, corpus, **LONG | {"epochs": 1})
     before = {path.name: path.read_bytes() for path in out.glob("*.pt")}
@@ -110,8 +110,7 @@ def kill_a_worker() -> None:
     def kill() -> None:
         worker, *_ = multiprocessing.active_children()
         worker.kill()
-        # The signal handler of the loader raises an error during this sleep, inside an optimizer
-        # step.
+        # During this sleep, the signal handler of the loader raises an error in an optimizer step.
         time.sleep(1)
 
     act_at(Trainer, "step", kill, 6)

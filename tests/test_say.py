@@ -29,8 +29,8 @@ def test_audio_is_the_same_for_digits_and_words(checkpoint_path, tmp_path, monke
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    # `make test` passes its flags and depth to child processes. With these flags, make would print
-    # its folder.
+    # `make test` passes its flags and depth to child processes.
+    # With these flags, make would print its folder.
     left_out = {"TEXT", "MAKEFLAGS", "MFLAGS", "MAKELEVEL"}
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     return subprocess.run(

@@ -77,7 +77,7 @@ def test_survey_rounds_up_to_whole_decoder_steps():
     assert found.largest_batch_frames == 80
 
 
-def test_survey_averages_costs_and_keeps_maximum_batch_sizes():
+def test_survey_returns_the_mean_cost_and_the_largest_batch_of_all_epochs():
     found = survey([10, 20, 40], 2, "random", epochs=9)
     assert 30 < found.decoder_steps < 60
     assert found.largest_batch_frames == 80
@@ -103,8 +103,9 @@ def test_parameter_values_are_ordered_from_least_to_most_random(strategy):
     assert least.novelty < most.novelty
 
 
-def test_there_are_eight_parameter_values_per_doubling():
-    """Factors go from 0 to 1.6, rounded to two digits. Bins go from 1 to the number of batches."""
+def test_parameter_values_double_in_eight_steps():
+    """Randomization factors range from 0 to 1.6 and have two digits. Numbers of bins range from 1
+    to the number of batches."""
     factors = np.array(parameter_values("semi_sorted", 10_000, 16))
     assert (factors[0], factors[-1]) == (0, 1.6)
     assert np.count_nonzero((factors >= 0.1) & (factors < 0.8)) == 8 * 3
@@ -126,7 +127,7 @@ def test_search_finds_the_same_options_as_an_exhaustive_search():
 
 
 @pytest.mark.parametrize("count", [1, 5, 20, 59])
-def test_found_options_never_need_more_steps_than_the_default(count):
+def test_found_options_never_need_more_decoder_steps_than_the_default(count):
     lengths = np.random.default_rng(count).integers(80, 800, count)
     advice = search(Surveyor(lengths, epochs=3), 4)
     assert advice.best.decoder_steps <= advice.default.decoder_steps
@@ -149,7 +150,7 @@ def test_search_applies_frame_budget_and_max_clips():
     assert max(one.largest_batch_size for one in advice.tried) == 6
 
 
-def test_survey_all_explains_strategies_that_need_more_clips():
+def test_survey_all_lists_strategies_that_need_more_clips():
     surveys, impossible = survey_all(Surveyor([3, 4, 5], epochs=1), 2)
     assert [message.partition(":")[0] for message in impossible] == ["ATS", "ATS-DBS"]
     assert len(surveys) == 2 * len(STRATEGIES) - 2

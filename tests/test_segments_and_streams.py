@@ -64,7 +64,7 @@ def test_segments_equal_those_of_a_naive_loop(data, longest):
 
 
 OPTIONS = {"batch_capacity": 9_000, "batch_randomization": True, "seed": 3} | DBS
-READ: list[int] = []  # value of `skip` in every call of `read`
+READ: list[int] = []  # the argument `skip` of each call of `read`
 
 
 def stream_of(count, **changed):
@@ -152,7 +152,8 @@ def test_stream_resumes_in_the_loader_of_torchdata():
 
     for workers in (0, 2):
         whole = list(loader(workers))
-        for trained in (1, 4, len(whole) + 1):  # the last value means a complete epoch
+        # With the last value, the state is saved after a complete epoch.
+        for trained in (1, 4, len(whole) + 1):
             first, second = loader(workers), loader(workers)
             trained_batches = list(itertools.islice(first, trained))
             second.load_state_dict(first.state_dict())

@@ -26,7 +26,7 @@ from training.decoders import checked_decoder
 from training.distributed import ALONE, Processes
 from training.trainer import MicroBatch, Trainer
 
-pytest.importorskip("triton", reason="Triton is for x86-64 Linux")
+pytest.importorskip("triton", reason="Triton supports only x86-64 Linux")
 GPU = torch.cuda.is_available()
 CPU = torch.device("cpu")
 IN_A_PROCESS = self_check.check_in_process
@@ -36,7 +36,7 @@ RIGHT = (True, "mel: 1e-7")
 WRONG = (False, "grad memory: 1")
 
 gpu_only = pytest.mark.skipif(not GPU, reason="needs a GPU")
-interpreted = pytest.mark.skipif(GPU, reason="Triton interprets where there is no GPU")
+interpreted = pytest.mark.skipif(GPU, reason="Triton interprets kernels only if there is no GPU")
 pytestmark = pytest.mark.usefixtures("one_thread", "tf32_as_before")
 
 
@@ -64,7 +64,7 @@ def in_this_process(facts, device):
     with (
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(output),
-        torch.random.fork_rng(devices=[]),  # a separate process would not change this random state
+        torch.random.fork_rng(devices=[]),  # keeps the random state of this process
     ):
         patch.setattr(sys, "stdin", io.StringIO(given))
         compare_kernels.main()
@@ -72,8 +72,8 @@ def in_this_process(facts, device):
 
 
 def answers_in_turn(monkeypatch, *answers):
-    """Make the next checks return these results, and return the list of the facts that they
-    check."""
+    """Make the next calls of the check return these results. Return a list that will contain the
+    facts passed to each call."""
     tried = []
     left = list(answers)
 
@@ -187,7 +187,7 @@ def test_training_uses_plain_operations_for_the_part_that_is_incorrect(monkeypat
     ("owner", "name", "expected"),
     [
         (graphs._Loop, "run", "RuntimeError: illegal access"),
-        # training does not use such kernels, so there is nothing to compare
+        # without graphs, training does not use the kernels, so the check compares nothing
         (graphs, "_attention_energies", "RuntimeError: cannot create CUDA graphs"),
     ],
 )
@@ -346,8 +346,7 @@ def test_training_uses_plain_operations_when_the_check_fails(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(graphs, "problem", lambda *_: "no CUDA device")
         expected, _ = trained(HPARAMS)
-    # Bitwise equality shows that plain operations ran, because even correct kernels round
-    # differently.
+    # Even correct kernels round differently. Bitwise equality shows that plain operations ran.
     assert torch.equal(found, expected)
 
 

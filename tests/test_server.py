@@ -107,7 +107,7 @@ def test_openai_client_gets_the_same_audio_as_direct_synthesis(client, voice):
 def test_streaming_starts_before_the_whole_text_is_synthesized(name, paused):
     with running(paused) as server:
         client = openai.OpenAI(base_url=f"{server.address}/v1", api_key="x")
-        paused.allowed.release(8 if name == "opus" else 3)  # an Opus page is 1 s of audio
+        paused.allowed.release(8 if name == "opus" else 3)  # an Opus page contains 1 s of audio
         request = client.audio.speech.with_streaming_response.create(
             model="small",
             voice="default",
@@ -124,7 +124,7 @@ def test_streaming_starts_before_the_whole_text_is_synthesized(name, paused):
         assert num_chunks < paused.num_chunks
 
 
-def test_openai_client_gets_events_when_it_requests_them(client, voice):
+def test_openai_client_gets_server_sent_events_when_it_requests_them(client, voice):
     response = client.audio.speech.create(
         model="small",
         voice={"id": "default"},
@@ -267,7 +267,7 @@ def test_scripts_on_a_website_can_use_the_api_when_its_origin_is_allowed(voice):
     assert client.options("/v1/audio/speech", headers=headers).status_code == 400
 
 
-def test_texts_other_than_numbers_are_rejected_when_numbers_is_set(voice):
+def test_texts_other_than_numbers_are_rejected_when_the_numbers_option_is_set(voice):
     voices = Voices({"small": voice}, numbers="en-us")
     assert voices.prepare(voice, "4,072", Limits()).text == "Four thousand seventy two."
     with pytest.raises(UserError, match="hello"):
@@ -277,7 +277,7 @@ def test_texts_other_than_numbers_are_rejected_when_numbers_is_set(voice):
 # ---------------------------------------------------------------------------- the queue
 
 
-def test_replies_equal_those_to_a_single_client_when_many_clients_connect(server, client, voice):
+def test_many_clients_get_the_same_replies_as_a_single_client(server, client, voice):
     def speak(seed):
         text = f"Sentence {seed}. " * (1 + seed % 4)
         response = client.audio.speech.create(
@@ -323,7 +323,7 @@ def test_synthesis_stops_when_the_client_hangs_up(paused):
         assert status_of(everything(server.post(input=SENTENCES))) == 200
 
 
-def test_remaining_clients_are_served_when_a_client_does_not_read(voice):
+def test_other_clients_are_served_when_one_client_does_not_read_its_reply(voice):
     with running(voice, send_seconds=0.5) as server:
         slow = socket.socket()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -346,7 +346,7 @@ def test_incomplete_request_is_rejected_when_it_takes_too_long(voice):
 
 @pytest.mark.parametrize("content", [b"", b"POST /v1/audio/speech HTTP/1.1\r\nhost: local"])
 @pytest.mark.parametrize("is_second", [False, True])
-def test_connection_is_closed_when_the_client_does_not_send_a_request(
+def test_connection_is_closed_when_the_client_sends_no_complete_request(
     content, is_second, server, monkeypatch
 ):
     monkeypatch.setattr(connections, "HEADER_SECONDS", 0.2)
@@ -386,7 +386,9 @@ def test_server_responds_when_there_are_many_idle_connections(server):
         client.close()
 
 
-def test_connection_is_closed_early_when_synthesis_fails(voice, monkeypatch, capsys):
+def test_connection_is_closed_before_the_end_of_the_reply_when_synthesis_fails(
+    voice, monkeypatch, capsys
+):
     monkeypatch.setattr(voice.griffin_lim, "magnitudes", lambda mel: 1 / 0)
 
     def broken(mels):

@@ -177,7 +177,8 @@ def test_read_clips_fails_when_a_file_changes_while_it_is_read(
 
 
 def test_processes_compare_all_training_code():
-    """Otherwise processes with different code would produce incorrect results without a message."""
+    """Without this check, processes with different code would produce incorrect results without an
+    error."""
     compared = {name_of(path) for pattern in start_module.CODE for path in ROOT.glob(pattern)}
     left = {"train"}
     loaded = set()
@@ -313,7 +314,8 @@ def test_describe_costs_excludes_random_epochs():
 
 
 def test_few_updates_warning_suggests_a_smaller_frame_budget_when_the_budget_limits_batches():
-    """If batch_capacity limits the batches, batch_size has no effect."""
+    """The warning must not suggest a smaller batch_size, because batch_size has no effect if
+    batch_capacity limits the batches."""
     frames = np.full(380, 500)
     hparams = replace(HParams(), batch_capacity=60_000)
     warning = few_updates(make_sampler(frames, hparams), hparams)
@@ -332,7 +334,7 @@ def test_few_updates_warning_is_returned_only_when_optimizer_steps_are_few():
 
 
 def test_short_limit_warning_is_returned_when_the_longest_clip_exceeds_the_limit(lists):
-    """The check includes both filelists. With the suggested limit, there is no warning."""
+    """The longest clip can be in either filelist. With the suggested limit, there is no warning."""
     path = lists.validation_files.replace(".txt", "-b.wav")
     write_audio(Path(path), length=30 * 256)
     h = replace(lists, n_frames_per_step=2, max_decoder_steps=15)

@@ -22,8 +22,7 @@ def print_to(file: int, descriptors: tuple[int, ...]) -> None:
 def print_into_pipe(writer) -> None:
     print_to(writer.fileno(), (1, 2))
     writer.close()
-    # One write call, because print() may write the line feed separately, after the reader has
-    # exited.
+    # Write everything in one call: print() may write the line feed after the reader has exited.
     os.write(1, b"the first line\n")
     act_at(Trainer, "step", lambda: print("of a library", file=sys.stderr, flush=True), 4)
 
@@ -61,7 +60,7 @@ def print_into_full_file() -> None:
 
 
 def print_into_terminal(hang_up_at_step: int) -> None:
-    """Print to a terminal that hangs up at an optimizer step. This process must be a session
+    """Print to a terminal that hangs up at an optimizer step. The calling process must be a session
     leader."""
     terminal, slave = os.openpty()
     print_to(os.open(os.ttyname(slave), os.O_RDWR), (0, 1, 2))
@@ -105,7 +104,8 @@ def test_signal_saves_a_checkpoint_even_when_output_cannot_be_printed(
     out = tmp_path / "out"
     ended = Child(flags(out, corpus.hparams(**LONG)), *hook).end()
     assert (ended.code, ended.output) == (128 + number, "")
-    assert (out / "checkpoint_5.pt").exists()  # saved because of the signal: no checkpoint was due
+    # This checkpoint was saved because of the signal. No regular checkpoint was due.
+    assert (out / "checkpoint_5.pt").exists()
     assert Child(flags(out, "", "--resume")).end().code == 0
     assert_same_run(out, whole)
 

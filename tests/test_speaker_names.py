@@ -1,4 +1,4 @@
-"""Test fields, columns and folders that contain speaker names (corpus/speaker_names.py)."""
+"""Test how speaker names are read from fields, columns and folders (corpus/speaker_names.py)."""
 
 import re
 import shutil
@@ -72,7 +72,7 @@ def lists_of(out, name="{}"):
         ("c{i}|Raw {i}.| {s} |Text {i}.", "3", "Text {i}."),
     ],
 )
-def test_speaker_can_be_in_any_field(tmp_path, capsys, line, column, text):
+def test_speaker_is_read_from_any_field_of_a_metadata_line(tmp_path, capsys, line, column, text):
     lines = [line.format(i=i, s="ab"[i % 2]) for i in range(8)]
     clips, problems = read_metadata(write_metadata(tmp_path, *lines), column)
     assert [(x.id, x.text, x.speaker) for x in clips] == [
@@ -124,7 +124,7 @@ def test_filelists_have_a_fourth_field_when_there_are_speakers(tmp_path):
     assert create_hparams(f"@{out}/settings.txt").speaker_embedding_dim == 8
 
 
-def test_filelists_differ_only_by_the_speaker_name_when_there_is_one_named_speaker(tmp_path):
+def test_filelists_gain_only_a_speaker_field_when_a_name_for_all_clips_is_given(tmp_path):
     corpus = tmp_path / "corpus"
     (corpus / "wavs").mkdir(parents=True)
     for i in range(10):
@@ -197,7 +197,7 @@ def test_speaker_names_are_rejected_when_they_look_alike(tmp_path, other):
     assert f"{name!r} ({place}:1)" in message
 
 
-def test_speaker_names_are_equal_when_only_their_unicode_form_differs(tmp_path):
+def test_speaker_names_count_as_equal_when_only_their_unicode_form_differs(tmp_path):
     lines = [f"c{i}|{'Zoë' if i % 2 else 'Zoe' + chr(0x308)}|Text {i}." for i in range(8)]
     clips, _ = read_metadata(write_metadata(tmp_path, *lines), "2")
     assert {clip.speaker for clip in clips} == {"Zoë"}
@@ -211,7 +211,7 @@ def test_speaker_folders_work_with_any_layout(readers, tmp_path):
     names."""
     out = tmp_path / "lists"
     command = [str(readers), "--speaker-folders", "--out", str(out), "--val-fraction", "0.34"]
-    assert "--convert" in refusal(prepare.main, command)  # two files have the same name
+    assert "--convert" in refusal(prepare.main, command)  # two clips have the same file name
     prepare.main([*command, "--convert", str(tmp_path / "new ones")])
     expected = {"0": "anna", "3": "Zoë"}
     expected |= {f"{name}-{i}": name for name in ("anna", "Zoë") for i in (1, 2)}

@@ -49,13 +49,13 @@ def test_fourth_field_contains_the_speaker():
     assert split_filelist_line("a.wav|Hi.| | anna ") == ("a.wav", "Hi.", None, "anna")
     assert split_filelist_line("a.wav|Hi.|1.5|") == ("a.wav", "Hi.", 1.5, "")
     assert split_filelist_line("a.wav|Hi.") == ("a.wav", "Hi.", None, "")
-    # A letter with an accent can be one or two characters. Both forms must give the same name.
+    # An accented letter can be one or two characters. Both forms must give the same name.
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
 
 
-def test_every_speaker_label_has_a_filelist_field_and_settings():
-    """Fields in a filelist line have no names, so a different order would mix them up without an
-    error."""
+def test_every_label_of_a_clip_has_a_filelist_field_and_settings():
+    """Fields in a filelist line have no names, so a different order of fields would mix them up
+    without an error."""
     assert ListedClip._fields[3:] == LABELS
     assert all(
         {f"{label}s", f"{label}_embedding_dim"} <= types_of(HParams).keys() for label in LABELS
@@ -215,7 +215,7 @@ def test_run_with_several_speakers_trains_and_resumes(lists, capsys):
     assert f"synthesize.py --checkpoint {best} --speaker anna --text" in printed
 
 
-def test_filelists_are_rejected_when_validation_has_a_speaker_who_is_not_in_training_or_none(lists):
+def test_filelists_are_rejected_when_a_validation_clip_has_a_new_speaker_or_no_speaker(lists):
     def message(**changes) -> str:
         return refusal(
             train.main, flags(lists / "run", options(lists, **changes)), error=SystemExit
@@ -239,9 +239,9 @@ def test_filelists_are_rejected_when_speaker_names_look_alike(lists):
     assert f"speaker names {places} differ only in case" in message
 
 
-def test_resume_is_rejected_when_there_are_new_speakers(lists):
-    """The error does not suggest --new-clips, because it would not help. The test also follows the
-    suggestion in the error."""
+def test_resume_is_rejected_when_filelists_contain_new_speakers(lists):
+    """The error does not suggest --new-clips, because this option would not help. The test also
+    checks that the suggestion in the error works."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     with open(lists / "train.txt", "a") as file:
         file.write(f"{lists}/0.wav|Clip.||dora\n" * 2)
@@ -254,8 +254,8 @@ def test_resume_is_rejected_when_there_are_new_speakers(lists):
     train.main(flags(lists / "another", options(lists, epochs=1), *advised))
 
 
-def test_resume_is_rejected_when_a_model_of_one_speaker_gets_speakers(lists, capsys):
-    """The test follows the suggestions in the warning and in the error."""
+def test_resume_is_rejected_when_speakers_are_added_to_a_model_without_speakers(lists, capsys):
+    """The test also checks that the suggestions in the warning and in the error work."""
     run, settings = lists / "run", options(lists, epochs=1)
     train.main(flags(run, f"{settings},speaker_embedding_dim=0"))
     train.main(flags(run, "epochs=2", "--resume"))
@@ -340,7 +340,7 @@ def test_warm_start_is_rejected_when_filelists_lack_speakers(lists):
 
 def test_warm_start_is_rejected_when_speaker_vectors_have_no_names(lists, tmp_path):
     """Weights from some projects, such as Mellotron, contain speaker vectors without names. The
-    test follows the suggestion in the error."""
+    test also checks that the suggestion in the error works."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     weights = tmp_path / "mellotron.pt"
     torch.save({"state_dict": load(newest(lists / "run"))["state_dict"]}, weights)

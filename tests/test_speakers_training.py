@@ -75,8 +75,8 @@ def with_speakers(corpus: Corpus, **names: str) -> Corpus:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Corpus:
-    """Return a corpus whose validation has two batches, with 3 and 2 clips. The first clips of a
-    and b are in the first batch, and the first clip of c is in the second batch."""
+    """Return a corpus whose validation set forms two batches, with 3 and 2 clips. The first clips
+    of a and b are in the first batch, and the first clip of c is in the second batch."""
     corpus = make_corpus(tmp_path_factory.mktemp("speakers"))
     return with_speakers(corpus, train="aabca", val="abcca")
 
@@ -117,9 +117,9 @@ def test_training_time_per_speaker_depends_on_the_exponent(corpus, balance):
     update=st.integers(1, 2),
 )
 def test_balanced_epochs_follow_the_sampling_rules(corpus, balance, strategy, epoch, update):
-    """An epoch draws as many clips as the corpus contains, and the number of draws of each clip is
-    its share, rounded down or up. Draws depend only on seed and epoch, batches stay within the
-    frame budget, processes share the batches, and runs resume in the middle of an epoch."""
+    """An epoch draws as many clips as the corpus contains. The number of draws of each clip is its
+    share, rounded down or up. Draws depend only on the seed and the epoch. Batches stay within the
+    frame budget, processes share the batches, and runs can resume in the middle of an epoch."""
     frames, speakers = map(np.array, zip(*corpus, strict=True))
     hparams = replace(
         SPEAKERS,
@@ -168,8 +168,8 @@ def test_balanced_draws_equal_values_computed_by_hand():
 
 
 def test_costs_are_compared_for_the_same_drawn_clips_when_epochs_are_balanced():
-    """The costs are relative to random batches of the same drawn clips. Therefore random batches
-    have no saving."""
+    """The printed costs are relative to random batches of the same drawn clips. Therefore the
+    saving of random batches is 0."""
     same = {"batching_strategy": "random", "dynamic_batch_size": False, "speaker_balance": 1.0}
     hparams = replace(SPEAKERS, batch_randomization=False, **same)
     weights = balancing_weights(FRAMES, NUMBERS, hparams)
@@ -276,7 +276,7 @@ def test_loss_sums_per_clip_exclude_padding(r):
 
 
 @pytest.mark.parametrize("r", [1, 2])
-def test_losses_of_speakers_equal_values_computed_by_hand(r, corpus, tmp_path):
+def test_validation_losses_per_speaker_equal_values_computed_by_hand(r, corpus, tmp_path):
     """The losses are computed from the outputs of each batch. Their mean, weighted by frames,
     equals the loss over all clips."""
     out = tmp_path / "out"
@@ -307,7 +307,7 @@ def test_losses_of_speakers_equal_values_computed_by_hand(r, corpus, tmp_path):
         assert record["validation_loss_unpadded"] == pytest.approx(whole, rel=1e-5)
 
 
-def test_validation_has_an_example_of_every_speaker(corpus, tmp_path, monkeypatch, capsys):
+def test_validation_synthesizes_an_example_for_every_speaker(corpus, tmp_path, monkeypatch, capsys):
     """The example for each speaker is the speaker's first validation clip in batch order, spoken by
     that speaker. The record contains the means over the examples."""
     out, asked, speak = tmp_path / "out", [], validation.speak
@@ -404,7 +404,7 @@ def test_summary_at_the_start_lists_at_most_ten_speakers():
     balanced = replace(SPEAKERS, speaker_balance=1.0)
     weights = balancing_weights(training.num_frames, training.speaker_numbers, balanced)
     lines = describe_speakers(clips, balanced, weights).splitlines()
-    assert ", each drawn 0.517 times per epoch; " in lines[1]  # 465 clips, 30 speakers, 30 clips
+    assert ", each drawn 0.517 times per epoch; " in lines[1]  # 465 clips / 30 speakers / 30 clips
     assert lines[-1].endswith(", drawn up to 15.5 times")
     assert describe_speakers(Clips(clips_of({"a": 2}), clips_of({"a": 1}), ""), SPEAKERS) == (
         "1 speaker:\n  a: 2 training clips, 0.0 minutes; 1 validation clips"

@@ -97,8 +97,8 @@ def test_audio_differs_between_speakers(kind, made):
 
 
 def test_voice_equals_its_checkpoint_for_every_speaker(made):
-    """The test compares every decoder step for every speaker, without dropout. int8 is as accurate
-    as for one speaker."""
+    """The test compares every decoder step for every speaker, without dropout. The tolerance for
+    int8 is the same as for a model with one speaker."""
     exact = load_checkpoint_synthesizer(made.checkpoint, "p_prenet_dropout=0", torch.device("cpu"))
     words = [5, 6, 7, 20, 31, 40]
     for kind, tolerance in (("fp32", 1e-4), ("int8", 0.1)):
@@ -118,7 +118,7 @@ def test_texts_for_the_export_comparison_alternate_between_speakers(made):
 
 
 def test_export_is_rejected_when_the_graph_ignores_the_chosen_speaker(made, tmp_path, monkeypatch):
-    """The graph uses the vector of one speaker for all speakers."""
+    """In this test, the graph uses the vector of one speaker for all speakers."""
     last, write = torch.tensor([[0.0, 0.0, 1.0]]), export.write_graphs
 
     def write_wrongly(speaker, folder):
@@ -324,7 +324,7 @@ def test_statistics_contain_the_rate_of_each_speaker():
 
 
 def test_speaker_uses_the_rate_of_the_corpus_when_it_has_few_clips():
-    """These clips do not change the range for the remaining speakers."""
+    """The few clips of this speaker do not change the range for the remaining speakers."""
     whole, speakers = measured(0.12, 0.05, 0.3, few=MIN_CLIPS - 1)
     assert speakers[2].statistics == whole
     assert speakers[0].statistics.slowest < 1.2
@@ -333,7 +333,8 @@ def test_speaker_uses_the_rate_of_the_corpus_when_it_has_few_clips():
 
 
 def test_duration_of_long_texts_is_predicted_when_clips_have_similar_lengths():
-    """A line fitted only to these clips could have any slope, and long texts could be cut off."""
+    """A line fitted only to clips of similar lengths could have any slope, so long texts could be
+    cut off."""
     frames, symbols, indices = corpus(0.06)
     for seed in range(20):
         rng = np.random.default_rng(seed)

@@ -13,7 +13,8 @@ from tacotron2_voice.text import ENGLISH, text_to_sequence
 STEP = 0.05  # seconds per decoder step
 SETTINGS = "sampling_rate=20000,hop_length=1000,attention_rest_time=400,mel_fmax=8000"
 H = create_hparams(SETTINGS)
-WORDS = text_to_sequence("One two.", ["basic_cleaners"])  # last word: symbols 4 to 6; ".": symbol 7
+# The last word has the symbols 4 to 6, and the period is symbol 7.
+WORDS = text_to_sequence("One two.", ["basic_cleaners"])
 # Log-mel values (natural logarithm). QUIET is 69 dB softer than LOUD.
 LOUD, QUIET = np.full(80, 0.0, np.float32), np.full(80, -8.0, np.float32)
 REST = 8  # number of decoder steps with resting attention after which speech ends
@@ -36,7 +37,8 @@ def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
     finder, certain = EndDetector(WORDS, settings, ENGLISH, max_steps), 0
     for number, (frame, gate, weights) in enumerate(steps, 1):
         ended = finder.add(frame, gate, weights)
-        assert certain <= finder.num_certain  # yielded steps must remain part of the speech
+        # Steps that were already yielded must stay in the speech.
+        assert certain <= finder.num_certain
         certain = finder.num_certain
         if ended:
             return finder, number
@@ -69,8 +71,8 @@ def test_speech_ends_at_the_stop_token_when_audio_stays_loud():
 
 
 def test_stop_token_is_ignored_when_attention_is_inside_the_text():
-    """Otherwise words would be cut off. If attention is blurred, the stop token is used, because
-    the position of attention is unknown."""
+    """If the stop token ended speech here, words would be cut off. The stop token counts if
+    attention is blurred, because the position of attention is then unknown."""
     steps = [(QUIET, 0.9, at(2)), *through([0.1, 0.8], [LOUD, QUIET])]
     assert run(steps)[0].num_steps == 10
     assert run([(LOUD, 0.1, at(0)), (QUIET, 0.9, at(2, 0.2))] * 9)[0].num_steps == 2
@@ -86,19 +88,19 @@ def test_stop_token_counts_only_when_its_probability_exceeds_the_setting():
 
 
 @pytest.mark.parametrize(("sharpness", "ends"), [(0.25, True), (0.35, False)])
-def test_stop_probability_counts_inside_the_text_when_alignment_is_blurred(sharpness, ends):
+def test_stop_token_ends_speech_inside_the_text_when_alignment_is_blurred(sharpness, ends):
     finder = EndDetector(WORDS, H, ENGLISH, 100)
     finder.add(LOUD, 0.1, at(0))
     assert finder.add(QUIET, 0.9, at(2, sharpness)) is ends
 
 
 @pytest.mark.parametrize(("decibels", "num_steps"), [(24, 8), (26, 9)])
-def test_end_counts_as_quiet_25_db_below_the_loud_frames(decibels, num_steps):
+def test_end_counts_as_quiet_when_it_is_25_db_below_the_loud_frames(decibels, num_steps):
     finder, _ = run(through([0.6] + [0.1] * 6, [LOUD] + [softer(decibels)] * 6))
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, num_steps)
 
 
-def test_level_is_relative_to_loud_frames_when_most_frames_are_soft():
+def test_end_is_compared_with_the_loud_frames_when_most_frames_are_soft():
     reading = [(LOUD if n < 3 else softer(20), 0.01, at(n)) for n in range(len(WORDS) - 1)]
     last = at(len(WORDS) - 1)
     finder, _ = run([*reading, (softer(20), 0.6, last), (softer(26), 0.1, last)])
@@ -120,7 +122,7 @@ def test_speech_ends_at_a_resting_step_within_3_db_of_the_quietest_step():
 
 
 @pytest.mark.parametrize(("symbol", "ends"), [(2, False), (1, True)])
-def test_attention_leaves_the_end_when_it_moves_back_by_more_than_4_symbols(symbol, ends):
+def test_resting_attention_ends_speech_when_it_moves_back_by_more_than_4_symbols(symbol, ends):
     finder = EndDetector(WORDS, H, ENGLISH, 100)
     steps = through([0.1, 0.3, 0.1], after=[(LOUD, 0.1, at(symbol))])
     ended = [finder.add(*step) for step in steps]

@@ -127,7 +127,8 @@ def test_table_reports_a_missing_run_when_a_second_process_crashed(tmp_path):
         shared.make_runs(tmp_path, shared.settings)
     made = [path.name for path in tmp_path.glob("runs/*.json")]
     assert sorted(made) == ["fast, 0.json", "new, 0.json"]
-    assert table(measure).make_runs(tmp_path, shared.settings)  # trains the missing runs
+    # The next call trains the missing runs.
+    assert table(measure).make_runs(tmp_path, shared.settings)
 
 
 @pytest.mark.parametrize("name", ["speech_recognition", "speech_enhancement"])

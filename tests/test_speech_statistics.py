@@ -16,7 +16,7 @@ H = create_hparams("hop_length=441")  # one frame is 20 ms
 RNG = np.random.default_rng(0)
 
 
-def test_statistics_of_ljspeech_equal_the_constants(ljspeech_metadata):
+def test_statistics_of_ljspeech_equal_the_stored_constants(ljspeech_metadata):
     with LJSPEECH_LENGTHS.open() as file:
         frames = {row["id"]: 1 + int(row["samples"]) // 256 for row in csv.DictReader(file)}
     lengths, symbols, last = [], [], []
@@ -61,7 +61,9 @@ def test_speaking_rate_is_computed_when_all_clips_have_the_same_length():
         ([""] * 10, ""),
     ],
 )
-def test_final_punctuation_is_the_most_frequent_when_most_texts_have_one(last, mark):
+def test_final_punctuation_is_the_most_frequent_mark_when_at_least_80_percent_of_texts_have_a_mark(
+    last, mark
+):
     found = measure(RNG.integers(90, 110, 10), RNG.integers(10, 20, 10), last, H)
     assert found.final_mark == mark
 
@@ -69,7 +71,7 @@ def test_final_punctuation_is_the_most_frequent_when_most_texts_have_one(last, m
 @pytest.mark.parametrize(
     ("text", "last"), [("a.", "."), ('He said: "no?"', "?"), ("(so)", "o"), ("'", ""), ("", "")]
 )
-def test_final_punctuation_is_found_when_quotes_follow(text, last):
+def test_final_punctuation_is_found_before_closing_quotation_marks(text, last):
     assert last_symbol(text) == last
 
 

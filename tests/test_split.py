@@ -16,7 +16,8 @@ def named(ids):
 
 
 def test_split_depends_on_ids_fraction_and_seed():
-    """LJSpeech's ids have a pinned split. All other ids are split by the rule that created it."""
+    """The split of LJSpeech's clips is pinned. Other clips are split by the rule that created this
+    pinned split."""
     pinned = read_split(SPLIT_FILE)
     order = sorted(pinned, key=lambda name: hashlib.sha256(b"0|" + name.encode()).hexdigest())
     validation, origin = choose_split(named(pinned), 0.2, 0)
@@ -52,10 +53,9 @@ def test_split_of_a_speaker_does_not_depend_on_the_remaining_speakers(speakers, 
         assert len(held_out) == min(len(alone), most)
 
 
-def test_clips_of_a_text_are_in_the_same_set_when_several_speakers_read_it():
-    """Keeping the clips of a text together matters if all speakers read the same sentences. It
-    never reduces the number of
-    held-out clips of a speaker."""
+def test_clips_with_equal_texts_are_in_the_same_set_when_several_speakers_read_the_text():
+    """This matters if all speakers read the same sentences. Keeping the clips of a text together
+    never reduces the number of held-out clips of a speaker."""
     clips = [
         Clip(f"wavs/{name}{i}.wav", f"Text {i}.", speaker=name)
         for name, count in (("a", 50), ("b", 20), ("c", 4))
@@ -78,7 +78,9 @@ def test_clips_of_a_text_are_in_the_same_set_when_several_speakers_read_it():
 
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=2, max_size=40), st.floats(0.05, 0.6))
-def test_clips_of_a_text_are_in_the_same_set_when_it_was_read_twice(letters, fraction):
+def test_clips_with_equal_texts_are_in_the_same_set_when_one_speaker_read_the_text_twice(
+    letters, fraction
+):
     """Texts are compared without case and punctuation. With `by_text`, at least as many
     clips are held out as without it. The number of additional clips is smaller than the number of
     clips of the most frequent text."""

@@ -102,7 +102,7 @@ def test_text_is_not_split_after_an_abbreviation(text, cleaner_names):
 
 @pytest.mark.parametrize("cleaner_names", [COMPATIBLE, CORRECTED])
 @pytest.mark.parametrize("number", ["3.5", "1,234", "$3.50", "21st", "1963", "2,000,000"])
-def test_numbers_are_not_split_when_possible(number, cleaner_names):
+def test_numbers_are_not_split_when_they_fit_into_a_chunk(number, cleaner_names):
     written = sequence_to_text(text_to_sequence(number, cleaner_names))
     for text in (f"we saw {number} of it, so there", f"{number} came home", f"we had {number}."):
         for limit in range(len(written) + 2, len(written) + 12):

@@ -84,7 +84,7 @@ def test_languages_without_number_words_are_rejected(monkeypatch):
         in_words(7, "de")
 
 
-def test_numbers_are_distinct_and_mostly_long():
+def test_drawn_numbers_are_distinct_and_mostly_long():
     drawn = draw_numbers(2000, seed=4)
     assert len(set(drawn)) == 2000
     assert sum(number >= 10_000 for number in drawn) > 1000

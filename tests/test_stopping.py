@@ -25,24 +25,24 @@ pytestmark = pytest.mark.usefixtures("clean_process")
     ("moment", "workers"),
     [
         ("before the first checkpoint", (0, 0)),
-        ("before the first step", (0, 1)),
+        ("before the first optimizer step", (0, 1)),
         ("in the middle of an epoch", (2, 0)),
-        ("with half of a checkpoint written", (0, 1)),
-        ("before a checkpoint has its name", (1, 0)),
+        ("after half of a checkpoint is written", (0, 1)),
+        ("before a checkpoint gets its final name", (1, 0)),
         ("before older checkpoints are removed", (0, 0)),
-        ("before the best is marked", (0, 0)),
-        ("after the last checkpoint, before it is marked best", (0, 0)),
-        ("with half of an epoch line written", (0, 2)),
-        ("after an epoch line", (1, 2)),
-        ("in validation", (2, 1)),
-        ("between validation and its checkpoint", (0, 0)),
+        ("before best.pt is linked", (0, 0)),
+        ("after the last checkpoint, before best.pt is linked", (0, 0)),
+        ("after half of an epoch record is written", (0, 2)),
+        ("after an epoch record", (1, 2)),
+        ("in the second validation", (2, 1)),
+        ("after a validation record, before the checkpoint", (0, 0)),
     ],
 )
-def test_killed_run_resumes_bitwise(moment, workers, corpus, whole, tmp_path):
+def test_killed_run_resumes_with_bitwise_equal_results(moment, workers, corpus, whole, tmp_path):
     out = tmp_path / "out"
     first, second = (corpus.hparams(**LONG, num_workers=number) for number in workers)
     assert Child(flags(out, first), kill_at, moment).end().code == -signal.SIGKILL
-    if moment == "in validation":  # all state is saved before validation
+    if moment == "in the second validation":  # all state is saved before validation
         assert newest(out).name == newest(whole).name
     second = Child(flags(out, second, "--resume")).end()
     assert second.code == 0, second.output
@@ -50,10 +50,17 @@ def test_killed_run_resumes_bitwise(moment, workers, corpus, whole, tmp_path):
     assert not list(out.glob(".*.tmp"))
 
 
-def test_run_killed_while_resuming_resumes_bitwise(corpus, whole, tmp_path):
+def test_run_that_is_killed_while_resuming_resumes_with_bitwise_equal_results(
+    corpus, whole, tmp_path
+):
     out = tmp_path / "out"
     stopped_inside_an_epoch(corpus, out)
-    for moment in ("setting aside", "cutting back", "writing the run line", "the second step"):
+    for moment in (
+        "after later checkpoints are renamed",
+        "after the logs are truncated",
+        "after half of the run record is written",
+        "after the second optimizer step",
+    ):
         killed = Child(flags(out, "", "--resume"), kill_at, moment)
         assert killed.end().code == -9
     assert Child([*flags(out, ""), "--resume"]).end().code == 0
@@ -73,9 +80,12 @@ def resumed_like_uninterrupted(hparams: str, folder: Path) -> Path:
     return uninterrupted
 
 
-def test_fast_decoder_and_guided_attention_resume_bitwise(corpus, tmp_path):
-    """The guided attention loss is logged. Its weight is positive only in the first 9 optimizer
-    steps, which end in the third epoch. The run has 16 to 20 optimizer steps."""
+def test_run_with_fast_decoder_and_guided_attention_resumes_with_bitwise_equal_results(
+    corpus, tmp_path
+):
+    """The run has 16 to 20 optimizer steps. The weight of the guided attention loss is positive
+    only in the first 9 steps, which end in the third epoch. The test also checks that this loss is
+    logged."""
     settings = LONG | {"guided_attention_weight": 5, "guided_attention_steps": 9, "log_interval": 1}
     settings["decoder"] = "fast"
     out = resumed_like_uninterrupted(corpus.hparams(**settings), tmp_path)
@@ -92,14 +102,13 @@ def test_fast_decoder_and_guided_attention_resume_bitwise(corpus, tmp_path):
 PLACES = {
     "a step": (Trainer, "step"),
     "a validation": (validation, "example_of"),
-    "an epoch's end": (train, "log_epoch"),
+    "the end of an epoch": (train, "log_epoch"),
 }
 
 
 def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float = 0) -> None:
     def send() -> None:
-        # A separate process sends the signal, because a loader worker obeys a SIGTERM from its
-        # parent.
+        # A loader worker obeys a SIGTERM from its parent, so a separate process sends the signal.
         if to_group:
             code = "import os, sys; os.killpg(*map(int, sys.argv[1:]))"
             command = [sys.executable, "-c", code, str(os.getpgrp()), str(int(number))]
@@ -115,7 +124,7 @@ def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float
     ("number", "place", "call"),
     [
         (signal.SIGINT, "a validation", 1),
-        (signal.SIGTERM, "an epoch's end", 3),
+        (signal.SIGTERM, "the end of an epoch", 3),
     ],
 )
 def test_signal_saves_a_checkpoint_and_prints_how_to_resume(
@@ -150,7 +159,7 @@ def test_signal_to_the_process_group_leaves_no_orphans(number, corpus, whole, tm
     stopped = child.end()
     assert stopped.code == 128 + number, stopped.output
     assert "Traceback" not in stopped.output
-    # This step was saved because of the signal: no checkpoint was due.
+    # This checkpoint was saved because of the signal. No regular checkpoint was due.
     assert newest(out).name == "checkpoint_7.pt"
     assert session_members(child.process.pid) == []
     resumed = Child(flags(out, "num_workers=0", "--resume")).end()

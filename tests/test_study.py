@@ -54,7 +54,7 @@ def test_read_settings_reports_all_problems_in_one_message(tmp_path):
         study.remember(tmp_path / "study.json", "", settings)
 
 
-def test_remember_rejects_changed_settings_for_a_name(tmp_path):
+def test_remember_rejects_changed_settings_for_a_known_name(tmp_path):
     path = tmp_path / "study.json"
     study.remember(path, "batch_size=4", {"a": "", "b": "seed=3"})
     study.remember(path, "batch_size=4", {"c": ""})
@@ -111,7 +111,8 @@ def make_study(tmp_path, monkeypatch):
 
 
 def test_study_trains_and_transcribes_each_run_once(make_study, capsys):
-    """Finished points are not repeated, even if the run folders were deleted."""
+    """Epochs that are already transcribed are not repeated, even if the run folders were
+    deleted."""
     made = make_study(train="echo $NAME $OVERRIDES", points=(1, 2))
     made.run([1], concurrent_runs=2)
     assert made.failed == []
@@ -149,8 +150,8 @@ def test_values_are_summed_over_the_epochs_of_a_run(make_study):
 
 
 def test_lost_values_are_restored_from_the_runs(make_study):
-    """The test checks that nothing is trained again. Points that a run has already passed are
-    reported."""
+    """The test checks that nothing is trained again. It also checks the error for a new point
+    before the last epoch of a finished run."""
     make_study(points=(1, 2)).run([1], concurrent_runs=1)
     (made := make_study()).out.joinpath("values.csv").unlink()
     again = make_study(train="false", points=(1, 2))
@@ -234,9 +235,9 @@ def table_of(values, quantity, spent):
 
 
 def test_budget_table_compares_strategies_at_equal_budgets(values):
-    """The expected values were calculated by hand: after equal epochs, RAND has twice as many
-    optimizer steps. After equal optimizer steps, the losses differ by the factor 1.5. The cheapest
-    run has half as many optimizer steps as RAND."""
+    """The expected values were calculated by hand. After the same number of epochs, RAND has twice
+    as many optimizer steps. After the same number of optimizer steps, the losses differ by the
+    factor 1.5. The cheapest run has half as many optimizer steps as RAND."""
     titles, _, rand, ssb = table_of(values, study.LOSS, "updates")
     assert titles == ["name", "100 optimizer steps", "200 optimizer steps"]
     errors = [0.1 / 3**0.5 * 0.5, 0.1 / 3**0.5 * 0.25]  # seed factors: 1.1, 1.2, 1.3
@@ -251,8 +252,8 @@ def test_budget_table_compares_strategies_at_equal_budgets(values):
     assert ssb[1].startswith("0.900 ± ")
 
 
-def test_budget_table_has_a_dash_when_a_seed_is_behind(values):
-    """A mean over fewer seeds could not be compared with the remaining cells."""
+def test_budget_table_has_a_dash_when_one_seed_has_too_few_epochs(values):
+    """A mean over fewer seeds cannot be compared with the other cells."""
     is_behind = (values["name"] == "ssb") & (values["seed"] == 3) & (values["epoch"] > 2)
     *_, ssb = table_of(values[~is_behind], study.LOSS, "epoch")
     assert ssb[1].startswith("0.900 ± ")

@@ -38,7 +38,7 @@ PHONES = "text_cleaners=[phones]"
 
 
 def test_file_is_not_changed_when_it_is_not_a_symbol_table(tmp_path):
-    """The file could be important, because a typo in symbols= can select any file."""
+    """A typo in the setting `symbols` can select any file, and this file could be important."""
     (tmp_path / "notes.txt").write_text("my notes\n")
     with pytest.raises(UserError, match="expected a list of strings") as caught:
         read_symbols(create_hparams(f"symbols={tmp_path / 'notes.txt'}"))
@@ -76,7 +76,7 @@ def test_symbol_table_is_rejected_when_it_is_damaged(symbols, message, tmp_path)
         # Direction marks are removed, but vowel signs are kept.
         ("\u200fشكرًا، صديقي؟\u200e", "شكرًا، صديقي؟"),
         ("हिन्दी में।", "हिन्दी में।"),
-        ("می\u200cروم", "می\u200cروم"),  # a non-joiner, which Persian spelling needs
+        ("می\u200cروم", "می\u200cروم"),  # a zero-width non-joiner, which Persian spelling needs
         ("你好，世界。", "你好，世界。"),
         ("İstanbul", "istanbul"),
         ("soft\u00adhyphen\ufeff \x07bell", "softhyphen bell"),
@@ -88,12 +88,12 @@ def test_basic_cleaners_keep_letters_of_every_alphabet(text, expected):
     assert sequence_to_text(text_to_sequence(text, BASIC, table), table) == expected
 
 
-def test_turkish_i_is_lowercased_correctly():
+def test_turkish_capital_i_is_lowercased_correctly():
     assert "".join(clean("ISPARTA İZMİR", BASIC, language="tr")) == "ısparta izmir"
     assert "".join(clean("ISPARTA", BASIC, language="pl")) == "isparta"
 
 
-def test_braces_add_no_symbol_when_they_contain_no_phone():
+def test_braces_add_no_symbols_to_a_table_when_they_contain_no_phones():
     assert [x for x in clean("{0 AA1}", BASIC) if can_be_symbol(x)] == ["@AA1"]
 
 
@@ -127,7 +127,7 @@ def test_message_suggests_the_nearest_symbol(symbol, known, expected):
     assert nearest(symbol, table_of(known)) == expected
 
 
-def test_underscore_is_the_padding_symbol_only_in_english():
+def test_underscore_is_the_padding_symbol_only_in_the_english_symbol_table():
     assert text_to_sequence("_", BASIC) == [0]
     assert unknown_symbols(clean("a_b", BASIC, table_of("ab")), table_of("ab")) == ["_"]
 
@@ -356,7 +356,7 @@ def test_voice_uses_its_symbol_table(trained, tmp_path, capsys):
 
 
 def test_resume_keeps_the_symbol_table_of_the_run(trained, lists, tmp_path, capsys):
-    """A different table in the settings is rejected. A new table next to new filelists is
+    """A different table in the settings is rejected. A new symbol table next to new filelists is
     ignored."""
     out = shutil.copytree(trained, tmp_path / "run")
     again = shutil.copytree(lists.parent, tmp_path / "again") / "lists"

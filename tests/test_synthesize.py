@@ -16,7 +16,7 @@ from tacotron2_voice.griffin_lim import SILENCE
 from tacotron2_voice.utils import plots as pictures
 from tacotron2_voice.utils.errors import UserError
 
-# With at most 16 symbols per chunk, this text becomes a sentence and two clauses.
+# With at most 16 symbols per chunk, this text is split into one sentence and two clauses.
 LONG_TEXT = "A dog came. It sat down, and it ate."
 
 
@@ -36,7 +36,7 @@ def mels_alone(empty_pictures, monkeypatch):
     synthesize_quickly(monkeypatch.setattr)
 
 
-def test_chunks_equal_separate_texts_with_pauses_between_them(
+def test_chunks_sound_like_separate_texts_with_pauses_between_them(
     checkpoint_path, tmp_path, empty_pictures
 ):
     mel = speak_text(checkpoint_path, tmp_path, "--max-symbols", "16", "--pause", "0.3")

@@ -29,9 +29,9 @@ STRATEGY = {
     "ATS": "alternated_sort",
 }
 
-# This program replaces Python and records its arguments. A training run takes $SECONDS_PER_RUN,
-# writes metrics.jsonl, and exits with the exit code from the file $OUT/status.<experiment>
-# (default: 0).
+# This program replaces Python and records its arguments.
+# A training run takes $SECONDS_PER_RUN and writes metrics.jsonl.
+# The file $OUT/status.<experiment> contains the exit code of the run (default: 0).
 STAND_IN = """#!/usr/bin/env bash
 name=$(basename "$(dirname "${3:-.}")")
 [ "$1" != train.py ] || mkdir -p "$3"

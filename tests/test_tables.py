@@ -148,8 +148,9 @@ def test_table_is_rejected_when_no_delimiter_fits(path, lines):
         (json.dumps({"path": "a", "said": "b"}), "--text-column"),
     ],
 )
-def test_table_is_rejected_when_a_column_is_ambiguous(path, text, option):
-    """Otherwise the header would be read as a clip with missing audio."""
+def test_table_is_rejected_when_its_columns_are_ambiguous(path, text, option):
+    """Two cases without an option are not rejected: their header is not recognized, so it is read as
+    the first clip, whose audio is missing."""
     if option is None:
         entries, _ = read(path, text)
         assert entries[0][0] in ("path", "text")
@@ -175,7 +176,7 @@ def test_three_columns_are_rejected_when_one_column_looks_like_speaker_names(pat
 
 
 @pytest.mark.parametrize("second", ["", "raw", "{text}"])
-def test_three_columns_are_read_when_the_second_contains_no_speakers(path, second):
+def test_three_columns_are_read_when_the_second_column_contains_no_speakers(path, second):
     texts = [f"Text number {i}." for i in range(20)]
     assert read(path, rows(f"c{{i}}|{second}|{{text}}", texts)) == expected(texts)
 
@@ -217,7 +218,7 @@ def test_line_is_reported_when_its_number_of_fields_differs(path, header, row):
     assert "fields, expected" in problem
 
 
-def test_quoted_commas_belong_to_the_text(path):
+def test_commas_inside_quotation_marks_belong_to_the_text(path):
     text = 'path,text\nc0,"Yes, sir, yes."\nc1,"""Go,"" he said.",,\n'
     assert read(path, text) == ([("c0", "Yes, sir, yes."), ("c1", '"Go," he said.')], [])
 
@@ -368,7 +369,7 @@ def test_line_is_reported_when_its_text_is_not_valid_unicode(path):
     assert problem.startswith(f"{path}:1: ")
 
 
-def test_column_is_not_a_time_when_it_contains_no_numbers(tmp_path):
+def test_column_is_not_read_as_times_when_it_contains_no_numbers(tmp_path):
     path = tmp_path / "table.tsv"
     path.write_text("file\tfrom\tending\ttext\na\tBerlin\tgood\tYes.\nb\tRome\tbad\tNo.\n")
     entries, problems = read_table(Table(path))
@@ -398,7 +399,7 @@ def test_table_is_rejected_when_a_line_is_nested_too_deeply(path):
 
 
 @pytest.mark.parametrize("titles", ["start_date birth_from", "begin_year pitch_from", "start end"])
-def test_columns_are_not_times_when_their_titles_or_values_say_otherwise(tmp_path, titles):
+def test_columns_are_not_read_as_times_when_titles_or_values_have_another_meaning(tmp_path, titles):
     values = "yes no" if titles == "start end" else "1990 2020"
     rows = (f"file {titles} text", f"a {values} Yes.")
     path = tmp_path / "table.tsv"

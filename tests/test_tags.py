@@ -17,7 +17,7 @@ from tacotron2_voice.utterance import Segment, Utterance, prepare_utterance, spl
 SECOND = 22050 / 256  # frames per second
 
 
-def test_pauses_split_a_text():
+def test_pause_tags_split_a_text():
     assert split_tags("Wait. [pause 0.5] Now [PAUSE 2s][pause .25]") == [
         "Wait.",
         Pause(0.5),

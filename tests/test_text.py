@@ -69,8 +69,7 @@ def test_symbols_equal_those_of_nvidia():
         ("Mr Smith at first.", "mr smith at first."),
         ("the 1st. St", "the first. st"),
         ("best. _mr.", "best. _mr."),
-        # The rules run one after another: the rule for "mister" also removes the start of the word
-        # "st".
+        # The rules run one after another. The rule for "mister" also removes the start of "st".
         ("Mr.St.", "misterst."),
     ],
 )
@@ -105,7 +104,7 @@ def test_years_are_read_in_pairs_of_digits_as_inflect_does():
         ("{B} one\ntwo", "{B} one"),
     ],
 )
-def test_braces_contain_arpabet_phones(text, expected):
+def test_text_in_braces_is_read_as_arpabet_phones(text, expected):
     assert spoken(text) == expected
 
 
@@ -151,7 +150,7 @@ TABLE = [  # a person wrote the expected values without running the code
 
 
 @pytest.mark.parametrize(("written", "expected", "kind"), TABLE)
-def test_english_cleaners_return_the_words_of_a_human_reader(written, expected, kind):
+def test_english_cleaners_return_the_words_that_a_person_would_read(written, expected, kind):
     assert spoken(written, CORRECTED) == expected
 
 

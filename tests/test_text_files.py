@@ -40,7 +40,7 @@ def test_text_is_decoded_with_one_note_when_its_encoding_is_unambiguous(tmp_path
     [note] = capsys.readouterr().out.splitlines()
     assert note.startswith(f"note: {path}: ")
     assert encoding in note
-    assert text.partition("|")[2][:10] in note  # an example that contains the letters
+    assert text.partition("|")[2][:10] in note  # an example with decoded letters
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])

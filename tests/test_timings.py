@@ -72,7 +72,7 @@ def test_word_has_a_time_when_attention_skips_its_only_symbol(voice):
     assert timings.words[2].end > timings.words[2].start
 
 
-def test_path_never_moves_backward_when_attention_briefly_moves_backward():
+def test_alignment_path_never_moves_backward_when_attention_briefly_does():
     alignment = np.array([[9, 1, 0], [2, 8, 0], [9, 1, 0], [0, 9, 1], [0, 1, 9]]) / 10
     assert best_path(alignment).tolist() == [0, 0, 0, 1, 2]
     rng = np.random.default_rng(0)
@@ -176,7 +176,7 @@ def test_times_are_written_to_a_folder_for_each_text(voices, tmp_path):
     assert pysubs2.SSAFile.from_string(content)[0].plaintext == "A dog came."
 
 
-def test_old_timings_are_removed_from_a_folder_when_the_text_is_synthesized_again(
+def test_old_timings_are_removed_from_a_folder_when_it_is_used_for_a_new_text(
     voices, tmp_path, capsys
 ):
     texts = tmp_path / "book.txt"
@@ -195,14 +195,16 @@ def test_old_timings_are_removed_from_a_folder_when_the_text_is_synthesized_agai
     assert "0002.txt" not in note
 
 
-def test_changed_files_stay_in_a_folder_when_the_text_is_synthesized_again(voices, tmp_path):
+def test_timings_that_the_user_changed_stay_in_a_folder_when_it_is_used_for_a_new_text(
+    voices, tmp_path
+):
     speak(voices, "--text", "A dog came.", "--timings", "srt", "-o", tmp_path)
     (tmp_path / "0001.srt").write_text("corrected by the user")
     speak(voices, "--text", "It sat down.", "-o", tmp_path)
     assert (tmp_path / "0001.srt").read_text() == "corrected by the user"
 
 
-def test_note_lists_old_timings_when_a_wav_is_synthesized_again(voices, tmp_path, capsys):
+def test_note_lists_old_timings_when_a_wav_is_replaced(voices, tmp_path, capsys):
     wav = tmp_path / "a.wav"
     for options in (["--timings", "srt"], ["--timings", "srt"], [], ["--timings", "vtt"]):
         capsys.readouterr()

@@ -112,7 +112,7 @@ def test_epoch_record_matches_the_trained_batches(corpus, tmp_path, monkeypatch)
     assert record["peak_memory_bytes"] > 1e8  # PyTorch alone needs this much memory
 
 
-def test_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatch):
+def test_training_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatch):
     """The clock in this test advances only in chosen calls."""
     now = 0.0
 
@@ -155,7 +155,7 @@ def test_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatc
         ),
         (
             "learning_rate=1e-6,learning_rate_schedule=exponential,learning_rate_decay_start=0",
-            {0: 1e-6, 10**6: 1e-6},  # learning_rate_final must not increase a lower rate
+            {0: 1e-6, 10**6: 1e-6},  # learning_rate_final must not raise a lower rate
         ),
     ],
 )
@@ -247,7 +247,7 @@ def test_loss_decreases_with_each_setting(settings, corpus, tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"batch_capacity": 7},  # frame budget per batch; the longest clip fills a batch
+        {"batch_capacity": 7},  # a frame budget that the longest clip fills alone
         {"batch_size": 1, "dynamic_batch_size": False, "n_frames_per_step": 2, "decoder": "fast"},
     ],
 )
@@ -346,10 +346,10 @@ def test_losses_are_read_one_optimizer_step_later(corpus, tmp_path, monkeypatch,
     watch_steps(monkeypatch, hiding)
     monkeypatch.setattr(train, "read_pending", reading)
     run(out, corpus, **settings)
-    # Each of the two epochs has 14 optimizer steps. Losses are read every fourth step, one step
-    # later, and after the last step.
+    # Each of the two epochs has 14 optimizer steps. Losses of every fourth step are read.
+    # They are read one step later. The last losses are read after the last step.
     assert waited == [4, 8, 12, 14, 16, 20, 24, 28]
-    # `left` has one more value than `waited`, because no loss can be read after step 1.
+    # After step 1, no loss can be read yet, so `left` has an additional first value.
     assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]
     assert without_times(metrics(out)) == without_times(metrics(plain))
     assert curves(out)["training/loss"] == curves(plain)["training/loss"]

@@ -70,7 +70,7 @@ def test_no_warning_is_issued_when_the_cpu_supports_bfloat16(monkeypatch):
 
 
 def test_decoder_setting_selects_the_decoder_for_training():
-    pytest.importorskip("fast_decoder.graphs", reason="the fast decoder was taken out")
+    pytest.importorskip("fast_decoder.graphs", reason="the folder fast_decoder is missing")
     import fast_decoder
 
     reference = choose_decoder("reference", CPU)
@@ -98,7 +98,8 @@ def test_optimizer_step_returns_losses_and_gradient_norm(precision):
     assert losses.copied is None
     assert 0 < made.terms.loss < made.terms.loss_unpadded
     assert math.isnan(made.terms.guided_attention)  # NaN because the weight of this loss is 0
-    assert made.gradient_norm > 0 or made.skipped  # in fp16, the first loss scale may overflow
+    # In fp16, gradients may overflow at the first loss scale.
+    assert made.gradient_norm > 0 or made.skipped
     assert all(map(torch.equal, before, trainer.model.parameters())) == bool(made.skipped)
     assert trainer.optimizer.param_groups[0]["lr"] == 0.25
 
@@ -123,8 +124,7 @@ def test_guided_attention_adds_its_weighted_gradient(decoder, loss):
             assert math.isnan(found)
     share = gradients[1.0] - gradients[0.0]
     assert share.norm() > 1e-4
-    # Limits for the differences between float32 gradients. The observed differences were a quarter
-    # of these limits.
+    # The observed differences between float32 gradients were a quarter of these tolerances.
     torch.testing.assert_close(gradients[5.0] - gradients[0.0], 5 * share, rtol=3e-3, atol=3e-5)
 
 
@@ -207,7 +207,7 @@ def test_weights_do_not_change_when_the_loss_is_not_finite(monkeypatch):
     assert all(map(torch.equal, before, trainer.model.parameters()))
 
 
-def test_running_statistics_are_means_over_batches():
+def test_running_statistics_of_batch_norm_are_means_over_the_batches_of_a_step():
     """Running statistics become the mean of the statistics that each batch in the step would
     produce alone."""
     batches = [tiny_batch(), tiny_batch(((4, 30), (9, 21)))]
@@ -232,7 +232,7 @@ def test_guided_attention_weight_decreases_to_0():
 def test_onednn_cache_is_small_unless_the_user_sets_its_size(by_user, expected, monkeypatch):
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     for name in names:
-        monkeypatch.setenv(name, by_user or "")  # makes monkeypatch restore the variable
+        monkeypatch.setenv(name, by_user or "")  # monkeypatch restores it after the test
         if by_user is None:
             monkeypatch.delenv(name)
     Trainer(small(), CPU)
@@ -302,7 +302,7 @@ def test_fused_and_plain_optimizers_give_the_same_weights(monkeypatch):
     torch.testing.assert_close(*weights, rtol=0, atol=1e-4)
 
 
-def test_optimizer_state_entries_contain_all_state_names(monkeypatch):
+def test_optimizer_state_entries_contain_every_state_of_the_chosen_optimizer(monkeypatch):
     adam = {"step": False, "exp_avg": True, "exp_avg_sq": True}
     assert optimizer.state_entries(small()) == adam
     use_optimizer(monkeypatch, functools.partial(torch.optim.SGD, momentum=0.9))
@@ -329,12 +329,12 @@ class ContentAttention(layers.Attention):
 
 
 class ScaledAttention(layers.LocationSensitiveAttention):
-    """A subclass of the attention. The fast decoder does not support subclasses either."""
+    """A subclass of the built-in attention. The fast decoder does not support subclasses."""
 
 
 @pytest.mark.parametrize("attention", [ContentAttention, ScaledAttention])
 def test_custom_attention_trains_with_the_reference_decoder(attention, monkeypatch):
-    pytest.importorskip("fast_decoder.graphs", reason="the fast decoder was taken out")
+    pytest.importorskip("fast_decoder.graphs", reason="the folder fast_decoder is missing")
     monkeypatch.setattr(layers, "make_attention", attention)
     trainer = Trainer(small(n_mel_channels=MELS, decoder="fast"), CPU)
     assert trainer.model.training_decoder is teacher_forced

@@ -127,7 +127,7 @@ def test_compressed_voice_is_smaller_and_speaks(voices):
     assert "packed compared with fp32 on 2 texts" in voices.packed[1]
     exact, words = Voice(voices.fp32[0]), text_to_ids("A dog came.", voice.settings)
     made, expected = ([*x.decode(words, 0, 10)] for x in (voice, exact))
-    # In later frames, the rounding errors have accumulated.
+    # Only the first frames are compared, because rounding errors accumulate in later frames.
     for one, other in zip(made[:2], expected[:2], strict=True):
         np.testing.assert_allclose(one.frames, other.frames, atol=0.1)
     for name in GRAPHS:
@@ -224,7 +224,7 @@ def test_stream_yields_audio_before_the_decoder_finishes(voices, monkeypatch):
     run = long.graphs["decoder"].run
     monkeypatch.setattr(long.graphs["decoder"], "run", lambda *x: steps.append(1) or run(*x))
     assert len(next(long.stream(TEXT, retries=0))) > 0
-    assert len(steps) * 2 < 60  # fewer than 60 frames
+    assert len(steps) * 2 < 60  # fewer than 60 frames were decoded
 
 
 def test_voice_streams_the_same_audio_without_torch(voices, tmp_path):

@@ -35,7 +35,7 @@ COLLIDING = ("common.py", "text.py", "hparams.py", "synthesis.py", "export.py", 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    pytest.importorskip("hatchling", reason="pip install -r requirements/dev.txt")
+    pytest.importorskip("hatchling", reason="needs requirements/dev.txt")
     folder = tmp_path_factory.mktemp("a wheel")
     return folder / build("wheel", FOLDER, folder)
 
@@ -129,7 +129,7 @@ def test_wheel_error_is_one_line_when_the_path_is_a_checkpoint(python, voices, t
 
 
 def test_folder_contains_no_plots_when_matplotlib_is_missing(python, voices, tmp_path):
-    """One note contains the command that installs matplotlib."""
+    """A single note contains the command that installs matplotlib."""
     options = voices.int8[0], "--text", TEXT
     for done in ("1 text", "0 texts"):
         spoken = run(python, "-m", "tacotron2_voice", "speak", *options, folder=tmp_path)
@@ -164,14 +164,15 @@ write_speech(Path("b"), speech, voice.settings.table, save_plot=False)
 
 
 def test_wheel_works_when_the_server_packages_are_missing(python, voices, tmp_path):
-    """The error of `serve` contains the extra that installs these packages."""
+    """The test also checks that the error of `serve` contains the extra that installs these
+    packages."""
     served = run(python, "-m", "tacotron2_voice", "serve", voices.int8[0], folder=tmp_path)
     assert served.returncode == 1
     assert '"tacotron2-voice[server,wyoming]"' in served.stderr
     assert served.stderr.count("\n") == 1
 
 
-def test_extras_equal_the_pinned_packages():
+def test_packages_of_each_extra_equal_the_pinned_packages():
     extras = PROJECT["project"]["optional-dependencies"]
     for names, file in ((("server", "wyoming"), "server.txt"), (("phones",), "phones.txt")):
         pinned = (ROOT / "requirements" / file).read_text(encoding="utf-8")

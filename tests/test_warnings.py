@@ -93,7 +93,7 @@ def test_silence_is_measured_to_the_exact_window(before, after, as_stored):
     assert found[0] % WINDOW == 0
 
 
-def test_samples_40_db_below_the_loudest_count_as_silence():
+def test_samples_count_as_silence_when_they_are_40_db_below_the_loudest_sample():
     for decibels, expected in ((38, 0), (42, RATE)):
         quiet = sound() * 10 ** (-decibels / 20)
         before, after = silence_at_ends(np.concatenate([sound(), quiet]).astype(np.int16), RATE)
@@ -130,7 +130,7 @@ def test_flat_tops_below_full_scale_count_as_clipping(dtype):
             assert count_clipped((np.rint(gain * real + dither) / scale).astype(dtype)) == 0
 
 
-def test_range_of_usual_rates_depends_on_the_spread():
+def test_range_of_usual_speaking_rates_depends_on_their_spread():
     spread = 15 * np.exp(0.1 * np.random.default_rng(0).standard_normal(5000))
     low, median, high = usual_rates(np.append(spread, [1, 2, 99]))
     assert median == pytest.approx(15, rel=0.01)
@@ -139,7 +139,8 @@ def test_range_of_usual_rates_depends_on_the_spread():
 
 
 LOUD = np.clip(4.0 * quiet_at_ends(), -32768, 32767).astype(np.int16)
-# The changed clips, the problem, and the affected clips with their values, worst first.
+# For each fault: the changed clips, the text of the warning, and the affected clips.
+# The affected clips are listed with their values, worst first.
 FAULTS = {
     "silence": (
         {f"c{i:02}": (sound(END, 1, 0.4 + 0.1 * i), TEXT) for i in range(7)},
@@ -403,7 +404,7 @@ def test_words_in_square_brackets_are_listed_by_line(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("num_english", "is_reported"), [(3, False), (12, True)])
-def test_texts_in_another_script_are_reported_when_they_are_many(num_english, is_reported):
+def test_texts_in_another_script_are_reported_when_there_are_many(num_english, is_reported):
     """In an earlier version, English translations were trained as texts of Korean audio."""
     texts = ["Good morning."] * num_english + ["안녕하세요, Anna."] * (20 - num_english)
     clips = [Clip(f"c{i}.wav", text, where=f"m.csv:{i}") for i, text in enumerate(texts)]

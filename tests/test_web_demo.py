@@ -8,9 +8,7 @@ from servers import SENTENCES, PausedVoice, running, wait_until
 from tacotron2_voice.server.app import Access
 from tacotron2_voice.voice import Voice
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="pip install -r requirements/dev.txt"
-)
+playwright = pytest.importorskip("playwright.sync_api", reason="needs requirements/dev.txt")
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +92,7 @@ def test_error_is_shown_when_the_text_cannot_be_spoken(page, voice):
         assert "..." in page.get_by_role("status").inner_text()
 
 
-def test_speakers_are_listed_after_the_key_when_the_server_has_a_key(page, voice):
+def test_speakers_are_listed_after_the_user_enters_the_key_when_the_server_requires_it(page, voice):
     with running(voice, Access(api_key="secret")) as server:
         page.goto(server.address)
         page.get_by_label("API key").fill("wrong")

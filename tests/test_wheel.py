@@ -71,7 +71,7 @@ def build(kind, folder, out):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Return a folder whose path contains a space."""
-    pytest.importorskip("hatchling", reason="pip install -r requirements/dev.txt")
+    pytest.importorskip("hatchling", reason="needs requirements/dev.txt")
     return tmp_path_factory.mktemp("with a space")
 
 

@@ -26,7 +26,7 @@ DECODER = "decoder: reference, step by step: the folder fast_decoder/ is missing
 def project(tmp_path_factory) -> Path:
     """Return a copy of the project without the fast decoder and its tests."""
     if not (PROJECT / "fast_decoder" / "__init__.py").exists():
-        pytest.skip("the fast decoder was taken out")
+        pytest.skip("the folder fast_decoder is missing")
     folder = tmp_path_factory.mktemp("without") / "project"
     ignored = shutil.ignore_patterns("fast_decoder", *ITS_TESTS, *LEFT_BEHIND)
     return Path(shutil.copytree(PROJECT, folder, ignore=ignored))

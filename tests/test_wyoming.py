@@ -52,8 +52,8 @@ def server(voice, opened):
 
 
 def talk(port, *events, until=AudioStop):
-    """Send events, and return the replies until an event of one of these types or the end of the
-    connection."""
+    """Send events, and return the replies until an event of one of these types arrives or the
+    connection ends."""
 
     async def run():
         answers = []
@@ -89,7 +89,7 @@ def test_client_gets_the_same_audio_as_direct_synthesis(server, port, voice):
     assert audio_of(answers) == to_int16(np.concatenate([*voice.stream(SENTENCES)]))
 
 
-def test_sentences_are_spoken_while_the_text_is_still_being_written(server, port, voice):
+def test_sentences_are_synthesized_while_the_client_is_still_sending_the_text(server, port, voice):
     async def run():
         async with AsyncTcpClient("127.0.0.1", port, read_timeout=20) as client:
             await client.write_event(SynthesizeStart().event())
@@ -168,7 +168,8 @@ def test_synthesis_stops_when_the_client_hangs_up(server, port):
 
 
 def test_waiting_text_leaves_the_queue_when_the_client_hangs_up(voices):
-    """The text of such a client was once synthesized before the text of the next client."""
+    """In an earlier version, the text of a client that had hung up was synthesized before the text
+    of the next client."""
     paused = PausedVoice(voices.int8[0])
     opened = open_socket("127.0.0.1", 0)
     place = opened.getsockname()[:2]

@@ -21,7 +21,7 @@ def run(out: Path, corpus, *more, **overrides) -> None:
 
 
 def refused(arguments: list[str], capsys) -> str:
-    """Return the error message of `train.main`, which must exit with an exit code."""
+    """Return the error message of `train.main`, which must exit with an error."""
     with pytest.raises(SystemExit) as stop:
         train.main(arguments)
     assert stop.value.code not in (0, None)
@@ -29,7 +29,7 @@ def refused(arguments: list[str], capsys) -> str:
 
 
 def snapshot(directory: Path) -> dict[str, bytes]:
-    """Return the contents of all files in a folder."""
+    """Return a dict from the relative path of each file in a folder to its bytes."""
     return {
         str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()
     }
@@ -95,32 +95,32 @@ def half_of_a_log_line(kind: str) -> None:
     pytest.MonkeyPatch().setattr(RunLogger, "_write", write)
 
 
-# Moments at which a run is killed: owner and name of a function, number of the call, and whether
-# the process is killed after this call (otherwise before it).
+# Moments at which a run is killed: before or after a given call of a function.
+# An entry contains the owner and name of the function, the number of the call, and `after`.
 KILLS = {
     "before the first checkpoint": (checkpoint, "save", 1, False),
-    "before the first step": (Trainer, "step", 1, False),
+    "before the first optimizer step": (Trainer, "step", 1, False),
     "in the middle of an epoch": (Trainer, "step", 8, True),
-    "before a checkpoint has its name": (files.os, "replace", 4, False),
+    "before a checkpoint gets its final name": (files.os, "replace", 4, False),
     "before older checkpoints are removed": (checkpoint, "list_checkpoints", 5, False),
-    "before the best is marked": (checkpoint, "link_as", 1, False),
-    "after the last checkpoint, before it is marked best": (checkpoint, "link_as", 2, False),
-    "after an epoch line": (RunLogger, "log_epoch", 2, True),
-    "in validation": (validation, "example_of", 2, False),
-    "between validation and its checkpoint": (RunLogger, "log_validation", 1, True),
-    "setting aside": (checkpoint, "set_aside_newer", 1, True),
-    "cutting back": (RunLogger, "_cut_back", 1, True),
-    "the second step": (Trainer, "step", 2, True),
+    "before best.pt is linked": (checkpoint, "link_as", 1, False),
+    "after the last checkpoint, before best.pt is linked": (checkpoint, "link_as", 2, False),
+    "after an epoch record": (RunLogger, "log_epoch", 2, True),
+    "in the second validation": (validation, "example_of", 2, False),
+    "after a validation record, before the checkpoint": (RunLogger, "log_validation", 1, True),
+    "after later checkpoints are renamed": (checkpoint, "set_aside_newer", 1, True),
+    "after the logs are truncated": (RunLogger, "_cut_back", 1, True),
+    "after the second optimizer step": (Trainer, "step", 2, True),
 }
 
 
 def kill_at(moment: str) -> None:
     match moment:
-        case "with half of a checkpoint written":
+        case "after half of a checkpoint is written":
             half_of_a_checkpoint(2)
-        case "with half of an epoch line written":
+        case "after half of an epoch record is written":
             half_of_a_log_line("epoch")
-        case "writing the run line":
+        case "after half of the run record is written":
             half_of_a_log_line("run")
         case _:
             owner, name, call, after = KILLS[moment]
