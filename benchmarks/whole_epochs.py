@@ -11,9 +11,11 @@ batches per epoch, and peak memory in GB.
 """
 
 import argparse
+import contextlib
 import csv
 import io
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -132,18 +134,25 @@ def run_experiment(name: str, out: Path, corpus: Path, extra: str, seconds: floa
         "EXTRA": settings,
         "PYTHON": sys.executable,
     }
-    try:
-        ended = subprocess.run(
+    with (own / "output.txt").open("w") as output:
+        process = subprocess.Popen(
             ["bash", str(ROOT / "scripts" / "table2" / f"{experiment.script}.sh")],
             env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            timeout=max(seconds, 1),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        return "out of time"
-    write_bytes(own / "output.txt", (ended.stdout + ended.stderr).encode())
-    return "" if ended.returncode == 0 else "\n".join(ended.stderr.splitlines()[-5:])
+        try:
+            code = process.wait(max(seconds, 1))
+        except subprocess.TimeoutExpired:
+            return "out of time"
+        finally:
+            # Also stop train.py, which would slow down the next experiment.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    lines = (own / "output.txt").read_text(errors="replace").splitlines()
+    return "" if code == 0 else "\n".join(lines[-5:])
 
 
 def row_of(name: str, out: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Test the benchmarks that time whole epochs and other recipes."""
 
 import csv
+import time
 
 import numpy as np
 import pytest
@@ -51,6 +52,18 @@ def test_table_has_a_row_for_an_experiment_of_table_2(filelist, tmp_path):
     assert row["batching"] == "ssb_dbs_br"
     assert (int(row["batches"]), int(row["decoder_steps"])) == (1, max(frames))
     assert 0 < float(row["seconds_per_epoch"]) < 600
+
+
+def test_experiment_leaves_no_process_when_time_is_over(filelist, tmp_path, monkeypatch):
+    script = tmp_path / "scripts" / "table2" / "rand.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text(f"sleep 3; touch {tmp_path}/late & wait")
+    monkeypatch.setattr(whole_epochs, "ROOT", tmp_path)
+    (tmp_path / "out" / "filelists").mkdir(parents=True)
+    failure = whole_epochs.run_experiment("rand", tmp_path / "out", tmp_path, "", seconds=1)
+    assert failure == "out of time"
+    time.sleep(3)
+    assert not (tmp_path / "late").exists()
 
 
 def test_recipes_are_compared_with_this_recipe():

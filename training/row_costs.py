@@ -15,7 +15,7 @@ import torch
 from batch import Batch, synthetic_batch
 from corpus.cache import ClipTable
 from hparams import HParams
-from machine import is_out_of_memory, seconds_of, synchronize
+from machine import is_out_of_memory, seconds_of
 from training.memory_check import without_trace
 from training.trainer import Trainer
 
@@ -25,16 +25,18 @@ PARTIAL = 17  # number of clips in the same tiles as 32 clips; the difference is
 CHECK = 24  # the cost of this number of clips is predicted and measured, as a check
 MAX_ERROR = 0.1  # maximum relative error of that prediction
 REPEATS = 3  # number of timed passes of each batch
-FIRST_FRAMES = 256  # length of the shorter batches that are tried first
+FIRST_FRAMES = 256  # length of the shortest batches
 MAX_FRAMES = 2048
-HOST_FACTOR = 1.2  # a pass must take this many times as long as the host needs to launch it
+# Where the host is slower than the GPU, more frames take no more time. The time of a frame may grow
+# by this fraction when the length doubles.
+MAX_CURVATURE = 0.05
 
 
 def with_measured_costs(trainer: Trainer, clips: ClipTable) -> HParams:
     """Measure the costs, print them, and return settings that contain them.
 
-    If the prediction for 24 clips is off by more than MAX_ERROR, print a warning and return settings
-    without costs. The same holds on a CPU, where each clip adds the same time, so that larger
+    If the measurement is not consistent, print a warning and return settings without costs. The
+    costs are not measured on a CPU, where each clip adds the same time, so that larger
     batches are never slower. All processes use the costs that the first process measured.
     """
     if not is_useful_on(trainer.device):
@@ -45,23 +47,13 @@ def with_measured_costs(trainer: Trainer, clips: ClipTable) -> HParams:
     symbols = round(float(np.mean(clips.num_symbols)))
     began = time.perf_counter()
     with without_trace(trainer):
-        text, error = measure(trainer, symbols)
-    text, error = trainer.processes.gather((text, error))[0]
+        text, problem = measure(trainer, symbols)
+    text, problem = trainer.processes.gather((text, problem))[0]
     took = f"measured in {time.perf_counter() - began:.1f} s"
-    if not text or error > MAX_ERROR:
-        reason = (
-            f"differs by {error:.0%} from its prediction" if text else "does not fit into memory"
-        )
-        print(
-            f"warning: row_costs=measure: a batch of {CHECK} clips {reason}, so the costs are not "
-            f"used ({took})"
-        )
-        text = ""
-    else:
-        print(
-            f"row_costs={text}: microseconds per decoder step by number of clips; "
-            f"{CHECK} clips differ by {error:.0%} from their prediction ({took})"
-        )
+    if problem:
+        print(f"warning: row_costs=measure: {problem}, so the costs are not used ({took})")
+        return replace(trainer.hparams, row_costs="")
+    print(f"row_costs={text}: microseconds per decoder step by number of clips ({took})")
     return replace(trainer.hparams, row_costs=text)
 
 
@@ -70,8 +62,8 @@ def is_useful_on(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def measure(trainer: Trainer, symbols: int) -> tuple[str, float]:
-    """Return the costs as a value of the setting `row_costs`, and the relative error of the check.
+def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
+    """Return the costs as a value of the setting `row_costs`, and "" or why they cannot be used.
 
     The time of a batch is a constant plus a cost per decoder step. The difference between two
     lengths gives the cost per decoder step. It consists of a cost that depends on the tiles, which
@@ -79,16 +71,15 @@ def measure(trainer: Trainer, symbols: int) -> tuple[str, float]:
 
     Args:
         symbols: number of symbols of each clip.
-
-    Returns:
-        "" and 0 if the batches do not fit into memory.
     """
     try:
-        frames = shortest_length(trainer, symbols)
+        frames = linear_length(trainer, symbols)
+        if frames is None:
+            return "", "the time of a batch is not proportional to its length"
         cost = {n: step_cost(trainer, n, frames, symbols) for n in (PARTIAL, CHECK, *SIZES[:2])}
     except RuntimeError as error:
         if is_out_of_memory(error):
-            return "", 0.0
+            return "", f"batches of {SIZES[1]} clips do not fit into memory"
         raise
     for size in SIZES[2:]:
         try:
@@ -97,7 +88,10 @@ def measure(trainer: Trainer, symbols: int) -> tuple[str, float]:
             if is_out_of_memory(error):
                 break
             raise
-    return table_of(cost)
+    text, difference = table_of(cost)
+    if difference > MAX_ERROR:
+        return text, f"a batch of {CHECK} clips differs by {difference:.0%} from its prediction"
+    return text, ""
 
 
 def table_of(cost: dict[int, float]) -> tuple[str, float]:
@@ -118,38 +112,38 @@ def table_of(cost: dict[int, float]) -> tuple[str, float]:
     return " ".join([*pairs, f"clip:{clip_cost:.3g}"]), abs(cost[CHECK] / predicted - 1)
 
 
-def shortest_length(trainer: Trainer, symbols: int) -> int:
-    """Return the number of frames from which the device, not the host, limits the smallest batch."""
+def linear_length(trainer: Trainer, symbols: int) -> int | None:
+    """Return a number of frames from which the time of the smallest batch grows in proportion.
+
+    In shorter batches, the host is slower than the GPU. Return None if there is no such length up
+    to MAX_FRAMES.
+    """
     frames = FIRST_FRAMES
-    while frames < MAX_FRAMES:
-        batch = synthetic_batch([frames] * TILE, [symbols] * TILE, trainer.hparams)
-        batch = batch.to(trainer.device)
-        compute(trainer, batch)
-        seconds_of(trainer.device, lambda batch=batch: compute(trainer, batch))
-        began = time.perf_counter()
-        compute(trainer, batch)
-        on_host = time.perf_counter() - began
-        synchronize(trainer.device)
-        if time.perf_counter() - began >= HOST_FACTOR * on_host:
+    while frames <= MAX_FRAMES:
+        short, middle, long = (
+            pass_seconds(trainer, TILE, factor * frames, symbols) for factor in (1, 2, 4)
+        )
+        is_proportional = middle - short >= (1 - MAX_CURVATURE) * (long - middle) / 2
+        # If the host limits all three lengths, their times are equal.
+        if is_proportional and long > 1.5 * middle:
             return frames
         frames *= 2
-    return frames
+    return None
 
 
 def step_cost(trainer: Trainer, num_clips: int, frames: int, symbols: int) -> float:
     """Return the microseconds that one more decoder step adds to a batch of `num_clips` clips."""
-    seconds = []
-    for length in (frames, 2 * frames):
-        batch = synthetic_batch([length] * num_clips, [symbols] * num_clips, trainer.hparams)
-        batch = batch.to(trainer.device)
-        compute(trainer, batch)
-        times = [
-            seconds_of(trainer.device, lambda batch=batch: compute(trainer, batch))
-            for _ in range(REPEATS)
-        ]
-        seconds.append(float(np.median(times)))
-    steps = frames / trainer.hparams.n_frames_per_step
-    return (seconds[1] - seconds[0]) / steps * 1e6
+    short, long = (pass_seconds(trainer, num_clips, factor * frames, symbols) for factor in (1, 2))
+    return (long - short) / (frames / trainer.hparams.n_frames_per_step) * 1e6
+
+
+def pass_seconds(trainer: Trainer, num_clips: int, frames: int, symbols: int) -> float:
+    """Return the median time of a forward and backward pass of clips of equal length."""
+    batch = synthetic_batch([frames] * num_clips, [symbols] * num_clips, trainer.hparams)
+    batch = batch.to(trainer.device)
+    compute(trainer, batch)
+    times = [seconds_of(trainer.device, compute, trainer, batch) for _ in range(REPEATS)]
+    return float(np.median(times))
 
 
 def compute(trainer: Trainer, batch: Batch) -> None:
