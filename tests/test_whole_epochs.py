@@ -45,7 +45,9 @@ def test_table_has_a_row_for_an_experiment_of_table_2(filelist, tmp_path):
     out = tmp_path / "out"
     sizes = tiny().split(",")
     extra = ",".join(size for size in sizes if size.split("=")[0].endswith(("_dim", "filters")))
-    whole_epochs.main([str(filelist), str(out), "--only", "ssb_dbs_br", "--extra", extra])
+    whole_epochs.main(
+        [str(filelist), str(out), "--only", "ssb_dbs_br", "--epochs", "1", "--extra", extra]
+    )
     with (out / "table2.csv").open(newline="") as file:
         [row] = csv.DictReader(file)
     frames = [frame_count(round(s * 22050), create_hparams(whole_epochs.AUDIO)) for s in SECONDS]
@@ -60,7 +62,9 @@ def test_experiment_leaves_no_process_when_time_is_over(filelist, tmp_path, monk
     script.write_text(f"sleep 3; touch {tmp_path}/late & wait")
     monkeypatch.setattr(whole_epochs, "ROOT", tmp_path)
     (tmp_path / "out" / "filelists").mkdir(parents=True)
-    failure = whole_epochs.run_experiment("rand", tmp_path / "out", tmp_path, "", seconds=1)
+    failure = whole_epochs.run_experiment(
+        "rand", tmp_path / "out", tmp_path, "", epochs=1, seconds=1
+    )
     assert failure == "out of time"
     time.sleep(3)
     assert not (tmp_path / "late").exists()
