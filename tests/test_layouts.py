@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from corpora import refusal, write_tone
+from corpora import add_line, refusal, write_tone
 
 from corpus.clips import Clip, Segment
 from corpus.layouts import (
@@ -406,6 +406,78 @@ def test_name_of_the_recording_is_left_out_with_its_colon(name, tmp_path):
         soundfile.write(tmp_path / f"{base}.wav", np.zeros(100), 22050)
         (tmp_path / f"{base}.txt").write_text(f"{base}: Hi there.")
     assert [clip.text for clip in read_layout(tmp_path)[0]] == ["Hi there.", "Hi there."]
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        "u{}.wav ",
+        "u{},",
+        "s1/u{} ",
+        "u{}|",
+        "s1/u{}.wav|",
+        "[u{}] ",
+        '"u{}" ',
+        "u{} - ",
+        "wavs/U{}.WAV ",
+    ],
+)
+def test_name_of_the_recording_is_left_out_in_every_form(beginning, tmp_path, capsys):
+    for number in (1, 2):
+        write_prompts(tmp_path, f"s1/u{number}.wav")
+        text = f"{beginning.format(number)}Hi there."
+        (tmp_path / "s1" / f"u{number}.txt").write_text(text)
+    clips, problems = read_layout(tmp_path)
+    assert problems == []
+    assert [clip.text for clip in clips] == ["Hi there.", "Hi there."]
+    assert "note:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("beginning", ["{}.wav ", "{}|", "s1/{} "])
+def test_name_of_the_recording_is_left_out_when_it_is_a_word_in_a_certain_form(beginning, tmp_path):
+    for name in ("hello", "yes"):
+        write_prompts(tmp_path, f"s1/{name}.wav")
+        (tmp_path / "s1" / f"{name}.txt").write_text(f"{beginning.format(name)}Hi there.")
+    assert [clip.text for clip in read_layout(tmp_path)[0]] == ["Hi there.", "Hi there."]
+
+
+def test_number_of_the_recording_is_left_out_when_the_file_name_has_more_parts(tmp_path):
+    for number in ("0012", "0013"):
+        write_prompts(tmp_path, f"anna_{number}.wav")
+        (tmp_path / f"anna_{number}.txt").write_text(f"{number} Hi there.")
+    assert [clip.text for clip in read_layout(tmp_path)[0]] == ["Hi there.", "Hi there."]
+
+
+def test_names_of_recordings_are_kept_when_they_are_the_whole_texts(tmp_path):
+    for name in ("0012", "0013"):
+        write_prompts(tmp_path, f"{name}.wav")
+        (tmp_path / f"{name}.txt").write_text(name)
+    assert [clip.text for clip in read_layout(tmp_path)[0]] == ["0012", "0013"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["JOHN: Hi.", "text: Hi.", "Mary Ann: Hi.", "- MR. SMITH: Hi.", "ジョン：はい", "0:12: Hi."],
+)
+@pytest.mark.parametrize("is_table", [False, True])
+def test_texts_are_rejected_when_most_of_them_begin_with_a_label(text, is_table, tmp_path):
+    for name, spoken in (("a", text), ("b", text), ("c", "He said: go.")):
+        write_prompts(tmp_path, f"{name}.wav")
+        if is_table:
+            add_line(tmp_path, f"{name}|{spoken}")
+        else:
+            (tmp_path / f"{name}.txt").write_text(spoken)
+    message = refusal(read_layout, tmp_path)
+    assert message.startswith(str(tmp_path / ("metadata.csv:1" if is_table else "a.txt")))
+    assert "2 of 3" in message
+
+
+def test_texts_are_kept_when_few_of_them_begin_with_a_word_and_a_colon(tmp_path):
+    texts = ["Note: this is long.", "Yes.", "Remember: no.", "He said: go."]
+    for name, text in zip("abcd", texts, strict=True):
+        write_prompts(tmp_path, f"{name}.wav")
+        (tmp_path / f"{name}.txt").write_text(text)
+    assert [clip.text for clip in read_layout(tmp_path)[0]] == texts
 
 
 def test_text_folder_may_mirror_the_folders_of_speakers(tmp_path):
