@@ -363,6 +363,48 @@ def test_repeated_line_is_kept_when_there_is_a_gap_between_the_subtitles(tmp_pat
     assert texts == ["No.", "No.", "No. Never again."]
 
 
+@pytest.mark.parametrize("gap", [0.0, 0.05, 0.3, 2.0])
+@pytest.mark.parametrize("rows", [2, 3])
+def test_rolling_lines_are_removed_when_there_are_gaps_between_the_subtitles(gap, rows, tmp_path):
+    lines = [f"line {i}" for i in range(8)]
+    shown = ["\n".join(lines[max(0, i + 1 - rows) : i + 1]) for i in range(8)]
+    write_srt(tmp_path / "a.srt", *((3 * i, 3 * i + 3 - gap, x) for i, x in enumerate(shown)))
+    assert [x.text for x in read_segments(tmp_path / "a.srt", "a")] == lines
+
+
+@pytest.mark.parametrize("gap", [0.01, 0.5])
+def test_lines_shown_alone_for_a_moment_are_removed_when_they_roll(gap, tmp_path):
+    cues = []
+    for i in range(8):
+        before = f"line {i - 1}\n" if i % 3 else ""
+        cues.append((3 * i + gap, 3 * i + 2.99, f"{before}line {i}"))
+        cues.append((3 * i + 2.99, 3 * i + 3, f"line {i}"))
+    write_srt(tmp_path / "a.srt", *cues)
+    found = read_segments(tmp_path / "a.srt", "a")
+    assert [x.text for x in found] == [f"line {i}" for i in range(8)]
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.5])
+@pytest.mark.parametrize(
+    "song",
+    [
+        ["La la la", "La la la", "La la la", "Hey", "La la la", "La la la"],
+        ["La la\nLa la", "La la\nLa la", "La la\nLa la", "La la\nLa la"],
+        ["Row, row\nGently", "Merrily\nLife", "Row, row\nGently", "Merrily\nLife"],
+        ["No.", "No.", "No.\nNever.", "Yes.", "Yes.", "Go.", "Go on."],
+    ],
+)
+def test_refrains_are_kept_when_they_are_sung_several_times(gap, song, tmp_path):
+    write_srt(tmp_path / "a.srt", *((3 * i, 3 * i + 3 - gap, x) for i, x in enumerate(song)))
+    found = read_segments(tmp_path / "a.srt", "a")
+    assert [x.text for x in found] == [" ".join(x.split("\n")) for x in song]
+
+
+def test_entities_in_srt_are_decoded(tmp_path):
+    write_srt(tmp_path / "a.srt", (0, 1, "Tom &amp; Jerry&nbsp;&lt;3 &#39;so&#39;"))
+    assert [x.text for x in read_segments(tmp_path / "a.srt", "a")] == ["Tom & Jerry <3 'so'"]
+
+
 def test_text_that_begins_with_two_decimals_is_not_a_label():
     assert not are_labels("1.5 2.5 and 3.5 are numbers.")
     assert are_labels("1.5 2.5 one\n3.5 4.5 two")
