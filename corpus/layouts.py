@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from audio import open_audio
 from corpus.clips import Clip
 from corpus.segments import (
     SEGMENT_SUFFIXES,
@@ -75,6 +76,8 @@ LANGUAGE = re.compile(r"\.[a-z]{2,3}(-\w{2,8})*\.(srt|vtt)$", re.IGNORECASE)
 # An id contains at most this many characters of the speaker's name, because file names are limited
 # to 255 bytes.
 MAX_PREFIX = 40
+# A listed duration may differ from the length of the file by this many seconds, or by this fraction.
+DURATION_SECONDS, DURATION_SHARE = 0.5, 0.1
 TRANSCRIPTS = "--transcripts EXTENSION"
 SHOWN = 5  # maximum number of files to list in a note
 # VCTK 0.92 contains two recordings of each text, made with two microphones.
@@ -649,6 +652,9 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             same = f"{found[0]} is already listed in {first[key]}"
             problems.append(f"{entry.where}: {entry.name!r}: {same}; delete one of the two lines")
             continue
+        if entry.duration is not None and (problem := problem_of_duration(entry, found[0])):
+            problems.append(problem)
+            continue
         clip = Clip(str(found[0]), entry.text, where=entry.where, speaker=entry.speaker)
         clips.append(replace(clip, segment=entry.segment))
     cut = {clip.path for clip in clips if clip.segment}
@@ -667,6 +673,30 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             f"{os.path.relpath(path, corpus)} for {listed!r}"
         )
     return clips, problems
+
+
+def problem_of_duration(entry: Entry, path: Path) -> str:
+    """Return a message if the listed duration differs much from the length of the audio file,
+    otherwise "". The duration may be in seconds or in milliseconds.
+
+    In NeMo manifests, a line without an offset may transcribe only the beginning of a file.
+    """
+    assert entry.duration is not None
+    try:
+        with open_audio(path) as audio:
+            seconds = audio.frames / audio.samplerate
+    except UserError:
+        return ""  # a later check reports the file
+    tolerance = max(DURATION_SECONDS, DURATION_SHARE * seconds)
+    if any(
+        abs(listed - seconds) <= tolerance for listed in (entry.duration, entry.duration / 1000)
+    ):
+        return ""
+    return (
+        f"{entry.where}: {entry.name!r}: the duration is {entry.duration:g} s, but {path} is "
+        f"{seconds:.2f} s long. If the text transcribes only a part of the file, add the column "
+        "offset"
+    )
 
 
 def problem_of_missing(clip: Clip) -> str:

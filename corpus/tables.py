@@ -83,6 +83,7 @@ class Entry(NamedTuple):
     where: str  # "file:line"
     speaker: str = ""
     segment: Segment | None = None
+    duration: float | None = None  # listed length of the whole recording; None: not listed
 
 
 class Row(NamedTuple):
@@ -144,7 +145,9 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
             continue
         speaker = "" if columns.speaker is None else row.fields[columns.speaker]
         name = row.fields[columns.path]
-        entries.append(Entry(name, row.fields[columns.text], row.where, speaker, segment))
+        duration = None if times else listed_duration(titles or [], row.fields)
+        entry = Entry(name, row.fields[columns.text], row.where, speaker, segment, duration)
+        entries.append(entry)
     return entries, problems
 
 
@@ -463,6 +466,12 @@ def segment_of(
     if columns.duration:
         return Segment(start, _number(columns.duration, row.get(columns.duration, "")))
     return Segment(start, _number(columns.end, row.get(columns.end, "")) - start)
+
+
+def listed_duration(titles: Sequence[str], fields: Sequence[str]) -> float | None:
+    """Return the number in the column `duration`, or None if there is no number."""
+    value = dict(zip(titles, fields, strict=False)).get("duration", "")
+    return float(value) if re.fullmatch(r"\d{1,9}(\.\d+)?", value) else None
 
 
 def _number(name: str, value: str) -> float:

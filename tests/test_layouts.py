@@ -542,6 +542,25 @@ def test_line_without_times_is_a_problem_when_other_lines_cut_the_same_file(tmp_
     assert problem.startswith(f"{path}:2: ")
 
 
+@pytest.mark.parametrize(
+    ("duration", "is_good"),
+    [(4, True), (4.3, True), (3.7, True), (4000, True), ("", True), (1.5, False), (16, False)],
+)
+def test_line_is_a_problem_when_its_duration_differs_from_the_length_of_the_file(
+    duration, is_good, tmp_path
+):
+    soundfile.write(tmp_path / "r.wav", np.zeros(4 * 16000), 16000)
+    line = {"audio_filepath": "r.wav", "text": "Yes.", "duration": duration}
+    (tmp_path / "m.jsonl").write_text(json.dumps(line))
+    clips, problems = read_layout(tmp_path, Table(tmp_path / "m.jsonl"))
+    assert len(clips) == is_good
+    assert len(problems) == (not is_good)
+    for problem in problems:
+        assert problem.startswith(f"{tmp_path / 'm.jsonl'}:1: ")
+        assert f"{duration:g} s" in problem
+        assert "4.00 s" in problem
+
+
 def test_file_in_the_folder_of_another_speaker_is_not_matched(tmp_path):
     """The text of a missing recording was once trained with another speaker's audio."""
     write_prompts(tmp_path, "x/001.wav", "x/002.wav")
