@@ -429,15 +429,15 @@ def read_lhotse(path: Path) -> list[Entry]:
             files = [x for x in recording["sources"] if x.get("type") == "file"]
             [file] = files
             sources[str(recording["id"])] = file["source"]
-            num_channels = len(file.get("channels") or [0])
+            channels = [*(file.get("channels") or recording.get("channel_ids") or [0])]
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UserError(
                 f"{where}: invalid recording, expected an id and exactly one source of the type 'file'"
             ) from None
-        if num_channels > 1:
+        if channels != [0]:
             raise UserError(
-                f"{where}: the recording has {num_channels} channels, expected one channel. Write "
-                "each channel to its own file"
+                f"{where}: the recording has the channels {channels!r:.60}, expected only channel "
+                "0. Write each channel to its own file"
             )
     entries = []
     for where, supervision in _json_lines(path):
@@ -455,8 +455,15 @@ def read_lhotse(path: Path) -> list[Entry]:
                 f"{where}: invalid start {start:g} s or duration {seconds:g} s, expected a start of "
                 "at least 0 s and a duration above 0 s"
             )
-        text = " ".join(str(supervision.get("text") or "").split())
-        speaker = str(supervision.get("speaker") or "")
+        channel = supervision.get("channel")
+        if channel not in (None, 0, [0]):
+            raise UserError(f"{where}: the channel is {channel!r:.60}, expected 0")
+        text, speaker = (supervision.get(name) or "" for name in ("text", "speaker"))
+        for name, value in (("text", text), ("speaker", speaker)):
+            if not isinstance(value, str | int):
+                raise UserError(f"{where}: the {name} is {value!r:.60}, expected a string")
+        text = " ".join(str(text).split())
+        speaker = str(speaker)
         segment = Segment(start, seconds)
         entries.append(Entry(str(sources[recording_id]), text, where, speaker, segment))
     return entries

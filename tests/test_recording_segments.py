@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+from corpora import refusal
 
 from corpus.clips import Clip, Segment
 from corpus.segments import are_labels, is_kaldi, padded, read_kaldi, read_lhotse, read_segments
@@ -262,10 +263,12 @@ def test_error_contains_the_line_number_when_the_times_of_a_lhotse_supervision_a
 
 
 TWO_CHANNELS = [{"type": "file", "channels": [0, 1], "source": "one.wav"}]
+SECOND_CHANNEL = [{"type": "file", "channels": [1], "source": "one.wav"}]
 
 
 @pytest.mark.parametrize(
-    "sources", [None, ["one.wav"], [{"type": "file"}], [{"type": "url"}], TWO_CHANNELS]
+    "sources",
+    [None, ["one.wav"], [{"type": "file"}], [{"type": "url"}], TWO_CHANNELS, SECOND_CHANNEL],
 )
 def test_error_contains_the_line_number_when_a_lhotse_recording_does_not_have_one_mono_file(
     sources, tmp_path
@@ -275,6 +278,29 @@ def test_error_contains_the_line_number_when_a_lhotse_recording_does_not_have_on
     with pytest.raises(UserError) as raised:
         read_lhotse(tmp_path / "supervisions.jsonl")
     assert str(raised.value).startswith(f"{tmp_path / 'recordings.jsonl'}:1: ")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("text", ["good", "morning"]),
+        ("text", {"en": "good"}),
+        ("speaker", ["anna"]),
+        ("channel", 1),
+        ("channel", [0, 1]),
+    ],
+)
+def test_error_contains_the_line_and_value_when_a_lhotse_supervision_is_unsupported(
+    field, value, tmp_path
+):
+    recording = {"id": "r1", "sources": [{"type": "file", "source": "one.wav"}]}
+    (tmp_path / "recordings.jsonl").write_text(json.dumps(recording))
+    good = {"recording_id": "r1", "start": 0, "duration": 1, "text": "Yes.", "channel": 0}
+    lines = [json.dumps(x) for x in (good, good | {field: value})]
+    (tmp_path / "supervisions.jsonl").write_text("\n".join(lines))
+    message = refusal(read_lhotse, tmp_path / "supervisions.jsonl")
+    assert message.startswith(f"{tmp_path / 'supervisions.jsonl'}:2: ")
+    assert repr(value) in message
 
 
 def test_segments_inside_another_segment_are_reported_as_problems():
