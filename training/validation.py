@@ -410,11 +410,15 @@ def warn_about_attention(run: Run, record: dict[str, Any]) -> None:
     if not state.text_warned and can_read and record["text_effect"] < TEXT_EFFECT:
         state.text_warned = 1
         settings = "guided_attention_weight=1,guided_attention_sigma=0.4"
+        fix = ""
+        if command := run.resume_command:
+            fix = (
+                f"Stop the run and resume it with weaker guided attention: {command} --hparams "
+                f"{settings}. If the run already has these settings, keep training"
+            )
         print(
             f"warning: attention is focused (focus rate {focus_rate:.2f}) but ignores the text. "
             f"Shuffling the symbols raises the loss by only {max(0, record['text_effect']):.0%}. "
-            "Attention moves at a constant rate, so the speech will be unintelligible. Stop the run "
-            f"and resume it with weaker guided attention: {run.resume_command} --hparams "
-            f"{settings}. If the run already has these settings, keep training",
+            f"Attention moves at a constant rate, so the speech will be unintelligible. {fix}",
             flush=True,
         )
