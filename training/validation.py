@@ -165,12 +165,14 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
 def example_positions(run: Run) -> dict[str, tuple[int, int]]:
     """Return {speaker: (batch number, row in the batch)} of each example clip.
 
-    A single-speaker model has one speaker with the name "".
+    The example is the speaker's first clip in the list of validation clips. A single-speaker model has one speaker with the name "".
     """
     clips = run.clips.validation
-    if not run.hparams.speakers:
-        return {"": (0, 0)}
-    return first_positions(validation_batches(clips.num_frames, run.hparams), clips)
+    batches = validation_batches(clips.num_frames, run.hparams)
+    if run.hparams.speakers:
+        return first_positions(batches, clips)
+    [number] = (number for number, batch in enumerate(batches) if 0 in batch)
+    return {"": (number, batches[number].index(0))}
 
 
 def _validate_batch(
