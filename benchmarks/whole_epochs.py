@@ -10,6 +10,10 @@ seconds of the second and of the first epoch, without validation and checkpoints
 batches per epoch, and peak memory in GB.
 """
 
+if not __package__:
+    raise SystemExit("error: run this program as a module: python -m benchmarks.whole_epochs")
+
+
 import argparse
 import csv
 import io
