@@ -58,7 +58,7 @@ MIN_CODE = 4  # minimum number of characters in the phones of a code point
 COMPARED = 6  # number of characters in the phones of a code point to compare
 NOT_ASCII = re.compile(r"[^\W\d_\u0000-\u007f]")
 STRESS = re.compile("[ˈˌ]")
-# `_letter_name` compares this many of the first letters of a script, and as many spread over it.
+# `_letter_names` compares this many of the first letters of a script, and as many spread over it.
 SAMPLES = 16
 MIN_NAME = 5  # minimum number of characters in the phones that begin the names of all letters
 GRACE_SECONDS = 1  # seconds to wait for the eSpeak process to exit before it is killed
@@ -304,12 +304,13 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
             spelled.append(letter)
             continue
         script = _script(letter)
-        name = _letter_name(script, language)
-        if not name and script in KANA:
+        names = _letter_names(script, language)
+        if not names and script in KANA:
             # In all languages, eSpeak speaks the name of a single ー, "Japanese letter".
-            name = STRESS.sub("", _phones_of_word("ー", language))
+            names = (STRESS.sub("", _phones_of_word("ー", language)),)
         own_phones = STRESS.sub("", _phones_of_word(letter, language))
-        if name and name in STRESS.sub("", phones) and own_phones.startswith(name):
+        own_names = [name for name in names if name and own_phones.startswith(name)]
+        if any(name in STRESS.sub("", phones) for name in own_names):
             spelled.append(letter)
     if spelled or phones.count(" ") < words.count(" ") + 2:
         return spelled
@@ -373,22 +374,26 @@ def _script(letters: str) -> str:
 
 
 @functools.cache
-def _letter_name(script: str, language: str) -> str:
-    """Return the phones with which the names of all letters of a script begin, or "".
+def _letter_names(script: str, language: str) -> tuple[str, ...]:
+    """Return the phones with which the names of several letters of a script begin.
 
     If eSpeak cannot read a script, it speaks the names of letters, which begin with the same word,
-    such as "Arabic" in "Arabic seen". If eSpeak can read the script, the letters begin with
-    different phones, and the result is "".
+    such as "Arabic" in "Arabic seen", or "letter" before the code point. If eSpeak can read the
+    script, the letters begin with different phones, and the result is empty.
     """
-    letters = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
+    found = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
+    # Letters that differ only in case and accents have similar names in every language.
+    letters = [
+        *{unicodedata.normalize("NFD", x.casefold())[0]: x for x in reversed(found)}.values()
+    ]
+    letters.reverse()
     spread = letters[:: max(1, len(letters) // SAMPLES)]
     samples = dict.fromkeys([*letters[:SAMPLES], *spread[:SAMPLES]])
     spoken = _speak({letter: letter for letter in samples}, language).values()
     phones = sorted(STRESS.sub("", one) for one in spoken)
     triples = zip(phones, phones[2:], strict=False)
     beginnings = [os.path.commonprefix(triple) for triple in triples]  # noqa: RUF071
-    names = [name for name in beginnings if len(name) >= MIN_NAME]
-    return min(names, key=len, default="")
+    return tuple({name for name in beginnings if len(name) >= MIN_NAME})
 
 
 def _is_letter_of(character: str, script: str) -> bool:
