@@ -243,6 +243,7 @@ def test_punctuation_between_words_is_kept_when_there_is_no_space(language, text
         ("tr", "ở", "ở"),
         ("fr-fr", "Nguyễn", "ễ"),
         ("ja", "ーー", "ー"),
+        ("ja", "⼈", "人"),
         ("en-us", "go م on", "م"),
         ("en-us", "go ﻢ on", "م"),
         ("de", "go ሁ on", "ሁ"),

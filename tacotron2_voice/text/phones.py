@@ -38,7 +38,7 @@ APOSTROPHES = re.compile(r"(?<=\w)[\u02bc\uff07\u2032](?=\w)")
 # Characters that are another form of ordinary letters, digits and signs: full-width and half-width
 # forms, ligatures, and signs such as ℃, ㎝ and ㈱. Unicode's form NFKC contains the ordinary form.
 OTHER_FORMS = re.compile(
-    "[\u2100-\u2115\u2119-\u211d\u2121\u212a-\u2134\u2139\u2474-\u24b5\u3200-\u3250\u3260-\u32b0"
+    "[\u2100-\u2115\u2119-\u211d\u2121\u212a-\u2134\u2139\u2474-\u24b5\u2f00-\u2fd5\u3200-\u3250\u3260-\u32b0"
     "\u32c0-\u33ff\ufb00-\ufb17\ufb20-\ufdfc\ufe70-\ufefc\uff04-\uff06\uff0b\uff10-\uff19\uff1d"
     "\uff20-\uff3a\uff41-\uff5a\uff66-\uff9f\uffe0\uffe1\uffe5\uffe6\U0001d400-\U0001d7ff"
     "\U0001f100-\U0001f16b]+"
