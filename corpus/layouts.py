@@ -69,6 +69,7 @@ WORD_LABEL = re.compile(
 )
 # A name with letters and digits, or a number such as 0012, which is not a word
 RECORDING_ID = re.compile(r"(?=.*[^\W\d_])(?=.*\d).+|0\d+")
+MAX_BEFORE_NAME = 100  # maximum number of characters before the name, such as folders
 # The character after the name of a recording at the beginning of its text
 AFTER_NAME = r"(?P<pipe>\s*\|\s*)|\s*[:：]\s*|[,;=]\s*|\.?\s+(?:[-–—=]+\s+)?|$"
 # The end of a subtitle file's name that contains the language, such as .en.vtt.
@@ -409,7 +410,11 @@ def _name_at_start(name: Path, text: str) -> re.Match[str] | None:
     """
     parts = re.split(r"[-_. ]", name.name)
     ends = [name.name[len("".join(parts[:i])) + i :] for i in range(len(parts))]
-    names = "|".join(re.escape(x) for i, x in enumerate(ends) if not i or RECORDING_ID.fullmatch(x))
+    candidates = [x for i, x in enumerate(ends) if not i or RECORDING_ID.fullmatch(x)]
+    beginning = text[: len(str(name)) + MAX_BEFORE_NAME].lower()
+    if not any(x.lower() in beginning for x in candidates):
+        return None  # this check is much faster than the pattern
+    names = "|".join(map(re.escape, candidates))
     suffixes = "|".join(map(re.escape, AUDIO_SUFFIXES))
     listed = rf"(?:[\w.-]*[/\\])*(?:{names})(?P<suffix>{suffixes})?"
     quoted = rf"(?P<open>[\[(\"'<])?{listed}(?(open)[\])\"'>])"
