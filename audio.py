@@ -7,6 +7,8 @@ package.
 import contextlib
 import math
 import os
+import shutil
+import threading
 import warnings
 from collections.abc import Iterator
 from functools import lru_cache
@@ -34,6 +36,13 @@ READABLE_FORMATS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC", "OGG", "MP3")
 EXPECTED_FORMATS = "expected WAV, FLAC, Ogg, MP3 or AIFF"
 OGG_END_OF_STREAM = 4  # flag of the last page
 MAX_OGG_PAGE = 27 + 255 + 255 * 255  # maximum size of an Ogg page in bytes
+# An MP3 file with one of these words in its first frame contains its length.
+MP3_HEADERS = (b"Xing", b"Info", b"VBRI")
+MP3_FRAME_BYTES = 2048  # larger than any frame
+MP3_TOLERANCE = 12_000  # maximum error of the estimated length of an MP3 file, in samples
+# MP3 files may lack up to this many samples at their end, because their length may be estimated.
+MP3_MISSING = 4 * 1152
+MP3_BLOCK = 2**18  # number of samples to decode at once
 UNKNOWN_BYTES = (
     0x7FFFF000  # if the size field in the header is at least this large, the size is unknown
 )
@@ -134,6 +143,8 @@ def open_audio(path: str | Path) -> Iterator[Any]:
                 raise UserError(
                     "the file is truncated: it is shorter than its header says; copy it again"
                 )
+            if audio.format == "MP3" and not contains_mp3_length(file.fileno()):
+                check_mp3_length(path, audio.frames)
             yield audio
 
 
@@ -157,6 +168,64 @@ def is_truncated(file: BinaryIO, file_format: str) -> bool:
     listed = int.from_bytes(listed_size, "big" if file_format == "AIFF" else "little")
     is_known = file_format == "RF64" or listed < UNKNOWN_BYTES
     return is_known and size < listed + 8
+
+
+def contains_mp3_length(descriptor: int) -> bool:
+    """Return whether the first frame of an open MP3 file contains the length of the file."""
+    tag = os.pread(descriptor, 10, 0)
+    start = 0
+    if tag.startswith(b"ID3") and len(tag) == 10:
+        sizes = zip(tag[6:], (21, 14, 7, 0), strict=True)  # four bytes with 7 bits each
+        start = 10 + sum(byte << shift for byte, shift in sizes)
+    beginning = os.pread(descriptor, MP3_FRAME_BYTES, start)
+    return any(word in beginning for word in MP3_HEADERS)
+
+
+def check_mp3_length(path: str | Path, estimate: int) -> None:
+    """Raise UserError if libsndfile's estimate of the length of an MP3 file is wrong.
+
+    If the file does not contain its length, libsndfile estimates the number of samples from the
+    first frame and the size of the file. If the bit rate varies, the estimate is wrong, and
+    libsndfile does not read the samples after this length.
+    """
+    status = os.stat(path)
+    counted = count_mp3_samples(str(path), status.st_size, status.st_mtime_ns)
+    if abs(counted - estimate) > MP3_TOLERANCE:
+        raise UserError(
+            f"the MP3 file contains {counted:,} samples, but libsndfile estimates {estimate:,}, "
+            "because the bit rate varies and the file has no Xing header; convert the file to WAV"
+        )
+
+
+@lru_cache(maxsize=2**12)
+def count_mp3_samples(path: str, size: int, modified: int) -> int:
+    """Decode an MP3 file, and return its number of samples per channel.
+
+    `size` and `modified` distinguish versions of the file in the cache of the results.
+    """
+    import soundfile
+
+    # libsndfile decodes a pipe to its end, because the size of a pipe is unknown.
+    receiver, sender = os.pipe()
+
+    def send() -> None:
+        with open(path, "rb") as file, open(sender, "wb") as pipe, contextlib.suppress(OSError):
+            shutil.copyfileobj(file, pipe)
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    count = 0
+    try:
+        with (
+            open(receiver, "rb") as pipe,
+            soundfile.SoundFile(pipe.fileno(), closefd=False) as audio,
+        ):
+            while block := len(audio.read(MP3_BLOCK, dtype="int16")):
+                count += block
+    except soundfile.SoundFileError as error:
+        raise UserError(f"the file is truncated or damaged ({error}); copy it again") from None
+    thread.join()
+    return count
 
 
 def ends_with_last_page(content: bytes) -> bool:
@@ -192,10 +261,16 @@ def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarra
         raise UserError(
             f"too long: {audio.frames:,} samples, expected at most {most:,}; split the recording"
         )
-    if len(samples) < audio.frames:
+    if are_missing(audio, audio.frames - len(samples)):
         counts = f"it contains {len(samples):,} samples, but its header says {audio.frames:,}"
         raise UserError(f"the file is truncated or damaged: {counts}; copy it again")
     return samples
+
+
+def are_missing(audio: Any, num_missing: int) -> bool:
+    """Return whether an open audio file is truncated if `num_missing` samples cannot be read."""
+    is_estimated = audio.format == "MP3" and not contains_mp3_length(audio.name)
+    return num_missing > (MP3_MISSING if is_estimated else 0)
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ from tacotron2_voice.utils.console import (
 )
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import METRICS_FILE
-from tacotron2_voice.utils.program import run_program
+from tacotron2_voice.utils.program import is_stage, run_program
 from tacotron2_voice.version import __version__
 from training import checkpoint
 from training.clips import Clips, resolve_clips, resolve_speakers
@@ -492,6 +492,8 @@ def main(arguments: list[str] | None = None) -> None:
         run.close()
     leave_at_exit()
     print(f"finished after epoch {run.hparams.epochs}, at optimizer step {run.state.iteration}")
+    if is_stage():
+        return
     best = directory / checkpoint.BEST
     newest = best if best.exists() else checkpoint.list_checkpoints(directory)[-1][1]
     speakers = run.hparams.speakers

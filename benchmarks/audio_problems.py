@@ -7,6 +7,10 @@ strength, the program prints the percentage of changed clips in which the proble
 also prints the percentage of unchanged clips in which it is detected (false alarms).
 """
 
+if not __package__:
+    raise SystemExit("error: run this program as a module: python -m benchmarks.audio_problems")
+
+
 import argparse
 import csv
 import random

@@ -14,6 +14,10 @@ GPU still runs the previous step. Peak memory is measured in a separate process 
 a CPU, it is the memory of the whole process. On a GPU, it is the memory that PyTorch has allocated.
 """
 
+if not __package__:
+    raise SystemExit("error: run this program as a module: python -m benchmarks.decoder")
+
+
 import argparse
 import multiprocessing
 import sys

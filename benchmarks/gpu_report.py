@@ -11,6 +11,10 @@ program updates report.md after each part. The parts from earlier calls with the
 it.
 """
 
+if not __package__:
+    raise SystemExit("error: run this program as a module: python -m benchmarks.gpu_report")
+
+
 import argparse
 import contextlib
 import importlib.util

@@ -1,6 +1,10 @@
 """Define the options that several benchmarks have in common: device, precision, settings,
 counts."""
 
+if not __package__:
+    raise SystemExit("error: this module is not a program")
+
+
 import argparse
 import importlib.util
 

@@ -11,6 +11,10 @@ times are medians of five blocks of ten steps, because in training a step is lau
 still runs the previous step.
 """
 
+if not __package__:
+    raise SystemExit("error: run this program as a module: python -m benchmarks.peers")
+
+
 import argparse
 import json
 import os

@@ -16,6 +16,10 @@ computing times for these texts. --transcribe adds their word error rate, and --
 mean DistillMOS score.
 """
 
+if not __package__:
+    raise SystemExit("error: run this program as a module: python -m benchmarks.reliability")
+
+
 import argparse
 import random
 import time

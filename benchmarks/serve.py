@@ -10,6 +10,10 @@ every reply is the same as the reply to the single client. The clients run on th
 the server.
 """
 
+if not __package__:
+    raise SystemExit("error: run this program as a module: python -m benchmarks.serve")
+
+
 import argparse
 import contextlib
 import hashlib

@@ -15,6 +15,10 @@ equal. The time for CUDA graphs includes capturing them. With --voices, the benc
 same model as an exported voice, which synthesizes one text after another. The methods take turns.
 """
 
+if not __package__:
+    raise SystemExit("error: run this program as a module: python -m benchmarks.speaking")
+
+
 import argparse
 import contextlib
 import functools

@@ -4,6 +4,10 @@ Because the tasks take turns, a machine that becomes slower during a benchmark s
 equally.
 """
 
+if not __package__:
+    raise SystemExit("error: this module is not a program")
+
+
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 

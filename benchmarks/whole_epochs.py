@@ -11,6 +11,10 @@ batches per epoch, and peak memory in GB. The first epochs take longer, because 
 captured and many batch lengths occur for the first time.
 """
 
+if not __package__:
+    raise SystemExit("error: run this program as a module: python -m benchmarks.whole_epochs")
+
+
 import argparse
 import contextlib
 import csv

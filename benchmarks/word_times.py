@@ -7,6 +7,10 @@ dictionary. A positive difference means that the time from `--timings` is later.
 times to 0.01 s.
 """
 
+if not __package__:
+    raise SystemExit("error: run this program as a module: python -m benchmarks.word_times")
+
+
 from pathlib import Path
 
 import numpy as np

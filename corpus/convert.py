@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from audio import SILENT_RANGE, open_audio, read_samples
+from audio import SILENT_RANGE, are_missing, open_audio, read_samples
 from corpus.checks import silence_at_ends, speech_level
 from corpus.clips import Clip, Segment
 from corpus.derived import KEPT_SECONDS, SOURCE, DerivedFolder, is_newer, path_from
@@ -306,7 +306,7 @@ def read_segment(audio: Any, segment: Segment) -> np.ndarray:
         samples = audio.read(count, dtype="float32", always_2d=True)
     except soundfile.SoundFileError as error:
         raise UserError(f"truncated or damaged ({error}); copy it again") from None
-    if len(samples) < count:
+    if are_missing(audio, count - len(samples)):
         counts = f"{len(samples):,} of {count:,} samples at {segment.start:g} s"
         raise UserError(f"truncated or damaged: {counts}; copy it again")
     return samples

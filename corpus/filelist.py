@@ -27,6 +27,7 @@ from tacotron2_voice.speakers import listed, speaker_name
 from tacotron2_voice.text import can_be_spoken, clean
 from tacotron2_voice.text.lexicon import respell
 from tacotron2_voice.text.notations import check_notations
+from tacotron2_voice.text.phone_spans import read_around_phones
 from tacotron2_voice.text.rules import version_of
 from tacotron2_voice.text.unknown_symbols import in_words, unknown_symbols
 from tacotron2_voice.utils.console import progress_bar
@@ -180,6 +181,7 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
     text = respell(text, hparams.pronunciations)
     if new_run:
         check_notations(text, hparams.text_cleaners, table)
+    text = read_around_phones(text, hparams.text_cleaners, table)
     cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
     symbols = tuple(table.ids[symbol] for symbol in cleaned if symbol in table.ids)
     if len(symbols) < len(cleaned) and not (table.is_english or hparams.drop_unknown):

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from audio import open_audio
 from corpus.clips import Clip
 from corpus.segments import (
     SEGMENT_SUFFIXES,
@@ -57,17 +58,27 @@ READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
 AUDIO_SUFFIXES = (*READABLE, ".m4a", ".aac", ".wma", ".mp4", ".webm")
 # The beginning of a text with times (as in TIMIT), an id in parentheses (as in CMU ARCTIC) or a speaker
 LABEL_START = re.compile(
-    r"\s*(0\s+\d{4,}\s+\S|[\[(]\d+(:\d\d|\.\d)|\d+:\d\d:\d\d\b|\(\s*\S+\s+\"|speaker\s*\d+\s*:"
+    r"\s*(0\s+\d{4,}\s+\S|[\[(]\d+(:\d\d|\.\d)|\d+:\d\d:\d\d\b|\(\s*\S+\s+\"|speaker\s*\d+\s*:|\d+:\d\d:\s"
     r"|(\S+\s+){0,2}\d+\.\d+\s+\d+\.\d+\s)",
     re.IGNORECASE,
 )
+# A label such as "JOHN:", "Mary Ann:" or "text:" at the beginning of a text
+WORD_LABEL = re.compile(
+    r"[\s>–—-]*(?:[\w.'-]*[^\W\d_][\w.'-]*|[^\W\d_a-z][\w.'-]*(?: [^\W\d_a-z][\w.'-]*){1,2})"
+    r"(?:\s?:(?=\s)|\s?：)"
+)
 # A name with letters and digits, or a number such as 0012, which is not a word
 RECORDING_ID = re.compile(r"(?=.*[^\W\d_])(?=.*\d).+|0\d+")
+MAX_BEFORE_NAME = 100  # maximum number of characters before the name, such as folders
+# The character after the name of a recording at the beginning of its text
+AFTER_NAME = r"(?P<pipe>\s*\|\s*)|\s*[:：]\s*|[,;=]\s*|\.?\s+(?:[-–—=]+\s+)?|$"
 # The end of a subtitle file's name that contains the language, such as .en.vtt.
 LANGUAGE = re.compile(r"\.[a-z]{2,3}(-\w{2,8})*\.(srt|vtt)$", re.IGNORECASE)
 # An id contains at most this many characters of the speaker's name, because file names are limited
 # to 255 bytes.
 MAX_PREFIX = 40
+# A listed duration may differ from the length of the file by this many seconds, or by this fraction.
+DURATION_SECONDS, DURATION_SHARE = 0.5, 0.1
 TRANSCRIPTS = "--transcripts EXTENSION"
 SHOWN = 5  # maximum number of files to list in a note
 # VCTK 0.92 contains two recordings of each text, made with two microphones.
@@ -166,9 +177,30 @@ def read_layout(
         problems = [problem for _, found in tables for problem in found]
     else:
         clips, problems = _read_texts_of_audio(corpus, texts)
+    check_are_spoken(clips)
     if speakers.name:
         clips = [replace(clip, speaker=speakers.name) for clip in clips]
     return clips, problems
+
+
+def check_are_spoken(clips: Sequence[Clip]) -> None:
+    """Raise UserError if most texts begin with times, ids in parentheses, or labels such as
+    "JOHN:"."""
+    starts = (
+        (LABEL_START, "times or speakers", ""),
+        (
+            WORD_LABEL,
+            "a label",
+            ". If the words before the colon are spoken, write a comma instead of the colon",
+        ),
+    )
+    for pattern, found, fix in starts:
+        labeled = [clip for clip in clips if pattern.match(clip.text)]
+        if len(labeled) > 1 and 2 * len(labeled) > len(clips):
+            raise UserError(
+                f"{labeled[0].where}: {len(labeled):,} of {len(clips):,} texts begin with {found}, "
+                f"such as {labeled[0].text[:60]!r}, expected only the words that are spoken{fix}"
+            )
 
 
 def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str]]:
@@ -292,11 +324,13 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
     decoded = decode({path: read_bytes(path) for path in sorted(plain)}, texts.encoding)
     labels = {path for path, text in decoded.items() if are_labels(text)}
     spoken = {path: text for path, text in decoded.items() if path not in labels}
-    _check_are_plain(spoken)
-    named = _begin_with_names(contents, spoken)
-    leave_out_names = len(named) > 1 and all(named.values())
+    for path, text in spoken.items():
+        check_is_plain(path, text)
+    without_names = _texts_without_names(contents, spoken)
+    has_names = [x is not None for x in without_names.values()]
+    leave_out_names = len(has_names) > 1 and all(has_names)
     if leave_out_names:
-        print("note: each text begins with the name of its audio file. These names are left out")
+        print("note: each text contains the name of its audio file. These names are left out")
     clips = []
     for name, path in contents.items():
         if path not in spoken:
@@ -306,16 +340,18 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
                 for entry in entries
             ]
             continue
-        words = spoken[path].split()
-        if named.get(name) and not leave_out_names:
-            found_name = repr(words[0])
+        text = " ".join(spoken[path].split())
+        text_without_name = without_names.get(name)
+        if text_without_name is not None and not leave_out_names:
             problems.append(
-                f"{path}: the text begins with the name of its audio file, {found_name}"
+                f"{path}: the text contains the name of its audio file, {text[:60]!r}; remove the "
+                "name"
             )
             continue
         # Several audio files can have the same text in a text folder.
         where = f"{path} of {by_name[name]}" if folder else str(path)
-        text = " ".join(words[1:] if leave_out_names and named.get(name) else words)
+        if text_without_name is not None:
+            text = " ".join(text_without_name.split())
         clips.append(Clip(str(by_name[name]), text, where=where))
     return clips, problems
 
@@ -339,28 +375,56 @@ def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
     return [folder / parent / base for parent in dict.fromkeys(parents)]
 
 
-def _check_are_plain(texts: dict[Path, str]) -> None:
-    """Raise UserError if texts contain times, or if most of them begin with times or speakers."""
-    for path, text in texts.items():
-        check_is_plain(path, text)
-    labeled = [path for path in sorted(texts) if LABEL_START.match(texts[path])]
-    if len(labeled) > 1 and 2 * len(labeled) > len(texts):
-        raise UserError(
-            f"{labeled[0]}: {len(labeled):,} of {len(texts):,} texts begin with times or speakers, "
-            f"such as {texts[labeled[0]].strip()[:60]!r}, expected only the words that are spoken"
-        )
+def _texts_without_names(
+    contents: dict[Path, Path], texts: dict[Path, str]
+) -> dict[Path, str | None]:
+    """Return each text without the name of its recording, keyed by the path of the recording
+    without its extension. A text that does not contain the name becomes None.
 
-
-def _begin_with_names(contents: dict[Path, Path], texts: dict[Path, str]) -> dict[Path, bool]:
-    """Return whether each text begins with the name of its recording, as in Kaldi's format.
-
-    Recordings whose names may be words, and empty texts, are left out of the result.
+    For example, a text begins with the name in Kaldi's format. Empty texts are left out of the
+    result. So are texts that may begin with the name by chance, because the name may be a word.
     """
-    return {
-        name: texts[path].split()[0].rstrip(":") == name.name
-        for name, path in contents.items()
-        if path in texts and RECORDING_ID.fullmatch(name.name) and texts[path].strip()
-    }
+    found: dict[Path, str | None] = {}
+    for name, path in contents.items():
+        text = texts.get(path, "").strip()
+        if not text:
+            continue
+        ending = _name_at_end(name, text)
+        match = _name_at_start(name, text)
+        is_id = RECORDING_ID.fullmatch(name.name) is not None
+        is_in_folder = text.startswith(f"{name.parent.name}/")
+        is_certain = match is not None and bool(match["suffix"] or match["pipe"] or is_in_folder)
+        if ending is not None:
+            found[name] = text[: ending.start()]
+        elif is_id or is_certain:
+            found[name] = text[match.end() :] if match else None
+    # If all texts are names, such as 0001, the names are spoken.
+    return found if any(found.values()) else {}
+
+
+def _name_at_start(name: Path, text: str) -> re.Match[str] | None:
+    """Match the name of a recording at the beginning of its text.
+
+    The name may have an extension, folders before it, quotation marks, or brackets. It may lack its
+    first parts: the text of anna_0012.wav may begin with 0012.
+    """
+    parts = re.split(r"[-_. ]", name.name)
+    ends = [name.name[len("".join(parts[:i])) + i :] for i in range(len(parts))]
+    candidates = [x for i, x in enumerate(ends) if not i or RECORDING_ID.fullmatch(x)]
+    beginning = text[: len(str(name)) + MAX_BEFORE_NAME].lower()
+    if not any(x.lower() in beginning for x in candidates):
+        return None  # this check is much faster than the pattern
+    names = "|".join(map(re.escape, candidates))
+    suffixes = "|".join(map(re.escape, AUDIO_SUFFIXES))
+    listed = rf"(?:[\w.-]*[/\\])*(?:{names})(?P<suffix>{suffixes})?"
+    quoted = rf"(?P<open>[\[(\"'<])?{listed}(?(open)[\])\"'>])"
+    return re.match(rf"{quoted}(?:{AFTER_NAME})", text, re.IGNORECASE)
+
+
+def _name_at_end(name: Path, text: str) -> re.Match[str] | None:
+    """Match the name of a recording in parentheses at the end of its text, as in CMU Sphinx."""
+    is_id = RECORDING_ID.fullmatch(name.name)
+    return re.search(rf"\s*\({re.escape(name.name)}\)\s*$", text) if is_id else None
 
 
 def corpus_texts(corpus: Path) -> list[Path]:
@@ -593,6 +657,9 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             same = f"{found[0]} is already listed in {first[key]}"
             problems.append(f"{entry.where}: {entry.name!r}: {same}; delete one of the two lines")
             continue
+        if entry.duration is not None and (problem := problem_of_duration(entry, found[0])):
+            problems.append(problem)
+            continue
         clip = Clip(str(found[0]), entry.text, where=entry.where, speaker=entry.speaker)
         clips.append(replace(clip, segment=entry.segment))
     cut = {clip.path for clip in clips if clip.segment}
@@ -611,6 +678,30 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             f"{os.path.relpath(path, corpus)} for {listed!r}"
         )
     return clips, problems
+
+
+def problem_of_duration(entry: Entry, path: Path) -> str:
+    """Return a message if the listed duration differs much from the length of the audio file,
+    otherwise "". The duration may be in seconds or in milliseconds.
+
+    In NeMo manifests, a line without an offset may transcribe only the beginning of a file.
+    """
+    assert entry.duration is not None
+    try:
+        with open_audio(path) as audio:
+            seconds = audio.frames / audio.samplerate
+    except UserError:
+        return ""  # a later check reports the file
+    tolerance = max(DURATION_SECONDS, DURATION_SHARE * seconds)
+    if any(
+        abs(listed - seconds) <= tolerance for listed in (entry.duration, entry.duration / 1000)
+    ):
+        return ""
+    return (
+        f"{entry.where}: {entry.name!r}: the duration is {entry.duration:g} s, but {path} is "
+        f"{seconds:.2f} s long. If the text transcribes only a part of the file, add the column "
+        "offset"
+    )
 
 
 def problem_of_missing(clip: Clip) -> str:

@@ -53,7 +53,9 @@ TIMED_LINE = re.compile(
     rf"|{NUMBER}\s+{NUMBER}\s+[^\d\s]|\d+\.\d+,\d+\.\d+,|\S+\s+[AB\d]\s+\d+\.\d+\s+\d+\.\d+\s+\S"
 )
 MIN_ROLLING_SHARE = 0.3  # in automatic captions, at least this fraction of subtitles repeats a line
-MAX_ROLLING_GAP = 0.1  # maximum number of seconds between two automatic captions
+MIN_ROLLING_SHARE_WITH_GAPS = 0.8  # this fraction if there are gaps between the subtitles
+MAX_ROLLING_GAP = 0.1  # a longer time between two subtitles is a gap, in seconds
+MIN_SPEECH_SECONDS = 0.1  # no text is spoken in a subtitle that is shorter
 MAX_OVERLAP = 0.05  # consecutive subtitles may overlap by this many seconds
 KALDI_FILES = ("wav.scp", "text")
 
@@ -118,7 +120,13 @@ def _read_subtitles(path: Path, encoding: str) -> list[tuple[float, float, str]]
             f"{path}: contains {num_cues:,} lines with times (-->), but only {len(cues):,} "
             "subtitles could be read"
         )
-    return without_rolling_times(path, without_rolling_lines(path, cues))
+    with_text = [(start, end, _without_empty_lines(text)) for start, end, text in cues]
+    spoken = [cue for cue in with_text if cue[2]]
+    return without_rolling_times(path, without_rolling_lines(path, spoken))
+
+
+def _without_empty_lines(text: str) -> str:
+    return "\n".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 def _vtt_cues(path: Path, text: str) -> list[tuple[float, float, str]]:
@@ -150,7 +158,8 @@ def _srt_cues(path: Path, text: str) -> list[tuple[float, float, str]]:
             f"{path}: before line {number}: {unmatched[:60]!r} is not a subtitle"
         ) from None
     return [
-        (x.start.total_seconds(), x.end.total_seconds(), TAG.sub("", x.content)) for x in subtitles
+        (x.start.total_seconds(), x.end.total_seconds(), html.unescape(TAG.sub("", x.content)))
+        for x in subtitles
     ]
 
 
@@ -167,36 +176,62 @@ def without_rolling_lines(
 ) -> list[tuple[float, float, str]]:
     """Remove the lines that subtitles repeat from the previous subtitle, if many subtitles do so.
 
-    Automatic captions show each line twice: first alone, then above the next line, without a gap
-    between the two subtitles.
+    Automatic captions show each line again above the next line. Many also show it alone, for a
+    time that is too short for speech. A subtitle that only repeats lines, for a longer time, is
+    kept: the refrain of a song is repeated in this way. If there are gaps between the subtitles,
+    nearly all subtitles must repeat a line.
     """
+    repeated = _repeated_lines(cues)
+    is_flash = [
+        count == len(x.split("\n")) for count, (_, _, x) in zip(repeated, cues, strict=True)
+    ]
+    ends = [0.0, *(end for _, end, _ in cues)]  # the end of the subtitle before each subtitle
+    is_certain = [
+        count > 0 and (flash or start - end < MAX_ROLLING_GAP)
+        for count, flash, end, (start, _, _) in zip(repeated, is_flash, ends, cues, strict=False)
+    ]
+    num_repeated = sum(count > 0 for count in repeated)
+    is_common = num_repeated >= max(3, MIN_ROLLING_SHARE_WITH_GAPS * (len(cues) - 1))
+    if not is_common and sum(is_certain) < MIN_ROLLING_SHARE * len(cues):
+        if any(is_certain):
+            print(
+                f"warning: {path}: {sum(is_certain):,} of {len(cues):,} subtitles begin with the "
+                "last line of the previous subtitle. If such a line is spoken only once, remove its "
+                "repetition"
+            )
+        return cues
+    has_gaps = is_common or any(is_flash)
     kept = []
-    num_repeated = 0
-    previous = ""
-    previous_end = 0.0
-    for start, end, text in cues:
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        last = lines[-1] if lines else previous
-        if lines and lines[0] == previous and start - previous_end < MAX_ROLLING_GAP:
-            num_repeated += 1
-            lines = lines[1:]
-        if lines:
-            kept.append((start, end, "\n".join(lines)))
-        previous = last
-        previous_end = end
-    if not num_repeated:
-        return cues
-    if num_repeated < MIN_ROLLING_SHARE * len(cues):
-        print(
-            f"warning: {path}: {num_repeated:,} of {len(cues):,} subtitles begin with the last line "
-            "of the previous subtitle. If such a line is spoken only once, remove its repetition"
-        )
-        return cues
+    num_removed = 0
+    for (start, end, text), count, certain in zip(cues, repeated, is_certain, strict=True):
+        if not count or not (certain or has_gaps):
+            kept.append((start, end, text))
+            continue
+        num_removed += 1
+        if new := text.split("\n")[count:]:
+            kept.append((start, end, "\n".join(new)))
     print(
-        f"note: {path}: removed the first line of {num_repeated:,} subtitles, because it repeats the "
+        f"note: {path}: removed the first line of {num_removed:,} subtitles, because it repeats the "
         "last line of the previous subtitle"
     )
     return kept
+
+
+def _repeated_lines(cues: Sequence[tuple[float, float, str]]) -> list[int]:
+    """Return how many lines at its beginning each subtitle repeats from the end of the previous one.
+
+    The result is 0 for a subtitle that contains no new line, unless it is too short for speech.
+    """
+    counts = []
+    previous: list[str] = []
+    for start, end, text in cues:
+        lines = text.split("\n")
+        sizes = range(min(len(lines), len(previous)), 0, -1)
+        count = next((size for size in sizes if lines[:size] == previous[-size:]), 0)
+        has_new_line = count < len(lines) and lines[count] not in previous
+        counts.append(count if has_new_line or end - start < MIN_SPEECH_SECONDS else 0)
+        previous = lines
+    return counts
 
 
 def without_rolling_times(
@@ -394,15 +429,15 @@ def read_lhotse(path: Path) -> list[Entry]:
             files = [x for x in recording["sources"] if x.get("type") == "file"]
             [file] = files
             sources[str(recording["id"])] = file["source"]
-            num_channels = len(file.get("channels") or [0])
+            channels = [*(file.get("channels") or recording.get("channel_ids") or [0])]
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UserError(
                 f"{where}: invalid recording, expected an id and exactly one source of the type 'file'"
             ) from None
-        if num_channels > 1:
+        if channels != [0]:
             raise UserError(
-                f"{where}: the recording has {num_channels} channels, expected one channel. Write "
-                "each channel to its own file"
+                f"{where}: the recording has the channels {channels!r:.60}, expected only channel "
+                "0. Write each channel to its own file"
             )
     entries = []
     for where, supervision in _json_lines(path):
@@ -420,8 +455,15 @@ def read_lhotse(path: Path) -> list[Entry]:
                 f"{where}: invalid start {start:g} s or duration {seconds:g} s, expected a start of "
                 "at least 0 s and a duration above 0 s"
             )
-        text = " ".join(str(supervision.get("text") or "").split())
-        speaker = str(supervision.get("speaker") or "")
+        channel = supervision.get("channel")
+        if channel not in (None, 0, [0]):
+            raise UserError(f"{where}: the channel is {channel!r:.60}, expected 0")
+        text, speaker = (supervision.get(name) or "" for name in ("text", "speaker"))
+        for name, value in (("text", text), ("speaker", speaker)):
+            if not isinstance(value, str | int):
+                raise UserError(f"{where}: the {name} is {value!r:.60}, expected a string")
+        text = " ".join(str(text).split())
+        speaker = str(speaker)
         segment = Segment(start, seconds)
         entries.append(Entry(str(sources[recording_id]), text, where, speaker, segment))
     return entries

@@ -83,6 +83,7 @@ class Entry(NamedTuple):
     where: str  # "file:line"
     speaker: str = ""
     segment: Segment | None = None
+    duration: float | None = None  # listed length of the whole recording; None: not listed
 
 
 class Row(NamedTuple):
@@ -144,7 +145,9 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
             continue
         speaker = "" if columns.speaker is None else row.fields[columns.speaker]
         name = row.fields[columns.path]
-        entries.append(Entry(name, row.fields[columns.text], row.where, speaker, segment))
+        duration = None if times else listed_duration(titles or [], row.fields)
+        entry = Entry(name, row.fields[columns.text], row.where, speaker, segment, duration)
+        entries.append(entry)
     return entries, problems
 
 
@@ -172,11 +175,25 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
     if found:
         # Prefer a delimiter that all lines contain equally often, because texts may contain others.
         return min(found, key=lambda pair: pair[0])[1]
+    fix = "If the table uses a different delimiter, set it with --delimiter"
+    if unknown := _unknown_titles(lines):
+        fix += (
+            f". If the first line contains column titles ({unknown}), select the columns with "
+            "--path-column and --text-column"
+        )
     raise UserError(
         f"{table.path}: unknown format, begins with {lines[0].strip()[:60]!r}, expected fields "
-        "separated by pipes or tabs, such as 'id|text', or a header such as 'path,text'. If the "
-        "table uses a different delimiter, set it with --delimiter"
+        f"separated by pipes or tabs, such as 'id|text', or a header such as 'path,text'. {fix}"
     )
+
+
+def _unknown_titles(lines: Sequence[str]) -> str:
+    """Return the fields of the first line for a message, if they may be column titles."""
+    for delimiter in QUOTING_DELIMITERS:
+        if all(line.count(delimiter) for line in lines):
+            fields = next(csv.reader([lines[0][:1000]], delimiter=delimiter))
+            return ", ".join(repr(field.strip()[:40]) for field in fields[:10])
+    return ""
 
 
 def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
@@ -327,12 +344,13 @@ def choose_columns(
             text = others[1]
             check_is_normalized(table.path, rows, *others)
     if path is None or text is None:
-        option = "--path-column" if path is None else "--text-column"
+        missing = {"--path-column": path, "--text-column": text}
+        options = " and ".join(option for option, index in missing.items() if index is None)
         found = ", ".join(titles or rows[0].fields)
         raise UserError(
             f"{table.path}: the column with the {'paths' if path is None else 'texts'} was not found in "
             f"{found[:200]!r}, expected common titles, id|text, or id|text|normalized text. Select the "
-            f"column with {option} and its title or its number (counted from 1)"
+            f"column with {options} and its title or its number (counted from 1)"
         )
     if path == text:
         raise UserError(f"{table.path}: column {text + 1} was selected for both paths and texts")
@@ -463,6 +481,12 @@ def segment_of(
     if columns.duration:
         return Segment(start, _number(columns.duration, row.get(columns.duration, "")))
     return Segment(start, _number(columns.end, row.get(columns.end, "")) - start)
+
+
+def listed_duration(titles: Sequence[str], fields: Sequence[str]) -> float | None:
+    """Return the number in the column `duration`, or None if there is no number."""
+    value = dict(zip(titles, fields, strict=False)).get("duration", "")
+    return float(value) if re.fullmatch(r"\d{1,9}(\.\d+)?", value) else None
 
 
 def _number(name: str, value: str) -> float:

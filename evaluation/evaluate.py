@@ -29,6 +29,7 @@ from evaluation.recognizers import (
     POCKETSPHINX,
     WHISPER_MODEL,
     Recognizer,
+    is_mostly_foreign,
     make_recognizer,
     words_of,
 )
@@ -57,7 +58,7 @@ from evaluation.speaker_identification import (
 from export.loading import load_synthesizer
 from tacotron2_voice.outputs import write_speech
 from tacotron2_voice.synthesizer import Synthesizer
-from tacotron2_voice.text.spoken_numbers import ENGLISH
+from tacotron2_voice.text.spoken_numbers import ENGLISH, is_english
 from tacotron2_voice.utils.audio_files import write_wav
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
@@ -106,7 +107,7 @@ class Evaluators:
         transcript = ""
         if self.recognizer:
             words = words_of(text, self.language)
-            if not words:
+            if not words or (is_english(self.language) and is_mostly_foreign(text)):
                 raise UserError(
                     f"{text[:60]!r}: contains no words in language={self.language} (expected texts "
                     "in the language of --language)"

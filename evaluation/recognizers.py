@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import re
 import tempfile
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -93,6 +94,13 @@ def words_of(text: str, language: str = ENGLISH) -> str:
 
     text = re.sub(r"(?<![\d.,])\d{1,6}(?![.,]?\d)", spelled, text)
     return " ".join(re.findall(r"[^\W_]+(?:['’][^\W\d_]+)*", text.casefold()))
+
+
+def is_mostly_foreign(text: str) -> bool:
+    """Return whether most letters of a text are not Latin, so that `words_of` omits them in
+    English. Accents do not count."""
+    letters = [x for x in unicodedata.normalize("NFD", text) if x.isalpha()]
+    return 2 * sum(not x.isascii() for x in letters) > len(letters)
 
 
 def resampled(samples: np.ndarray, sampling_rate: int) -> np.ndarray:

@@ -10,6 +10,7 @@ synthesis needs.
 """
 
 import io
+import os
 import pickle
 import warnings
 import zipfile
@@ -20,6 +21,7 @@ from typing import Annotated, Any
 
 import torch
 
+from export.checkpoint_paths import list_others
 from hparams import HParams, hparams_from_dict
 from machine import is_out_of_memory
 from tacotron2_voice.settings import HAS_PYDANTIC, limits
@@ -115,7 +117,9 @@ def read_saved(path: str | Path) -> object:
         DamagedCheckpoint: if the content of the file is damaged.
         UserError: if the file cannot be read (missing, no permission, failing disk, no memory).
     """
-    content = read_bytes(path, MAX_BYTES, "no such checkpoint")
+    if not os.path.lexists(path):
+        raise UserError(f"{path}: no such checkpoint{list_others(path)}")
+    content = read_bytes(path, MAX_BYTES)
     if not content.startswith((ZIP_START, PICKLE_START)):
         raise DamagedCheckpoint(f"{path}: damaged or not a PyTorch checkpoint")
     try:

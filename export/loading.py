@@ -6,6 +6,7 @@ synthesizer = load_synthesizer("voices/english")
 
 from pathlib import Path
 
+from export.checkpoint_paths import checkpoints_in, list_others
 from tacotron2_voice.synthesizer import Synthesizer
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.voice import DESCRIPTION_FILE, Voice
@@ -27,11 +28,11 @@ def load_synthesizer(
     if path.name == DESCRIPTION_FILE or (path / DESCRIPTION_FILE).exists():
         return Voice(path, overrides, threads or 1)
     if path.is_dir():
-        checkpoint = path / "best.pt"
-        hint = f"; did you mean {checkpoint}?" if checkpoint.exists() else ""
+        checkpoints = checkpoints_in(path)
+        hint = f"; did you mean {checkpoints[0]}?" if checkpoints else ""
         raise UserError(f"{path}: this folder contains no {DESCRIPTION_FILE}{hint}")
     if not path.exists():
-        raise UserError(f"{path}: no such checkpoint or voice folder")
+        raise UserError(f"{path}: no such checkpoint or voice folder{list_others(path)}")
     # Imported here because loading a voice does not need PyTorch.
     import torch
 

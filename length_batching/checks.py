@@ -104,12 +104,17 @@ def check_loaded_state(state: Any) -> None:
 
     Raises:
         BatchingError: if the epoch or the number of trained batches is missing or is not a count.
+            If the number of trained batches is not 0, also if the number of batches or the checksum
+            of the plan is missing or is not a count.
     """
     if not isinstance(state, Mapping) or not {"epoch", "batches_trained"} <= state.keys():
         raise BatchingError(f"load_state_dict: {state!r:.80}, expected a result of state_dict()")
     check_count("load_state_dict: epoch", state["epoch"], 0)
     if state["batches_trained"] is not None:
         check_count("load_state_dict: batches_trained", state["batches_trained"], 0)
+    for name in ("num_batches", "plan_checksum"):
+        if name in state or state["batches_trained"] != 0:
+            check_count(f"load_state_dict: {name}", state.get(name), 0)
 
 
 def check_trained(trained: int, drawn: int) -> None:

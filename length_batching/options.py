@@ -145,7 +145,8 @@ def _row_cost_problems(options: Mapping[str, Any]) -> Iterator[str]:
 def _parameter_problems(options: Mapping[str, Any]) -> Iterator[str]:
     batch_size = options["batch_size"]
     batch_size_is_wrong = any(count_problems("batch_size", batch_size))
-    strategy = REGISTRY.get(options["strategy"])
+    name = options["strategy"]
+    strategy = REGISTRY.get(name) if isinstance(name, str) else None
     for parameter in PARAMETERS:
         value = options.get(parameter.name, parameter.default)
         low, high = parameter.limits()
@@ -158,5 +159,7 @@ def _parameter_problems(options: Mapping[str, Any]) -> Iterator[str]:
         if not parameter.is_factor:
             for problem in count_problems(parameter.name, value, low, high):
                 yield problem + note
-        elif not low <= value <= high:
-            yield f"{parameter.name}={value}: expected a number from {low} to {high:g}"
+        elif (
+            not isinstance(value, (int, float, np.integer, np.floating)) or not low <= value <= high
+        ):
+            yield f"{parameter.name}={value!r}: expected a number from {low} to {high:g}"

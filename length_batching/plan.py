@@ -301,6 +301,8 @@ class BatchCosts:
         size_multiple: int = 1,
         row_costs: Mapping[int, float] | None = None,
     ):
+        if cost is not None and not callable(cost):
+            raise BatchingError(f"cost={cost!r:.80}: expected a function")
         self.lengths = check_lengths(lengths)
         self.cost = cost
         self.size_multiple = size_multiple

@@ -215,6 +215,7 @@ class LengthBatchSampler:
         """
         check_loaded_state(state)
         start = state["batches_trained"]
+        check_count("load_state_dict: batches_trained", start, 0)
         self._go_to(state["epoch"])
         if start > 0:
             self._updates.check_state(state, self.world_size)

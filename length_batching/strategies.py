@@ -257,7 +257,7 @@ def check_strategy(name: str) -> StrategyName:
     Raises:
         BatchingError: if there is no strategy of this name. The message suggests a similar name.
     """
-    if name in REGISTRY:
+    if isinstance(name, str) and name in REGISTRY:
         return cast(StrategyName, name)
     similar = difflib.get_close_matches(str(name), REGISTRY, n=1, cutoff=0.3)
     hint = f"; did you mean {similar[0]!r}?" if similar else ""

@@ -14,24 +14,26 @@ import sys
 from pathlib import Path
 
 from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.program import STAGE_VARIABLE
 
 # Exit codes after Ctrl-C: the first of our programs, the second of a process that the signal ends.
 STOPPED = (130, -signal.SIGINT)
 
 
-def run_stage(*command: object, threads: str | None = None) -> None:
+def run_stage(*command: object, threads: str | None = None, advice: str = "") -> None:
     """Print and run a command that runs a program of this project.
 
     Args:
         command: the path of the program, relative to the project folder, and its arguments.
         threads: number of CPU threads for the program; None: the same as in this process.
+        advice: what the user can do if the program fails, for the error message.
 
     Raises:
         UserError: if the program fails or is stopped.
     """
     program, *arguments = map(str, command)
     print("\n$ python", program, shlex.join(arguments), flush=True)
-    environment = dict(os.environ)
+    environment = {**os.environ, STAGE_VARIABLE: "1"}
     if threads is not None:
         environment["OMP_NUM_THREADS"] = threads
     # Let idle threads spin, because waking sleeping threads takes long compared with the short
@@ -43,9 +45,10 @@ def run_stage(*command: object, threads: str | None = None) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             process.wait()
     if process.returncode in STOPPED:
-        raise UserError(f"{program} was stopped; run the same command again to continue")
+        same = shlex.join(["python", *sys.argv])
+        raise UserError(f"{program} was stopped. To continue, run: {same}")
     if process.returncode != 0:
-        raise UserError(f"{program} failed; see its message above")
+        raise UserError(f"{program} failed; see its message above{advice}")
 
 
 def is_outdated(result: Path, source: Path) -> bool:

@@ -32,6 +32,7 @@ import torch
 from batch import synthetic_batch
 from corpus.filelist import split_filelist_line
 from evaluation.results import Intelligibility, read_result
+from export.checkpoint_paths import list_others
 from hparams import HParams, batching_options, create_hparams, read_symbols
 from length_batching import plan_epoch
 from scripts.commands import is_outdated, run_stage
@@ -78,6 +79,7 @@ def prepare(out: Path, args: argparse.Namespace) -> HParams:
         *("--speaker", args.name, "--val-fraction", args.val_fraction),
         *shlex.split(args.prepare),
         *chosen,
+        advice=". To pass options to scripts/prepare.py, use --prepare, such as --prepare=--skip-bad",
     )
     hparams = create_hparams(f"@{out / 'lists' / 'settings.txt'},{settings_file()}")
     return replace(read_symbols(hparams), speakers=(args.name,))
@@ -87,17 +89,28 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
     """Store the options of a new folder.
 
     Raises:
-        UserError: if the folder was made with another name, language or start.
+        UserError: if the folder was made with another name, language, start or number of steps, or
+            if the start does not exist.
     """
+    if not args.start.exists():
+        raise UserError(
+            f"--start {args.start}: no such checkpoint or voice folder{list_others(args.start)}"
+        )
     path = out / OPTIONS_FILE
-    options = {"name": args.name, "language": args.language, "start": str(args.start)}
+    options = {
+        "name": args.name,
+        "language": args.language,
+        "start": str(args.start),
+        "steps": args.steps,
+    }
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
         write_json(path, options)
         return
     before = read_json(path)
     for name, value in options.items():
-        if before.get(name) != value:
+        # Folders of earlier versions do not contain the number of steps.
+        if before.get(name, value) != value:
             raise UserError(
                 f"{out}: was made with --{name} {before.get(name)}, but this command has "
                 f"--{name} {value}. Pass the same option, or choose another folder with --out"
@@ -294,10 +307,12 @@ def main(arguments: list[str] | None = None) -> None:
     batches = len(plan_epoch(frames, epoch=hparams.random_epochs, **batching_options(hparams)))
     symbols = round(sum(len(line.text) for line in lines) / len(lines))
     step = seconds_per_step(hparams, round(len(lines) / batches), round(frames.mean()), symbols)
+    print(f"\n{len(lines):,} clips with {seconds.sum() / 60:.1f} minutes of speech")
+    finished = [number for number, _ in list_checkpoints(out / "run")][-1:]
+    remaining = max(0, args.steps - sum(finished))
     print(
-        f"\n{len(lines):,} clips with {seconds.sum() / 60:.1f} minutes of speech. Training for "
-        f"{args.steps:,} optimizer steps takes about {args.steps * step / 60:.0f} minutes on this "
-        "machine"
+        f"{remaining:,} of {args.steps:,} optimizer steps remain. They take about "
+        f"{remaining * step / 60:.0f} minutes on this machine"
     )
     settings = training_settings(args.steps, batches)
     checkpoint = train(out, args.start, settings)

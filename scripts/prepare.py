@@ -57,10 +57,10 @@ from corpus.tables import Table
 from corpus.text_files import check_encoding
 from hparams import create_hparams
 from tacotron2_voice.utils.arguments import checked, make_parser, positive, share
-from tacotron2_voice.utils.program import run_program
+from tacotron2_voice.utils.program import is_stage, run_program
 
 SMALL_MODEL = "scripts/sentences_model.txt"  # settings for training on a CPU
-STOPPED = "stopped; no filelist was written. Run the same command to resume"
+STOPPED = "stopped; no filelist was written"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -203,6 +203,11 @@ def next_command(out: Path, *, has_gpu: bool) -> str:
     )
 
 
+def stopped() -> str:
+    """Return the message for a program that was stopped."""
+    return STOPPED if is_stage() else f"{STOPPED}. Run the same command to resume"
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add_options(parser)
@@ -220,14 +225,15 @@ def main(arguments: list[str] | None = None) -> None:
         asked = Preparation(**options, table=table_of(args), speakers=speakers, texts=texts)
         written = prepare(asked)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(STOPPED) from None
+        raise KeyboardInterrupt(stopped()) from None
     print(f"\nWrote to {args.out}: {', '.join(path.name for path in written)}")
     for option, folder in asked.new_folders.items():
         print(f"Wrote the files for {option} to {folder}")
-    print(next_command(args.out, has_gpu=torch.cuda.is_available()))
+    if not is_stage():
+        print(next_command(args.out, has_gpu=torch.cuda.is_available()))
 
 
 if __name__ == "__main__":
     # On SIGTERM, sys.exit lets the program finish the current file and remove temporary files.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(stopped()))
     run_program(main)

@@ -11,6 +11,7 @@ from tacotron2_voice.speakers import speaker_index
 from tacotron2_voice.text import SymbolTable, can_be_spoken, clean
 from tacotron2_voice.text.lexicon import respell
 from tacotron2_voice.text.notations import check_notations
+from tacotron2_voice.text.phone_spans import read_around_phones
 from tacotron2_voice.text.splitting import Ending, split_sequence
 from tacotron2_voice.text.tags import Pause, SpeakerTag, split_tags
 from tacotron2_voice.text.unknown_symbols import in_words, unknown_symbols
@@ -162,6 +163,7 @@ def _ids_of(text: str, settings: VoiceSettings, drop_unknown: bool) -> list[int]
     text = respell(text, settings.pronunciations)
     table = settings.table
     check_notations(text, settings.text_cleaners, table)
+    text = read_around_phones(text, settings.text_cleaners, table)
     cleaned = clean(text, settings.text_cleaners, table, settings.language)
     unknown = unknown_symbols(cleaned, table)
     if unknown and not table.is_english and not drop_unknown:

@@ -8,6 +8,7 @@ import traceback
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -562,6 +563,11 @@ def test_length_batches_raises_when_the_numbers_of_clips_and_lengths_differ(coun
         {"epoch": 0, "batches_trained": float("nan"), "num_batches": 3},
         {"epoch": None, "batches_trained": 0, "num_batches": 3},
         {"epoch": "x", "batches_trained": 0, "num_batches": 3},
+        {"epoch": 0, "batches_trained": 0, "num_batches": np.array([1, 2])},
+        {"epoch": 0, "batches_trained": 1, "num_batches": 3},
+        {"epoch": 0, "batches_trained": 1, "plan_checksum": 5},
+        {"epoch": 0, "batches_trained": 1, "num_batches": 3, "plan_checksum": None},
+        {"epoch": 0, "batches_trained": 1, "num_batches": 3, "plan_checksum": np.array([1, 2])},
     ],
 )
 def test_load_state_dict_raises_when_the_state_is_not_a_result_of_state_dict(state):
@@ -570,3 +576,9 @@ def test_load_state_dict_raises_when_the_state_is_not_a_result_of_state_dict(sta
         make().load_state_dict(state)
     with pytest.raises(BatchingError):
         LengthBatchSampler([3, 5, 8, 9], batch_size=2, strategy="random").load_state_dict(state)
+
+
+def test_sampler_rejects_a_state_when_it_does_not_contain_a_position():
+    sampler = LengthBatchSampler([3, 5, 8, 9], batch_size=2, strategy="random")
+    with pytest.raises(BatchingError, match="batches_trained=None"):
+        sampler.load_state_dict(sampler.state_at(1) | {"batches_trained": None})

@@ -186,6 +186,12 @@ TWO = {"lengths": [[5, 0], [-1, 2]], "cost": audio_and_text}
         ({"lengths": np.ones((10, 2))}, "lengths: .*2 kinds.*cost"),
         ({"lengths": np.ones((10, 2, 2))}, r"lengths: .*\(10, 2, 2\)"),
         (TWO, r"lengths\[1, 0\]=-1: "),
+        ({"strategy": []}, r"strategy=\[\]: .*semi_sorted"),
+        ({"strategy": {"semi_sorted"}}, r"strategy={'semi_sorted'}: "),
+        ({"strategy": np.array(["random", "sorted"])}, r"strategy=array"),
+        ({"strategy": "random", "local_randomization_factor": ""}, "factor='': .*number"),
+        ({"cost": 5}, "cost=5: "),
+        ({"cost": False}, "cost=False: "),
         ({"cost": lambda length: math.nan}, r"costs of clips\[0\]=nan: .*10 of 10"),
     ],
 )

@@ -20,6 +20,7 @@ import synthesize
 import train
 from export import checkpoint_file
 from export.checkpoint_synthesizer import load_checkpoint_synthesizer
+from export.loading import load_synthesizer
 from hparams import create_hparams
 from model import Tacotron2
 from tacotron2_voice.utils.errors import UserError
@@ -208,6 +209,18 @@ def test_checkpoint_is_rejected_when_it_would_run_code(tmp_path):
     ):
         checkpoint.load_checkpoint(tmp_path / "old.pt")
     assert not (tmp_path / "ran").exists()
+
+
+def test_error_lists_the_checkpoints_in_the_folder_when_a_checkpoint_is_missing(tmp_path):
+    for time, name in enumerate(("checkpoint_500.pt", "best.pt", "checkpoint_1000.pt")):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (time, time))
+    for function in (checkpoint.load_checkpoint, load_synthesizer):
+        with pytest.raises(UserError) as raised:
+            function(tmp_path / "last.pt")
+        message = str(raised.value)
+        assert str(tmp_path / "last.pt") in message
+        assert "best.pt, checkpoint_1000.pt, checkpoint_500.pt" in message
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 
 import numpy as np
@@ -12,7 +13,15 @@ from helpers import LJSPEECH_CLIPS
 
 from corpus import convert as convert_module
 from corpus.clips import Segment
-from corpus.convert import LEVEL, MAX_PEAK, convert, converted, mixed, speech_level
+from corpus.convert import (
+    LEVEL,
+    MAX_PEAK,
+    convert,
+    converted,
+    mixed,
+    read_channels,
+    speech_level,
+)
 from hparams import create_hparams
 from scripts import prepare
 
@@ -331,6 +340,34 @@ def test_segment_of_a_truncated_recording_is_rejected(tmp_path, kind):
     path.write_bytes(content[: round(0.6 * len(content))])
     message = refusal(converted, path, RATE, Segment(0.5 * seconds, 0.3 * seconds))
     assert "truncated" in message or "not readable" in message
+
+
+def write_mp3_without_length(path, samples, mode):
+    """Write an MP3 file, and remove its first frame, which contains the length of the file."""
+    soundfile.write(path, samples, RATE, format="MP3", bitrate_mode=mode, compression_level=0.5)
+    content = path.read_bytes()
+    second_frame = content.index(content[:2], 4)
+    path.write_bytes(content[second_frame:])
+
+
+def test_mp3_is_rejected_when_its_bit_rate_varies_and_it_lacks_its_length(tmp_path):
+    silence = 0.0005 * np.random.default_rng(1).standard_normal(8 * RATE)
+    samples = np.concatenate([speech(), silence, speech()]).astype(np.float32)
+    write_mp3_without_length(tmp_path / "a.mp3", samples, "VARIABLE")
+    for segment in (None, Segment(0.1, 0.5)):
+        message = refusal(converted, tmp_path / "a.mp3", RATE, segment)
+        counted = int(re.search(r"contains ([\d,]+) samples", message)[1].replace(",", ""))
+        assert counted == pytest.approx(len(samples), abs=3000)
+        assert f"{soundfile.info(tmp_path / 'a.mp3').frames:,}" in message
+
+
+def test_mp3_is_read_when_its_bit_rate_is_constant_and_it_lacks_its_length(tmp_path):
+    samples = np.concatenate([speech()] * 4)
+    write_mp3_without_length(tmp_path / "a.mp3", samples, "CONSTANT")
+    read, _ = read_channels(tmp_path / "a.mp3")
+    assert len(read) == pytest.approx(len(samples), abs=3000)
+    read, _ = read_channels(tmp_path / "a.mp3", Segment(1.0))
+    assert len(read) == pytest.approx(len(samples) - RATE, abs=3000)
 
 
 def test_conversion_does_not_overwrite_a_table_that_it_did_not_write(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from corpora import refusal, write_tone
+from corpora import add_line, refusal, write_tone
 
 from corpus.clips import Clip, Segment
 from corpus.layouts import (
@@ -409,6 +409,78 @@ def test_name_of_the_recording_is_removed_together_with_the_colon_after_it(name,
     assert [clip.text for clip in read_layout(tmp_path)[0]] == ["Hi there.", "Hi there."]
 
 
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        "u{}.wav ",
+        "u{},",
+        "s1/u{} ",
+        "u{}|",
+        "s1/u{}.wav|",
+        "[u{}] ",
+        '"u{}" ',
+        "u{} - ",
+        "wavs/U{}.WAV ",
+    ],
+)
+def test_name_of_the_recording_is_left_out_in_every_form(beginning, tmp_path, capsys):
+    for number in (1, 2):
+        write_prompts(tmp_path, f"s1/u{number}.wav")
+        text = f"{beginning.format(number)}Hi there."
+        (tmp_path / "s1" / f"u{number}.txt").write_text(text)
+    clips, problems = read_layout(tmp_path)
+    assert problems == []
+    assert [clip.text for clip in clips] == ["Hi there.", "Hi there."]
+    assert "note:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("beginning", ["{}.wav ", "{}|", "s1/{} "])
+def test_name_of_the_recording_is_left_out_when_it_is_a_word_in_a_certain_form(beginning, tmp_path):
+    for name in ("hello", "yes"):
+        write_prompts(tmp_path, f"s1/{name}.wav")
+        (tmp_path / "s1" / f"{name}.txt").write_text(f"{beginning.format(name)}Hi there.")
+    assert [clip.text for clip in read_layout(tmp_path)[0]] == ["Hi there.", "Hi there."]
+
+
+def test_number_of_the_recording_is_left_out_when_the_file_name_has_more_parts(tmp_path):
+    for number in ("0012", "0013"):
+        write_prompts(tmp_path, f"anna_{number}.wav")
+        (tmp_path / f"anna_{number}.txt").write_text(f"{number} Hi there.")
+    assert [clip.text for clip in read_layout(tmp_path)[0]] == ["Hi there.", "Hi there."]
+
+
+def test_names_of_recordings_are_kept_when_they_are_the_whole_texts(tmp_path):
+    for name in ("0012", "0013"):
+        write_prompts(tmp_path, f"{name}.wav")
+        (tmp_path / f"{name}.txt").write_text(name)
+    assert [clip.text for clip in read_layout(tmp_path)[0]] == ["0012", "0013"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["JOHN: Hi.", "text: Hi.", "Mary Ann: Hi.", "- MR. SMITH: Hi.", "ジョン：はい", "0:12: Hi."],
+)
+@pytest.mark.parametrize("is_table", [False, True])
+def test_texts_are_rejected_when_most_of_them_begin_with_a_label(text, is_table, tmp_path):
+    for name, spoken in (("a", text), ("b", text), ("c", "He said: go.")):
+        write_prompts(tmp_path, f"{name}.wav")
+        if is_table:
+            add_line(tmp_path, f"{name}|{spoken}")
+        else:
+            (tmp_path / f"{name}.txt").write_text(spoken)
+    message = refusal(read_layout, tmp_path)
+    assert message.startswith(str(tmp_path / ("metadata.csv:1" if is_table else "a.txt")))
+    assert "2 of 3" in message
+
+
+def test_texts_are_kept_when_few_of_them_begin_with_a_word_and_a_colon(tmp_path):
+    texts = ["Note: this is long.", "Yes.", "Remember: no.", "He said: go."]
+    for name, text in zip("abcd", texts, strict=True):
+        write_prompts(tmp_path, f"{name}.wav")
+        (tmp_path / f"{name}.txt").write_text(text)
+    assert [clip.text for clip in read_layout(tmp_path)[0]] == texts
+
+
 def test_texts_are_found_when_the_text_folder_has_the_same_subfolders_as_the_speaker_folders(
     tmp_path,
 ):
@@ -473,6 +545,25 @@ def test_line_without_times_is_reported_when_other_lines_define_segments_of_the_
     clips, [problem] = read_layout(tmp_path, Table(path))
     assert [clip.text for clip in clips] == ["alpha", "charlie"]
     assert problem.startswith(f"{path}:2: ")
+
+
+@pytest.mark.parametrize(
+    ("duration", "is_good"),
+    [(4, True), (4.3, True), (3.7, True), (4000, True), ("", True), (1.5, False), (16, False)],
+)
+def test_line_is_a_problem_when_its_duration_differs_from_the_length_of_the_file(
+    duration, is_good, tmp_path
+):
+    soundfile.write(tmp_path / "r.wav", np.zeros(4 * 16000), 16000)
+    line = {"audio_filepath": "r.wav", "text": "Yes.", "duration": duration}
+    (tmp_path / "m.jsonl").write_text(json.dumps(line))
+    clips, problems = read_layout(tmp_path, Table(tmp_path / "m.jsonl"))
+    assert len(clips) == is_good
+    assert len(problems) == (not is_good)
+    for problem in problems:
+        assert problem.startswith(f"{tmp_path / 'm.jsonl'}:1: ")
+        assert f"{duration:g} s" in problem
+        assert "4.00 s" in problem
 
 
 def test_audio_file_in_the_folder_of_another_speaker_is_not_used(tmp_path):

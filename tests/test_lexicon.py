@@ -70,6 +70,23 @@ def test_reading_rules_for_names_apply_to_respelled_names(text, spoken, tmp_path
     assert sequence_to_text(text_to_ids(text, settings)) == spoken
 
 
+@pytest.mark.parametrize(
+    ("text", "spoken"),
+    [
+        ("Dr. Nguyen came.", "doctor {W IH1 N} came."),
+        ("Prof. {W IH1 N}. Yes.", "professor {W IH1 N}. yes."),
+        ("DR. NGUYEN CAME.", "doctor {W IH1 N} came."),
+        ("St. Nguyen, Nguyen II.", "saint {W IH1 N}, {W IH1 N} two."),
+        ("Nguyen v. Nguyen-5", "{W IH1 N} versus {W IH1 N}-five"),
+        ("{a b} Dr. {c}", " doctor "),
+    ],
+)
+def test_reading_rules_for_names_apply_to_arpabet_phones(text, spoken, tmp_path):
+    settings = with_lexicon(H, lexicon(tmp_path, "Nguyen\t{W IH1 N}"))
+    assert sequence_to_text(text_to_ids(text, settings)) == spoken
+    assert sequence_to_text(symbols_of(text, settings)) == spoken
+
+
 def test_phones_without_slashes_are_rejected_when_the_model_has_phones(tmp_path):
     path = lexicon(tmp_path, "reading  ɹ ɛ d ɪ ŋ\n")
     assert f"{path}:1: " in refusal(with_lexicon, PHONES, path)

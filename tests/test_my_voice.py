@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from helpers import ROOT
 
 from evaluation.results import Intelligibility
 from scripts import my_voice
@@ -74,6 +75,7 @@ def test_stages_run_in_order_and_the_training_time_is_printed(commands, tmp_path
     printed = capsys.readouterr().out
     assert "100 clips with 3.3 minutes" in printed
     assert "about 2 minutes" in printed
+    assert "100 of 100 optimizer steps" in printed
 
 
 def test_second_call_resumes_training_and_skips_finished_stages(commands, tmp_path):
@@ -133,7 +135,7 @@ def test_symbol_table_is_built_from_the_texts_when_the_language_is_not_english(c
     assert "symbols=corpus" in prepared[prepared.index("--hparams") + 1]
 
 
-@pytest.mark.parametrize(("code", "expected"), [(1, "failed"), (130, "run the same command again")])
+@pytest.mark.parametrize(("code", "expected"), [(1, "failed"), (130, "To continue, run: python ")])
 def test_message_says_whether_a_stage_failed_or_was_stopped(tmp_path, code, expected):
     """The message suggests running the same command again only if the stage was stopped. After an
     error, the command would fail again."""
@@ -143,6 +145,64 @@ def test_message_says_whether_a_stage_failed_or_was_stopped(tmp_path, code, expe
         run_stage(program)
     assert str(program) in str(raised.value)
     assert expected in str(raised.value)
+
+
+def test_stages_print_no_next_command_when_another_program_runs_them(tmp_path, capfd):
+    """The commands for a single stage do not continue the whole program."""
+    program = tmp_path / "stage.py"
+    program.write_text(
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'scripts')!r}]\n"
+        "from training.run import Run\n"
+        "from training.signals import stopped_without_saving\n"
+        "from scripts.prepare import stopped\n"
+        "command = Run.resume_command.fget(None)\n"
+        "print(stopped_without_saving('.', command))\n"
+        "print(stopped())\n"
+        "sys.exit(130)\n"
+    )
+    with pytest.raises(UserError) as raised:
+        run_stage(program)
+    printed = capfd.readouterr().out
+    assert printed.endswith("stopped without saving\nstopped; no filelist was written\n")
+    assert str(raised.value).count("python ") == 1
+
+
+def test_error_of_a_stage_says_how_to_pass_its_options(tmp_path):
+    program = tmp_path / "stage.py"
+    program.write_text("raise SystemExit(1)")
+    with pytest.raises(UserError, match=r"message above\. Use --prepare"):
+        run_stage(program, advice=". Use --prepare")
+
+
+@pytest.mark.parametrize(("finished", "remaining"), [(0, "300 of 300"), (250, "50 of 300")])
+def test_remaining_time_is_printed_when_training_resumes(
+    finished, remaining, commands, tmp_path, capsys
+):
+    if finished:
+        (tmp_path / "out" / "run").mkdir(parents=True)
+        (tmp_path / "out" / "run" / f"checkpoint_{finished}.pt").touch()
+    make(tmp_path, "--steps", "300")
+    printed = capsys.readouterr().out
+    assert f"{remaining} optimizer steps" in printed
+    assert f"about {(300 - finished) * 1.2 / 60:.0f} minutes" in printed
+
+
+def test_start_is_rejected_before_the_first_stage_when_it_does_not_exist(commands, tmp_path):
+    for name in ("checkpoint_500.pt", "checkpoint_1000.pt"):
+        (tmp_path / name).touch()
+    with pytest.raises(UserError) as raised:
+        make(tmp_path, "--start", str(tmp_path / "best.pt"))
+    message = str(raised.value)
+    assert str(tmp_path / "best.pt") in message
+    assert "checkpoint_500.pt" in message
+    assert "checkpoint_1000.pt" in message
+    assert commands == []
+
+
+def test_folder_is_rejected_when_it_was_made_with_another_number_of_steps(commands, tmp_path):
+    make(tmp_path, "--steps", "100")
+    with pytest.raises(UserError, match="--steps 100"):
+        make(tmp_path, "--steps", "200")
 
 
 def test_folder_is_rejected_when_it_was_made_with_another_language(commands, tmp_path):

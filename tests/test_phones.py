@@ -242,6 +242,18 @@ def test_punctuation_between_words_is_kept_when_there_is_no_space(language, text
         ("hi", "Nguyễn", "ễ"),
         ("tr", "ở", "ở"),
         ("fr-fr", "Nguyễn", "ễ"),
+        ("ja", "ーー", "ー"),
+        ("ja", "⼈", "人"),
+        ("en-us", "go م on", "م"),
+        ("en-us", "go ﻢ on", "م"),
+        ("de", "go ሁ on", "ሁ"),
+        ("en-us", "ok ーー", "ー"),
+        ("ja", "あ ァ", "ァ"),
+        ("en-us", "a ㈱ b", "株"),
+        ("ja", "½", "½"),
+        ("ru", "¾", "¾"),
+        ("fr-fr", "⅓", "⅓"),
+        ("en-us", "⅛", "⅛"),
     ],
 )
 def test_letters_that_espeak_spells_by_name_are_rejected(language, text, spelled):
@@ -261,7 +273,7 @@ def test_letters_that_espeak_spells_by_name_are_rejected(language, text, spelled
         ("de", "π und α"),
         ("ar", "همزة، سلام"),
         ("he", "שלום"),
-        ("el", "Καλημέρα ίσως"),
+        ("el", "Καλημέρα ίσως, ε ω Έ"),
         ("hi", "कमल नमक"),
         ("ko", "한국어 상"),
         ("ka", "გამარჯობა"),
@@ -269,10 +281,17 @@ def test_letters_that_espeak_spells_by_name_are_rejected(language, text, spelled
         ("ta", "வணக்கம்"),
         ("vi", "để thể Ẩ"),
         ("cmn", "吉野 ⓗ ②"),
+        ("en-us", "½ ⅓ ¾"),
+        ("de", "½ ¾ ™"),
     ],
 )
 def test_letters_that_espeak_reads_are_accepted(language, text):
     assert to_phones([text], language)[0]
+
+
+@pytest.mark.parametrize("sign", "‰％")
+def test_sign_is_reported_when_espeak_skips_it(sign):
+    assert phones.is_silent(sign, "ar")
 
 
 def test_prepare_lists_the_lines_whose_letters_espeak_spells_by_name(tmp_path, no_plots, capsys):
@@ -296,9 +315,14 @@ def test_prepare_lists_the_lines_whose_letters_espeak_spells_by_name(tmp_path, n
         ("en-us", "donʼt don′t", "don't don't"),
         ("fr-fr", "lʼété", "l'été"),
         ("uk", "мʼята", "м'ята"),
+        ("en-us", "5 ㎝ at 20 ℃", "5 cm at 20 °C"),
+        ("de", "50％ ﬁnden ＡＢＣ ２", "50% finden ABC 2"),
+        ("cmn", "㈱", "(株)"),
+        ("ja", "㌔ ｶﾞｷ", "キロ ガキ"),
+        ("ja", "すごーーい ラーメンーー", "すごーい ラーメンン"),
+        ("ar", "ﺳﻼﻡ", "سلام"),
     ],
 )
 def test_text_has_the_phones_of_its_plain_spelling(language, text, plain):
-    """Without the conversion to plain spelling, eSpeak would spell some characters by name: kana
-    that follow Latin letters, vowel points, and rare apostrophes."""
+    """eSpeak skips unusual forms of letters and signs, or speaks their names."""
     assert to_phones([text], language) == to_phones([plain], language)

@@ -39,6 +39,20 @@ def test_program_prints_help_when_started_in_another_folder(path, tmp_path):
     assert "usage:" in found.stdout
 
 
+BENCHMARKS = sorted(path.stem for path in ROOT.glob("benchmarks/[a-z]*.py"))
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_benchmark_says_how_to_run_it_when_it_is_run_as_a_script(name, tmp_path):
+    path = ROOT / "benchmarks" / f"{name}.py"
+    command = [sys.executable, path, "--help"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    is_program = "run_program(main)" in path.read_text(encoding="utf-8")
+    assert found.returncode == 1
+    assert found.stderr.startswith("error: ")
+    assert (f"python -m benchmarks.{name}" in found.stderr) == is_program
+
+
 CTRL_C = "os.kill(os.getpid(), signal.SIGINT)"
 ENDS = {  # body of main, exit code, and pattern for standard error
     "no error": ("print('done')", 0, ""),

@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+from corpora import refusal
 
 from corpus.clips import Clip, Segment
 from corpus.segments import are_labels, is_kaldi, padded, read_kaldi, read_lhotse, read_segments
@@ -262,10 +263,12 @@ def test_error_contains_the_line_number_when_the_times_of_a_lhotse_supervision_a
 
 
 TWO_CHANNELS = [{"type": "file", "channels": [0, 1], "source": "one.wav"}]
+SECOND_CHANNEL = [{"type": "file", "channels": [1], "source": "one.wav"}]
 
 
 @pytest.mark.parametrize(
-    "sources", [None, ["one.wav"], [{"type": "file"}], [{"type": "url"}], TWO_CHANNELS]
+    "sources",
+    [None, ["one.wav"], [{"type": "file"}], [{"type": "url"}], TWO_CHANNELS, SECOND_CHANNEL],
 )
 def test_error_contains_the_line_number_when_a_lhotse_recording_does_not_have_one_mono_file(
     sources, tmp_path
@@ -275,6 +278,29 @@ def test_error_contains_the_line_number_when_a_lhotse_recording_does_not_have_on
     with pytest.raises(UserError) as raised:
         read_lhotse(tmp_path / "supervisions.jsonl")
     assert str(raised.value).startswith(f"{tmp_path / 'recordings.jsonl'}:1: ")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("text", ["good", "morning"]),
+        ("text", {"en": "good"}),
+        ("speaker", ["anna"]),
+        ("channel", 1),
+        ("channel", [0, 1]),
+    ],
+)
+def test_error_contains_the_line_and_value_when_a_lhotse_supervision_is_unsupported(
+    field, value, tmp_path
+):
+    recording = {"id": "r1", "sources": [{"type": "file", "source": "one.wav"}]}
+    (tmp_path / "recordings.jsonl").write_text(json.dumps(recording))
+    good = {"recording_id": "r1", "start": 0, "duration": 1, "text": "Yes.", "channel": 0}
+    lines = [json.dumps(x) for x in (good, good | {field: value})]
+    (tmp_path / "supervisions.jsonl").write_text("\n".join(lines))
+    message = refusal(read_lhotse, tmp_path / "supervisions.jsonl")
+    assert message.startswith(f"{tmp_path / 'supervisions.jsonl'}:2: ")
+    assert repr(value) in message
 
 
 def test_all_segments_are_reported_when_one_segment_contains_the_others():
@@ -361,6 +387,48 @@ def test_repeated_subtitle_line_is_kept_when_there_is_a_gap_between_the_subtitle
     write_srt(tmp_path / "a.srt", (1, 3, "No."), (4, 6, "No."), (7, 10, "No.\nNever again."))
     texts = [x.text for x in read_segments(tmp_path / "a.srt", "a")]
     assert texts == ["No.", "No.", "No. Never again."]
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.05, 0.3, 2.0])
+@pytest.mark.parametrize("rows", [2, 3])
+def test_rolling_lines_are_removed_when_there_are_gaps_between_the_subtitles(gap, rows, tmp_path):
+    lines = [f"line {i}" for i in range(8)]
+    shown = ["\n".join(lines[max(0, i + 1 - rows) : i + 1]) for i in range(8)]
+    write_srt(tmp_path / "a.srt", *((3 * i, 3 * i + 3 - gap, x) for i, x in enumerate(shown)))
+    assert [x.text for x in read_segments(tmp_path / "a.srt", "a")] == lines
+
+
+@pytest.mark.parametrize("gap", [0.01, 0.5])
+def test_lines_shown_alone_for_a_moment_are_removed_when_they_roll(gap, tmp_path):
+    cues = []
+    for i in range(8):
+        before = f"line {i - 1}\n" if i % 3 else ""
+        cues.append((3 * i + gap, 3 * i + 2.99, f"{before}line {i}"))
+        cues.append((3 * i + 2.99, 3 * i + 3, f"line {i}"))
+    write_srt(tmp_path / "a.srt", *cues)
+    found = read_segments(tmp_path / "a.srt", "a")
+    assert [x.text for x in found] == [f"line {i}" for i in range(8)]
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.5])
+@pytest.mark.parametrize(
+    "song",
+    [
+        ["La la la", "La la la", "La la la", "Hey", "La la la", "La la la"],
+        ["La la\nLa la", "La la\nLa la", "La la\nLa la", "La la\nLa la"],
+        ["Row, row\nGently", "Merrily\nLife", "Row, row\nGently", "Merrily\nLife"],
+        ["No.", "No.", "No.\nNever.", "Yes.", "Yes.", "Go.", "Go on."],
+    ],
+)
+def test_refrains_are_kept_when_they_are_sung_several_times(gap, song, tmp_path):
+    write_srt(tmp_path / "a.srt", *((3 * i, 3 * i + 3 - gap, x) for i, x in enumerate(song)))
+    found = read_segments(tmp_path / "a.srt", "a")
+    assert [x.text for x in found] == [" ".join(x.split("\n")) for x in song]
+
+
+def test_entities_in_srt_are_decoded(tmp_path):
+    write_srt(tmp_path / "a.srt", (0, 1, "Tom &amp; Jerry&nbsp;&lt;3 &#39;so&#39;"))
+    assert [x.text for x in read_segments(tmp_path / "a.srt", "a")] == ["Tom & Jerry <3 'so'"]
 
 
 def test_text_that_begins_with_two_decimals_is_not_a_label():

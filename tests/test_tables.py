@@ -218,6 +218,19 @@ def test_line_is_reported_when_its_number_of_fields_differs(path, header, row):
     assert "fields, expected" in problem
 
 
+def test_error_lists_the_titles_when_the_columns_are_unknown(path):
+    path.write_text("Clip,Spoken words\na,Yes.\nb,No.\n")
+    message = refusal(read_table, Table(path))
+    for part in ("'Clip'", "'Spoken words'", "--path-column", "--text-column"):
+        assert part in message
+    entries, _ = read_table(Table(path, path_column="Clip", text_column="Spoken words"))
+    assert [(entry.name, entry.text) for entry in entries] == [("a", "Yes."), ("b", "No.")]
+    path.write_text('{"clip": "a", "words": "Yes."}\n')
+    message = refusal(read_table, Table(path))
+    for part in ("clip, words", "--path-column and --text-column"):
+        assert part in message
+
+
 def test_commas_inside_quotation_marks_belong_to_the_text(path):
     text = 'path,text\nc0,"Yes, sir, yes."\nc1,"""Go,"" he said.",,\n'
     assert read(path, text) == ([("c0", "Yes, sir, yes."), ("c1", '"Go," he said.')], [])

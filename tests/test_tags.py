@@ -53,6 +53,7 @@ def test_pause_tags_split_a_text():
         ("a &lt;break&gt; b", r"'&lt;break&gt;'"),
         ("a (PAUSE 0.5s) b", r"PAUSE 0.5s"),
         ("He [laughs] sat.", r"'\[laughs\]'.*\[pause SECONDS\] or \[speaker NAME\]"),
+        ("He said [sic] so.", r"'\[sic\]'.*write \(sic\)"),
         ("[speakers x]", r"'\[speakers x\]'"),
         ("[sigh, softly] a", r"'\[sigh, softly\]'"),
         ("[speaker ]", r"\[speaker\]: no name"),

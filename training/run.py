@@ -29,6 +29,7 @@ from tacotron2_voice.speech_statistics import (
 )
 from tacotron2_voice.text.rules import rules_version
 from tacotron2_voice.utils.files import remove_leftovers
+from tacotron2_voice.utils.program import is_stage
 from tacotron2_voice.version import __version__
 from training import checkpoint, warm_start
 from training.checkpoint import LoopState
@@ -104,7 +105,9 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """Return the command that resumes the run."""
+        """Return the command that resumes the run, or "" if another program runs the training."""
+        if is_stage():
+            return ""
         options = ["-o", str(self.folder.path)]
         if self.folder.logs != DEFAULT_LOGS:
             options += ["-l", self.folder.logs]

@@ -132,7 +132,8 @@ class StopRequest:
         """Exit the process. Save a checkpoint before you call this method."""
         self.leave()
         if processes.is_first:
-            print(f"stopped and saved; resume with: {resume_command}", flush=True)
+            resume = f"; resume with: {resume_command}" if resume_command else ""
+            print(f"stopped and saved{resume}", flush=True)
         leave_at_exit()
         # Exit with 0 under torchrun, because torchrun restarts processes that exit with any other
         # code.
@@ -149,8 +150,9 @@ def stopped_without_saving(folder: Path, resume_command: str) -> str:
     """Return the message for a run that stopped without saving: its newest checkpoint and how to
     resume."""
     checkpoints = checkpoint.list_checkpoints(folder)
-    start = f"Training resumes from {checkpoints[-1][1].name}. " if checkpoints else ""
-    return f"stopped without saving. {start}Resume with: {resume_command}"
+    start = f". Training resumes from {checkpoints[-1][1].name}" if checkpoints else ""
+    resume = f". Resume with: {resume_command}" if resume_command else ""
+    return f"stopped without saving{start}{resume}"
 
 
 @contextlib.contextmanager
@@ -193,11 +195,12 @@ def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[N
             raise
         if "signal: Terminated" in str(error):
             # This process received the signal too, and has already saved a checkpoint.
-            print(f"train.py: a DataLoader worker was terminated; {resume}", file=sys.stderr)
+            message = f"train.py: a DataLoader worker was terminated; {resume}".rstrip("; ")
+            print(message, file=sys.stderr)
             sys.exit(128 + signal.SIGTERM)
         sys.exit(
             f"train.py: a DataLoader worker died, often because memory ran out: {error}\n"
-            f"A smaller num_workers needs less memory; {resume}"
+            f"A smaller num_workers needs less memory; {resume}".rstrip("; ")
         )
     except KeyboardInterrupt:
         message = "interrupted before training"

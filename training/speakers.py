@@ -96,18 +96,18 @@ def short(name: str) -> str:
 def first_positions(
     batches: Sequence[Sequence[int]], clips: ClipTable
 ) -> dict[str, tuple[int, int]]:
-    """Return {speaker: (batch number, row in the batch)} of each speaker's first clip.
+    """Return {speaker: (batch number, row in the batch)} of each speaker's first clip in the list.
 
-    Only the MAX_SHOWN speakers with the most speech are included, sorted from most to least speech.
+    prepare.py puts a typical clip of each speaker first. Only the MAX_SHOWN speakers with the most speech are included, sorted from most to least speech.
 
     Args:
         batches: the validation batches of all processes.
     """
     numbers = np.concatenate([np.full(len(batch), i) for i, batch in enumerate(batches)])
     rows = np.concatenate([np.arange(len(batch)) for batch in batches])
-    order = clips.speaker_numbers[np.concatenate(batches)]
-    speakers, firsts = np.unique(order, return_index=True)
-    first_of = dict(zip((clips.speakers[i] for i in speakers), firsts, strict=True))
+    place_of = np.argsort(np.concatenate(batches))  # maps each clip to its place in all batches
+    speakers, firsts = np.unique(clips.speaker_numbers, return_index=True)
+    first_of = dict(zip((clips.speakers[i] for i in speakers), place_of[firsts], strict=True))
     names = most_speech_first(clips)[:MAX_SHOWN]
     return {name: (int(numbers[first_of[name]]), int(rows[first_of[name]])) for name in names}
 

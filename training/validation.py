@@ -165,12 +165,14 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
 def example_positions(run: Run) -> dict[str, tuple[int, int]]:
     """Return {speaker: (batch number, row in the batch)} of each example clip.
 
-    A single-speaker model has one speaker with the name "".
+    The example is the speaker's first clip in the list of validation clips. A single-speaker model has one speaker with the name "".
     """
     clips = run.clips.validation
-    if not run.hparams.speakers:
-        return {"": (0, 0)}
-    return first_positions(validation_batches(clips.num_frames, run.hparams), clips)
+    batches = validation_batches(clips.num_frames, run.hparams)
+    if run.hparams.speakers:
+        return first_positions(batches, clips)
+    [number] = (number for number, batch in enumerate(batches) if 0 in batch)
+    return {"": (number, batches[number].index(0))}
 
 
 def _validate_batch(
@@ -410,11 +412,15 @@ def warn_about_attention(run: Run, record: dict[str, Any]) -> None:
     if not state.text_warned and can_read and record["text_effect"] < TEXT_EFFECT:
         state.text_warned = 1
         settings = "guided_attention_weight=1,guided_attention_sigma=0.4"
+        fix = ""
+        if command := run.resume_command:
+            fix = (
+                f"Stop the run and resume it with weaker guided attention: {command} --hparams "
+                f"{settings}. If the run already has these settings, keep training"
+            )
         print(
             f"warning: attention is focused (focus rate {focus_rate:.2f}) but ignores the text. "
             f"Shuffling the symbols raises the loss by only {max(0, record['text_effect']):.0%}. "
-            "Attention moves at a constant rate, so the speech will be unintelligible. Stop the run "
-            f"and resume it with weaker guided attention: {run.resume_command} --hparams "
-            f"{settings}. If the run already has these settings, keep training",
+            f"Attention moves at a constant rate, so the speech will be unintelligible. {fix}",
             flush=True,
         )

@@ -23,6 +23,18 @@ IPA_LETTER = re.compile("[\u0250-\u02afˈˌː]")
 _IPA_WORD = re.compile(rf"\S*{IPA_LETTER.pattern}\S*")
 _NESTED_BRACES = re.compile(r"\{[^{}]*\{[^{}]*")
 _STRESSED_PHONE = re.compile(r"[A-Z]{2}[0-2]")  # a vowel of the ARPAbet
+_PHONE = "(?:" + "|".join(symbol[1:] for symbol in symbols if symbol[0] == "@") + ")"
+# Two or more ARPAbet phones; one of them is a vowel with a stress digit.
+_BARE_PHONES = re.compile(
+    rf"(?<!\S)(?=(?:{_PHONE}\s+)*[A-Z]{{2}}[0-2](?!\S)){_PHONE}(?:\s+{_PHONE})+(?!\S)",
+    re.IGNORECASE,
+)
+# Pinyin syllables that are also English words. Two of them with digits may be names: ping1 pong2.
+_ENGLISH_SYLLABLES = set(
+    "an ban bang bin bun can den die ding dong fan fin fun gang gong gun hang he hen hung king lie "
+    "ling long man me men min pan pen pie pin ping pong ran rang run sang she sing song sun sung tan "
+    "ten tie tin tong wan wing you".split()
+)
 _LONG_SYLLABLE = re.compile("[^\\W\\d]{2}")
 
 
@@ -32,7 +44,8 @@ def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable)
     Raises:
         UserError: if the text contains nested braces; if it contains ARPAbet phones in braces, but
             the model has no symbols for them, or if one of them is unknown; or if it contains
-            pinyin with tone digits or IPA, and the cleaners are for English.
+            pinyin with tone digits or IPA, and the cleaners are for English; or if it contains
+            ARPAbet phones without braces, unless the model has symbols of its own.
     """
     if nested := _NESTED_BRACES.search(text):
         raise UserError(f"{nested[0][:60]!r}: two opening braces (expected one pair of braces)")
@@ -46,6 +59,10 @@ def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable)
         if unknown and any(_STRESSED_PHONE.fullmatch(phone) for phone in phones):
             problem = f"{unknown[0]!r} is not an ARPAbet phone"
             raise UserError(f"{span[0][:60]!r}: {problem} (expected phones such as AH0)")
+    bare = _BARE_PHONES.search(ARPABET_SPAN.sub(" | ", text))
+    if bare and (table.is_english or PHONES in cleaner_names):
+        known = f"{{{bare[0][:60]}}}" if table.is_english else "words"
+        raise UserError(f"{bare[0][:60]!r}: ARPAbet phones without braces (expected {known})")
     if uses_english_rules(tuple(cleaner_names)):
         if ipa := _IPA_WORD.search(text):
             problem = "phones, but the model reads letters"
@@ -53,7 +70,8 @@ def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable)
         for found in _PINYIN.finditer(text):
             syllables = {*re.findall(r"[^\W\d]+", found[0].lower())}
             is_numbered = len(syllables) == 1 or found[0].isupper()  # "Fan1 fan2", "LAN1 WAN2"
-            if is_numbered or not _LONG_SYLLABLE.search(found[0]):
+            is_english = len(syllables) == 2 and syllables <= _ENGLISH_SYLLABLES
+            if is_numbered or is_english or not _LONG_SYLLABLE.search(found[0]):
                 continue
             problem = "pinyin with tone digits, but the model reads English"
             fix = "To train on pinyin, use --hparams symbols=corpus,text_cleaners=[basic_cleaners]."

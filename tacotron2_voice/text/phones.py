@@ -24,7 +24,8 @@ from typing import Any
 from tacotron2_voice.utils.errors import UserError
 
 ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # eSpeak's codes for common language codes
-SPOKEN = "%&@#*/\\_§‰"  # Unicode classifies these as punctuation, but eSpeak reads them as words
+SIGNS = "%&@#§‰"  # Unicode classifies these as punctuation, but eSpeak reads them as words
+SPOKEN = f"{SIGNS}*/\\_"  # eSpeak reads these as words or skips them
 ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24b6-\u24ea\u3251-\u325f\u32b1-\u32bf"
 # Punctuation that may occur inside a word, as in l'eau, Nord-Süd, col·legi, գնա՛նք and צה״ל.
 WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
@@ -34,6 +35,20 @@ CASED_WORD_MARKS = ".:"
 HEBREW_MARKS = "׳״"  # punctuation that also belongs to a word at its end
 HEBREW_POINTS = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]")
 APOSTROPHES = re.compile(r"(?<=\w)[\u02bc\uff07\u2032](?=\w)")
+# Characters that are another form of ordinary letters, digits and signs: full-width and half-width
+# forms, ligatures, and signs such as ℃, ㎝ and ㈱. Unicode's form NFKC contains the ordinary form.
+OTHER_FORMS = re.compile(
+    "[\u2100-\u2115\u2119-\u211d\u2121\u212a-\u2134\u2139\u2474-\u24b5\u2f00-\u2fd5\u3200-\u3250\u3260-\u32b0"
+    "\u32c0-\u33ff\ufb00-\ufb17\ufb20-\ufdfc\ufe70-\ufefc\uff04-\uff06\uff0b\uff10-\uff19\uff1d"
+    "\uff20-\uff3a\uff41-\uff5a\uff66-\uff9f\uffe0\uffe1\uffe5\uffe6\U0001d400-\U0001d7ff"
+    "\U0001f100-\U0001f16b]+"
+)
+FRACTIONS = re.compile("[¼-¾⅐-⅞↉]")
+# Parts of the English names of fractions, which eSpeak speaks in languages without such names
+ENGLISH_FRACTIONS = ("hɑːf", "θɜːd")
+LONG_VOWELS = re.compile("ー{2,}")
+LONG_N = re.compile("(?<=[んン])ー")
+KANA = ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA")
 BETWEEN_SCRIPTS = re.compile(r"(?<=[A-Za-z])(?=[\u3040-\u30ff])|(?<=[\u3040-\u30ff])(?=[A-Za-z])")
 NUMBER_MARKS = ".,:'’"
 NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of other scripts
@@ -43,7 +58,7 @@ MIN_CODE = 4  # minimum number of characters in the phones of a code point
 COMPARED = 6  # number of characters in the phones of a code point to compare
 NOT_ASCII = re.compile(r"[^\W\d_\u0000-\u007f]")
 STRESS = re.compile("[ˈˌ]")
-# `_letter_name` compares this many of the first letters of a script, and as many spread over it.
+# `_letter_names` compares this many of the first letters of a script, and as many spread over it.
 SAMPLES = 16
 MIN_NAME = 5  # minimum number of characters in the phones that begin the names of all letters
 GRACE_SECONDS = 1  # seconds to wait for the eSpeak process to exit before it is killed
@@ -271,13 +286,14 @@ def _check_is_read(phones: dict[str, str], language: str) -> None:
     spelled = [letter for words in phones for letter in _spelled(words, phones[words], language)]
     if spelled:
         listed = "".join(dict.fromkeys(spelled))
-        problem = f"eSpeak NG would speak the names of these letters: {listed[:60]}"
+        problem = f"eSpeak NG would skip these characters or speak their names: {listed[:60]}"
         raise SpelledLetters(f"language={language}: {problem} (expected words of this language)")
 
 
 def _spelled(words: str, phones: str, language: str) -> list[str]:
     """Return the letters in `words` whose names eSpeak speaks; `phones` are the words' phones."""
-    spelled = [
+    spelled = [x for x in FRACTIONS.findall(words) if not _reads_fraction(x, language)]
+    spelled += [
         letter
         for letter in dict.fromkeys(NOT_ASCII.findall(words))
         if _has_part(_joined(phones), _code_point(letter, language))
@@ -287,9 +303,14 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
         if language == "ja" and _script(letter) == "CJK":
             spelled.append(letter)
             continue
-        name = _letter_name(_script(letter), language)
+        script = _script(letter)
+        names = _letter_names(script, language)
+        if not names and script in KANA:
+            # In all languages, eSpeak speaks the name of a single ー, "Japanese letter".
+            names = (STRESS.sub("", _phones_of_word("ー", language)),)
         own_phones = STRESS.sub("", _phones_of_word(letter, language))
-        if name and name in STRESS.sub("", phones) and own_phones.startswith(name):
+        own_names = [name for name in names if name and own_phones.startswith(name)]
+        if any(name in STRESS.sub("", phones) for name in own_names):
             spelled.append(letter)
     if spelled or phones.count(" ") < words.count(" ") + 2:
         return spelled
@@ -307,6 +328,13 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
         if num_equal > len(word) / 2:
             spelled += word
     return spelled
+
+
+def _reads_fraction(fraction: str, language: str) -> bool:
+    """Return whether eSpeak reads a fraction such as ½ in this language."""
+    phones = STRESS.sub("", _phones_of_word(fraction, language))
+    is_english = any(part in phones for part in ENGLISH_FRACTIONS)
+    return bool(phones) and (language.startswith("en") or not is_english)
 
 
 @functools.lru_cache(2**16)
@@ -346,22 +374,26 @@ def _script(letters: str) -> str:
 
 
 @functools.cache
-def _letter_name(script: str, language: str) -> str:
-    """Return the phones with which the names of all letters of a script begin, or "".
+def _letter_names(script: str, language: str) -> tuple[str, ...]:
+    """Return the phones with which the names of several letters of a script begin.
 
     If eSpeak cannot read a script, it speaks the names of letters, which begin with the same word,
-    such as "Arabic" in "Arabic seen". If eSpeak can read the script, the letters begin with
-    different phones, and the result is "".
+    such as "Arabic" in "Arabic seen", or "letter" before the code point. If eSpeak can read the
+    script, the letters begin with different phones, and the result is empty.
     """
-    letters = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
+    found = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
+    # Letters that differ only in case and accents have similar names in every language.
+    letters = [
+        *{unicodedata.normalize("NFD", x.casefold())[0]: x for x in reversed(found)}.values()
+    ]
+    letters.reverse()
     spread = letters[:: max(1, len(letters) // SAMPLES)]
     samples = dict.fromkeys([*letters[:SAMPLES], *spread[:SAMPLES]])
     spoken = _speak({letter: letter for letter in samples}, language).values()
     phones = sorted(STRESS.sub("", one) for one in spoken)
     triples = zip(phones, phones[2:], strict=False)
     beginnings = [os.path.commonprefix(triple) for triple in triples]  # noqa: RUF071
-    names = [name for name in beginnings if len(name) >= MIN_NAME]
-    return min(names, key=len, default="")
+    return tuple({name for name in beginnings if len(name) >= MIN_NAME})
 
 
 def _is_letter_of(character: str, script: str) -> bool:
@@ -379,14 +411,19 @@ def _phones_of_word(word: str, language: str) -> str:
 def with_plain_letters(text: str, language: str) -> str:
     """Rewrite a text so that eSpeak does not spell its letters or marks by name.
 
-    Rare apostrophes inside words become plain apostrophes. In Japanese, spaces separate kana from
-    Latin letters. In Hebrew, vowel points are removed, because eSpeak does not read them.
+    Rare apostrophes inside words become plain apostrophes, and full-width letters become plain
+    letters (`OTHER_FORMS`). In Japanese, spaces separate kana from Latin letters, and repeated
+    signs for long vowels become a single sign. In Hebrew, vowel points are removed, because eSpeak
+    does not read them.
     """
     if text.isascii():
         return text
     text = APOSTROPHES.sub("'", text)
+    text = OTHER_FORMS.sub(lambda x: unicodedata.normalize("NFKC", x[0]), text)
     if language == "ja":
         text = BETWEEN_SCRIPTS.sub(" ", text)
+        text = LONG_VOWELS.sub("ー", text)
+        text = LONG_N.sub(lambda x: x.string[x.start() - 1], text)
     if language == "he":
         text = HEBREW_POINTS.sub("", text)
     return text
@@ -416,12 +453,13 @@ def _plain_digit(digit: str, language: str) -> str:
 
 
 def is_silent(character: str, language: str) -> bool:
-    """Return whether a letter, number or sign has no phones, such as € in Russian.
+    """Return whether a letter, number or sign has no phones, such as ‰ in Russian.
 
     Raises:
         UserError: see `to_phones`.
     """
-    is_read = unicodedata.category(character)[0] in "LNS"
+    is_sign = unicodedata.normalize("NFKC", character) in SIGNS
+    is_read = is_sign or unicodedata.category(character)[0] in "LNS"
     return is_read and not _phones_of_character(character, check_language(language))
 
 

@@ -72,8 +72,10 @@ def _checked(piece: str) -> str:
     if nearly := _NEARLY.search(piece):
         raise UserError(f"{nearly[0][:60]!r}: not a valid tag (expected {KNOWN_TAGS})")
     if unknown := WORDS_IN_BRACKETS.search(piece):
-        expected = f"expected {KNOWN_TAGS}; write other words in round brackets"
-        raise UserError(f"{unknown[0][:60]!r}: an unknown tag ({expected})")
+        expected = f"expected {KNOWN_TAGS}"
+        words = re.sub(r"[\[\]［］【】]", "", unknown[0]).strip()[:60]
+        fix = f"If the words are spoken, write ({words}). Otherwise, remove them"
+        raise UserError(f"{unknown[0][:60]!r}: an unknown tag ({expected}). {fix}")
     return piece.strip()
 
 

@@ -18,6 +18,8 @@ from tacotron2_voice.utils.errors import UserError
 # Folder of the project. If only this library is installed, the folder contains no requirements
 # files.
 ROOT = Path(__file__).resolve().parents[2]
+# Programs that run other programs as stages set this environment variable.
+STAGE_VARIABLE = "TACOTRON2_STAGE"
 # Exceptions are compared by name, because length_batching does not depend on this library.
 USER_ERRORS = ("UserError", "BatchingError")
 
@@ -57,6 +59,14 @@ def run_program(main: Callable[[], object]) -> None:
         if type(error).__name__ not in USER_ERRORS and not isinstance(error, UserError):
             raise
         _end(f"error: {error}", 1)
+
+
+def is_stage() -> bool:
+    """Return whether another program, such as my_voice.py, runs this program as one of its stages.
+
+    The other program prints how to continue, so this program does not.
+    """
+    return STAGE_VARIABLE in os.environ
 
 
 def requirements_file(module: str) -> Path | None:

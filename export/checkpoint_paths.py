@@ -1,0 +1,21 @@
+"""Find the checkpoints in a folder.
+
+This module does not import PyTorch, so that loading an exported voice stays fast.
+"""
+
+from pathlib import Path
+
+BEST = "best.pt"
+MAX_LISTED = 5  # maximum number of checkpoints in a message
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Return the paths of all checkpoints in a folder: best.pt first, then the newest first."""
+    found = sorted(folder.glob("*.pt"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return sorted(found, key=lambda path: path.name != BEST)
+
+
+def list_others(path: str | Path) -> str:
+    """Return the end of a message about a missing checkpoint: the checkpoints in its folder."""
+    names = ", ".join(found.name for found in checkpoints_in(Path(path).parent)[:MAX_LISTED])
+    return f". Its folder contains {names}" if names else ""

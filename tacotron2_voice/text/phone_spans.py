@@ -1,0 +1,43 @@
+"""Read English abbreviations and numerals next to ARPAbet phones as they are read next to a name.
+
+    read_around_phones("Dr. {W IH1 N} II came.", ["english_cleaners_corrected"], ENGLISH)
+    # "doctor {W IH1 N} two came."
+
+The cleaners only receive the text between spans of phones. Without the name that follows, they read
+"Dr." as the end of a sentence.
+"""
+
+import re
+from collections.abc import Sequence
+
+from tacotron2_voice.text.english import read_english
+from tacotron2_voice.text.sequences import ARPABET_SPAN
+from tacotron2_voice.text.symbols import SymbolTable
+
+CORRECTED = "english_cleaners_corrected"
+# A word that no text contains and that looks like a name. A letter for each span is appended.
+NAME = "Vuzqonal"
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def read_around_phones(text: str, cleaner_names: Sequence[str], table: SymbolTable) -> str:
+    """Return the text with the words around ARPAbet phones in the form that is spoken.
+
+    A text without phones is not changed. The result is cleaned again, which does not change it,
+    because the reading rules leave words in lower case as they are.
+    """
+    spans = [*ARPABET_SPAN.finditer(text)]
+    between = ARPABET_SPAN.sub("", text)
+    has_rules = CORRECTED in cleaner_names and table.has_phones
+    if not spans or len(spans) > len(LETTERS) or not has_rules:
+        return text
+    names = [f"{NAME}{letter}" for letter, _ in zip(LETTERS, spans, strict=False)]
+    # In a text in capitals, a name in lower case would change how the other words are read.
+    written = iter([name.upper() for name in names] if between.isupper() else names)
+    read = read_english(ARPABET_SPAN.sub(lambda span: next(written), text))
+    for name, span in zip(names, spans, strict=True):
+        before, *after = re.split(name, read, flags=re.IGNORECASE)
+        if len(after) != 1:
+            return text
+        read = f"{before}{span[0]}{after[0]}"
+    return read
