@@ -26,6 +26,7 @@ from onnxruntime.quantization import quantize_dynamic
 from torch import nn
 
 from export.checkpoint_synthesizer import CheckpointSynthesizer
+from export.voice_weights import own_names
 from model import DecoderState, DropoutMasks, Tacotron2
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
@@ -146,7 +147,27 @@ def write_graphs(synthesizer: CheckpointSynthesizer, folder: Path) -> None:
             for one, shape in shapes.items()
         }
         function = ExportedFunction(synthesizer.model, FUNCTIONS[name]).eval()
-        write_graph(function, examples, folder / f"{name}.onnx", inputs, outputs, axes)
+        path = folder / f"{name}.onnx"
+        write_graph(function, examples, path, inputs, outputs, axes)
+        name_weights(path, name)
+
+
+def name_weights(path: Path, part: str) -> None:
+    """Name the weights of a graph as in `Tacotron2`.
+
+    PyTorch's exporter transforms some weights and replaces their names with generated names, such as
+    onnx::MatMul_243.
+
+    Args:
+        part: "encoder", "decoder" or "postnet".
+    """
+    model = onnx.load(path)
+    names = own_names(model.graph, part)
+    for tensor in model.graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    write_bytes(path, model.SerializeToString())
 
 
 def write_graph(

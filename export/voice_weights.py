@@ -92,6 +92,26 @@ def weights_of_graph(graph: Any, name: str) -> dict[str, np.ndarray]:
     return weights
 
 
+def own_names(graph: Any, part: str) -> dict[str, str]:
+    """Return the names that weights with generated names should have, keyed by generated name.
+
+    Args:
+        part: "encoder", "decoder" or "postnet".
+    """
+    names: dict[str, str] = {}
+    num_convolutions = 0
+    for node in graph.node:
+        if node.op_type == "Conv" and len(node.input) == 3:
+            layer = f"model.{part}.convolutions.{num_convolutions}.0.conv"
+            names |= {node.input[1]: f"{layer}.weight", node.input[2]: f"{layer}.bias"}
+            num_convolutions += 1
+        elif node.op_type == "LSTM":
+            names |= {node.input[1 + i]: f"encoder.lstm.{x}" for i, x in enumerate("WRB")}
+        elif node.op_type == "MatMul" and (layer := _linear_layer(node.name)):
+            names[node.input[1]] = f"model.{layer}.linear_layer.weight_Transposed"
+    return {name: own for name, own in names.items() if name.startswith("onnx::")}
+
+
 def _linear_layer(node: str) -> str:
     """Return the name of the linear layer that a node computes; "" for other matrix products."""
     if match := PRENET_LAYER.fullmatch(node):

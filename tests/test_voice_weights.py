@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from helpers import ROOT
@@ -15,7 +16,7 @@ from export.voice_weights import is_voice, state_of_voice
 from hparams import hparams_from_dict
 from model import Tacotron2
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.voice import Voice
+from tacotron2_voice.voice import GRAPHS, Voice
 from training.start import read_weights
 from training.warm_start import different_audio
 
@@ -118,3 +119,13 @@ def test_damaged_voice_is_rejected(voices, tmp_path, damage):
         path.write_bytes(damage(path.read_bytes()))
         with pytest.raises(UserError):
             state_of_voice(folder)
+
+
+@pytest.mark.parametrize("kind", ["fp32", "int8"])
+def test_exported_weights_are_named_as_in_the_model(voices, kind):
+    folder = getattr(voices, kind)[0]
+    graphs = [onnx.load(folder / f"{name}.onnx").graph for name in GRAPHS]
+    names = {tensor.name for graph in graphs for tensor in graph.initializer}
+    assert not [name for name in names if name.startswith("onnx::")]
+    prenet = "model.decoder.prenet.layers.0.linear_layer.weight_Transposed"
+    assert {name.removesuffix("_int8") for name in names} >= {prenet, "encoder.lstm.W"}
