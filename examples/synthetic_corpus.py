@@ -16,7 +16,10 @@ program, run the same command again: it keeps the files that it has written.
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 # Let this program import the project's packages when it runs from any folder.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -74,6 +77,10 @@ def main(arguments: list[str] | None = None) -> None:
         from hibari import Hibari, write_wav  # type: ignore[import-not-found]
     except ImportError:
         raise UserError("this program needs a synthesizer: pip install hibari-tts==0.2.1") from None
+
+    def write_audio(file: Path, audio: np.ndarray) -> None:
+        write_wav(str(file), audio)
+
     synthesizer = Hibari(voice=args.voice)
     wavs = args.out / "wavs"
     wavs.mkdir(parents=True, exist_ok=True)
@@ -82,7 +89,7 @@ def main(arguments: list[str] | None = None) -> None:
             path = wavs / f"{clip_id}.wav"
             if not path.exists():
                 audio = synthesizer(text, seed=0)
-                write_atomically(path, lambda file, audio=audio: write_wav(str(file), audio))
+                write_atomically(path, partial(write_audio, audio=audio))
             bar.update()
     lines = "".join(f"{clip_id}|{text}\n" for clip_id, text in texts)
     write_bytes(args.out / "metadata.csv", lines.encode())
