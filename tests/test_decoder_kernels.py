@@ -243,13 +243,15 @@ def many_clips(clips, symbols):
     return ((symbols, 3), (9, 2), *((3, 1),) * (clips - 2))
 
 
-@pytest.mark.parametrize("clips", [17, 33])
+@pytest.mark.parametrize("clips", [17, pytest.param(33, marks=pytest.mark.thorough)])
 def test_kernels_match_the_reference_when_a_bucket_has_more_than_16_clips(clips, monkeypatch):
     use_training_constants(monkeypatch)
     assert_parity(problem(many_clips(clips, symbols=20), DTYPES[-1]))
 
 
-@pytest.mark.parametrize(("clips", "symbols"), [(3, 70), (17, 20), (17, 70)])
+@pytest.mark.parametrize(
+    ("clips", "symbols"), [(3, 70), (17, 20), pytest.param(17, 70, marks=pytest.mark.thorough)]
+)
 def test_autocast_is_as_accurate_as_the_reference_in_every_kind_of_bucket(
     clips, symbols, monkeypatch
 ):
