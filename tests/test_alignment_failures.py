@@ -81,7 +81,7 @@ def test_message_contains_max_decoder_steps_when_the_user_has_set_this_limit():
     assert all(fact in failure.message for fact in ("0.2 s", "max_decoder_steps=20"))
 
 
-def test_advice_never_suggests_a_larger_step_limit():
+def test_advice_never_suggests_a_larger_limit_of_decoder_steps():
     """A larger limit would only add more noise at the end of the speech."""
     blurred = np.full((400, 20), 0.05, np.float32)
     for end in StopReason:

@@ -182,7 +182,7 @@ def faulty_file(path, fault):
         ("short", ["512 samples, expected at least 513"]),
     ],
 )
-def test_error_suggests_a_fix_when_an_audio_file_is_bad(tmp_path, fault, words):
+def test_error_suggests_a_fix_when_an_audio_file_is_invalid(tmp_path, fault, words):
     path = tmp_path / "clip.wav"
     faulty_file(path, fault)
     for read in (read_header, read_audio, read_checked):

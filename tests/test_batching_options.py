@@ -248,7 +248,7 @@ def test_sampler_respects_limits_and_resumes_when_options_are_combined(
     assert all(len(x) * cost(x) <= capacity or len(x) == 1 for x in sampler.plan)
 
 
-def test_size_multiple_holds_for_halves_of_batches_when_possible():
+def test_batches_are_split_at_a_size_multiple_when_possible():
     options = {"size_multiple": 4, "batches_per_epoch": 6}
     sampler = LengthBatchSampler([5] * 24, 8, "random", **options)
     assert sampler.plan.sizes.tolist() == [4] * 6

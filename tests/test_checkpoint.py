@@ -1,4 +1,4 @@
-"""Test checkpoint files: atomic writes, selection of a file, and checks of its parts."""
+"""Test checkpoint files: atomic writes, the choice of a file, and checks of the file's content."""
 
 import contextlib
 import copy

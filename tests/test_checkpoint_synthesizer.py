@@ -88,7 +88,7 @@ def test_word_spans_are_runs_of_letters_and_phones():
     assert text == ["it", "isn't", "@HH@AW1@S", "dogs'"]
 
 
-def test_warning_is_issued_when_the_alignment_is_blurred_cut_off_or_repeats():
+def test_warning_is_issued_when_attention_is_blurred_ends_early_or_jumps_back():
     assert warnings_of(diagonal(60, 20), TWENTY) == []
     blurred = warnings_of(np.full((30, 20), 0.05, dtype=np.float32), TWENTY)
     assert any("0.05" in w and str(FORMED) in w for w in blurred)

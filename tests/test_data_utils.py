@@ -226,7 +226,8 @@ def test_workers_ignore_signals_that_are_sent_to_all_processes(cached_mels):
         subprocess.run(["kill", f"-{name}", str(first._workers[0].pid)], check=True)
     assert sum(1 for _ in first) == 17
     next(second)
-    # Not taken from active_children(), which may still list the worker of the first loader.
+    # active_children() may still list the worker of the first loader, so the test does not use this
+    # function.
     worker = second._workers[0]
     worker.terminate()
     worker.join(60)

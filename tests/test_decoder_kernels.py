@@ -181,7 +181,7 @@ def test_kernel_programs_write_nothing_when_they_have_no_clip_or_symbol(monkeypa
     ],
     ids=str,
 )
-def test_kernels_match_the_reference_for_other_sizes_and_dropout_probabilities(changes):
+def test_kernels_match_the_reference_for_different_sizes_and_dropout_probabilities(changes):
     assert_parity(problem(((7, 3), (3, 2)), DTYPES[0], **changes))
 
 
@@ -210,7 +210,7 @@ def test_results_stay_the_same_when_work_is_split_differently_among_kernel_progr
 
 @pytest.mark.parametrize("attention_dim", [20, 72])
 @pytest.mark.parametrize("dims", [16, 32])
-def test_results_stay_the_same_when_the_energies_are_split_by_dimensions(
+def test_results_stay_the_same_when_the_attention_energies_are_split_by_dimensions(
     dims, attention_dim, monkeypatch
 ):
     monkeypatch.setattr(graphs, "_energies_grid", lambda _: (16, dims, -(-attention_dim // dims)))
@@ -250,7 +250,7 @@ def test_kernels_match_the_reference_when_a_bucket_has_more_than_16_clips(clips,
 
 
 @pytest.mark.parametrize(("clips", "symbols"), [(3, 70), (17, 20), (17, 70)])
-def test_autocast_is_as_accurate_as_the_reference_in_every_kind_of_bucket(
+def test_kernels_are_as_accurate_as_the_reference_in_every_kind_of_bucket_when_autocast_is_on(
     clips, symbols, monkeypatch
 ):
     """The number of clips and the length of the text decide which launches are used."""
@@ -378,8 +378,9 @@ def test_full_size_kernels_are_as_accurate_as_the_reference_on_a_gpu(precision, 
     ours = relative_errors(run(case, fast_decoder.teacher_forced, precision=autocast), exact)
     reference = relative_errors(run(case, model.teacher_forced, precision=autocast), exact)
     for name, error in ours.items():
-        # This checks the largest error of one random batch. A test above checks typical errors.
-        # With TF32 on an H200, this error was 2.51 times that of the reference.
+        # This assertion checks the largest error of one random batch. The tests with autocast above
+        # check typical errors. With TF32 on an H200, the largest error of the kernels was 2.51
+        # times that of the reference.
         assert error <= max(1e-5, 5 * reference[name]), (name, error, reference[name])
 
 
@@ -503,12 +504,13 @@ def test_training_continues_when_a_capture_fails_on_a_gpu(monkeypatch):
 
 
 @gpu_only
-def test_optimizer_step_never_waits_on_a_gpu():
+def test_host_never_waits_for_a_gpu_in_an_optimizer_step():
     """The host prepares the next optimizer step while the GPU computes the current step."""
     hparams = HParams(precision="bf16")
     trainer = Trainer(hparams, DEVICE)
     batch = synthetic_batch([70, 40], [30, 20], hparams).to(DEVICE)
-    trainer.step([MicroBatch(batch)])  # the first step compiles and captures, so it may wait
+    # the first optimizer step compiles kernels and captures graphs, so it may wait
+    trainer.step([MicroBatch(batch)])
     torch.cuda.set_sync_debug_mode("error")
     try:
         trainer.step([MicroBatch(batch)])

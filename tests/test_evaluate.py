@@ -52,7 +52,7 @@ def test_pocketsphinx_transcribes_most_spoken_numbers(rate):
     for number in (17, 340, 4072, 65_125, 960_000, 31_018):
         samples = resample_poly(voice.speak(in_words(number), 160) / 32768, rate // 50, 22050 // 50)
         transcripts.append(Transcript(in_words(number), recognizer.transcribe(samples, rate)))
-    # docs/guides/training-runs.md contains the measured word error rate. This is only a limit.
+    # docs/start/demo.md contains a measured word error rate. The limit of this test is higher.
     assert word_error_rate(transcripts) < 0.25
     assert recognizer.transcribe(np.zeros(rate), rate) == ""
 
@@ -188,7 +188,7 @@ def test_evaluate_measures_a_checkpoint_and_the_recordings(
     *printed, wrote = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
     assert printed == ["texts", "0.500", "1.000", "0.500", f"{found.identification_rate:.3f}"]
     assert wrote == str(out)
-    # A second call must return the same results. It writes no audio.
+    # A second call must return the same results. The second call writes no audio.
     assert evaluate(checkpoint, recordings) == found
     program.main([*map(str, arguments), "--words-only"])
     fewer = read_result(out, Intelligibility)
@@ -276,7 +276,7 @@ def test_evaluate_uses_the_speaker_of_each_line_in_a_filelist(with_speakers, tmp
     anna, bert = found.speakers["anna"], found.speakers["bert"]
     assert (anna.texts, anna.word_error_rate, anna.recordings) == (2, 1, 0)
     assert (bert.texts, bert.word_error_rate, bert.recordings) == (2, 2 / 3, 2 / 3)
-    # Anna's two recordings are equal, so the first one is the nearest to both of her texts.
+    # Anna's two recordings are equal, so the first recording is the nearest to both of her texts.
     assert [t.nearest for t in found.transcripts][::3] == ["seven", "seven"]
     assert anna.identification_rate == 1 / 2
     rates = (anna.identification_rate + bert.identification_rate) / 2

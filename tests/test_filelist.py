@@ -85,7 +85,7 @@ def test_moved_clips_are_found_in_clips_folder(sounds, tmp_path):
     clips = list(cache_table(read_filelist(filelist, moved), moved))
     assert [clip.path for clip in clips] == [f"{tmp_path}/new/wavs/a.wav", f"{tmp_path}/new/b.wav"]
     assert cached_table(filelist, moved)
-    assert not cached_table(filelist, H)  # the cache is for the old paths
+    assert not cached_table(filelist, H)  # the cache contains the old paths
     lost = write_list(sounds, "/old/c.wav|One.")
     assert f"{tmp_path}/new/c.wav: no such file" in refusal(lost, moved)
 
@@ -244,7 +244,7 @@ def test_warning_about_long_clips_contains_the_longest_clip():
 
 @pytest.mark.parametrize("seconds", ["0.441", "nan", "-1", "1e300"])
 def test_line_is_rejected_when_its_seconds_differ_from_the_cached_mel(cached_mels, seconds):
-    for samples in (39 * 256, 40 * 256 - 1):  # both durations have 40 frames
+    for samples in (39 * 256, 40 * 256 - 1):  # both numbers of samples give 40 frames
         filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|{samples / 22050:.6f}")
         assert read_filelist(filelist, CACHED)[0].num_frames == 40
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|{seconds}")

@@ -195,7 +195,7 @@ AS_PAPER += (
 
 
 def test_deviations_list_every_setting_that_differs_from_the_paper(tmp_path):
-    """A strategy that is not in the paper can have any parameter value."""
+    """The parameter of SSB-rank is not listed, because this strategy is not in the paper."""
     lengths = np.tile(LENGTHS, 219)[: published.TRAINING_CLIPS]
     same = {"overrides": AS_PAPER, "lengths": lengths, "clips": (10_480, 2_620)}
     write_run(tmp_path / "same", "SSB-BR", epochs=222, **same)

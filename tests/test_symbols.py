@@ -37,8 +37,9 @@ BASIC = ["basic_cleaners"]
 PHONES = "text_cleaners=[phones]"
 
 
-def test_file_is_not_changed_when_it_is_not_a_symbol_table(tmp_path):
-    """A typo in the setting `symbols` can select any file, and this file could be important."""
+def test_error_does_not_suggest_deleting_a_file_that_is_not_a_symbol_table(tmp_path):
+    """If the path in the setting `symbols` is wrong, the file may be an important file of the
+    user."""
     (tmp_path / "notes.txt").write_text("my notes\n")
     with pytest.raises(UserError, match="expected a list of strings") as caught:
         read_symbols(create_hparams(f"symbols={tmp_path / 'notes.txt'}"))

@@ -92,7 +92,7 @@ def test_training_rejects_a_voice_when_warm_start_is_not_given(tmp_path):
     assert "--warm_start" in message
 
 
-def test_folder_counts_as_a_voice_when_it_has_a_description(voices, tmp_path):
+def test_folder_counts_as_a_voice_when_it_contains_voice_json(voices, tmp_path):
     assert is_voice(voices.fp32[0])
     assert not is_voice(tmp_path)
     shutil.copytree(voices.fp32[0], tmp_path / "voice")
