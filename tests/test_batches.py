@@ -26,7 +26,7 @@ WORKERS: list[dict] = [
     {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"},
 ]
 every_kind_of_worker = pytest.mark.parametrize("workers", WORKERS, ids=str)
-# The start method spawn is left out, because it takes seconds.
+# Workers with the start method spawn are excluded, because they take seconds to start.
 without_spawn = pytest.mark.parametrize("workers", WORKERS[:3], ids=str)
 
 
@@ -129,7 +129,7 @@ def run_until(stops, world_size, workers, batches_per_update=None, **options):
 
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.integers(1, 12), max_size=5), st.integers(1, 3))
-def test_every_clip_is_trained_once_when_training_is_stopped_and_resumed_at_any_step(
+def test_every_clip_is_trained_once_when_training_is_stopped_and_resumed_at_any_optimizer_step(
     stops, world_size
 ):
     for epoch in run_until(stops, world_size, {}):

@@ -204,7 +204,7 @@ def test_collate_raises_when_shared_memory_is_full(monkeypatch):
         collate_and_share(items, 1)
 
 
-def test_workers_exit_when_the_program_fails(cached_mels):
+def test_loader_workers_exit_when_the_program_fails(cached_mels):
     """The traceback of the exception keeps the loader alive, and the interpreter waits for the
     workers when it exits."""
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|One.")

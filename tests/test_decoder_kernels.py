@@ -43,8 +43,8 @@ DEVICE = torch.device("cuda" if GPU else "cpu")
 DTYPES = [torch.float32] if GPU else [torch.float64, torch.float32]
 GUARD = 64  # number of guard values before and after a buffer
 BUCKET = graphs.bucket
-# With these small sizes, a few steps fill several chunks, and a few clips fill several programs.
-# Tests on a GPU use the real sizes.
+# With these small sizes, a few decoder steps fill several chunks, and a few clips fill several
+# kernel programs. Tests on a GPU use the real sizes.
 SMALL = {"CHUNK": 4, "ROWS": 16, "CLIPS": 4, "FEW_CLIPS": 4, "ENERGIES": 32, "UNITS": 16}
 TRAINING = {name: getattr(graphs, name) for name in SMALL}
 
@@ -292,9 +292,9 @@ def test_graphs_of_a_bucket_work_for_any_number_of_decoder_steps(monkeypatch):
 
 @interpreted_only
 @pytest.mark.parametrize("backwards", [False, True])
-def test_step_table_advances_chunk_by_chunk_and_stops_at_the_end(backwards):
+def test_table_of_decoder_steps_advances_chunk_by_chunk_and_stops_at_the_end(backwards):
     """A graph always runs a whole chunk. If the table advanced too far, the graph would write
-    outside the buffers. The interpreter runs only the existing steps."""
+    outside the buffers. Triton's interpreter runs only the decoder steps that exist."""
     kernels, chunk = graphs._kernels(), graphs.CHUNK
     loops = graphs_of(problem(((3, 2),)))
     advance = (loops._attention_backward if backwards else loops._attention).after[-1]

@@ -184,8 +184,8 @@ def test_run_with_two_processes_resumes_with_four(corpus, alone_of_four, tmp_pat
 
 
 def launch(log: Path, port: int, arguments: list[str]) -> None:
-    """Run torchrun as if on one of two machines. Its workers are forked, because imports would take
-    time."""
+    """Run torchrun as if on one of two machines. The training processes are forked, because imports
+    would take time."""
     print_into(log)
     torch.set_num_threads(1)
     config = LaunchConfig(2, 2, 1, run_id="both", rdzv_backend="c10d", max_restarts=3)

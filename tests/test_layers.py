@@ -120,7 +120,7 @@ def test_keep_masks_depend_only_on_the_generator():
     assert not torch.equal(masks[0], draw_keep_mask((1000,), 0.5, CPU, seeded(8)))
 
 
-def test_location_gradient_is_zero_when_it_is_turned_off():
+def test_gradient_through_previous_alignments_is_zero_when_it_is_turned_off():
     """Alignment, context, and gradients that do not come from previous alignments stay the same."""
     found = []
     for location_gradient in (True, False):

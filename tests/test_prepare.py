@@ -290,7 +290,7 @@ def test_prepare_warns_when_only_the_sampling_rate_is_set(tmp_path, capsys):
     assert h.mel_fmax == 17400
 
 
-def test_bad_clips_are_left_out_when_skip_bad_is_given(tmp_path, capsys):
+def test_bad_clips_are_not_in_the_filelists_when_skip_bad_is_given(tmp_path, capsys):
     """Without --skip-bad, all bad clips are reported together, and nothing is written. With
     --skip-bad, the remaining clips stay in their sets."""
     corpus, expected = make_bad_corpus(tmp_path / "corpus")
@@ -338,7 +338,7 @@ def test_prepare_writes_the_same_caches_as_training(corpus, tmp_path):
             assert changed_clips(found).size == 0
 
 
-def test_long_clips_are_left_out_when_max_seconds_is_set(corpus, tmp_path, capsys):
+def test_long_clips_are_not_in_the_filelists_when_max_seconds_is_set(corpus, tmp_path, capsys):
     for name, seconds in (("speech", 3), ("chapter", 12.5)):
         write_tone(corpus / "wavs" / f"{name}.wav", int(seconds * RATE))
         add_line(corpus, f"{name}|raw|A text.")

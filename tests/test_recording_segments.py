@@ -354,7 +354,7 @@ def test_segments_have_different_locations_in_messages_when_their_starts_are_nea
     assert first.where != second.where
 
 
-def test_labels_of_silence_are_left_out_with_a_note(tmp_path, capsys):
+def test_labels_of_silence_do_not_become_segments_and_a_note_is_printed(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("0\t1\tsil\n1\t2\tYes.\n2\t3\tSPN\n3\t4\t[noise]\n")
     assert [x.text for x in read_segments(tmp_path / "a.txt", "a")] == ["Yes."]
     assert "3 silence labels" in capsys.readouterr().out

@@ -112,7 +112,7 @@ def test_run_folders_are_found_once_at_any_depth(tmp_path):
         read_runs([tmp_path / "empty"])
 
 
-def test_newest_run_is_kept_when_a_seed_occurs_twice(tmp_path):
+def test_only_the_newest_run_is_reported_when_two_runs_have_the_same_seed(tmp_path):
     write_run(tmp_path / "a", time="2026-11-20T12:00:00+0000")
     write_run(tmp_path / "b", time="2026-11-20T13:30:00+0200")  # 11:30 UTC
     write_run(tmp_path / "warm", started_from="other.pt")  # a different experiment

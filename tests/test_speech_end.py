@@ -115,7 +115,7 @@ def test_attention_rests_when_half_of_its_weight_is_on_the_last_symbols(share, r
     assert finder.reason is reason
 
 
-def test_speech_ends_at_a_resting_step_within_3_db_of_the_quietest_step():
+def test_speech_ends_at_a_decoder_step_within_3_db_of_the_quietest_step_when_attention_rests():
     gates = [0.45, 0.3, *[0.1] * 6]
     finder, _ = run(through(gates, [softer(5), softer(8), *[softer(10)] * 6]))
     assert (finder.reason, finder.num_steps) == (StopReason.REST, 9)
@@ -137,7 +137,7 @@ def test_speech_ends_at_the_highest_stop_probability_when_attention_rests():
     assert finder.is_quiet
 
 
-def test_speech_ends_in_a_quiet_step_when_attention_rests():
+def test_speech_ends_in_a_quiet_decoder_step_when_attention_rests():
     gates = [0.45, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
     finder, _ = run(through(gates, [LOUD, LOUD, QUIET, *[LOUD] * 5]))
     assert (finder.reason, finder.num_steps) == (StopReason.REST, 10)

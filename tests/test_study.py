@@ -253,7 +253,7 @@ def test_budget_table_compares_strategies_at_equal_budgets(values):
 
 
 def test_budget_table_has_a_dash_when_one_seed_has_too_few_epochs(values):
-    """A mean over fewer seeds cannot be compared with the other cells."""
+    """A mean over fewer seeds cannot be compared with the means in the other cells."""
     is_behind = (values["name"] == "ssb") & (values["seed"] == 3) & (values["epoch"] > 2)
     *_, ssb = table_of(values[~is_behind], study.LOSS, "epoch")
     assert ssb[1].startswith("0.900 ± ")

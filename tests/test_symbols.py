@@ -288,7 +288,7 @@ def test_prepare_writes_the_symbol_table_and_reports_rare_symbols(lists, capsys)
     assert preparation.rare_symbols(clips * 10, hparams) == ""
 
 
-def test_symbol_table_excludes_symbols_of_clips_that_are_left_out(lists, tmp_path, no_plots):
+def test_symbol_table_contains_no_symbols_that_occur_only_in_bad_clips(lists, tmp_path, no_plots):
     corpus = shutil.copytree(lists.parent / "corpus", tmp_path / "corpus")
     (corpus / "wavs" / "odd.wav").write_bytes(b"no sound")
     prepare(Preparation(corpus, tmp_path / "lists", OWN, skip_bad=True))

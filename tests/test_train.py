@@ -290,7 +290,9 @@ class Reads(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_training_step_never_reads_values_from_the_device(precision, corpus, tmp_path, monkeypatch):
+def test_optimizer_step_never_reads_values_from_the_device(
+    precision, corpus, tmp_path, monkeypatch
+):
     counts, tolists, tolist = [], [], torch.Tensor.tolist
 
     def watched(_trainer, _batch, make_step):
