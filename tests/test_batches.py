@@ -366,9 +366,7 @@ def test_pass_raises_when_set_epoch_is_called_during_it(num_workers, other):
     "changed", [{"seed": 12}, {"batch_size": 4}, {"lengths": [*TWENTY[:-1], 15]}], ids=str
 )
 @pytest.mark.parametrize("trained", [2, None])
-def test_load_state_dict_raises_when_clips_or_options_differ_from_those_of_the_state(
-    changed, trained
-):
+def test_load_state_dict_raises_when_clips_or_options_differ_from_the_saved_state(changed, trained):
     batches = make()
     loader = loader_of(batches)
     loader.sampler.set_epoch(1)

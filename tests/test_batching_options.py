@@ -148,7 +148,7 @@ def test_number_of_draws_of_a_clip_is_proportional_to_its_weight():
 
 @few
 @given(data=data, r=st.integers(1, 5))
-def test_padding_stats_equal_those_of_a_loop_when_clips_have_several_lengths(data, r):
+def test_padding_stats_equal_values_computed_with_a_loop_when_clips_have_several_lengths(data, r):
     one = st.tuples(st.integers(1, 60), st.integers(0, 9))
     lengths = data.draw(st.lists(one, min_size=1, max_size=30))
     plan = plan_epoch(lengths, 3, "random", cost=audio_and_text)

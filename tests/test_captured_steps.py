@@ -79,7 +79,7 @@ def ends_at(longest, texts, r):
     [3, CHUNK, CHUNK + 1],
     ids=["inside a chunk", "at the end of a chunk", "in the next chunk"],
 )
-def test_chunked_results_equal_those_of_the_reference_loop(longest, texts, r):
+def test_chunked_results_equal_the_results_of_the_reference_loop(longest, texts, r):
     expected, outputs, calls = in_chunks_too(ends_at(longest, texts, r), texts=texts)
     assert expected.gate.shape[1] == longest
     assert_same(outputs, expected)

@@ -102,7 +102,7 @@ SHAPES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 20)), min_size=1, 
 
 @settings(max_examples=80, derandomize=True)
 @given(shapes=SHAPES, r=st.sampled_from([1, 2, 3]))
-def test_collated_batch_equals_that_of_a_plain_loop(shapes, r):
+def test_collated_batch_equals_a_batch_made_with_a_plain_loop(shapes, r):
     generator = torch.Generator().manual_seed(0)
     items = [
         (

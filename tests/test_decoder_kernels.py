@@ -324,7 +324,7 @@ def test_gradients_are_correct_when_two_forward_passes_precede_backward():
 
 
 @gpu_only
-def test_graph_results_equal_those_of_single_launches_on_a_gpu():
+def test_graph_results_equal_the_results_of_single_launches_on_a_gpu():
     case = problem(((20, 70), (9, 33)))
     replayed = run(case, fast_decoder.teacher_forced)
     loop_run = graphs._Loop.run

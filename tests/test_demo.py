@@ -136,7 +136,7 @@ def test_demo_transcribes_the_speech_again_when_the_checkpoint_is_newer_than_the
         assert len(runs) == expected
 
 
-def test_demo_waits_until_training_has_saved_a_checkpoint_when_it_receives_ctrl_c(tmp_path):
+def test_demo_waits_until_training_has_saved_a_checkpoint_when_the_demo_receives_ctrl_c(tmp_path):
     program = tmp_path / "trains.py"
     program.write_text(
         "import sys, time\n"

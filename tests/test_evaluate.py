@@ -139,7 +139,7 @@ def reference_of(recordings, hparams=HPARAMS, vocoder="Griffin-Lim", quality_mod
     return measure_reference(recordings, StandIn(lambda _: None, hparams), vocoder, evaluators)
 
 
-def test_recordings_are_measured_again_only_when_settings_change(recordings):
+def test_measures_of_recordings_are_computed_again_only_when_settings_change(recordings):
     """The settings include those of the log-mels, the vocoder, the recognizer and the quality
     model."""
     reference = reference_of(recordings)
@@ -324,7 +324,7 @@ def test_evaluate_rejects_speakers_that_are_not_in_the_model(with_speakers, chec
     assert "did you mean 'bert'?" in message
 
 
-def test_recordings_are_measured_for_each_speaker(with_speakers):
+def test_measures_of_recordings_are_computed_for_each_speaker(with_speakers):
     """The recordings are measured again when their speakers change."""
     reference = reference_of(with_speakers)
     used = StandInRecognizer.used
@@ -419,7 +419,7 @@ def test_speaker_accuracy_fails_before_synthesis_when_speakers_are_missing(
     assert "1 speakers" in message
 
 
-def test_evaluate_pads_speech_that_ends_immediately(recordings, tmp_path, monkeypatch):
+def test_evaluate_pads_speech_when_it_ends_immediately(recordings, tmp_path, monkeypatch):
     speaker = StandIn(lambda _: np.zeros(50, np.float32), HPARAMS)
     monkeypatch.setattr(module, "load_synthesizer", lambda _: speaker)
     monkeypatch.setattr(module, "text_to_ids", lambda text, _: text)

@@ -253,7 +253,7 @@ def test_line_is_rejected_when_its_seconds_differ_from_the_cached_mel(cached_mel
     assert words in refusal(filelist, CACHED)
 
 
-def test_cached_mels_are_read(cached_mels):
+def test_clips_are_read_from_cached_mels(cached_mels):
     # The log-mel has 1 + 10,068 // 256 = 40 frames.
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|0.456599")
     clips = read_filelist(filelist, CACHED)
@@ -265,7 +265,9 @@ def test_cached_mels_are_read(cached_mels):
     assert not np.array_equal(mel, np.load(cached_mels / "x.npy"))
 
 
-def test_cached_mels_are_rejected_when_their_settings_differ_from_those_of_the_run(cached_mels):
+def test_cached_mels_are_rejected_when_their_settings_differ_from_the_settings_of_the_run(
+    cached_mels,
+):
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.")
     for name, value in (("hop_length", 300), ("mel_fmax", 7600.0)):
         other = create_hparams(f"load_mel_from_disk=True,{name}={value}")

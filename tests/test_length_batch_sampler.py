@@ -200,7 +200,7 @@ def test_sampler_yields_the_rest_of_the_epoch_when_resumed(set_epoch_again):
     ],
     ids=str,
 )
-def test_load_state_dict_raises_when_clips_or_options_differ_from_those_of_the_state(changed):
+def test_load_state_dict_raises_when_clips_or_options_differ_from_the_saved_state(changed):
     arguments = {"lengths": TWENTY, "batch_size": 3, "strategy": "semi_sorted", **RECIPE}
     sampler = LengthBatchSampler(**arguments)
     sampler.set_epoch(3)
@@ -212,7 +212,7 @@ def test_load_state_dict_raises_when_clips_or_options_differ_from_those_of_the_s
     assert len(list(other)) == len(other.plan)
 
 
-def test_load_state_dict_raises_when_batch_boundaries_differ_from_those_of_the_state():
+def test_load_state_dict_raises_when_batch_boundaries_differ_from_the_saved_state():
     state = LengthBatchSampler(TWENTY, 4, "sorted").state_at(2)
     with pytest.raises(BatchingError, match=r"epoch 0 .*2 of"):
         LengthBatchSampler(TWENTY, 5, "sorted").load_state_dict(state)

@@ -372,7 +372,7 @@ def test_gate_weight_multiplies_the_error_at_stop_frames():
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_losses_equal_those_of_a_naive_loop(r):
+def test_losses_equal_values_computed_with_a_naive_loop(r):
     batch = tiny_batch(((7, 9), (3, 4), (5, 13)), r, dtype=torch.float64)
     shapes = (batch.mel.shape, batch.mel.shape, batch.gate.shape)
     outputs = Outputs(*(torch.randn(shape, generator=seeded()).double() for shape in shapes), None)

@@ -82,7 +82,7 @@ def test_row_costs_make_an_ljspeech_epoch_cheaper_on_an_h100(epoch):
     assert ratio < 0.97
 
 
-def test_row_cost_is_that_of_the_next_larger_size_and_is_extrapolated_beyond_the_table():
+def test_row_cost_is_the_cost_of_the_next_larger_size_and_is_extrapolated_beyond_the_table():
     costs = BatchCosts([1, 2], row_costs={16: 10.0, 32: 14.0})
     assert [costs.row_cost(x) for x in (1, 16, 17, 32, 48)] == [10, 10, 14, 14, 18]
 

@@ -144,7 +144,7 @@ def test_row_name_omits_settings_when_most_rows_have_them(tmp_path):
     assert "3" in warning
 
 
-def test_row_name_omits_settings_when_they_equal_those_of_the_paper(tmp_path):
+def test_row_name_omits_settings_when_they_equal_the_settings_of_the_paper(tmp_path):
     write_run(tmp_path / "a", "SSB", overrides="local_randomization_factor=0.3")
     write_run(tmp_path / "b", "SSB", seed=1)
     assert labels(tmp_path) == ["SSB", "SSB (LRF 0.3)"]
