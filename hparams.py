@@ -262,6 +262,8 @@ def parse_row_costs(text: str) -> tuple[dict[int, float] | None, float]:
         size, _, value = pair.partition(":")
         if size == "clip":
             clip_cost = float(value)
+        elif int(size) in costs:
+            raise ValueError(f"{size} occurs twice")
         else:
             costs[int(size)] = float(value)
     if not 0 <= clip_cost < math.inf:

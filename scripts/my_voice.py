@@ -37,7 +37,7 @@ from hparams import HParams, batching_options, create_hparams, read_symbols
 from length_batching import plan_epoch
 from scripts.commands import is_outdated, run_stage
 from tacotron2_voice.text.spoken_numbers import ENGLISH, is_english
-from tacotron2_voice.utils.arguments import make_parser
+from tacotron2_voice.utils.arguments import at_least_one, checked, make_parser
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import (
     check_is_folder,
@@ -258,6 +258,15 @@ def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
     return path
 
 
+def are_options(text: str) -> bool:
+    """Return whether the text can be split into options, as a shell does."""
+    try:
+        shlex.split(text)
+    except ValueError:
+        return False
+    return True
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
@@ -272,19 +281,26 @@ def main(arguments: list[str] | None = None) -> None:
     )
     add(
         "--language",
+        type=checked(str, "an eSpeak code, such as de", bool),
         default=ENGLISH,
         help="language of the recordings, as an eSpeak code (default: %(default)s)",
     )
     add(
         "--prepare",
+        type=checked(str, "options with closed quotation marks", are_options),
         default="",
         metavar="OPTIONS",
         help="pass these options to scripts/prepare.py",
     )
-    add("--steps", type=int, default=STEPS, help="number of optimizer steps (default: %(default)s)")
+    add(
+        "--steps",
+        type=at_least_one,
+        default=STEPS,
+        help="number of optimizer steps (default: %(default)s)",
+    )
     add(
         "--val-fraction",
-        type=float,
+        type=checked(float, "a number above 0 and below 1", lambda value: 0 < value < 1),
         default=VALIDATION,
         help="fraction of the clips to hold out (default: %(default)s)",
     )

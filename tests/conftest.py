@@ -113,8 +113,8 @@ def checkpoint_path(tmp_path):
 
 @pytest.fixture(scope="session")
 def voices(tmp_path_factory):
-    """Return a checkpoint and its exported voices. Each entry is a path and the output that the
-    export printed."""
+    """Return a checkpoint, and the voices exported from it with each option. Each attribute
+    contains a path and the text that the export printed."""
     export_voice = importlib.import_module("scripts.export_voice")
     folder = tmp_path_factory.mktemp("voices")
     hparams = create_hparams(

@@ -144,8 +144,8 @@ def metrics(directory: Path, kind: str | None = None) -> list[dict]:
 
 
 def curves(directory: Path) -> dict[str, list]:
-    """Return a dict from TensorBoard tags to lists of points. A point is (step, value) for scalars,
-    and (step,) for times, plots and audio."""
+    """Return a dict from TensorBoard tags to lists of points. A point is (optimizer step, value).
+    Points of times, plots and audio contain only the optimizer step."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(
@@ -397,8 +397,8 @@ def kill_self() -> None:
 
 
 def act_at(owner, name: str, act, call: int = 1, *, after: bool = False) -> None:
-    """Patch the function `owner.name`, so that call number `call` also calls `act`: before the
-    function, or after it with `after`."""
+    """Patch the function `owner.name`, so that its call number `call` also calls `act`. If `after`
+    is true, `act` is called after the original function, otherwise before it."""
     original = getattr(owner, name)
     calls = 0
 
@@ -419,7 +419,7 @@ OTHER_THAN_FILES = ("a folder", "a named pipe", "a device")
 
 
 def make_other_than_file(path: Path, kind: str) -> None:
-    """Create one of OTHER_THAN_FILES at `path`, such as a named pipe."""
+    """Create a folder, a named pipe or a device at `path`."""
     if kind == "a folder":
         path.mkdir()
     elif kind == "a named pipe":

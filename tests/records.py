@@ -89,7 +89,7 @@ def write_run(
 
     Args:
         name: a strategy in the paper, such as "SSB-DBS-BR".
-        step: number of epochs between validations.
+        step: number of epochs from one validation to the next.
         loss, minutes: functions that map an epoch to its value.
         overrides: additional settings.
         clips: numbers of training and validation clips (default: one training clip per length, and

@@ -60,7 +60,7 @@ def test_guided_attention_loss_is_zero_when_attention_is_diagonal():
 
 
 @given(CLIPS, st.integers(0, 99))
-def test_alignment_sums_equal_those_of_plain_loops(clips, seed):
+def test_alignment_sums_equal_sums_computed_with_plain_loops(clips, seed):
     alignments, steps, symbols = alignments_of(clips, seed, beyond=9.0)
     sharpest = diagonal = covered = 0
     for b, (num_steps, num_symbols) in enumerate(clips):

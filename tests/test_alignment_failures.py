@@ -66,7 +66,7 @@ def test_failure_is_reported_when_speech_does_not_stop(end, kind):
 
 
 @pytest.mark.parametrize(("steps", "kind"), [(60, "fast"), (120, None), (260, "slow")])
-def test_failure_is_reported_when_speaking_rate_differs_from_that_of_the_corpus(steps, kind):
+def test_failure_is_reported_when_speaking_rate_differs_from_the_rate_of_the_corpus(steps, kind):
     """In LJSpeech, 20 symbols take 1.4 s on average, which is 122 decoder steps. Durations from 0.7
     s to 2.8 s are accepted."""
     failures = failures_of(diagonal(steps, 20), TWENTY, statistics=LJSPEECH)
@@ -81,7 +81,7 @@ def test_message_contains_max_decoder_steps_when_the_user_has_set_this_limit():
     assert all(fact in failure.message for fact in ("0.2 s", "max_decoder_steps=20"))
 
 
-def test_advice_never_suggests_a_larger_step_limit():
+def test_advice_never_suggests_a_larger_limit_of_decoder_steps():
     """A larger limit would only add more noise at the end of the speech."""
     blurred = np.full((400, 20), 0.05, np.float32)
     for end in StopReason:

@@ -90,7 +90,7 @@ def naive_log_mel(samples, h):
 
 @BOTH
 @pytest.mark.parametrize("clip", ["LJ001-0002", "LJ001-0008", "LJ002-0020"])
-def test_log_mel_matches_that_of_nvidia(clip, h):
+def test_log_mel_matches_the_recorded_nvidia_log_mel(clip, h):
     with np.load(GOLDEN / "mel_dev.npz", allow_pickle=False) as golden:
         samples = torch.from_numpy(golden[f"{clip}/wav_int16"].astype(np.float32) / 32768)
         expected = golden[f"{clip}/{h.filter_length}_{h.hop_length}"]
@@ -131,7 +131,7 @@ def test_log_mel_is_rejected_when_samples_are_invalid(samples, words):
         log_mel_spectrogram(samples, REFERENCE)
 
 
-def test_mel_fingerprint_changes_only_with_mel_settings():
+def test_mel_fingerprint_changes_only_when_mel_settings_change():
     changes = ("sampling_rate=24000", "filter_length=2048", "hop_length=300", "win_length=1000")
     changes += ("n_mel_channels=40", "mel_fmin=20", "mel_fmax=7600")
     for change in changes:
@@ -182,7 +182,7 @@ def faulty_file(path, fault):
         ("short", ["512 samples, expected at least 513"]),
     ],
 )
-def test_error_suggests_a_fix_when_an_audio_file_is_bad(tmp_path, fault, words):
+def test_error_suggests_a_fix_when_an_audio_file_is_invalid(tmp_path, fault, words):
     path = tmp_path / "clip.wav"
     faulty_file(path, fault)
     for read in (read_header, read_audio, read_checked):

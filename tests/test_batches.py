@@ -26,7 +26,7 @@ WORKERS: list[dict] = [
     {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"},
 ]
 every_kind_of_worker = pytest.mark.parametrize("workers", WORKERS, ids=str)
-# The start method spawn is left out, because it takes seconds.
+# Workers with the start method spawn are excluded, because they take seconds to start.
 without_spawn = pytest.mark.parametrize("workers", WORKERS[:3], ids=str)
 
 
@@ -129,7 +129,7 @@ def run_until(stops, world_size, workers, batches_per_update=None, **options):
 
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.integers(1, 12), max_size=5), st.integers(1, 3))
-def test_every_clip_is_trained_once_when_training_is_stopped_and_resumed_at_any_step(
+def test_every_clip_is_trained_once_when_training_is_stopped_and_resumed_at_any_optimizer_step(
     stops, world_size
 ):
     for epoch in run_until(stops, world_size, {}):
@@ -167,7 +167,7 @@ def test_loader_has_fewer_batches_after_the_random_epochs(workers, world_size):
 
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.integers(1, 12), max_size=5), st.integers(1, 3))
-def test_training_with_two_phases_resumes_exactly(stops, world_size):
+def test_training_resumes_exactly_when_later_epochs_have_fewer_batches(stops, world_size):
     trained = run_until(stops, world_size, {}, **TWO_PHASES)
     assert [len(epoch) for epoch in trained] == list(map(len, plans(world_size, **TWO_PHASES)))
     for epoch in trained:
@@ -182,7 +182,7 @@ def test_total_batches_counts_the_batches_of_all_epochs():
     assert make(2).total_batches(3) == 3 * len(make(2))
 
 
-def test_length_batches_rejects_two_phases_when_a_record_is_given(tmp_path):
+def test_length_batches_rejects_random_epochs_with_more_batches_when_a_record_is_given(tmp_path):
     """The Hugging Face Trainer computes the epoch from a constant number of batches per epoch, so
     it would resume in the wrong epoch."""
     with pytest.raises(BatchingError, match="record, batches_per_epoch="):
@@ -193,9 +193,10 @@ def test_length_batches_rejects_two_phases_when_a_record_is_given(tmp_path):
 @pytest.mark.parametrize("trained", [2, None])
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_state_is_accepted_only_from_random_epochs_when_batches_per_epoch_changes(epoch, trained):
-    """The state is saved with a constant number of batches, and loaded with two phases. A state
-    from a random epoch is accepted, because random epochs have the same batches in both cases. A
-    state from a later epoch is rejected, because its batches differ."""
+    """The state is saved with a constant number of batches per epoch, and loaded with a smaller
+    number of batches in later epochs. A state from a random epoch is accepted, because random
+    epochs have the same batches with both options. A state from a later epoch is rejected, because
+    its batches differ."""
     constant = make(random_epochs=1)
     loader = loader_of(constant)
     loader.sampler.set_epoch(epoch)
@@ -365,9 +366,7 @@ def test_pass_raises_when_set_epoch_is_called_during_it(num_workers, other):
     "changed", [{"seed": 12}, {"batch_size": 4}, {"lengths": [*TWENTY[:-1], 15]}], ids=str
 )
 @pytest.mark.parametrize("trained", [2, None])
-def test_load_state_dict_raises_when_clips_or_options_differ_from_those_of_the_state(
-    changed, trained
-):
+def test_load_state_dict_raises_when_clips_or_options_differ_from_the_saved_state(changed, trained):
     batches = make()
     loader = loader_of(batches)
     loader.sampler.set_epoch(1)
@@ -453,7 +452,7 @@ def test_len_of_loader_is_the_same_in_every_epoch(sampler_too):
         make(batches_per_epoch=None)
 
 
-@pytest.mark.parametrize("options", [{}, TWO_PHASES], ids=["constant", "two phases"])
+@pytest.mark.parametrize("options", [{}, TWO_PHASES], ids=["constant", "per phase"])
 def test_batches_resume_exactly_in_the_torchdata_loader(options):
     """The state is saved in the middle of an epoch, at its end, and between two epochs, with and
     without workers."""
@@ -481,13 +480,13 @@ def test_batches_resume_exactly_in_the_torchdata_loader(options):
         assert [seen, list(second)] == whole[1:]
 
 
-@pytest.mark.parametrize("options", [{}, TWO_PHASES], ids=["constant", "two phases"])
+@pytest.mark.parametrize("options", [{}, TWO_PHASES], ids=["constant", "per phase"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torchdata_loader_trains_the_next_epoch_when_the_state_is_from_the_end_of_an_epoch(
     workers, options
 ):
-    """The state is saved after the last batch, and training resumes with the next epoch. In an
-    earlier version, this next epoch was left out."""
+    """The state is saved after the last batch, and training resumes with the next epoch. An earlier
+    version skipped this epoch."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader():
@@ -523,8 +522,8 @@ def test_record_detects_changed_options_that_affect_only_later_epochs(tmp_path):
 
 
 def test_error_mentions_rank_sampler_when_the_loader_does_not_use_it():
-    """With Lightning, an earlier version reported only the number of drawn batches, and only after
-    a whole epoch."""
+    """In an earlier version, Lightning users got an error only after a whole epoch, and the error
+    contained only the number of batches that were drawn."""
     batches = make()
     batches.set_epoch(0)
     list(DataLoader(batches, batch_size=None))
@@ -571,7 +570,7 @@ def test_length_batches_raises_when_the_numbers_of_clips_and_lengths_differ(coun
     ],
 )
 def test_load_state_dict_raises_when_the_state_is_not_a_result_of_state_dict(state):
-    """In an earlier version, a count of -1 repeated ten batches."""
+    """An earlier version accepted `batches_trained=-1`, and then started the epoch again."""
     with pytest.raises(BatchingError):
         make().load_state_dict(state)
     with pytest.raises(BatchingError):

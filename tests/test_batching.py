@@ -135,7 +135,7 @@ def limits_of(lengths, batch_size, options):
 @every_mode
 @few
 @given(data=data)
-def test_plan_equals_that_of_a_naive_loop(strategy, mode, data):
+def test_plan_equals_a_plan_made_with_a_naive_loop(strategy, mode, data):
     lengths, batch_size, options = draw_case(data, strategy, mode)
     batches = as_lists(plan_epoch(lengths, batch_size, strategy, **options))
     limits = limits_of(lengths, batch_size, options)
@@ -188,7 +188,7 @@ def test_plan_differs_when_seed_or_epoch_differs(strategy):
 
 
 @every_strategy
-def test_clips_of_equal_length_change_positions(strategy):
+def test_clips_of_equal_length_have_random_positions(strategy):
     """In 400 epochs, each of the 8 clips is expected at each position 50 times. `random` is tested
     with different lengths, because it mixes all lengths."""
     lengths = range(1, 9) if strategy == "random" else [5] * 8
@@ -370,7 +370,9 @@ def naive_padding(lengths, batches, frames_per_step=1, cost_of_size=None):
 @every_strategy
 @few
 @given(data=data, mode=st.sampled_from(MODES), frames_per_step=st.integers(1, 7))
-def test_padding_stats_equal_those_of_a_naive_loop(strategy, mode, data, frames_per_step):
+def test_padding_stats_equal_values_computed_with_a_naive_loop(
+    strategy, mode, data, frames_per_step
+):
     in_any_unit = some_lengths if frames_per_step == 1 else whole_lengths
     lengths, batch_size, options = draw_case(data, strategy, mode, lengths=in_any_unit)
     batches = plan_epoch(lengths, batch_size, strategy, **options)
@@ -395,7 +397,7 @@ def test_padding_stats_equal_those_of_a_naive_loop(strategy, mode, data, frames_
 @every_strategy
 @few
 @given(data=data, mode=st.sampled_from(MODES[:2]))
-def test_pair_novelty_equals_that_of_a_loop_over_pairs(strategy, mode, data):
+def test_pair_novelty_equals_a_value_computed_with_a_loop_over_pairs(strategy, mode, data):
     lengths, batch_size, options = draw_case(data, strategy, mode, randomize=True)
     now = as_lists(plan_epoch(lengths, batch_size, strategy, **options))
     options["epoch"] += 1

@@ -148,7 +148,7 @@ def test_number_of_draws_of_a_clip_is_proportional_to_its_weight():
 
 @few
 @given(data=data, r=st.integers(1, 5))
-def test_padding_stats_equal_those_of_a_loop_when_clips_have_several_lengths(data, r):
+def test_padding_stats_equal_values_computed_with_a_loop_when_clips_have_several_lengths(data, r):
     one = st.tuples(st.integers(1, 60), st.integers(0, 9))
     lengths = data.draw(st.lists(one, min_size=1, max_size=30))
     plan = plan_epoch(lengths, 3, "random", cost=audio_and_text)
@@ -248,7 +248,7 @@ def test_sampler_respects_limits_and_resumes_when_options_are_combined(
     assert all(len(x) * cost(x) <= capacity or len(x) == 1 for x in sampler.plan)
 
 
-def test_size_multiple_holds_for_halves_of_batches_when_possible():
+def test_batches_are_split_at_a_size_multiple_when_possible():
     options = {"size_multiple": 4, "batches_per_epoch": 6}
     sampler = LengthBatchSampler([5] * 24, 8, "random", **options)
     assert sampler.plan.sizes.tolist() == [4] * 6

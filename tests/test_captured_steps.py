@@ -50,8 +50,8 @@ def overwriting(calls, function, device):
 
 
 def in_chunks_too(model, **arguments):
-    """Return the outputs of the reference loop and of the chunked loop, and the number of steps in
-    each chunk."""
+    """Return the outputs of the reference loop and of the chunked loop, and the number of decoder
+    steps in each chunk."""
     expected, calls = spoken(model, **arguments), []
     model.speaking_decoder = functools.partial(
         free_running, repeated=functools.partial(overwriting, calls)
@@ -66,7 +66,8 @@ def assert_same(outputs, expected):
 
 
 def ends_at(longest, texts, r):
-    """Return a model in which the longest of the first `texts` texts stops at step `longest`."""
+    """Return a model in which the longest of the first `texts` texts ends at decoder step
+    `longest`."""
     model = speaker(n_frames_per_step=r)
     make_stop(model, *inputs(model, texts), wanted=lambda steps: steps.max() == longest)
     return model
@@ -78,14 +79,15 @@ def ends_at(longest, texts, r):
     [3, CHUNK, CHUNK + 1],
     ids=["inside a chunk", "at the end of a chunk", "in the next chunk"],
 )
-def test_chunked_results_equal_those_of_the_reference_loop(longest, texts, r):
+def test_chunked_results_equal_the_results_of_the_reference_loop(longest, texts, r):
     expected, outputs, calls = in_chunks_too(ends_at(longest, texts, r), texts=texts)
     assert expected.gate.shape[1] == longest
     assert_same(outputs, expected)
-    assert len(calls) == -(-longest // CHUNK)  # the host checks for the end once per chunk
+    # the host checks once per chunk whether the speech has ended
+    assert len(calls) == -(-longest // CHUNK)
 
 
-def test_chunked_steps_keep_attention_inside_the_attention_window():
+def test_chunked_decoder_steps_keep_attention_inside_the_attention_window():
     model, steps = speaker(p_prenet_dropout=0.0), []
     text, lengths, masks = inputs(model)
     chunked = functools.partial(free_running, repeated=functools.partial(overwriting, []))
@@ -97,7 +99,7 @@ def test_chunked_steps_keep_attention_inside_the_attention_window():
 
 
 @pytest.mark.parametrize("most", [1, CHUNK, CHUNK + 3])
-def test_last_chunk_ends_at_the_step_limit(most):
+def test_last_chunk_ends_at_the_limit_of_decoder_steps(most):
     model = speaker(gate_threshold=1.0, max_decoder_steps=most, p_prenet_dropout=0.0)
     expected, outputs, calls = in_chunks_too(model)
     assert outputs.mel_lengths.tolist() == [most] * 3
@@ -105,14 +107,14 @@ def test_last_chunk_ends_at_the_step_limit(most):
     assert len(calls) == -(-most // CHUNK)
 
 
-def test_each_chunk_is_a_single_step_on_a_cpu():
+def test_each_chunk_is_a_single_decoder_step_on_a_cpu():
     model = speaker(gate_threshold=1.0)
     memory, masks = torch.zeros(1, 4, 8), model.decoder.draw_masks(2, 1)
     steps = free_running(model.decoder, memory, memory[:, :, 0] > 0, masks, 2)
     assert [len(step.gate) for step in steps] == [1, 1]
 
 
-def test_steps_run_one_by_one_and_a_warning_is_issued_when_the_capture_fails(monkeypatch):
+def test_decoder_steps_run_one_by_one_and_a_warning_is_issued_when_the_capture_fails(monkeypatch):
     def fail(function, stream):
         try:
             raise ValueError("the kernel\nis lost")

@@ -1,4 +1,4 @@
-"""Test checkpoint files: atomic writes, selection of a file, and checks of its parts."""
+"""Test checkpoint files: atomic writes, the choice of a file, and checks of the file's content."""
 
 import contextlib
 import copy
@@ -256,7 +256,7 @@ def test_weights_are_loaded_with_or_without_a_wrapper_prefix():
         assert_same(dict(model.state_dict()), dict(theirs.state_dict()))
 
 
-def test_load_weights_does_not_change_ignored_layers():
+def test_load_weights_does_not_change_layers_in_ignore_layers():
     model, fresh, theirs = random_model(2), random_model(2), random_model(1).state_dict()
     theirs["embedding.weight"] = torch.zeros(10, 3)
     checkpoint_file.load_weights(model, {"state_dict": theirs}, "some.pt", H, ["embedding.weight"])

@@ -48,8 +48,8 @@ TEXTS = (
 def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
     """Return an alignment like those of a trained model.
 
-    Attention stays on each symbol for several decoder steps, with some weight on the neighbors. It
-    skips silent symbols, and never reaches symbol `end` or any later symbol."""
+    Attention stays on each symbol for several decoder steps, with some weight on the neighbors.
+    Attention skips silent symbols, and never reaches symbol `end` or any later symbol."""
     rng = np.random.default_rng(seed)
     centers = np.repeat(np.arange(end, dtype=float), rng.integers(1, 9, end))
     # Attention stays on the last symbols until the stop token.
@@ -88,7 +88,7 @@ def test_word_spans_are_runs_of_letters_and_phones():
     assert text == ["it", "isn't", "@HH@AW1@S", "dogs'"]
 
 
-def test_warning_is_issued_when_the_alignment_is_blurred_cut_off_or_repeats():
+def test_warning_is_issued_when_attention_is_blurred_ends_early_or_jumps_back():
     assert warnings_of(diagonal(60, 20), TWENTY) == []
     blurred = warnings_of(np.full((30, 20), 0.05, dtype=np.float32), TWENTY)
     assert any("0.05" in w and str(FORMED) in w for w in blurred)

@@ -136,16 +136,16 @@ def test_output_folder_is_rejected_when_it_is_inside_the_corpus(recordings, tmp_
 
 
 def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path, monkeypatch):
-    """The copy is made again even if calls are interrupted in between: while they write copies, or
-    before they make copies."""
+    """The copy is made again even if an earlier call was interrupted while it wrote copies, or
+    before it wrote the first copy."""
     out = tmp_path / "out"
 
     def killed(*_):
         raise KeyboardInterrupt
 
     def move_to(name):
-        """Move all recordings into this folder. When the folder itself is moved later, it keeps its
-        name, so its recordings keep their ids."""
+        """Move all recordings into the folder `name`. The test later replaces this folder with a
+        folder of the same name, so the ids of the recordings stay the same."""
         folder = recordings / name
         folder.mkdir()
         for path in [*recordings.glob("*.*"), *recordings.glob("*/*.*")]:
@@ -166,7 +166,7 @@ def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path
     (recordings / "bert").rename(tmp_path / "away")
     shutil.copytree(tmp_path / "away", recordings / "bert")
     before = contents(out / "wavs")
-    # The replaced recording has an older modification time than its copy.
+    # The new version of c.wav has an older modification time than the copy of the old version.
     soundfile.write(tmp_path / "away" / "c.wav", speech()[:30_000], RATE)
     os.utime(tmp_path / "away" / "c.wav", (1, 1))
     convert(recordings, out, None, HPARAMS)
@@ -202,7 +202,7 @@ WORDS = [
 ]
 
 
-def test_copies_are_kept_when_all_recordings_are_invalid(recordings, tmp_path):
+def test_copies_are_kept_when_the_texts_of_all_recordings_are_invalid(recordings, tmp_path):
     arguments = [str(recordings), "--convert", str(tmp_path / "out"), "--out"]
     prepare.main([*arguments, str(tmp_path / "lists")])
     before = contents(tmp_path / "out")
@@ -234,7 +234,9 @@ def test_table_with_mp3_files_is_prepared_by_one_command(recordings, tmp_path, c
     assert settings["level"] == LEVEL
 
 
-def test_prepare_warns_when_a_text_is_in_both_sets(recordings, tmp_path, capsys):
+def test_prepare_warns_when_a_text_is_in_the_training_set_and_in_the_validation_set(
+    recordings, tmp_path, capsys
+):
     for name in "abc":
         (recordings / f"{name}.txt").write_text("The same.")
     options = ["--convert", tmp_path / "out", "--out", tmp_path / "lists", "--val-fraction", "0.4"]

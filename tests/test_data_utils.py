@@ -102,7 +102,7 @@ SHAPES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 20)), min_size=1, 
 
 @settings(max_examples=80, derandomize=True)
 @given(shapes=SHAPES, r=st.sampled_from([1, 2, 3]))
-def test_collated_batch_equals_that_of_a_plain_loop(shapes, r):
+def test_collated_batch_equals_a_batch_made_with_a_plain_loop(shapes, r):
     generator = torch.Generator().manual_seed(0)
     items = [
         (
@@ -204,7 +204,7 @@ def test_collate_raises_when_shared_memory_is_full(monkeypatch):
         collate_and_share(items, 1)
 
 
-def test_workers_exit_when_the_program_fails(cached_mels):
+def test_loader_workers_exit_when_the_program_fails(cached_mels):
     """The traceback of the exception keeps the loader alive, and the interpreter waits for the
     workers when it exits."""
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|One.")
@@ -226,7 +226,8 @@ def test_workers_ignore_signals_that_are_sent_to_all_processes(cached_mels):
         subprocess.run(["kill", f"-{name}", str(first._workers[0].pid)], check=True)
     assert sum(1 for _ in first) == 17
     next(second)
-    # Not taken from active_children(), which may still list the worker of the first loader.
+    # active_children() may still list the worker of the first loader, so the test does not use this
+    # function.
     worker = second._workers[0]
     worker.terminate()
     worker.join(60)

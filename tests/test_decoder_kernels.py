@@ -43,8 +43,8 @@ DEVICE = torch.device("cuda" if GPU else "cpu")
 DTYPES = [torch.float32] if GPU else [torch.float64, torch.float32]
 GUARD = 64  # number of guard values before and after a buffer
 BUCKET = graphs.bucket
-# With these small sizes, a few steps fill several chunks, and a few clips fill several programs.
-# Tests on a GPU use the real sizes.
+# With these small sizes, a few decoder steps fill several chunks, and a few clips fill several
+# kernel programs. Tests on a GPU use the real sizes.
 SMALL = {"CHUNK": 4, "ROWS": 16, "CLIPS": 4, "FEW_CLIPS": 4, "ENERGIES": 32, "UNITS": 16}
 TRAINING = {name: getattr(graphs, name) for name in SMALL}
 
@@ -181,7 +181,7 @@ def test_kernel_programs_write_nothing_when_they_have_no_clip_or_symbol(monkeypa
     ],
     ids=str,
 )
-def test_kernels_match_the_reference_for_other_sizes_and_dropout_probabilities(changes):
+def test_kernels_match_the_reference_for_different_sizes_and_dropout_probabilities(changes):
     assert_parity(problem(((7, 3), (3, 2)), DTYPES[0], **changes))
 
 
@@ -210,7 +210,7 @@ def test_results_stay_the_same_when_work_is_split_differently_among_kernel_progr
 
 @pytest.mark.parametrize("attention_dim", [20, 72])
 @pytest.mark.parametrize("dims", [16, 32])
-def test_results_stay_the_same_when_the_energies_are_split_by_dimensions(
+def test_results_stay_the_same_when_the_attention_energies_are_split_by_dimensions(
     dims, attention_dim, monkeypatch
 ):
     monkeypatch.setattr(graphs, "_energies_grid", lambda _: (16, dims, -(-attention_dim // dims)))
@@ -252,7 +252,7 @@ def test_kernels_match_the_reference_when_a_bucket_has_more_than_16_clips(clips,
 @pytest.mark.parametrize(
     ("clips", "symbols"), [(3, 70), (17, 20), pytest.param(17, 70, marks=pytest.mark.thorough)]
 )
-def test_autocast_is_as_accurate_as_the_reference_in_every_kind_of_bucket(
+def test_kernels_are_as_accurate_as_the_reference_in_every_kind_of_bucket_when_autocast_is_on(
     clips, symbols, monkeypatch
 ):
     """The number of clips and the length of the text decide which launches are used."""
@@ -294,9 +294,9 @@ def test_graphs_of_a_bucket_work_for_any_number_of_decoder_steps(monkeypatch):
 
 @interpreted_only
 @pytest.mark.parametrize("backwards", [False, True])
-def test_step_table_advances_chunk_by_chunk_and_stops_at_the_end(backwards):
+def test_table_of_decoder_steps_advances_chunk_by_chunk_and_stops_at_the_end(backwards):
     """A graph always runs a whole chunk. If the table advanced too far, the graph would write
-    outside the buffers. The interpreter runs only the existing steps."""
+    outside the buffers. Triton's interpreter runs only the decoder steps that exist."""
     kernels, chunk = graphs._kernels(), graphs.CHUNK
     loops = graphs_of(problem(((3, 2),)))
     advance = (loops._attention_backward if backwards else loops._attention).after[-1]
@@ -326,7 +326,7 @@ def test_gradients_are_correct_when_two_forward_passes_precede_backward():
 
 
 @gpu_only
-def test_graph_results_equal_those_of_single_launches_on_a_gpu():
+def test_graph_results_equal_the_results_of_single_launches_on_a_gpu():
     case = problem(((20, 70), (9, 33)))
     replayed = run(case, fast_decoder.teacher_forced)
     loop_run = graphs._Loop.run
@@ -380,8 +380,9 @@ def test_full_size_kernels_are_as_accurate_as_the_reference_on_a_gpu(precision, 
     ours = relative_errors(run(case, fast_decoder.teacher_forced, precision=autocast), exact)
     reference = relative_errors(run(case, model.teacher_forced, precision=autocast), exact)
     for name, error in ours.items():
-        # This checks the largest error of one random batch. A test above checks typical errors.
-        # With TF32 on an H200, this error was 2.51 times that of the reference.
+        # This assertion checks the largest error of one random batch. The tests with autocast above
+        # check typical errors. With TF32 on an H200, the largest error of the kernels was 2.51
+        # times that of the reference.
         assert error <= max(1e-5, 5 * reference[name]), (name, error, reference[name])
 
 
@@ -505,12 +506,13 @@ def test_training_continues_when_a_capture_fails_on_a_gpu(monkeypatch):
 
 
 @gpu_only
-def test_optimizer_step_never_waits_on_a_gpu():
+def test_host_never_waits_for_a_gpu_in_an_optimizer_step():
     """The host prepares the next optimizer step while the GPU computes the current step."""
     hparams = HParams(precision="bf16")
     trainer = Trainer(hparams, DEVICE)
     batch = synthetic_batch([70, 40], [30, 20], hparams).to(DEVICE)
-    trainer.step([MicroBatch(batch)])  # the first step compiles and captures, so it may wait
+    # the first optimizer step compiles kernels and captures graphs, so it may wait
+    trainer.step([MicroBatch(batch)])
     torch.cuda.set_sync_debug_mode("error")
     try:
         trainer.step([MicroBatch(batch)])

@@ -116,7 +116,9 @@ def test_demo_fails_when_its_folder_is_a_file(tmp_path):
         demo.main(["--out", str(tmp_path / "notes.txt")])
 
 
-def test_demo_transcribes_again_when_the_checkpoint_is_newer(tmp_path, monkeypatch):
+def test_demo_transcribes_the_speech_again_when_the_checkpoint_is_newer_than_the_result(
+    tmp_path, monkeypatch
+):
     best = tmp_path / "best.pt"
     found = tmp_path / "intelligibility.json"
     runs = []
@@ -134,7 +136,7 @@ def test_demo_transcribes_again_when_the_checkpoint_is_newer(tmp_path, monkeypat
         assert len(runs) == expected
 
 
-def test_demo_waits_until_training_has_saved_a_checkpoint_when_it_receives_ctrl_c(tmp_path):
+def test_demo_waits_until_training_has_saved_a_checkpoint_when_the_demo_receives_ctrl_c(tmp_path):
     program = tmp_path / "trains.py"
     program.write_text(
         "import sys, time\n"

@@ -121,7 +121,8 @@ def test_download_verifies_and_unpacks_the_archive_once(tmp_path, serve, capsys)
 def test_download_resumes_when_the_connection_drops(tmp_path, serve, capsys):
     server = serve(make_archive(tmp_path))
     size = len(server.body)
-    server.drop_after = size // 8  # more interruptions than TRIES; each response adds bytes
+    # there are more interruptions than TRIES, but each response adds bytes
+    server.drop_after = size // 8
     download_corpus(tmp_path / "data")
     assert_whole(tmp_path / "data", tmp_path)
     step = size // 8
@@ -165,7 +166,7 @@ def test_archive_is_rejected_when_its_hash_is_not_the_expected_hash(tmp_path, se
     whole = make_archive(tmp_path)
     changed = whole[:-100] + bytes(100)
     server = serve(changed, whole)
-    if there:  # as after a complete earlier download
+    if there:  # the archive already exists, as after a complete download
         (tmp_path / "LJSpeech-1.1.tar.bz2").write_bytes(changed)
     message = refusal(download_corpus, tmp_path / "data")
     assert hashlib.sha256(changed).hexdigest() in message

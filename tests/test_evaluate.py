@@ -52,7 +52,7 @@ def test_pocketsphinx_transcribes_most_spoken_numbers(rate):
     for number in (17, 340, 4072, 65_125, 960_000, 31_018):
         samples = resample_poly(voice.speak(in_words(number), 160) / 32768, rate // 50, 22050 // 50)
         transcripts.append(Transcript(in_words(number), recognizer.transcribe(samples, rate)))
-    # docs/guides/training-runs.md contains the measured word error rate. This is only a limit.
+    # docs/start/demo.md contains a measured word error rate. The limit of this test is higher.
     assert word_error_rate(transcripts) < 0.25
     assert recognizer.transcribe(np.zeros(rate), rate) == ""
 
@@ -139,7 +139,7 @@ def reference_of(recordings, hparams=HPARAMS, vocoder="Griffin-Lim", quality_mod
     return measure_reference(recordings, StandIn(lambda _: None, hparams), vocoder, evaluators)
 
 
-def test_recordings_are_measured_again_only_when_settings_change(recordings):
+def test_measures_of_recordings_are_computed_again_only_when_settings_change(recordings):
     """The settings include those of the log-mels, the vocoder, the recognizer and the quality
     model."""
     reference = reference_of(recordings)
@@ -188,7 +188,7 @@ def test_evaluate_measures_a_checkpoint_and_the_recordings(
     *printed, wrote = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
     assert printed == ["texts", "0.500", "1.000", "0.500", f"{found.identification_rate:.3f}"]
     assert wrote == str(out)
-    # A second call must return the same results. It writes no audio.
+    # A second call must return the same results. The second call writes no audio.
     assert evaluate(checkpoint, recordings) == found
     program.main([*map(str, arguments), "--words-only"])
     fewer = read_result(out, Intelligibility)
@@ -276,7 +276,7 @@ def test_evaluate_uses_the_speaker_of_each_line_in_a_filelist(with_speakers, tmp
     anna, bert = found.speakers["anna"], found.speakers["bert"]
     assert (anna.texts, anna.word_error_rate, anna.recordings) == (2, 1, 0)
     assert (bert.texts, bert.word_error_rate, bert.recordings) == (2, 2 / 3, 2 / 3)
-    # Anna's two recordings are equal, so the first one is the nearest to both of her texts.
+    # Anna's two recordings are equal, so the first recording is the nearest to both of her texts.
     assert [t.nearest for t in found.transcripts][::3] == ["seven", "seven"]
     assert anna.identification_rate == 1 / 2
     rates = (anna.identification_rate + bert.identification_rate) / 2
@@ -324,7 +324,7 @@ def test_evaluate_rejects_speakers_that_are_not_in_the_model(with_speakers, chec
     assert "did you mean 'bert'?" in message
 
 
-def test_recordings_are_measured_for_each_speaker(with_speakers):
+def test_measures_of_recordings_are_computed_for_each_speaker(with_speakers):
     """The recordings are measured again when their speakers change."""
     reference = reference_of(with_speakers)
     used = StandInRecognizer.used
@@ -419,7 +419,7 @@ def test_speaker_accuracy_fails_before_synthesis_when_speakers_are_missing(
     assert "1 speakers" in message
 
 
-def test_evaluate_pads_speech_that_ends_immediately(recordings, tmp_path, monkeypatch):
+def test_evaluate_pads_speech_when_it_ends_immediately(recordings, tmp_path, monkeypatch):
     speaker = StandIn(lambda _: np.zeros(50, np.float32), HPARAMS)
     monkeypatch.setattr(module, "load_synthesizer", lambda _: speaker)
     monkeypatch.setattr(module, "text_to_ids", lambda text, _: text)

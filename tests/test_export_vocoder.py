@@ -60,7 +60,7 @@ def change_config(folder, **settings: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
-def test_audio_equals_that_of_the_published_code(published):
+def test_audio_equals_the_audio_of_the_published_code(published):
     expected = np.load(published / "sound.npz")
     with torch.no_grad():
         sound = generator_of(published)(torch.from_numpy(expected["mel"])[None])
@@ -104,7 +104,9 @@ def test_exported_file_contains_the_mel_settings_of_its_weights(folder):
     assert f"{graph.metadata_props[0].key}=unknown" in message
 
 
-def test_vocoder_is_rejected_when_its_mel_settings_differ_from_those_of_the_voice(voices, folder):
+def test_vocoder_is_rejected_when_its_mel_settings_differ_from_the_settings_of_the_voice(
+    voices, folder
+):
     exported(folder, "--voice", voices.fp32[0])
     (folder / "vocoder.onnx").unlink()
     change_config(folder, fmax=7600)
@@ -207,7 +209,7 @@ def test_export_is_rejected_when_config_is_missing(folder, tmp_path):
     assert ": upsample_rates=" in refusal(exported, folder, "--config", tmp_path / "v1.json")
 
 
-def test_graph_is_not_written_when_its_audio_differs_from_that_of_pytorch(folder, monkeypatch):
+def test_graph_is_not_written_when_its_audio_differs_from_the_audio_of_pytorch(folder, monkeypatch):
     other, make = generator_of(folder), export_vocoder.make_graph
     other.conv_post.bias.data += 0.01
     monkeypatch.setattr(export_vocoder, "make_graph", lambda _: make(other))

@@ -121,7 +121,7 @@ def test_outputs_and_gradients_match_the_reference(name, dtype):
     ],
     ids=str,
 )
-def test_fast_decoder_matches_the_reference_for_other_sizes_and_dropout_probabilities(
+def test_fast_decoder_matches_the_reference_for_different_sizes_and_dropout_probabilities(
     changes, dtype
 ):
     assert differences(problem(dtype=dtype, **changes)) == {}

@@ -80,7 +80,7 @@ def test_learning_curves_have_axis_labels_with_the_terms_of_the_docs():
     assert [axes.get_yscale() for axes in figure.axes] == ["linear", "log"]
 
 
-def test_sweep_marks_the_chosen_value():
+def test_plot_of_a_sweep_marks_the_chosen_value():
     values = {"local_randomization_factor": 0.2, "bucket_size": 20, "num_bins": 6}
     figure = draw_parameter_sweeps(Surveyor(LENGTHS), 4, values)
     upper = figure.axes[:3]

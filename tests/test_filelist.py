@@ -85,7 +85,7 @@ def test_moved_clips_are_found_in_clips_folder(sounds, tmp_path):
     clips = list(cache_table(read_filelist(filelist, moved), moved))
     assert [clip.path for clip in clips] == [f"{tmp_path}/new/wavs/a.wav", f"{tmp_path}/new/b.wav"]
     assert cached_table(filelist, moved)
-    assert not cached_table(filelist, H)  # the cache is for the old paths
+    assert not cached_table(filelist, H)  # the cache contains the old paths
     lost = write_list(sounds, "/old/c.wav|One.")
     assert f"{tmp_path}/new/c.wav: no such file" in refusal(lost, moved)
 
@@ -244,7 +244,7 @@ def test_warning_about_long_clips_contains_the_longest_clip():
 
 @pytest.mark.parametrize("seconds", ["0.441", "nan", "-1", "1e300"])
 def test_line_is_rejected_when_its_seconds_differ_from_the_cached_mel(cached_mels, seconds):
-    for samples in (39 * 256, 40 * 256 - 1):  # both durations have 40 frames
+    for samples in (39 * 256, 40 * 256 - 1):  # both numbers of samples give 40 frames
         filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|{samples / 22050:.6f}")
         assert read_filelist(filelist, CACHED)[0].num_frames == 40
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|{seconds}")
@@ -253,7 +253,7 @@ def test_line_is_rejected_when_its_seconds_differ_from_the_cached_mel(cached_mel
     assert words in refusal(filelist, CACHED)
 
 
-def test_cached_mels_are_read(cached_mels):
+def test_clips_are_read_from_cached_mels(cached_mels):
     # The log-mel has 1 + 10,068 // 256 = 40 frames.
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|0.456599")
     clips = read_filelist(filelist, CACHED)
@@ -265,7 +265,9 @@ def test_cached_mels_are_read(cached_mels):
     assert not np.array_equal(mel, np.load(cached_mels / "x.npy"))
 
 
-def test_cached_mels_are_rejected_when_their_settings_differ_from_those_of_the_run(cached_mels):
+def test_cached_mels_are_rejected_when_their_settings_differ_from_the_settings_of_the_run(
+    cached_mels,
+):
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.")
     for name, value in (("hop_length", 300), ("mel_fmax", 7600.0)):
         other = create_hparams(f"load_mel_from_disk=True,{name}={value}")

@@ -152,7 +152,7 @@ def test_lines_are_rejected_when_the_file_is_missing_or_not_utf8(tmp_path):
         open_file(tmp_path / ("x" * 300))
 
 
-def test_thread_results_keep_their_order_and_only_a_few_are_computed_ahead():
+def test_results_of_threads_keep_their_order_and_only_a_few_results_are_computed_in_advance():
     begun = []
     gate = threading.Event()
 

@@ -133,7 +133,7 @@ def test_overrides_can_be_separated_by_commas_and_spaces():
     assert create_hparams("batch_size=3,batch_size=2", h).batch_size == 2
 
 
-def test_all_problems_are_listed_together():
+def test_error_lists_all_problems_of_settings_together():
     message = refusal(
         "batch_sise=3,zzzzzzzz=1,fp16_run=True,epochs=many,mask_padding=perhaps,learning_rate=-1,nonsense,win_time=50,"
         "win_length=1024,precision=fp61,batching_strategy=semisorted,mel_fmax=12000"
@@ -200,7 +200,7 @@ def test_error_contains_the_name_when_a_value_is_invalid(override, words):
     assert len(max(message.splitlines(), key=len)) < 300
 
 
-def test_values_set_in_code_are_checked():
+def test_settings_are_checked_when_they_are_set_in_code():
     with pytest.raises(
         UserError, match=r"batch_size=2\.0: Input should be a valid integer"
     ) as caught:

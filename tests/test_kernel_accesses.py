@@ -113,8 +113,8 @@ def test_kernels_never_read_beyond_the_buffers(monkeypatch):
 
 
 @pytest.mark.parametrize("operands", [torch.float32, torch.bfloat16])
-def test_kernels_access_only_the_table_when_there_are_no_steps(operands, monkeypatch):
-    """During a capture, the table of steps does not contain addresses yet."""
+def test_kernels_access_only_the_table_of_decoder_steps_when_it_is_empty(operands, monkeypatch):
+    """During a capture, the table of decoder steps does not contain addresses yet."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     case = problem(((7, 6), (3, 5)), attention_rnn_dim=32, decoder_rnn_dim=32)

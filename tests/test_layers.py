@@ -28,7 +28,7 @@ def used_batch_norm() -> BatchNorm:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_equals_that_of_torch_when_there_are_several_values(training):
+def test_batch_norm_equals_torch_batch_norm_when_there_are_several_values(training):
     ours, torchs = used_batch_norm().train(training), torch.nn.BatchNorm1d(3).train(training)
     torchs.load_state_dict(ours.state_dict())
     for shape in ((2, 3, 1), (1, 3, 2), (4, 3, 7)):
@@ -53,7 +53,7 @@ def test_batch_norm_uses_running_statistics_when_there_is_one_value():
 
 
 @pytest.mark.parametrize("lengths", [[3], [1, 4, 2, 4, 3]])
-def test_packed_sequences_equal_those_of_torch(lengths):
+def test_packed_sequences_equal_torch_packed_sequences(lengths):
     lengths, width = torch.tensor(lengths), 7
     x = torch.randn(len(lengths), width, 3, generator=seeded())
     places, batch_sizes = packing(lengths, width)
@@ -120,7 +120,7 @@ def test_keep_masks_depend_only_on_the_generator():
     assert not torch.equal(masks[0], draw_keep_mask((1000,), 0.5, CPU, seeded(8)))
 
 
-def test_location_gradient_is_zero_when_it_is_turned_off():
+def test_gradient_through_previous_alignments_is_zero_when_it_is_turned_off():
     """Alignment, context, and gradients that do not come from previous alignments stay the same."""
     found = []
     for location_gradient in (True, False):

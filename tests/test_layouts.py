@@ -263,7 +263,7 @@ def test_note_counts_texts_without_audio(tmp_path, capsys):
     assert "b.txt" in note
 
 
-def test_audio_with_several_transcripts_is_reported_until_one_is_chosen(tmp_path):
+def test_audio_with_several_transcripts_is_reported_until_a_transcript_is_chosen(tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
     (tmp_path / "a.txt").write_text("One. Two.")
     (tmp_path / "a.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nOne.\n")
@@ -317,7 +317,7 @@ def test_subtitles_are_found_when_their_file_name_contains_a_language(tmp_path):
     assert clip.text == "Bom dia."
 
 
-def test_subtitles_in_several_languages_are_rejected_until_one_is_chosen(tmp_path):
+def test_subtitles_in_several_languages_are_rejected_until_a_language_is_chosen(tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
     write_subtitles(tmp_path / "a.en.srt", "Good morning.")
     write_subtitles(tmp_path / "a.nl.srt", "Goedemorgen.")
@@ -423,7 +423,7 @@ def test_name_of_the_recording_is_removed_together_with_the_colon_after_it(name,
         "wavs/U{}.WAV ",
     ],
 )
-def test_name_of_the_recording_is_left_out_in_every_form(beginning, tmp_path, capsys):
+def test_name_of_the_recording_is_removed_from_the_text_in_every_form(beginning, tmp_path, capsys):
     for number in (1, 2):
         write_prompts(tmp_path, f"s1/u{number}.wav")
         text = f"{beginning.format(number)}Hi there."
@@ -435,14 +435,18 @@ def test_name_of_the_recording_is_left_out_in_every_form(beginning, tmp_path, ca
 
 
 @pytest.mark.parametrize("beginning", ["{}.wav ", "{}|", "s1/{} "])
-def test_name_of_the_recording_is_left_out_when_it_is_a_word_in_a_certain_form(beginning, tmp_path):
+def test_name_of_the_recording_is_removed_when_it_is_a_word_with_an_extension_a_pipe_or_a_folder(
+    beginning, tmp_path
+):
     for name in ("hello", "yes"):
         write_prompts(tmp_path, f"s1/{name}.wav")
         (tmp_path / "s1" / f"{name}.txt").write_text(f"{beginning.format(name)}Hi there.")
     assert [clip.text for clip in read_layout(tmp_path)[0]] == ["Hi there.", "Hi there."]
 
 
-def test_number_of_the_recording_is_left_out_when_the_file_name_has_more_parts(tmp_path):
+def test_number_at_the_start_of_a_text_is_removed_when_the_file_name_ends_with_this_number(
+    tmp_path,
+):
     for number in ("0012", "0013"):
         write_prompts(tmp_path, f"anna_{number}.wav")
         (tmp_path / f"anna_{number}.txt").write_text(f"{number} Hi there.")
@@ -592,14 +596,14 @@ def write_prompts(root, *paths):
             (root / path).write_text(f"Text of {path}.")
 
 
-def test_recordings_of_the_same_text_file_become_different_clips(tmp_path):
+def test_recordings_with_the_same_text_file_become_different_clips(tmp_path):
     write_prompts(tmp_path, "wav/s1/a.wav", "wav/s2/a.wav", "txt/a.txt")
     clips, problems = read_layout(tmp_path / "wav", texts=TextSource(folder=tmp_path / "txt"))
     assert problems == []
     assert len({clip.where for clip in clips}) == 2
 
 
-def test_text_is_found_when_the_text_folder_has_the_subfolders_of_the_corpus(tmp_path):
+def test_text_is_found_when_the_text_folder_has_the_same_subfolders_as_the_corpus(tmp_path):
     write_prompts(tmp_path, "wav/s1/c1/a.wav", "txt/s1/c1/a.txt", "txt/s2/c1/a.txt")
     [clip], _ = read_layout(tmp_path / "wav", texts=TextSource(folder=tmp_path / "txt"))
     assert clip.text == "Text of txt/s1/c1/a.txt."

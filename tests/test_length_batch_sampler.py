@@ -200,7 +200,7 @@ def test_sampler_yields_the_rest_of_the_epoch_when_resumed(set_epoch_again):
     ],
     ids=str,
 )
-def test_load_state_dict_raises_when_clips_or_options_differ_from_those_of_the_state(changed):
+def test_load_state_dict_raises_when_clips_or_options_differ_from_the_saved_state(changed):
     arguments = {"lengths": TWENTY, "batch_size": 3, "strategy": "semi_sorted", **RECIPE}
     sampler = LengthBatchSampler(**arguments)
     sampler.set_epoch(3)
@@ -212,7 +212,7 @@ def test_load_state_dict_raises_when_clips_or_options_differ_from_those_of_the_s
     assert len(list(other)) == len(other.plan)
 
 
-def test_load_state_dict_raises_when_batch_boundaries_differ_from_those_of_the_state():
+def test_load_state_dict_raises_when_batch_boundaries_differ_from_the_saved_state():
     state = LengthBatchSampler(TWENTY, 4, "sorted").state_at(2)
     with pytest.raises(BatchingError, match=r"epoch 0 .*2 of"):
         LengthBatchSampler(TWENTY, 5, "sorted").load_state_dict(state)
@@ -449,9 +449,9 @@ def test_state_dict_raises_when_the_number_of_trained_batches_is_missing_or_too_
 @pytest.mark.parametrize("world_size", [2, 4])
 @with_and_without_randomization
 def test_ranks_have_nearly_equal_work(randomize, world_size):
-    """The slowest rank computes at most 1 % more decoder steps and padded frames than the mean
-    rank. If four ranks took the batches in the order of the plan, the slowest rank would compute 19
-    % more decoder steps."""
+    """The slowest rank computes at most 1 % more decoder steps and padded frames than the ranks on
+    average. If four ranks took the batches in the order of the plan, the slowest rank would compute
+    19 % more decoder steps."""
     lengths = np.random.default_rng(world_size).permutation(LJSPEECH)[:10_480]
     options = {"dynamic_batch_size": True, "batch_randomization": randomize}
     [sampler, *_] = samplers_of_ranks(world_size, lengths, 16, "semi_sorted", **options)
@@ -552,7 +552,7 @@ def test_strategy_error_suggests_the_options_when_a_name_is_from_the_papers(name
 
 
 @pytest.mark.parametrize(("capacity", "warns"), [(40, True), (90, False)])
-def test_sampler_warns_when_batch_capacity_is_a_length_of_one_clip(capacity, warns):
+def test_sampler_warns_when_batch_capacity_fits_fewer_than_two_clips_on_average(capacity, warns):
     """The mean clip length is 21.65, and the longest clip has a length of 40."""
     expected = pytest.warns(UserWarning, match="batch_capacity=") if warns else nullcontext()
     with warnings.catch_warnings():

@@ -198,7 +198,7 @@ def test_checkpoint_uses_its_pronunciations_and_notes_a_different_lexicon(tmp_pa
         load_checkpoint_synthesizer(path, f"lexicon={words}")
 
 
-def test_lexicon_changes_the_speech_but_not_the_rules_of_the_model(tmp_path):
+def test_lexicon_changes_the_speech_but_not_the_reading_rules_of_the_model(tmp_path):
     synthesizer = Scripted(GOOD)
     synthesizer.training = replace(synthesizer.training, text_rules=rules_version())
     before = synthesizer.synthesize("bob.", retries=0)

@@ -34,7 +34,7 @@ VALIDATION = {
 
 @pytest.fixture(autouse=True)
 def _threads(monkeypatch):
-    # Makes monkeypatch restore the hook after the test.
+    # This call makes monkeypatch restore the hook after the test.
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
 
 
@@ -210,7 +210,7 @@ def event_files(directory) -> set[str]:
     return {path.name for path in (directory / "logs").iterdir()}
 
 
-def test_event_files_of_other_programs_do_not_change(tmp_path):
+def test_event_files_of_other_programs_are_not_changed(tmp_path):
     logger = RunLogger(tmp_path, tmp_path / "logs")
     logger.log_epoch(EPOCH)
     saved = logger.state()

@@ -102,8 +102,8 @@ VALIDATION = clips([12, 5, 8], [6, 4, 7])
 
 
 class WatchedTrainer(Trainer):
-    """A trainer of a small model that records its batches and calls `act(kind, batch)` before each
-    step."""
+    """A trainer of a small model. Before each forward pass, it records the batch and calls
+    `act(kind, batch)`."""
 
     def __init__(self, text: str = "", device: torch.device = CPU, act=None):
         super().__init__(create_hparams(f"{tiny(n_mel_channels=4)},{text}"), device)
@@ -151,7 +151,7 @@ def test_memory_check_has_no_side_effects(device, with_gradients):
     validation = [((3, 4, 12), (3, 7))] * 2
     assert trainer.shapes("validation") == [*first, *validation]
     assert all(batch.mel.device.type == device.type for _, batch in trainer.batches)
-    # On a CPU, the peak is 0 if the system reports too little for an estimate.
+    # On a CPU, the peak is 0 if the system does not report enough values for an estimate.
     assert peak > 0 or device.type == "cpu"
     assert_same(state_of(trainer), before)
 
@@ -177,8 +177,9 @@ def test_memory_check_has_no_side_effects_when_memory_runs_out(error, as_on_a_gp
 
 
 def advice(limit: int, frames: list[int], text: str, kind: str = "training") -> tuple[str, int]:
-    """Simulate a memory limit: steps of this kind fit up to `limit` padded frames. Return the
-    message and the number of batches that the check tried."""
+    """Simulate a memory limit: batches of this kind (training or validation) fit if they have at
+    most `limit` padded frames. Return the message and the number of batches that the check
+    tried."""
 
     def run_out(found, batch):
         clip_count, _, longest = batch.mel.shape

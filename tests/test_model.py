@@ -372,7 +372,7 @@ def test_gate_weight_multiplies_the_error_at_stop_frames():
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_losses_equal_those_of_a_naive_loop(r):
+def test_losses_equal_values_computed_with_a_naive_loop(r):
     batch = tiny_batch(((7, 9), (3, 4), (5, 13)), r, dtype=torch.float64)
     shapes = (batch.mel.shape, batch.mel.shape, batch.gate.shape)
     outputs = Outputs(*(torch.randn(shape, generator=seeded()).double() for shape in shapes), None)
@@ -446,7 +446,8 @@ def make_stop(model, text, lengths, masks, wanted=at_three_steps):
     gate, threshold = model.decoder.gate_layer.linear_layer, model.gate_threshold
     for seed in range(200):
         torch.nn.init.normal_(gate.weight, std=3.0, generator=seeded(seed))
-        model.gate_threshold = 2.0  # no probability exceeds 2, so the stop token never ends speech
+        # no stop probability exceeds 2, so the stop token never ends speech
+        model.gate_threshold = 2.0
         logits = model.infer(text, lengths, masks).gate
         model.gate_threshold = threshold
         for low, high in itertools.pairwise(logits.flatten().sort().values):
@@ -499,7 +500,7 @@ def test_inference_equals_teacher_forcing_on_the_predicted_frames(r):
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_inference_stops_at_the_step_limit(r):
+def test_inference_stops_at_the_limit_of_decoder_steps(r):
     model = tiny_model(n_frames_per_step=r, gate_threshold=2.0, max_decoder_steps=7)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     text, lengths = torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 3])
@@ -511,7 +512,8 @@ def test_inference_stops_at_the_step_limit(r):
     assert outputs.alignments.shape == (2, 7, 5)
     assert not outputs.mel_postnet.requires_grad
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    model.gate_threshold = 0.0  # every probability exceeds 0, so speech ends after one step
+    # every stop probability exceeds 0, so speech ends after one decoder step
+    model.gate_threshold = 0.0
     assert model.infer(text, lengths).mel_lengths.tolist() == [r, r]
     with pytest.raises(RuntimeError, match=r"training mode.*model\.eval\(\)"):
         model.train().infer(text, lengths)

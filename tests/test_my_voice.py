@@ -15,8 +15,8 @@ from tacotron2_voice.utils.files import write_json
 
 @pytest.fixture
 def commands(tmp_path, monkeypatch):
-    """Replace the programs of the stages with functions that write their output files. Return the
-    list of the commands that are run."""
+    """Replace the programs of the stages with a function that writes the output files of these
+    programs. Return a list to which each call of this function adds its command."""
     run = []
     out = tmp_path / "out"
 
@@ -110,7 +110,7 @@ def test_number_of_epochs_depends_on_the_number_of_batches(batches, steps, epoch
     assert 5e-4 * 2**-halvings == pytest.approx(2e-5, rel=0.25)
 
 
-def test_page_shows_each_text_with_its_recording_and_its_synthesized_speech(commands, tmp_path):
+def test_page_contains_each_text_with_its_recording_and_its_synthesized_speech(commands, tmp_path):
     make(tmp_path)
     page = (tmp_path / "out" / "index.html").read_text()
     assert "It &lt;rains&gt;." in page
@@ -136,7 +136,7 @@ def test_symbol_table_is_built_from_the_texts_when_the_language_is_not_english(c
 
 
 @pytest.mark.parametrize(("code", "expected"), [(1, "failed"), (130, "To continue, run: python ")])
-def test_message_says_whether_a_stage_failed_or_was_stopped(tmp_path, code, expected):
+def test_message_depends_on_whether_a_stage_failed_or_was_stopped(tmp_path, code, expected):
     """The message suggests running the same command again only if the stage was stopped. After an
     error, the command would fail again."""
     program = tmp_path / "stage.py"
@@ -147,8 +147,9 @@ def test_message_says_whether_a_stage_failed_or_was_stopped(tmp_path, code, expe
     assert expected in str(raised.value)
 
 
-def test_stages_print_no_next_command_when_another_program_runs_them(tmp_path, capfd):
-    """The commands for a single stage do not continue the whole program."""
+def test_stages_print_no_command_to_resume_when_another_program_runs_them(tmp_path, capfd):
+    """A stage normally prints the command that resumes the stage. This command would not continue
+    the stages after it, so my_voice.py prints its own command instead."""
     program = tmp_path / "stage.py"
     program.write_text(
         f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'scripts')!r}]\n"
@@ -167,7 +168,7 @@ def test_stages_print_no_next_command_when_another_program_runs_them(tmp_path, c
     assert str(raised.value).count("python ") == 1
 
 
-def test_error_of_a_stage_says_how_to_pass_its_options(tmp_path):
+def test_error_of_a_stage_contains_advice_on_how_to_pass_its_options(tmp_path):
     program = tmp_path / "stage.py"
     program.write_text("raise SystemExit(1)")
     with pytest.raises(UserError, match=r"message above\. Use --prepare"):
@@ -187,7 +188,9 @@ def test_remaining_time_is_printed_when_training_resumes(
     assert f"about {(300 - finished) * 1.2 / 60:.0f} minutes" in printed
 
 
-def test_start_is_rejected_before_the_first_stage_when_it_does_not_exist(commands, tmp_path):
+def test_start_checkpoint_is_rejected_before_the_first_stage_when_it_does_not_exist(
+    commands, tmp_path
+):
     for name in ("checkpoint_500.pt", "checkpoint_1000.pt"):
         (tmp_path / name).touch()
     with pytest.raises(UserError) as raised:
@@ -199,16 +202,41 @@ def test_start_is_rejected_before_the_first_stage_when_it_does_not_exist(command
     assert commands == []
 
 
-def test_folder_is_rejected_when_it_was_made_with_another_number_of_steps(commands, tmp_path):
+def test_output_folder_is_rejected_when_it_was_made_with_another_number_of_optimizer_steps(
+    commands, tmp_path
+):
     make(tmp_path, "--steps", "100")
     with pytest.raises(UserError, match="--steps 100"):
         make(tmp_path, "--steps", "200")
 
 
-def test_folder_is_rejected_when_it_was_made_with_another_language(commands, tmp_path):
+def test_output_folder_is_rejected_when_it_was_made_with_another_language(commands, tmp_path):
     make(tmp_path, "--language", "nl")
     commands.clear()
     with pytest.raises(UserError) as raised:
         make(tmp_path)
     assert "--language nl" in str(raised.value)
+    assert commands == []
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--steps=0",
+        "--steps=-5",
+        "--val-fraction=0",
+        "--val-fraction=1",
+        "--language=",
+        "--prepare='a",
+    ],
+)
+def test_option_is_rejected_before_the_first_stage_when_its_value_is_invalid(
+    option, commands, tmp_path, capsys
+):
+    name, _, value = option.partition("=")
+    with pytest.raises(SystemExit):
+        my_voice.main([str(tmp_path), "--name", "anna", "--out", str(tmp_path / "out"), option])
+    message = capsys.readouterr().err
+    assert name in message
+    assert repr(value) in message
     assert commands == []

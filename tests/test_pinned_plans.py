@@ -109,12 +109,12 @@ PINNED = {  # hashes of each strategy's plans, sampler batches and stream batche
 
 
 @pytest.mark.parametrize("strategy", PINNED)
-def test_plans_equal_those_of_release_0_4_0(strategy):
+def test_plans_equal_the_plans_of_release_0_4_0(strategy):
     digests = [digest(plans_of(strategy)), digest(samplers_of(strategy))]
     assert [*digests, digest(stream_of(strategy))] == PINNED[strategy]
 
 
-def test_groups_and_segments_equal_those_of_release_0_4_0():
+def test_groups_and_segments_equal_the_results_of_release_0_4_0():
     groups = groups_of(LENGTHS % 13)
     segments = segments_of(LENGTHS, 300, overlap=20, shortest=50)
     assert digest([groups.order, groups.starts]) == "c783db30e6e5"

@@ -290,7 +290,7 @@ def test_prepare_warns_when_only_the_sampling_rate_is_set(tmp_path, capsys):
     assert h.mel_fmax == 17400
 
 
-def test_bad_clips_are_left_out_when_skip_bad_is_given(tmp_path, capsys):
+def test_bad_clips_are_not_in_the_filelists_when_skip_bad_is_given(tmp_path, capsys):
     """Without --skip-bad, all bad clips are reported together, and nothing is written. With
     --skip-bad, the remaining clips stay in their sets."""
     corpus, expected = make_bad_corpus(tmp_path / "corpus")
@@ -308,7 +308,8 @@ def test_bad_clips_are_left_out_when_skip_bad_is_given(tmp_path, capsys):
     assert all(place in printed for place in expected)
     train, val = read_lists(tmp_path / "lists")
     assert sorted(ids_of(train) | ids_of(val)) == [f"c{i:02}" for i in range(10)]
-    # When the bad clips are fixed, they are added to a set. The remaining clips stay in their sets.
+    # After the bad clips are fixed, they are added to the training or validation set. The remaining
+    # clips stay in their sets.
     lines = (corpus / "metadata.csv").read_text(encoding="utf-8").splitlines()[:14]
     lines += ["mute|raw|Mute.", "both|raw|Both."]
     for name in (*BAD_SOUNDS, "both"):
@@ -337,7 +338,7 @@ def test_prepare_writes_the_same_caches_as_training(corpus, tmp_path):
             assert changed_clips(found).size == 0
 
 
-def test_long_clips_are_left_out_when_max_seconds_is_set(corpus, tmp_path, capsys):
+def test_long_clips_are_not_in_the_filelists_when_max_seconds_is_set(corpus, tmp_path, capsys):
     for name, seconds in (("speech", 3), ("chapter", 12.5)):
         write_tone(corpus / "wavs" / f"{name}.wav", int(seconds * RATE))
         add_line(corpus, f"{name}|raw|A text.")
@@ -444,7 +445,7 @@ def test_split_equals_the_pinned_split_when_the_corpus_is_ljspeech(
             assert abs(float(seconds) * RATE - samples[Path(path).stem]) < 0.02
 
 
-def test_prepare_stops_when_a_set_is_empty(tmp_path):
+def test_prepare_stops_when_the_validation_set_is_empty(tmp_path):
     corpus = make_corpus(tmp_path / "corpus", 2)
     message = refusal(prepare_with, corpus, tmp_path / "lists")
     assert "train: 2 clips, val: 0 clips (" in message
@@ -467,7 +468,7 @@ def test_cached_mels_equal_computed_mels_bitwise(corpus, tmp_path):
             assert cached_mel.equal(mel)
 
 
-def test_mels_are_made_when_missing_or_outdated(corpus, tmp_path, capsys):
+def test_mels_are_computed_when_they_are_missing_or_outdated(corpus, tmp_path, capsys):
     lists, mels = tmp_path / "lists", tmp_path / "mels"
     prepare(Preparation(corpus, lists, mels=mels))
     before = contents(mels)
@@ -509,7 +510,7 @@ def test_caching_resumes_when_it_was_interrupted(stop, tmp_path, monkeypatch, ca
         begun.append(path.name)
         if len(begun) == 5:
             os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.01)  # slow enough for the interrupt to arrive before the end
+        time.sleep(0.01)  # this delay makes sure that the interrupt arrives before the end
         return write_mel(path, mel)
 
     if stop == "kill":

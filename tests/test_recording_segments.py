@@ -354,7 +354,7 @@ def test_segments_have_different_locations_in_messages_when_their_starts_are_nea
     assert first.where != second.where
 
 
-def test_labels_of_silence_are_left_out_with_a_note(tmp_path, capsys):
+def test_labels_of_silence_do_not_become_segments_and_a_note_is_printed(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("0\t1\tsil\n1\t2\tYes.\n2\t3\tSPN\n3\t4\t[noise]\n")
     assert [x.text for x in read_segments(tmp_path / "a.txt", "a")] == ["Yes."]
     assert "3 silence labels" in capsys.readouterr().out
@@ -391,7 +391,9 @@ def test_repeated_subtitle_line_is_kept_when_there_is_a_gap_between_the_subtitle
 
 @pytest.mark.parametrize("gap", [0.0, 0.05, 0.3, 2.0])
 @pytest.mark.parametrize("rows", [2, 3])
-def test_rolling_lines_are_removed_when_there_are_gaps_between_the_subtitles(gap, rows, tmp_path):
+def test_repeated_lines_of_rolling_captions_are_removed_when_there_are_gaps_between_the_subtitles(
+    gap, rows, tmp_path
+):
     lines = [f"line {i}" for i in range(8)]
     shown = ["\n".join(lines[max(0, i + 1 - rows) : i + 1]) for i in range(8)]
     write_srt(tmp_path / "a.srt", *((3 * i, 3 * i + 3 - gap, x) for i, x in enumerate(shown)))
@@ -399,7 +401,9 @@ def test_rolling_lines_are_removed_when_there_are_gaps_between_the_subtitles(gap
 
 
 @pytest.mark.parametrize("gap", [0.01, 0.5])
-def test_lines_shown_alone_for_a_moment_are_removed_when_they_roll(gap, tmp_path):
+def test_repeated_lines_of_rolling_captions_are_removed_when_they_are_shown_alone_for_a_moment(
+    gap, tmp_path
+):
     cues = []
     for i in range(8):
         before = f"line {i - 1}\n" if i % 3 else ""

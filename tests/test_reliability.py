@@ -72,7 +72,7 @@ def test_audio_is_synthesized_and_rated_only_for_chosen_texts(
     assert re.search(r"DistillMOS, 3 texts +\| +4\.00 ", printed)
 
 
-def test_vocoder_is_used_for_every_synthesis_mode(monkeypatch, tmp_path, capsys):
+def test_every_synthesis_mode_uses_the_vocoder(monkeypatch, tmp_path, capsys):
     speakers = []
 
     def load(path, settings):

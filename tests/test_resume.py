@@ -219,7 +219,9 @@ def test_run_resumed_from_an_earlier_checkpoint_can_be_killed_and_resumed(corpus
     assert_same_run(out, whole)
 
 
-def test_resume_reads_the_step_from_the_checkpoint_when_its_file_name_differs(copied, capsys):
+def test_resume_reads_the_number_of_optimizer_steps_from_the_checkpoint_when_the_file_name_differs(
+    copied, capsys
+):
     """Temporary files of a killed run are removed from the events folder, because TensorBoard would
     read them."""
     shutil.copy(copied / "best.pt", copied / "checkpoint_999.pt")
@@ -342,7 +344,9 @@ def test_error_suggests_the_option_for_new_clips_when_clips_have_changed(
     assert snapshot(copied) == before
 
 
-def test_weights_and_counts_are_kept_when_clips_have_changed(corpus, tmp_path, monkeypatch, capsys):
+def test_resume_keeps_weights_and_numbers_of_steps_and_epochs_when_clips_have_changed(
+    corpus, tmp_path, monkeypatch, capsys
+):
     """The interrupted epoch starts again with a plan for the new clips."""
     filelist = tmp_path / "new.txt"
     out = stopped_inside_an_epoch(corpus, tmp_path / "out")
@@ -366,7 +370,7 @@ def test_weights_and_counts_are_kept_when_clips_have_changed(corpus, tmp_path, m
     whole = shutil.copytree(out, tmp_path / "whole")
     assert killed.end().code == -signal.SIGKILL
     for folder in (out, whole):
-        # --new-clips has no effect when it is repeated.
+        # When the command with --new-clips is repeated, --new-clips has no effect.
         train.main(flags(folder, "epochs=5", "--resume", "--new-clips"))
     assert "note: --new-clips has no effect" in capsys.readouterr().out
     assert_same_run(out, whole)

@@ -94,7 +94,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def damage(rng: random.Random, folder: Path) -> None:
-    """Damage the output folder in one of the ways in which a killed process or a user could damage
+    """Damage the output folder at random, in ways in which a killed process or a user could damage
     it."""
     log = folder / "spoken.jsonl"
     made = [path for path in folder.iterdir() if path.suffix in (".wav", ".png")]
@@ -450,7 +450,7 @@ def test_audio_file_has_the_format_of_its_extension(name, tmp_path):
         np.testing.assert_array_equal(found, whole)
 
 
-def test_texts_are_kept_when_the_conversion_to_mp3_fails(tmp_path, monkeypatch):
+def test_finished_texts_are_kept_when_the_conversion_to_mp3_fails(tmp_path, monkeypatch):
     class FullDisk(soundfile.SoundFile):
         def write(self, data):
             if len(data):

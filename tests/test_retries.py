@@ -148,7 +148,7 @@ def test_log_mel_of_any_attempt_contains_only_whole_decoder_steps(steps, gates, 
     assert mel.shape == (4, 2 * len(stream.chunks[0].alignment))
 
 
-def test_step_limit_depends_on_the_length_of_the_text():
+def test_limit_of_decoder_steps_depends_on_the_length_of_the_text():
     """At the slowest speaking rate in LJSpeech, 14 symbols take at most 2.0 s, and attention may
     rest for another 0.8 s."""
     speaker = Scripted(ENDLESS, settings=create_hparams("n_frames_per_step=2,n_mel_channels=4"))

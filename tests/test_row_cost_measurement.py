@@ -1,4 +1,4 @@
-"""Test the setting `row_costs`: measuring the costs, and planning with them on resume."""
+"""Test how `row_costs=measure` measures costs, and that a resumed run keeps the measured costs."""
 
 import pytest
 import torch
@@ -11,29 +11,32 @@ from training import row_costs
 from training.trainer import Trainer
 
 
-def test_costs_of_tiles_and_clips_are_separated():
+def test_table_contains_the_costs_of_tiles_and_the_cost_of_a_clip():
     tiles = {16: 30.0, 32: 50.0, 48: 56.0, 64: 55.0}
     measured = {n: tiles[-(-n // 16) * 16] + 0.5 * n for n in (16, 17, 24, 32, 48, 64)}
     text, error = row_costs.table_of(measured)
     costs, clip_cost = parse_row_costs(text)
-    # 64 clips are cheaper than 48, so that 48 clips cost as much as 64.
+    # The tiles of 64 clips cost less than those of 48 clips, so the table uses the lower cost for
+    # 48 clips too.
     assert costs == {16: 30, 32: 50, 48: 55, 64: 55}
     assert clip_cost == 0.5
     assert error < 1e-12
 
 
-def test_error_is_the_relative_difference_at_24_clips():
+def test_error_of_a_table_is_the_relative_difference_from_the_measured_cost_of_24_clips():
     measured = {16: 30.0, 17: 50.0, 24: 75.0, 32: 50.0}
     assert row_costs.table_of(measured)[1] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("text", ["16", "x:3", "16:0", "clip:1 16:-2", "16:3 clip:-1", "16:3;32:4"])
-def test_setting_is_rejected_when_it_is_not_a_table_of_costs(text):
+@pytest.mark.parametrize(
+    "text", ["16", "x:3", "16:0", "clip:1 16:-2", "16:33 16:48", "16:3 clip:-1", "16:3;32:4"]
+)
+def test_row_costs_is_rejected_when_it_is_not_a_table_of_costs(text):
     with pytest.raises(UserError, match="row_costs"):
         HParams(row_costs=text)
 
 
-def test_passes_are_timed_for_every_size(monkeypatch):
+def test_measurement_covers_every_size_and_does_not_change_the_model(monkeypatch):
     monkeypatch.setattr(row_costs, "linear_length", lambda *_: 8)
     trainer = Trainer(create_hparams(tiny()), torch.device("cpu"))
     before = trainer.model.state_dict()
@@ -45,7 +48,8 @@ def test_passes_are_timed_for_every_size(monkeypatch):
 
 
 def time_like_a_gpu(monkeypatch, host: float) -> None:
-    """Let passes take as long as on a GPU, but at least the seconds that the host needs."""
+    """Replace the measured times with the times of a GPU. Each pass takes at least `host` seconds,
+    as on a machine whose host is slower than the GPU."""
 
     def pass_seconds(trainer, num_clips, frames, symbols):
         tiles = {16: 30, 32: 50, 48: 60, 64: 70}[-(-num_clips // 16) * 16]
@@ -55,7 +59,7 @@ def time_like_a_gpu(monkeypatch, host: float) -> None:
 
 
 @pytest.mark.parametrize("host", [0.0, 0.02, 0.05])
-def test_costs_are_exact_when_the_host_is_slow(host, monkeypatch):
+def test_measured_costs_are_exact_when_the_host_limits_short_batches(host, monkeypatch):
     time_like_a_gpu(monkeypatch, host)
     trainer = Trainer(create_hparams(tiny()), torch.device("cpu"))
     text, problem = row_costs.measure(trainer, symbols=5)
@@ -65,7 +69,7 @@ def test_costs_are_exact_when_the_host_is_slow(host, monkeypatch):
     assert clip_cost == pytest.approx(0.5, rel=0.05)
 
 
-def test_costs_are_not_used_when_the_host_is_always_slower(monkeypatch):
+def test_measurement_fails_when_the_host_limits_batches_of_any_length(monkeypatch):
     time_like_a_gpu(monkeypatch, host=10.0)
     monkeypatch.setattr(row_costs, "MAX_FRAMES", 1024)
     trainer = Trainer(create_hparams(tiny()), torch.device("cpu"))
@@ -91,7 +95,9 @@ def test_measured_costs_are_kept_when_the_run_resumes(corpus, tmp_path, monkeypa
         assert epoch["step_cost"] > 0
 
 
-def test_costs_are_not_used_when_they_are_not_consistent(corpus, tmp_path, monkeypatch, capsys):
+def test_measured_costs_are_not_used_when_they_are_not_consistent(
+    corpus, tmp_path, monkeypatch, capsys
+):
     measure_as_on_a_gpu(monkeypatch, "16:30 32:50", "not consistent")
     run(tmp_path, corpus, epochs=1, row_costs="measure")
     assert load(newest(tmp_path))["hparams"]["row_costs"] == ""

@@ -68,7 +68,7 @@ def test_batches_fill_whole_tiles_when_a_second_tile_doubles_the_cost():
     assert sum(sizes) == 500
 
 
-def test_large_batch_is_kept_when_its_decoder_step_costs_little_more():
+def test_large_batch_is_kept_when_its_decoder_step_costs_little_more_than_that_of_a_smaller_batch():
     plan = plan_epoch(np.full(200, 10), 25, "sorted", dynamic_batch_size=True, row_costs=H100)
     assert {*plan.sizes.tolist()} == {25}  # 25 clips / 48.3 µs is more than 16 clips / 32.6 µs
 
@@ -82,7 +82,7 @@ def test_row_costs_make_an_ljspeech_epoch_cheaper_on_an_h100(epoch):
     assert ratio < 0.97
 
 
-def test_row_cost_is_that_of_the_next_larger_size_and_is_extrapolated_beyond_the_table():
+def test_row_cost_is_the_cost_of_the_next_larger_size_and_is_extrapolated_beyond_the_table():
     costs = BatchCosts([1, 2], row_costs={16: 10.0, 32: 14.0})
     assert [costs.row_cost(x) for x in (1, 16, 17, 32, 48)] == [10, 10, 14, 14, 18]
 

@@ -55,7 +55,7 @@ def test_version_of_the_rules_depends_on_every_rule_file(tmp_path, monkeypatch):
         ("0123456789abcdef", "basic_cleaners", False),
     ],
 )
-def test_synthesizer_has_a_note_when_reading_rules_differ_from_those_of_training(
+def test_synthesizer_has_a_note_when_its_reading_rules_differ_from_the_rules_used_in_training(
     trained, cleaner, has_note
 ):
     settings = replace(Scripted(GOOD).settings, text_cleaners=(cleaner,))

@@ -112,7 +112,7 @@ def test_run_folders_are_found_once_at_any_depth(tmp_path):
         read_runs([tmp_path / "empty"])
 
 
-def test_newest_run_is_kept_when_a_seed_occurs_twice(tmp_path):
+def test_only_the_newest_run_is_reported_when_two_runs_have_the_same_seed(tmp_path):
     write_run(tmp_path / "a", time="2026-11-20T12:00:00+0000")
     write_run(tmp_path / "b", time="2026-11-20T13:30:00+0200")  # 11:30 UTC
     write_run(tmp_path / "warm", started_from="other.pt")  # a different experiment
@@ -144,7 +144,7 @@ def test_row_name_omits_settings_when_most_rows_have_them(tmp_path):
     assert "3" in warning
 
 
-def test_row_name_omits_settings_when_they_equal_those_of_the_paper(tmp_path):
+def test_row_name_omits_settings_when_they_equal_the_settings_of_the_paper(tmp_path):
     write_run(tmp_path / "a", "SSB", overrides="local_randomization_factor=0.3")
     write_run(tmp_path / "b", "SSB", seed=1)
     assert labels(tmp_path) == ["SSB", "SSB (LRF 0.3)"]
@@ -195,7 +195,7 @@ AS_PAPER += (
 
 
 def test_deviations_list_every_setting_that_differs_from_the_paper(tmp_path):
-    """A strategy that is not in the paper can have any parameter value."""
+    """The parameter of SSB-rank is not listed, because this strategy is not in the paper."""
     lengths = np.tile(LENGTHS, 219)[: published.TRAINING_CLIPS]
     same = {"overrides": AS_PAPER, "lengths": lengths, "clips": (10_480, 2_620)}
     write_run(tmp_path / "same", "SSB-BR", epochs=222, **same)

@@ -261,7 +261,7 @@ def test_error_lists_every_bad_folder(readers, tmp_path):
     assert str(tmp_path / "empty") in message
 
 
-def test_hidden_folder_is_left_out(readers):
+def test_hidden_folder_does_not_become_a_speaker(readers):
     (readers / "anna").rename(readers / ".anna")
     clips, _ = read_layout(readers, None, FOLDERS)
     assert {clip.speaker for clip in clips} == {"Zoë"}

@@ -284,7 +284,7 @@ def test_resume_is_rejected_when_filelists_have_no_speakers(lists):
     assert f"has no speakers. {fix} (docs" in message
 
 
-def test_speaker_stays_in_the_model_when_it_has_no_clips(lists, capsys):
+def test_speaker_stays_in_the_model_when_the_filelists_have_no_clips_of_this_speaker(lists, capsys):
     train.main(flags(lists / "run", options(lists, epochs=1)))
     for name in ("train.txt", "val.txt"):
         path = lists / name

@@ -115,7 +115,7 @@ def test_attention_rests_when_half_of_its_weight_is_on_the_last_symbols(share, r
     assert finder.reason is reason
 
 
-def test_speech_ends_at_a_resting_step_within_3_db_of_the_quietest_step():
+def test_speech_ends_at_a_decoder_step_within_3_db_of_the_quietest_step_when_attention_rests():
     gates = [0.45, 0.3, *[0.1] * 6]
     finder, _ = run(through(gates, [softer(5), softer(8), *[softer(10)] * 6]))
     assert (finder.reason, finder.num_steps) == (StopReason.REST, 9)
@@ -137,7 +137,7 @@ def test_speech_ends_at_the_highest_stop_probability_when_attention_rests():
     assert finder.is_quiet
 
 
-def test_speech_ends_in_a_quiet_step_when_attention_rests():
+def test_speech_ends_in_a_quiet_decoder_step_when_attention_rests():
     gates = [0.45, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
     finder, _ = run(through(gates, [LOUD, LOUD, QUIET, *[LOUD] * 5]))
     assert (finder.reason, finder.num_steps) == (StopReason.REST, 10)
@@ -161,7 +161,7 @@ def test_speech_ends_when_attention_makes_no_progress():
     assert told == pytest.approx(2 / STEP + 1, abs=1)  # after 2 s without progress
 
 
-def test_speech_ends_at_its_limit_when_the_text_has_no_words():
+def test_speech_ends_at_the_limit_of_decoder_steps_when_the_text_has_no_words():
     finder = EndDetector([1], H, ENGLISH, 3)
     assert [finder.add(LOUD, 0.0, np.zeros(1, np.float32)) for _ in range(3)][2]
     assert finder.reason is StopReason.LIMIT
@@ -172,7 +172,7 @@ STEPS = st.tuples(FRAMES, st.floats(0, 1), st.integers(0, len(WORDS) - 1), st.fl
 
 
 @given(st.lists(STEPS, min_size=60, max_size=60))
-def test_speech_ends_within_the_limit_for_any_decoder_steps(steps):
+def test_speech_never_exceeds_the_limit_of_decoder_steps(steps):
     """`run` also checks that decoder steps that a stream has yielded are never removed from the
     speech."""
     told = [(frame, gate, at(symbol, share)) for frame, gate, symbol, share in steps]

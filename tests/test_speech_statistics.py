@@ -31,7 +31,7 @@ def test_statistics_of_ljspeech_equal_the_stored_constants(ljspeech_metadata):
         assert getattr(found, name) == pytest.approx(getattr(LJSPEECH, name), rel=0.02), name
 
 
-def test_speaking_rate_equals_that_of_a_synthetic_corpus():
+def test_speaking_rate_equals_the_rate_of_a_synthetic_corpus():
     """Each clip lasts 0.3 s plus 60 ms per symbol, with a rate that varies by 10 %."""
     symbols = RNG.integers(5, 150, 4000)
     seconds = (0.3 + 0.06 * symbols) * RNG.uniform(0.9, 1.1, 4000)

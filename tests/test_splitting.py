@@ -74,7 +74,8 @@ def test_text_is_split_after_sentences_into_even_chunks():
         "nobody came. the end was near.",
     ]
     assert split("One dog. " * 6, 30) == ["one dog. one dog. one dog."] * 2
-    # Two equal chunks, not one with three sentences and one with a single sentence.
+    # Three sentences would fit into the first chunk, but two chunks with two sentences are more
+    # even.
     assert split("One dog. " * 4, 30) == ["one dog. one dog."] * 2
 
 

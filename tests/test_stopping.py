@@ -68,7 +68,8 @@ def test_run_that_is_killed_while_resuming_resumes_with_bitwise_equal_results(
 
 
 def resumed_like_uninterrupted(hparams: str, folder: Path) -> Path:
-    """Assert that a stopped and resumed run equals an uninterrupted run, and return the latter."""
+    """Assert that a stopped and resumed run equals an uninterrupted run, and return the folder of
+    the uninterrupted run."""
     uninterrupted, killed = folder / "uninterrupted", folder / "killed"
     assert Child(flags(uninterrupted, hparams)).end().code == 0
     assert (
@@ -203,7 +204,7 @@ def compute_for_minutes(interrupts: int, limit: float) -> None:
 
 
 @pytest.mark.parametrize(("interrupts", "limit"), [(1, 0.5), (2, 1000)])
-def test_ctrl_c_stops_within_seconds_when_a_step_takes_minutes(
+def test_ctrl_c_stops_the_run_within_seconds_when_an_optimizer_step_takes_minutes(
     interrupts, limit, corpus, whole, tmp_path
 ):
     """One Ctrl-C stops the run after a time limit. A second Ctrl-C stops it immediately."""

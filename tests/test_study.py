@@ -222,8 +222,8 @@ def made_up(name, seed, *, updates, steps, factor=1.0):
 
 @pytest.fixture
 def values():
-    """Return the values for RAND, and for a strategy with half the optimizer steps and 1.5 times
-    the loss."""
+    """Return the values for RAND, and for a strategy with half as many optimizer steps per epoch,
+    whose loss is 1.5 times as high after the same number of optimizer steps."""
     runs = [made_up("rand", seed, updates=100, steps=40) for seed in (1, 2, 3)]
     runs += [made_up("ssb", seed, updates=50, steps=20, factor=1.5) for seed in (1, 2, 3)]
     return pd.concat(runs, ignore_index=True)
@@ -236,8 +236,8 @@ def table_of(values, quantity, spent):
 
 def test_budget_table_compares_strategies_at_equal_budgets(values):
     """The expected values were calculated by hand. After the same number of epochs, RAND has twice
-    as many optimizer steps. After the same number of optimizer steps, the losses differ by the
-    factor 1.5. The cheapest run has half as many optimizer steps as RAND."""
+    as many optimizer steps. After the same number of optimizer steps, the losses differ by a factor
+    of 1.5. The cheapest run has half as many optimizer steps as RAND."""
     titles, _, rand, ssb = table_of(values, study.LOSS, "updates")
     assert titles == ["name", "100 optimizer steps", "200 optimizer steps"]
     errors = [0.1 / 3**0.5 * 0.5, 0.1 / 3**0.5 * 0.25]  # seed factors: 1.1, 1.2, 1.3
@@ -253,7 +253,7 @@ def test_budget_table_compares_strategies_at_equal_budgets(values):
 
 
 def test_budget_table_has_a_dash_when_one_seed_has_too_few_epochs(values):
-    """A mean over fewer seeds cannot be compared with the other cells."""
+    """A mean over fewer seeds cannot be compared with the means in the other cells."""
     is_behind = (values["name"] == "ssb") & (values["seed"] == 3) & (values["epoch"] > 2)
     *_, ssb = table_of(values[~is_behind], study.LOSS, "epoch")
     assert ssb[1].startswith("0.900 ± ")

@@ -37,8 +37,9 @@ BASIC = ["basic_cleaners"]
 PHONES = "text_cleaners=[phones]"
 
 
-def test_file_is_not_changed_when_it_is_not_a_symbol_table(tmp_path):
-    """A typo in the setting `symbols` can select any file, and this file could be important."""
+def test_error_does_not_suggest_deleting_a_file_that_is_not_a_symbol_table(tmp_path):
+    """If the path in the setting `symbols` is wrong, the file may be an important file of the
+    user."""
     (tmp_path / "notes.txt").write_text("my notes\n")
     with pytest.raises(UserError, match="expected a list of strings") as caught:
         read_symbols(create_hparams(f"symbols={tmp_path / 'notes.txt'}"))
@@ -287,7 +288,7 @@ def test_prepare_writes_the_symbol_table_and_reports_rare_symbols(lists, capsys)
     assert preparation.rare_symbols(clips * 10, hparams) == ""
 
 
-def test_symbol_table_excludes_symbols_of_clips_that_are_left_out(lists, tmp_path, no_plots):
+def test_symbol_table_contains_no_symbols_that_occur_only_in_bad_clips(lists, tmp_path, no_plots):
     corpus = shutil.copytree(lists.parent / "corpus", tmp_path / "corpus")
     (corpus / "wavs" / "odd.wav").write_bytes(b"no sound")
     prepare(Preparation(corpus, tmp_path / "lists", OWN, skip_bad=True))

@@ -25,7 +25,7 @@ def spoken(text, cleaner_names=COMPATIBLE):
     return sequence_to_text(text_to_sequence(text, cleaner_names))
 
 
-def test_symbols_equal_those_of_nvidia():
+def test_symbols_equal_the_symbols_of_the_nvidia_recipe():
     assert symbols == json.loads((GOLDEN / "symbols.json").read_text(encoding="utf-8"))
 
 
@@ -73,7 +73,7 @@ def test_symbols_equal_those_of_nvidia():
         ("Mr.St.", "misterst."),
     ],
 )
-def test_compatible_cleaners_return_the_same_text_as_those_of_nvidia(text, expected):
+def test_compatible_cleaners_return_the_same_text_as_the_nvidia_cleaners(text, expected):
     assert spoken(text) == expected
 
 
@@ -208,7 +208,7 @@ def test_ids_stay_the_same_when_converted_to_text_and_back(sequence):
     assert text_to_sequence(sequence_to_text(sequence), []) == sequence
 
 
-def test_symbol_ids_equal_those_of_nvidia():
+def test_symbol_ids_equal_the_recorded_nvidia_ids():
     items = json.loads((GOLDEN / "text_dev.json").read_text(encoding="utf-8"))
     assert len(items) == 217
     different = {
@@ -220,7 +220,7 @@ def test_symbol_ids_equal_those_of_nvidia():
 
 
 @pytest.mark.parametrize("text", ["A", "...no", "7", "{HH}", "{AH0} ...", "é", "'t"])
-def test_text_counts_as_speakable_only_when_it_has_letters_digits_or_phones(text):
+def test_text_counts_as_speakable_only_when_it_contains_letters_digits_or_phones(text):
     assert can_be_spoken(bytes(text_to_sequence(text, COMPATIBLE)))
     for silent in ("", " ", "...", "—", "- ! ?", "_", "(),.", "{}", "{QQ}", "#*~"):
         assert not can_be_spoken(text_to_sequence(silent, COMPATIBLE))

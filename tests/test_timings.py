@@ -26,7 +26,8 @@ def voice(voices):
 
 
 def chunk_of(text, steps_per_symbol=2, start=0.0):
-    """Return a chunk in which attention stays on every symbol for the same number of steps."""
+    """Return a chunk in which attention stays on every symbol for the same number of decoder
+    steps."""
     ids = text_to_sequence(text, CLEANERS)
     alignment = np.repeat(np.eye(len(ids), dtype=np.float32), steps_per_symbol, axis=0)
     seconds = len(alignment) * STEP

@@ -235,7 +235,7 @@ def test_optimizer_step_weights_batches_by_frames(r, corpus, tmp_path, monkeypat
         {"n_frames_per_step": 2, "mask_padding": False, "batch_size": 64},
     ],
 )
-def test_loss_decreases_with_each_setting(settings, corpus, tmp_path):
+def test_loss_decreases_in_training_with_each_setting(settings, corpus, tmp_path):
     out = tmp_path / "out"
     options = {"learning_rate": 0.01, "epochs": 4, "epochs_per_validation": 4}
     run(out, corpus, **options | settings)
@@ -290,7 +290,9 @@ class Reads(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_training_step_never_reads_values_from_the_device(precision, corpus, tmp_path, monkeypatch):
+def test_optimizer_step_never_reads_values_from_the_device(
+    precision, corpus, tmp_path, monkeypatch
+):
     counts, tolists, tolist = [], [], torch.Tensor.tolist
 
     def watched(_trainer, _batch, make_step):
@@ -317,8 +319,9 @@ def test_training_step_never_reads_values_from_the_device(precision, corpus, tmp
 
 
 def test_losses_are_read_one_optimizer_step_later(corpus, tmp_path, monkeypatch, capsys):
-    """The test imitates a GPU, on which values are available only after waiting for their event.
-    The wait covers all earlier steps, but not the newest step, so the device always has work."""
+    """The test imitates a GPU. Before the program reads the losses of an optimizer step, it must
+    wait until the GPU has computed this step. Inside an epoch, the program never waits for the
+    newest optimizer step, so the GPU always has work."""
     read = train.read_pending
     waited, hidden, left = [], [], []
 
@@ -346,10 +349,10 @@ def test_losses_are_read_one_optimizer_step_later(corpus, tmp_path, monkeypatch,
     watch_steps(monkeypatch, hiding)
     monkeypatch.setattr(train, "read_pending", reading)
     run(out, corpus, **settings)
-    # Each of the two epochs has 14 optimizer steps. Losses of every fourth step are read.
-    # They are read one step later. The last losses are read after the last step.
+    # Each of the two epochs has 14 optimizer steps. The program reads the losses of every fourth
+    # optimizer step one step later, and the losses of the last step at the end of the epoch.
     assert waited == [4, 8, 12, 14, 16, 20, 24, 28]
-    # After step 1, no loss can be read yet, so `left` has an additional first value.
+    # After optimizer step 1, no losses can be read yet, so `left` has an additional first value.
     assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]
     assert without_times(metrics(out)) == without_times(metrics(plain))
     assert curves(out)["training/loss"] == curves(plain)["training/loss"]
@@ -458,7 +461,7 @@ def test_optimizer_step_is_skipped_when_a_gradient_is_not_finite(corpus, tmp_pat
     assert math.isfinite(record["gradient_norm"])
 
 
-def test_run_stops_after_20_skipped_steps_in_a_row(corpus, tmp_path, monkeypatch, capsys):
+def test_run_stops_after_20_skipped_optimizer_steps_in_a_row(corpus, tmp_path, monkeypatch, capsys):
     options = {"batch_size": 1, "dynamic_batch_size": False, "epochs_per_validation": 9}
     with monkeypatch.context() as patch:
         poison_gradients(patch, {*range(1, 20), *range(21, 26)})
@@ -486,7 +489,9 @@ def test_loss_scale_decreases_when_fp16_overflows(corpus, tmp_path, monkeypatch)
     assert load(newest(tmp_path / "out"))["scaler"]["scale"] == 128.0
 
 
-def test_time_of_an_epoch_is_printed_once_after_the_first_step_on_a_cpu(corpus, tmp_path, capsys):
+def test_time_of_an_epoch_is_printed_once_after_the_first_optimizer_step_on_a_cpu(
+    corpus, tmp_path, capsys
+):
     run(tmp_path / "out", corpus, epochs=2)
     lines = [
         line for line in capsys.readouterr().out.splitlines() if "first optimizer step" in line
@@ -495,7 +500,7 @@ def test_time_of_an_epoch_is_printed_once_after_the_first_step_on_a_cpu(corpus, 
     assert "epoch" in lines[0]
 
 
-def test_batches_beyond_the_memory_of_a_cpu_are_rejected_before_the_first_step(
+def test_batches_are_rejected_before_the_first_optimizer_step_when_they_exceed_the_memory_of_a_cpu(
     corpus, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(memory_check, "available_memory", lambda: 1000)

@@ -139,7 +139,7 @@ def test_each_loss_term_has_a_separate_weight():
     torch.testing.assert_close(found[1] / found[0], torch.tensor([2.0, 5.0]))
 
 
-def test_gradient_equals_that_of_the_masked_loss_when_loss_is_unpadded():
+def test_gradient_equals_the_gradient_of_the_masked_loss_when_loss_is_unpadded():
     """The expected gradient comes from autograd on the explicit loss."""
     settings = {"loss": "unpadded", "guided_attention_weight": 0, "gate_positive_weight": 3}
     trainer, batch = Trainer(small(n_mel_channels=MELS, **settings), CPU), tiny_batch()
@@ -207,9 +207,9 @@ def test_weights_do_not_change_when_the_loss_is_not_finite(monkeypatch):
     assert all(map(torch.equal, before, trainer.model.parameters()))
 
 
-def test_running_statistics_of_batch_norm_are_means_over_the_batches_of_a_step():
-    """Running statistics become the mean of the statistics that each batch in the step would
-    produce alone."""
+def test_running_statistics_of_batch_norm_are_means_over_the_batches_of_an_optimizer_step():
+    """After an optimizer step, the running statistics are the mean of the statistics that each
+    batch would produce alone."""
     batches = [tiny_batch(), tiny_batch(((4, 30), (9, 21)))]
     made = []
     for numbers in ([0], [1], [0, 1]):
@@ -272,7 +272,7 @@ def test_gradient_clipping_works_with_any_optimizer(make, monkeypatch):
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
-def test_weights_do_not_change_when_a_step_is_skipped_with_any_optimizer(make, monkeypatch):
+def test_weights_do_not_change_when_any_optimizer_skips_a_step(make, monkeypatch):
     use_optimizer(monkeypatch, make)
     trainer = Trainer(small(n_mel_channels=MELS), CPU)
     losses_of = trainer.losses_of

@@ -48,7 +48,7 @@ def test_each_character_is_read_or_reported(character):
         assert dropped_symbols(text, cleaners) == ({character: [4]} if silent else {})
 
 
-def test_warning_lists_the_columns_of_characters_that_are_left_out():
+def test_warning_lists_the_columns_of_characters_without_a_symbol():
     text = "A ☃ and ☃, *so*."
     [warning] = left_out(text, ["english_cleaners_corrected"])
     assert warning.endswith("symbols for them: '☃' at column 3, 9, '*' at column 12, 15")
@@ -78,7 +78,9 @@ def cleanings(monkeypatch):
         ("basic_cleaners", SymbolTable(("_", "a", " ")), 12_000),
     ],
 )
-def test_few_characters_are_checked_when_many_are_left_out(cleaners, table, most, cleanings):
+def test_number_of_cleaned_pieces_is_limited_when_many_characters_have_no_symbol(
+    cleaners, table, most, cleanings
+):
     """A Chinese text contains thousands of characters that an English model leaves out."""
     chinese = "".join(map(chr, range(0x4E00, 0x5000)))
     [warning] = left_out(f"a {chinese}", [cleaners], table)

@@ -73,8 +73,8 @@ def test_validation_uses_the_same_batches_and_masks_in_every_run(corpus, tmp_pat
 
 
 def test_validation_equals_values_computed_by_hand(corpus, tmp_path):
-    """The test checks the weights of two batches with 3 and 2 clips. test_model.py and
-    test_alignment.py test the values themselves."""
+    """The test checks how the values of two batches, with 3 and 2 clips, are weighted in the mean.
+    test_model.py and test_alignment.py test the values of single batches."""
     out, r = tmp_path / "out", 2
     settings = {"p_prenet_dropout": 0, "n_frames_per_step": r}
     run(out, corpus, epochs=1, epochs_per_validation=1, **settings)

@@ -431,7 +431,7 @@ def write_vocoder(path, **settings: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's older exporter warns
-def test_custom_vocoder_is_used_for_audio(voices, tmp_path):
+def test_custom_vocoder_computes_the_audio(voices, tmp_path):
     write_vocoder(tmp_path / "hold.onnx")
     spoken = "--text", TEXT, "--vocoder", tmp_path / "hold.onnx"
     speak("--checkpoint", voices.checkpoint[0], *spoken, "-o", tmp_path, "--save-mel")

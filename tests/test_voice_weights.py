@@ -70,7 +70,7 @@ def test_model_loaded_from_a_voice_predicts_the_mels_of_the_voice(voices, kind):
         np.testing.assert_allclose(ours, theirs, atol=largest * (1e-4 if kind == "fp32" else 0.02))
 
 
-def test_postnet_output_of_the_model_equals_that_of_the_voice(voices):
+def test_model_and_voice_have_the_same_postnet_output(voices):
     mel = np.random.default_rng(0).normal(-5, 1, (80, 30)).astype(np.float32)
     found = synthesizer_of(voices.fp32[0]).refine(mel)
     np.testing.assert_allclose(found, Voice(voices.fp32[0]).refine(mel), atol=1e-4)
@@ -93,7 +93,7 @@ def test_training_rejects_a_voice_when_warm_start_is_not_given(tmp_path):
     assert "--warm_start" in message
 
 
-def test_folder_counts_as_a_voice_when_it_has_a_description(voices, tmp_path):
+def test_folder_counts_as_a_voice_when_it_contains_voice_json(voices, tmp_path):
     assert is_voice(voices.fp32[0])
     assert not is_voice(tmp_path)
     shutil.copytree(voices.fp32[0], tmp_path / "voice")
@@ -101,7 +101,7 @@ def test_folder_counts_as_a_voice_when_it_has_a_description(voices, tmp_path):
     assert not is_voice(tmp_path / "voice")
 
 
-def test_error_lists_the_audio_settings_that_differ_from_those_of_the_voice(voices):
+def test_error_lists_the_audio_settings_that_differ_from_the_settings_of_the_voice(voices):
     source = read_weights(voices.int8[0])
     hparams = hparams_from_dict(source.state["hparams"])
     assert different_audio(source, hparams) == []

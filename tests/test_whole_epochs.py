@@ -24,7 +24,7 @@ def filelist(tmp_path):
     return path
 
 
-def test_mels_of_noise_are_as_long_as_the_clips(filelist, tmp_path):
+def test_noise_mels_are_as_long_as_the_clips_in_the_filelist(filelist, tmp_path):
     hparams = create_hparams(whole_epochs.AUDIO)
     whole_epochs.write_corpus(filelist, tmp_path / "out", hparams)
     listed = (tmp_path / "out" / "filelists" / "train_mel.txt").read_text().splitlines()
@@ -41,7 +41,7 @@ def test_filelist_is_rejected_when_a_line_has_no_seconds(tmp_path):
         whole_epochs.write_corpus(path, tmp_path, create_hparams(whole_epochs.AUDIO))
 
 
-def test_table_has_a_row_for_an_experiment_of_table_2(filelist, tmp_path):
+def test_csv_file_has_a_row_for_each_chosen_experiment_of_table_2(filelist, tmp_path):
     out = tmp_path / "out"
     sizes = tiny().split(",")
     extra = ",".join(size for size in sizes if size.split("=")[0].endswith(("_dim", "filters")))
@@ -56,7 +56,9 @@ def test_table_has_a_row_for_an_experiment_of_table_2(filelist, tmp_path):
     assert 0 < float(row["seconds_per_epoch"]) < 600
 
 
-def test_experiment_leaves_no_process_when_time_is_over(filelist, tmp_path, monkeypatch):
+def test_experiment_leaves_no_process_when_it_exceeds_its_time_limit(
+    filelist, tmp_path, monkeypatch
+):
     script = tmp_path / "scripts" / "table2" / "rand.sh"
     script.parent.mkdir(parents=True)
     script.write_text(f"sleep 3; touch {tmp_path}/late & wait")
@@ -70,7 +72,7 @@ def test_experiment_leaves_no_process_when_time_is_over(filelist, tmp_path, monk
     assert not (tmp_path / "late").exists()
 
 
-def test_recipes_are_compared_with_this_recipe():
+def test_table_contains_the_speed_of_this_recipe_relative_to_other_recipes():
     common = {"precision": "bf16", "batch": "16x774x120", "peak_gb": 2.5}
     ours = common | {"recipe": peers.OURS, "seconds": [0.03, 0.04, 0.05]}
     other = common | {"recipe": "speechbrain", "seconds": [2.0, 2.0]}
