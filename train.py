@@ -168,11 +168,15 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     # realpath, because Path.resolve raises an error for links that form a loop
     output = Path(os.path.realpath(args.output_directory))
     logs = Path(os.path.realpath(output / args.log_directory))
-    if not logs.is_relative_to(output) or logs.suffix in (".pt", ".jsonl", ".csv"):
+    if not logs.is_relative_to(output):
         parser.error(
-            f"--log_directory {args.log_directory}: {logs} is outside the output folder, or ends in "
-            ".pt, .jsonl or .csv. Choose another folder inside -o, because a resumed run truncates "
-            "its logs to their size at the checkpoint"
+            f"--log_directory {args.log_directory}: {logs} is outside the output folder. Choose a "
+            "folder inside -o"
+        )
+    if logs.suffix in (".pt", ".jsonl", ".csv"):
+        parser.error(
+            f"--log_directory {args.log_directory}: the name of this folder ends in {logs.suffix}, "
+            "like the run's own files. Choose a different name"
         )
     return args
 

@@ -167,11 +167,10 @@ def check_is_outside(folder: Path, corpus: Path, option: str) -> None:
     """
     here = folder.resolve()
     there = corpus.resolve()
-    if here.is_relative_to(there) or there.is_relative_to(here):
-        raise UserError(
-            f"{option} {folder}: this folder contains {corpus} or is inside it. Choose a folder "
-            "elsewhere"
-        )
+    if here.is_relative_to(there):
+        raise UserError(f"{option} {folder}: this folder is inside {corpus}. Choose another folder")
+    if there.is_relative_to(here):
+        raise UserError(f"{option} {folder}: this folder contains {corpus}. Choose another folder")
 
 
 def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> None:
@@ -294,8 +293,8 @@ def read_segment(audio: Any, segment: Segment) -> np.ndarray:
     is_inside = segment.start < total and end <= total + MAX_MISSING_SECONDS
     if not 0 < seconds <= MAX_SECONDS or not is_inside:
         raise UserError(
-            f"invalid segment from {segment.start:g} s to {end:g} s, expected at most {MAX_SECONDS} "
-            f"s inside the file, which is {total:.2f} s long"
+            f"invalid segment from {segment.start:g} s to {end:g} s: it must be at most "
+            f"{MAX_SECONDS} s long and lie within the file ({total:.2f} s)"
         )
     first = round(segment.start * rate)
     count = min(round(seconds * rate), audio.frames - first)

@@ -473,11 +473,11 @@ def checked_clips(
             check_list_is_unchanged(table, hparams)
             return table
         new_run = table.complete
-        print(f"note: {filelist}: {len(changed):,} of {len(table):,} clips have changed")
-    if new_run and Path(filelist).is_file():
-        name = cache_path(filelist).name
         print(
-            f"note: {filelist}: the cache {name} is missing or out of date, so all clips "
-            "are read now"
+            f"note: {filelist}: {len(changed):,} of {len(table):,} clips have changed since the last check"
         )
+    if new_run and Path(filelist).is_file():
+        cache = Path(cache_path(filelist))
+        state = "out of date" if cache.exists() else "missing"
+        print(f"note: {filelist}: the cache {cache.name} is {state}, so all clips are read now")
     return cache_table(read_filelist(filelist, hparams, new_run=new_run), hparams)

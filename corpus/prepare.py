@@ -148,11 +148,12 @@ class Preparation:
                 raise UserError(
                     f"{option} {folder}: this is the folder of the corpus. Choose a new folder"
                 )
-        if re.search("[|\n\r\ud800-\udfff]", f"{self.folder}{self.mels}{self.trim}"):
-            raise UserError(
-                f"{self.folder}, {self.mels}, {self.trim}: filelists cannot contain one of these "
-                "paths, expected UTF-8 paths without '|' or line breaks"
-            )
+        for folder in filter(None, (self.folder, self.mels, self.trim)):
+            if re.search("[|\n\r\ud800-\udfff]", str(folder)):
+                raise UserError(
+                    f"{folder}: filelists cannot contain this path, expected a UTF-8 path without "
+                    "'|' or line breaks"
+                )
         if self.speakers.name:
             self.speakers = SpeakerSource(name=checked_name(self.speakers.name, "--speaker"))
 

@@ -262,8 +262,8 @@ def check_row(row: Row, needed: int, num_fields: int, delimiter: str) -> None:
             raise ValueError(f"contains {surrogate[0]!r}, which is not valid Unicode")
         if more := field.count("\n"):
             raise ValueError(
-                f"a quoted field does not end in its line, but {more:,} lines later: {field[:60]!r}; "
-                "close the quotation mark, and double any quotation marks inside a quoted field"
+                f"a quoted field continues over {more + 1:,} lines: {field[:60]!r}; close the quotation "
+                "mark, and double any quotation marks inside a quoted field"
             )
     has_more = any(row.fields[num_fields:])
     if len(row.fields) < needed or has_more:

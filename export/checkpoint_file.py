@@ -209,7 +209,7 @@ def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
 
 
 def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list[str]:
-    """Return the problems of the weights, the settings and the parts in `kinds`, one line per
+    """Check the weights, the settings, and the parts listed in `kinds`. Return one line for each
     problem.
 
     Each line begins with the name of the part. Checkpoints from other projects contain no settings,

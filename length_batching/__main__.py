@@ -89,9 +89,11 @@ def print_report(lengths: np.ndarray, batch_size: int, options: dict[str, Any]) 
 def parse_option(text: str) -> tuple[str, Any]:
     """Parse `name=value`, and return the name and the value."""
     name, _, value = text.partition("=")
+    if "=" not in text:
+        raise BatchingError(f"{text}: expected name=value, such as batch_size=32")
     if name not in OPTIONS:
         names = ", ".join(OPTIONS)
-        raise BatchingError(f"{text}: not name=value, or an unknown name (expected one of {names})")
+        raise BatchingError(f"{text}: unknown name (expected one of {names})")
     if name == "too_long":
         return name, value
     try:

@@ -365,7 +365,8 @@ class BatchCosts:
                 size = 0
                 longest = rows[start]
                 end = start
-                # For each position where the batch may end: its number of clips.
+                # Maps each possible end of the batch to the number of clips that the batch would
+                # have.
                 sizes_at = dict[int, int]()
                 while end < class_end:
                     longest = list(map(max, longest, rows[end]))

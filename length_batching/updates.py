@@ -106,11 +106,11 @@ class UpdatePlanner:
         random_epochs: number of epochs at the start of training that use random batches (RAND).
             Each batch has `batch_size` clips, or as many as fit into `batch_capacity`.
         batches_per_update: number of batches per optimizer step (K).
-        batches_per_epoch: number of batches in every epoch, summed over all processes. "constant":
-            1% more than the first epoch needs. "per_phase": one number for the random epochs, which
-            is the same as with "constant", and a smaller number for all later epochs (1% more than
-            the first of them needs). None: as many as the epoch needs, rounded up to a multiple of
-            K.
+        batches_per_epoch: number of batches in every epoch, summed over all processes. With
+            "constant", every epoch has 1% more batches than the first epoch needs. With
+            "per_phase", the random epochs have the same number of batches as with "constant", and
+            all later epochs have 1% more batches than the first later epoch needs. With None, every
+            epoch has as many batches as it needs, rounded up to a multiple of K.
         short_last_update: allow the last optimizer step of an epoch to have fewer than K batches.
             The clips of the last step are cut into up to K batches, so some processes may have no
             batch.

@@ -122,7 +122,7 @@ class VoiceSettings:
     # maximum number of symbols that attention may advance per decoder step; 0: no limit
     attention_window: CountOrZero
 
-    # Settings that no user can set, by name, with the reason.
+    # Maps each setting that users cannot set to the reason.
     not_settable: ClassVar[Mapping[str, str]] = {
         "symbol_table": "a run reads it from the file in symbols=",
         "espeak_version": "a run detects it",

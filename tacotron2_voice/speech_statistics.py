@@ -48,7 +48,8 @@ class SpeechStatistics:
     seconds_per_symbol: Annotated[float, limits(gt=0, le=3600, allow_inf_nan=False)]
     fastest: Ratio  # relative duration of the fastest usual clip, at most 1
     slowest: Ratio  # relative duration of the slowest usual clip, at least 1
-    final_mark: Annotated[str, limits(max_length=1)]  # mark at the end of nearly all texts, or ""
+    # End punctuation of nearly all texts; "": no common end punctuation.
+    final_mark: Annotated[str, limits(max_length=1)]
 
     def describe(self) -> str:
         """Return two lines that describe the statistics, for prepare.py."""

@@ -36,7 +36,7 @@ def warn_on_failure(action: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The model's prediction for a clip in T decoder steps."""
+    """The model's output for one clip. T is the number of decoder steps."""
 
     symbols: list[str]  # symbols of the text [T_in]
     alignment: np.ndarray  # [T, T_in]

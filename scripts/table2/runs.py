@@ -173,8 +173,12 @@ def _read_run(directory: Path) -> Run:
         if wrong := [str(name) for name in frame if not np.isfinite(frame[name]).all()]:
             raise ValueError(f"{', '.join(wrong)}: missing or not finite in some lines")
     last = range(1, len(epochs) + 1)
-    if not starts or epochs["epoch"].tolist() != [*last] or validations["epoch"].duplicated().any():
-        raise ValueError("epochs or settings are missing, repeated or in the wrong order")
+    if not starts:
+        raise ValueError("the line with the settings (kind `run`) is missing")
+    if epochs["epoch"].tolist() != [*last]:
+        raise ValueError("epochs are missing, repeated or in the wrong order")
+    if validations["epoch"].duplicated().any():
+        raise ValueError("an epoch has several validations")
     hparams, corpus = hparams_from_dict(starts[-1]["hparams"]), starts[-1]["corpus"]
     if len(epochs) < hparams.epochs:
         problem = f"unfinished after {len(epochs)} of {hparams.epochs} epochs; resume with"

@@ -55,7 +55,9 @@ NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of othe
 # Letters that eSpeak does not know in any language; their code points begin with different digits.
 UNKNOWN_LETTERS = "\u2135\u1d7d"
 MIN_CODE = 4  # minimum number of characters in the phones of a code point
-COMPARED = 6  # number of characters in the phones of a code point to compare
+# Number of consecutive characters that must match between a code point's phones and a word's
+# phones.
+COMPARED = 6
 NOT_ASCII = re.compile(r"[^\W\d_\u0000-\u007f]")
 STRESS = re.compile("[ˈˌ]")
 # `_letter_names` compares this many of the first letters of a script, and as many spread over it.
