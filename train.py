@@ -124,7 +124,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="with --resume: accept clips that differ from the checkpoint's clips",
     )
-    add("--hparams", default="", metavar="name=value,...", help="override settings in hparams.py")
+    add(
+        "--hparams",
+        default="",
+        metavar="name=value,...",
+        help="override settings (hparams.py lists them)",
+    )
     add(
         "--process-timeout",
         type=positive,

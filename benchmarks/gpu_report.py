@@ -135,7 +135,7 @@ def run_part(name: str, part: Part, folder: Path) -> str:
 
 
 def run_parts(parts: Mapping[str, Part], folder: Path) -> bool:
-    """Run the parts, and update the report after each of them. Return whether all succeeded."""
+    """Run the parts, and update the report after each part. Return whether all succeeded."""
     file = folder / STATUS_FILE
     done = read_json(file) if file.exists() else {}
     for name, part in parts.items():

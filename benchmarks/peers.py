@@ -297,14 +297,24 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
     for peer in PEERS:
-        add(f"--{peer}", type=Path, metavar="DIR", help=f"checkout of {peer} (default: left out)")
+        add(
+            f"--{peer}",
+            type=Path,
+            metavar="DIR",
+            help=f"checkout of {peer} (default: do not measure {peer})",
+        )
     add(
         "--shapes",
         default="16x774x120,64x203x32",
-        help="batches to measure, clips x frames x symbols (default: %(default)s)",
+        help="batches to measure, each as CLIPSxFRAMESxSYMBOLS (default: %(default)s)",
     )
     add("--precisions", default="bf16", help="precisions to measure (default: %(default)s)")
-    add("--seconds", type=positive, default=90, help="time limit per recipe (default: 90)")
+    add(
+        "--seconds",
+        type=positive,
+        default=90,
+        help="time limit per recipe, in seconds (default: 90)",
+    )
     add("--json", type=Path, metavar="FILE.json", help="also write the results to this file")
     add("--measure", nargs=4, help=argparse.SUPPRESS)  # used for the process of one recipe
     return parser.parse_args(arguments)

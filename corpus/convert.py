@@ -275,7 +275,9 @@ def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.
     if not np.isfinite(samples).all():
         raise UserError("contains samples that are NaN or infinite")
     if not len(samples) or np.ptp(samples, axis=0).max() <= SILENT_RANGE:
-        raise UserError("silent from beginning to end; record it again, or leave it out")
+        raise UserError(
+            "silent from beginning to end; record it again, or remove it from the corpus"
+        )
     # Scaling also prevents overflow when large samples are squared.
     return samples / max(1, np.abs(samples).max()), rate
 

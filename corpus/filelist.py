@@ -45,7 +45,8 @@ from tacotron2_voice.utils.files import (
 FIELDS = "|".join(("path", "text", "seconds", *LABELS))  # format of a line
 # File in a folder of cached mels that contains the settings of these mels.
 MEL_SETTINGS_FILE = "mel_settings.json"
-LENGTHS_FILE = "lengths.csv"  # file in a run's folder: the id and the frames of each training clip
+# File in a run's folder with the id and the number of frames of each training clip.
+LENGTHS_FILE = "lengths.csv"
 LONG_SECONDS = 15  # longer clips cause a warning
 LONG = 3  # clips longer than this multiple of the median cause a warning
 NO_FILELIST = (
@@ -74,7 +75,8 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
     NVIDIA's format `path|text`. Fields are split at every `|` and stripped of whitespace.
     `path_of_clip` explains relative paths. Lengths are read from the file headers. If a line
     contains seconds, they must be equal to the length of the audio to within half a sample plus one
-    microsecond. For a cached mel, they must result in the same number of frames.
+    microsecond. If the line lists a cached mel, the seconds must correspond to the number of frames
+    of this mel.
 
     Args:
         filelist: path of the filelist.
@@ -168,11 +170,11 @@ def check_all_have_names(table: ClipTable) -> None:
 def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, ...]:
     """Return the symbol ids of a clip's text.
 
-    With the English table or with `drop_unknown`, symbols that are not in the table are left out.
+    With the English table or with `drop_unknown`, symbols that are not in the table are dropped.
 
     Raises:
         UserError: if the text is too long, contains no letter, or contains symbols that are not in
-            the table and must not be left out.
+            the table and must not be dropped.
     """
     if len(text) > MAX_CHARACTERS:
         count = f"{len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
@@ -280,7 +282,7 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
     length."""
     mel = read_mel(path, hparams, read_contents)
     num_frames = mel.shape[1]
-    # This comparison also rejects seconds of nan and infinity.
+    # This comparison also rejects NaN and infinity.
     samples = 0.5 + (seconds or 0) * hparams.sampling_rate
     if seconds is not None and num_frames != 1 + samples // hparams.hop_length:
         listed = f"{seconds:.6f} seconds in the filelist"

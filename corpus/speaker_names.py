@@ -105,8 +105,8 @@ def with_names(
 def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
     """Raise UserError if two names differ only in case, spaces or the encoding of letters.
 
-    Such names usually refer to the same speaker. If they do not, file systems that ignore case mix
-    up the files of the two speakers.
+    Such names usually refer to the same speaker. If they refer to two speakers, file systems that
+    ignore case mix up the files of the two speakers.
 
     Args:
         named: pairs of a name and the place where it was given.

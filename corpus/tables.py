@@ -37,7 +37,7 @@ END_TITLES = ("end", "end_time")
 TIME_WORDS = set(
     "start starttime begin end endtime stop onset offset from to in out t0 t1 tmin tmax xmin xmax".split()
 )
-# Other words in such titles
+# Words that the titles of these columns may also contain
 UNIT_WORDS = set(
     "segment audio cue clip utt utterance speech time timestamp s sec secs second seconds ms frame "
     "frames sample samples".split()
@@ -173,7 +173,8 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
         if is_common and (is_certain or has_titles(table, speaker_column, titles)):
             found.append((len({*counts}) > 1, delimiter))
     if found:
-        # Prefer a delimiter that all lines contain equally often, because texts may contain others.
+        # Prefer a delimiter that all lines contain equally often, because texts may contain other
+        # delimiters.
         return min(found, key=lambda pair: pair[0])[1]
     fix = "If the table uses a different delimiter, set it with --delimiter"
     if unknown := _unknown_titles(lines):
@@ -311,8 +312,8 @@ def choose_columns(
     """Choose the columns for path, text and speaker.
 
     If the table has no header, the first column contains the path. If there is one more column, not
-    counting that of the speaker, it contains the text. If there are two more columns, the last
-    column contains the text (LJSpeech's normalized text).
+    counting the column of the speaker, it contains the text. If there are two more columns, the
+    last column contains the text (LJSpeech's normalized text).
 
     Raises:
         UserError: if a column that the user specified does not exist, or if the user must specify a
@@ -349,8 +350,8 @@ def choose_columns(
         found = ", ".join(titles or rows[0].fields)
         raise UserError(
             f"{table.path}: the column with the {'paths' if path is None else 'texts'} was not found in "
-            f"{found[:200]!r}, expected common titles, id|text, or id|text|normalized text. Select the "
-            f"column with {options} and its title or its number (counted from 1)"
+            f"{found[:200]!r}, expected common column titles, or lines of id|text or id|text|normalized "
+            f"text. Select the column with {options} and its title or its number (counted from 1)"
         )
     if path == text:
         raise UserError(f"{table.path}: column {text + 1} was selected for both paths and texts")
@@ -366,8 +367,11 @@ def choose_columns(
 def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: int) -> None:
     """Raise UserError unless two columns seem to be a text and its normalized text (LJSpeech).
 
-    This is not the case if most values of the second column are numbers, if the values of only one
-    column repeat as speaker names do, or if the two texts of most lines differ too much.
+    The columns are rejected in three cases:
+
+    - Most values of the second column are numbers.
+    - The values of only one column repeat as speaker names do.
+    - The two texts of most lines differ too much.
     """
     pairs = [(row.fields[written], row.fields[spoken]) for row in rows if len(row.fields) > spoken]
     texts, normalized = zip(*pairs, strict=True)
@@ -444,7 +448,8 @@ def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) ->
     NeMo manifests have the columns `offset` and `duration`.
 
     Raises:
-        UserError: if the table contains other columns of times, or a different number of them.
+        UserError: if the table contains other columns of times, or if the number of these columns
+            is not two.
     """
     found = time_titles(titles, rows)
     if not found:

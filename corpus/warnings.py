@@ -115,9 +115,10 @@ MIN_CORRELATION = 0.3  # minimum correlation between the logarithms of seconds a
 MAX_DEVIATIONS = 4.5
 MIN_RATE_RATIO = 1.4
 MAX_FOREIGN_SHARE = 0.05
-# These words are 15% of all words in LJSpeech. Few other languages contain any of them.
+# These words are 15% of all words in LJSpeech. Few other languages contain any of these words.
 COMMON_WORDS = ("the", "and", "that", "with", "you", "this", "it", "they")
-# Texts with at least MIN_WORDS words are not English if a smaller fraction of them are COMMON_WORDS.
+# Texts with at least MIN_WORDS words are not English if a smaller fraction of the words is in
+# COMMON_WORDS.
 MIN_WORDS, MIN_COMMON_SHARE = 200, 0.02
 
 
@@ -171,7 +172,7 @@ def _audio_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding
     clipped = [clip.measured.clipped for clip in clips]
     yield Finding(
         "clipping (three or more consecutive samples at full scale, or several flat peaks)",
-        "Record at a lower level, restore the clip with a declipper, or leave it out",
+        "Record at a lower level, restore the clip with a declipper, or remove it",
         [
             (clips[i], f"{clipped[i]:,} samples, {1000 * clipped[i] / rate:.1f} ms")
             for i in _worst(clipped, 0)
@@ -213,7 +214,7 @@ def _text_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding]
         unit = "times the speaker's median of symbols per second"
     yield Finding(
         f"a speaking rate below {low:.1f} or above {high:.1f} {unit}",
-        "Listen to the clips. Correct the text, cut the audio, or leave the clip out",
+        "Listen to the clips. Correct the text, cut the audio, or remove the clip",
         [
             (clips[i], f"{_line(clips[i])}, {rates[i]:.1f}")
             for i in _worst(np.abs(np.log(rates / median)), np.log(high / median))

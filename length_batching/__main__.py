@@ -6,8 +6,8 @@
 
 The file is a CSV, or a text file with one length per line, in any unit. The output is a table with
 two rows per strategy: fixed batch sizes and dynamic batch sizes (DBS). Below the table, the program
-prints a call of LengthBatchSampler with the options that need the fewest steps and mix the clips at
-least as well as SSB-DBS-BR.
+prints a call of LengthBatchSampler with the options that need the fewest decoder steps and mix the
+clips at least as well as SSB-DBS-BR.
 """
 
 import argparse

@@ -449,7 +449,7 @@ class LengthBatches(Dataset[Any]):
             )
         first = max(state.start, 0) if position is None else position
         next_was_set = False
-        if first == len(self) and not state.is_set:  # some DataLoaders set it later
+        if first == len(self) and not state.is_set:  # some DataLoaders set the epoch later
             epoch += 1
             first = 0
             self._begin_epoch(epoch, first, is_set=False)

@@ -137,7 +137,7 @@ class LengthBatchSampler:
 
         Raises:
             BatchingError: if a loaded state points inside a different epoch, and no pass has
-                trained on the rest of that epoch.
+                trained on the rest of the loaded epoch.
         """
         check_count("epoch", epoch, 0)
         if not self._is_begun:
@@ -147,7 +147,7 @@ class LengthBatchSampler:
                 raise BatchingError(
                     f"set_epoch({epoch}): expected epoch {self.epoch}, because the loaded state is "
                     f"at batch {self.start} of {len(self.plan)} of epoch {self.epoch}. Train on "
-                    "the rest of that epoch first."
+                    f"the rest of epoch {self.epoch} first."
                 )
         self._go_to(epoch)
 

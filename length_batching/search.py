@@ -121,7 +121,7 @@ class Survey(PaddingStats):
     value: Any  # value of the strategy's parameter
     batch_size: int
     dynamic_batch_size: bool
-    batch_capacity: float | None  # None: batch_size * longest clip
+    batch_capacity: float | None  # None: batch_size times the length of the longest clip
     novelty: float  # pair novelty, see `pair_novelty`
 
     def options(self) -> dict[str, Any]:

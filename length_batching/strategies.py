@@ -78,7 +78,8 @@ class ShuffledClips:
     rng: np.random.Generator
 
 
-# The result of a strategy: clip indices in its order, and the positions where a batch must begin.
+# The result of a strategy: clip indices in the strategy's order, and the positions where a batch
+# must begin.
 Order = tuple[np.ndarray, Sequence[int]]
 OrderFunction = Callable[[ShuffledClips], Order]
 
@@ -186,10 +187,10 @@ def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
     clips only towards longer clips; with dynamic batch sizes, ranks are measured in frames instead
     of clips"""
     # A short clip in a batch of longer clips adds padding only to itself, but a long clip in a
-    # batch of shorter clips adds padding to all of them. Therefore, for the same amount of padding,
-    # noise mixes clips best if it moves clips only towards longer clips. With ranks in frames,
-    # batches of many short clips and batches of few long clips receive the same share of new
-    # neighbors.
+    # batch of shorter clips adds padding to all clips of the batch. Therefore, for the same amount
+    # of padding, noise mixes clips best if it moves clips only towards longer clips. With ranks in
+    # frames, batches of many short clips and batches of few long clips receive the same share of
+    # new neighbors.
     order, starts = _sorted(clips)
     if clips.dynamic_batch_size:
         rank = np.cumsum(clips.lengths[order])

@@ -132,7 +132,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
 
         Raises:
             BatchingError: if a loaded state points inside a different epoch, and no pass has
-                trained on the rest of that epoch.
+                trained on the rest of the loaded epoch.
         """
         if self._loaded is not None and not self._pass_has_ended():
             loaded_epoch = self._loaded["epoch"]
@@ -141,7 +141,8 @@ class LengthBatchStream(IterableDataset[list[Any]]):
             if self._start > 0:
                 raise BatchingError(
                     f"set_epoch({epoch}): expected epoch {loaded_epoch}, because the loaded state "
-                    "is inside that epoch. Train on the rest of that epoch first."
+                    f"is inside epoch {loaded_epoch}. Train on the rest of epoch {loaded_epoch} "
+                    "first."
                 )
         self._loaded = None
         times_set = self._epoch_and_times_set[1] + 1

@@ -27,9 +27,11 @@ from length_batching.plan import BatchCosts, EpochPlan, check_clips, plan_epoch,
 from length_batching.strategies import StrategyName
 
 BatchesPerEpoch = int | Literal["constant", "per_phase"]
-CONSTANT_MARGIN = 1.01  # constant number of batches per epoch, relative to the needed number
-# A warning is issued if the epochs after the random epochs get this many times the batches that
-# they need.
+# Constant number of batches per epoch, divided by the number that the first epoch of the phase
+# needs.
+CONSTANT_MARGIN = 1.01
+# A warning is issued if the epochs after the random epochs contain more than this many times the
+# batches that they need.
 WASTEFUL = 1.1
 MAX_ATTEMPTS = 50  # maximum number of plans to try until one has few enough batches
 ATTEMPT_DISTANCE = 10**9  # attempt i plans epoch + i * ATTEMPT_DISTANCE
@@ -150,7 +152,8 @@ class UpdatePlanner:
         self.batches_per_epoch = batches_per_epoch
         self.short_last_update = short_last_update
         self._warn_if_capacity_is_small()
-        # Numbers of batches from which the constant numbers of the two phases are computed.
+        # Numbers of batches that the random epochs and the later epochs need. The constant numbers
+        # of batches are computed from these numbers.
         self._random_count = 0
         self._later_count = 0
         if isinstance(batches_per_epoch, str):

@@ -6,9 +6,9 @@
 The program reads the vocoder's settings from config.json in the folder of the weights, or from
 --config. With --voice or --checkpoint, it checks that the vocoder was trained with the same log-mel
 settings as the voice. These settings are stored in the ONNX file, so that programs with the option
---vocoder can compare them with those of a voice. --fp16 halves the size of the file; the vocoder
-still computes in float32. Before the program writes the file, it compares the output of the graph
-with PyTorch's output. The export needs requirements/onnx.txt in addition to requirements.txt
+--vocoder can compare them with the settings of a voice. --fp16 halves the size of the file; the
+vocoder still computes in float32. Before the program writes the file, it compares the output of the
+graph with PyTorch's output. The export needs requirements/onnx.txt in addition to requirements.txt
 (docs/guides/deploy.md).
 """
 

@@ -175,7 +175,7 @@ class Candidate(NamedTuple):
     """A checkpoint that may be exported, and its evaluation."""
 
     checkpoint: Path
-    folder: Path  # folder of its evaluation
+    folder: Path  # folder of the checkpoint's evaluation
     result: Intelligibility
 
     @property
@@ -200,7 +200,8 @@ def choose_checkpoint(out: Path, newest: Path, args: argparse.Namespace) -> Cand
     ]
     for candidate in candidates:
         print(f"{candidate.checkpoint}: word error rate {candidate.error_rate:.3f}")
-    return min(candidates, key=lambda x: x.error_rate)  # the newest if the rates are equal
+    # If the rates are equal, min returns the newest checkpoint.
+    return min(candidates, key=lambda x: x.error_rate)
 
 
 def evaluate(

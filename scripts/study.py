@@ -1,4 +1,5 @@
-"""Compare settings: train with each of them and several seeds, transcribe the speech, and report.
+"""Compare settings: train with all settings and several seeds, transcribe the speech, and write a
+report.
 
     python scripts/study.py runs/study --hparams @filelists/ljspeech/settings.txt \\
         --settings "RAND: batching_strategy=random,random_epochs=0" "default:" \\
@@ -124,7 +125,9 @@ def read_values(path: Path) -> pd.DataFrame:
         return pd.read_csv(io.BytesIO(content), dtype={"name": str})[COLUMNS].set_index(INDEX)
     except (ValueError, KeyError) as error:
         fix = "delete the file; the next run rebuilds it"
-        raise UserError(f"{path}: not a file of values of a study ({error}); {fix}") from None
+        raise UserError(
+            f"{path}: this file does not contain the values of a study ({error}); {fix}"
+        ) from None
 
 
 class Study:
@@ -277,7 +280,7 @@ def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequen
 
 
 def write_report(study: Study) -> None:
-    """Write OUT/report.md and its plot. Settings without values are left out."""
+    """Write OUT/report.md and its plot. The report omits settings without values."""
     rows = study.values.reset_index()
     values = pd.concat([rows[:0], *(rows[rows["name"] == name] for name in study.settings)])
     if values.empty:

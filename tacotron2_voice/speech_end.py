@@ -22,11 +22,14 @@ from tacotron2_voice.text.words import word_spans
 
 FORMED = 0.3  # a decoder step counts as aligned if its largest attention weight is at least this
 JUMP_BACK = 4  # if attention moves back by more symbols than this, words are repeated
-RESTING_SHARE = 0.5  # attention rests if at least this fraction is on the last symbols
+# Attention rests if the last symbols have at least this fraction of the attention weights.
+RESTING_SHARE = 0.5
 # The audio has died away at this level, in dB relative to the loud frames of a chunk (95th
 # percentile). In the demo, the levels at the stop token ranged from -46 to -25.9 dB.
 DIED_AWAY = -25.0
-NEARLY_QUIETEST = 3.0  # dB above the quietest decoder step at rest that still count as quiet
+# A decoder step at rest is quiet if it is at most this many dB above the quietest decoder step at
+# rest.
+NEARLY_QUIETEST = 3.0
 DYING_SECONDS = 0.25  # seconds after the stop token within which the audio may die away
 STUCK_SECONDS = 2.0  # maximum seconds without progress in the text; the demo's maximum was 0.19
 DECIBELS = 20 / np.log(10)

@@ -19,18 +19,20 @@ import numpy as np
 from tacotron2_voice.settings import VoiceSettings, limits
 from tacotron2_voice.speakers import MAX_NAME
 
-MARKS = ".!?…;:,—।。！？，、；："  # punctuation marks that may end a text, in several scripts
-CLOSING = "'\")]»”’」』 "  # characters that may follow the mark
-MARKED_SHARE = 0.8  # a corpus has a final mark if this fraction of its texts ends with a mark
+MARKS = ".!?…;:,—।。！？，、；："  # end punctuation of texts, in several scripts
+CLOSING = "'\")]»”’」』 "  # characters that may follow the end punctuation of a text
+# A corpus has common end punctuation if at least this fraction of its texts ends with punctuation.
+MARKED_SHARE = 0.8
 USUAL_SHARE = 0.999  # quantile for `slowest`; `fastest` is the quantile 1 - USUAL_SHARE
 MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the corpus
 MAX_ERROR = 0.1  # maximum standard error of a speaker's slope, as a fraction of the slope
-MARGIN = 1.25  # how many times faster or slower than the most extreme usual clips speech may be
+# Speech may be this many times faster than the fastest usual clip, or slower than the slowest.
+MARGIN = 1.25
 
 Seconds = Annotated[float, limits(ge=0, le=3600, allow_inf_nan=False)]
 Minutes = Annotated[float, limits(ge=0, le=1e9, allow_inf_nan=False)]
 Ratio = Annotated[float, limits(gt=0, le=1e6, allow_inf_nan=False)]
-EXACTLY = {"extra": "forbid"}  # pydantic then rejects unknown names
+EXACTLY = {"extra": "forbid"}  # makes pydantic reject unknown names
 
 
 @dataclass(frozen=True)

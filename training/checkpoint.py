@@ -173,7 +173,7 @@ NEEDED: dict[str, Any] = {
 
 
 def _check_optimizer_state(path: Path, saved: dict[str, Any], trainer: Trainer) -> None:
-    """Reject a saved optimizer state whose shapes differ from those of this run's parameters.
+    """Reject a saved optimizer state whose shapes differ from the shapes of this run's parameters.
 
     With wrong shapes, PyTorch's fused Adam would write out of bounds.
     """
@@ -306,7 +306,8 @@ def last_good(directory: Path, diverged: int, best: int) -> Path | None:
     """Return the newest checkpoint that was saved before the weights diverged at optimizer step
     `diverged`.
 
-    The checkpoint of that step is renamed, unless it is the best or the only checkpoint.
+    The checkpoint of optimizer step `diverged` is renamed, unless it is the best or the only
+    checkpoint.
     """
     good = {-1: directory / BEST} if (directory / BEST).exists() else {}
     good |= dict(list_checkpoints(directory))

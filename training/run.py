@@ -202,7 +202,8 @@ def open_logs(run: Run, start: Start) -> None:
     iteration = -1 if start.resumed is None else state.iteration
     for moved in checkpoint.set_aside_newer(directory, iteration):
         print(
-            f"renamed a checkpoint that is damaged, or newer than the resumed checkpoint, to {moved}"
+            f"renamed a checkpoint to {moved}, because it is damaged or newer than the resumed "
+            "checkpoint"
         )
     if own is not None:
         checkpoint.mark_if_best(own)

@@ -121,7 +121,7 @@ def is_finished(
 ) -> bool:
     """Return whether the resumed run has already finished its last epoch.
 
-    If its checkpoint is also the best checkpoint, the function names it best.pt.
+    If the resumed checkpoint is the run's best checkpoint, the function also names it best.pt.
 
     Raises:
         UserError: if the processes disagree because their settings differ.

@@ -65,7 +65,8 @@ class Example:
     sampling_rate: int
     # Prediction from free-running inference; None if inference failed.
     free_running: FreeRunningPrediction | None
-    audio: dict[str, np.ndarray]  # samples [N], keyed by TensorBoard tag; failed audio is left out
+    # Samples [N], keyed by TensorBoard tag, without audio whose computation failed.
+    audio: dict[str, np.ndarray]
 
 
 def plots_of(example: Example) -> dict[str, Figure]:

@@ -80,7 +80,7 @@ class BatchResult(NamedTuple):
 
     number: int  # index of the batch
     sizes: tuple[int, ...]  # numbers of clips, frames, decoder steps and symbols
-    sums: list[float]  # padded loss, masked loss, 3 alignment_sums, text effect
+    sums: list[float]  # padded loss, masked loss, the three values of alignment_sums, text effect
     rows: list[ClipRow]  # one row per clip; [] for a single-speaker model
 
 

@@ -58,7 +58,7 @@ class SaveBatches(Callback):
     def on_train_start(self, trainer, pl_module):
         if not isinstance(trainer.train_dataloader.sampler, RankSampler):
             expected = "sampler=RankSampler(batches, trainer.global_rank)"
-            raise BatchingError(f"DataLoader: has no RankSampler (expected {expected})")
+            raise BatchingError(f"the DataLoader has no RankSampler (expected {expected})")
 
     def on_train_epoch_start(self, trainer, pl_module):
         self.trained = 0

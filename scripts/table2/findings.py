@@ -28,7 +28,8 @@ from scripts.table2.runs import Runs
 from scripts.table2.tables import BEST, Measured, Pairs, published_falls
 
 LEVEL = 0.05  # significance level
-# Standard error of a median divided by that of a mean, for normally distributed values.
+# Standard error of a median divided by the standard error of a mean, for normally distributed
+# values.
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)
 # If our saving is more than this many percentage points below the published saving, it only confirms
 # the finding in part.

@@ -4,8 +4,8 @@
 
 Each RUN_DIR is an output folder of train.py, or a folder that contains such folders. The program
 writes report.md, report.csv (all values in the tables) and the plots. Runs that differ only in the
-seed form one row, which contains the mean ± standard error. Damaged and unfinished runs are left out
-and listed. The program does not need a GPU.
+seed form one row, which contains the mean ± standard error. The tables omit damaged and unfinished
+runs, which the report lists. The program does not need a GPU.
 """
 
 import re

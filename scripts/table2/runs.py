@@ -4,7 +4,7 @@
     runs.epochs.groupby("label")["minutes"].median()
 
 Runs that differ only in the seed share a label and form one row in the report's tables. Damaged and
-unfinished runs are left out, and `left_out` contains the reasons.
+unfinished runs are ignored, and `left_out` contains the reasons.
 """
 
 import itertools
@@ -95,7 +95,7 @@ class Runs:
     rows: pd.DataFrame
     facts: pd.DataFrame  # one row per run: settings, HEAD, machine and software
     epochs: pd.DataFrame  # epochs of all runs, with the columns `run` (folder) and `label`
-    left_out: list[str]  # folders that are left out, with the reasons
+    left_out: list[str]  # folders that are ignored, with the reasons
 
     def first(self, label: str) -> Run:
         """Return the first run in a row."""
@@ -135,8 +135,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 
 
 def read_progress(folder: Path) -> pd.DataFrame:
-    """Return a table with one row per epoch of a finished or unfinished run. The columns are those
-    in SPENT (cumulative amounts) and in MEASURES.
+    """Return a table with one row per epoch of a finished or unfinished run. SPENT (cumulative
+    amounts) and MEASURES list the columns.
 
     Raises:
         UserError: if the metrics cannot be read.

@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args=None, namespace=None):
         self.given = sys.argv[1:] if args is None else list(args)
         namespace, rest = super().parse_known_args(args, namespace)
-        # Report unrecognized arguments here, because only this parser knows the options of its
+        # Report unrecognized arguments here, because only this parser contains the options of its
         # command, which the error suggests.
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")

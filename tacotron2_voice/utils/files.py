@@ -71,8 +71,8 @@ UNKNOWN = Identity()
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Add `path` to the messages of errors in this context. Some errors, such as that of a full
-    disk, do not contain it."""
+    """Add `path` to the messages of errors in this context. Some errors, such as the error for a
+    full disk, do not contain the path."""
     try:
         yield
     except UserError as error:
