@@ -241,7 +241,7 @@ def batching_options(hparams: Any) -> dict[str, Any]:
     names += [parameter.name for parameter in PARAMETERS]
     options = {name: getattr(hparams, name) for name in names}
     row_costs, _ = parse_row_costs(hparams.row_costs)
-    # With a fixed batch size, cutting batches would only make them smaller.
+    # With a fixed batch size, row costs would only make batches smaller.
     options["row_costs"] = row_costs if hparams.dynamic_batch_size else None
     return options | {"strategy": hparams.batching_strategy}
 

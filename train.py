@@ -336,7 +336,7 @@ def train(run: Run, stop: StopRequest) -> None:
         validated = None
         is_due = run.state.epoch % hparams.epochs_per_validation == 0
         if is_due and run.validation_loader is not None:
-            save(run, stop)  # validation may fail, so save before it
+            save(run, stop)  # save before the validation, which may fail
             validated = validate(run, stop)
             if run.must_stop:
                 stop.exit(run.processes, run.resume_command)

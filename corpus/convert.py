@@ -44,7 +44,8 @@ MAX_PEAK = 0.95  # highest allowed sample; audio with high peaks gets a level be
 # cancel each other out.
 MIN_MIXED = 0.5
 MIN_SECONDS = 0.05  # minimum length of a recording or segment
-MAX_SECONDS = 600  # maximum length of a recording, limited because it is read into memory
+# Maximum length of a recording, in seconds; limited because the recording is read into memory.
+MAX_SECONDS = 600
 SEGMENT_PADDING = 0.1  # default number of seconds to add at each end of a segment
 MAX_MISSING_SECONDS = 0.5  # a segment may end up to this many seconds after its recording ends
 SETTINGS_FILE = "conversion_settings.json"

@@ -14,8 +14,8 @@ from tacotron2_voice.speakers import speaker_name
 from tacotron2_voice.utils.errors import UserError
 
 MIN_LINES = 5  # with fewer lines, every line may have a different name
-# Maximum number of distinct names, as a fraction of the number of lines. If it is larger, the column
-# probably contains ids or texts, because a speaker has several clips.
+# Maximum number of distinct names, as a fraction of the number of lines. If the number of names is
+# larger, the column probably contains ids or texts, because a speaker has several clips.
 MAX_DISTINCT_SHARE = 0.5
 
 

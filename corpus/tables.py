@@ -60,7 +60,7 @@ class Table:
 
     Args:
         path: the file. Paths in the table are relative to the table's folder or to the corpus.
-            They may differ from the paths of the audio files in extension and in case.
+            The listed paths may differ from the paths of the audio files in extension and in case.
         path_column, text_column: title of the column that contains the paths or the texts, or its
             number, counted from 1. Default: a column with a common title, or LJSpeech's column.
         delimiter: the character that separates fields. Default: the delimiter that most lines
@@ -287,8 +287,8 @@ def normal_title(title: str) -> str:
 def has_titles(table: Table, speaker_column: str, first: Sequence[str]) -> bool:
     """Return whether the first row is a header.
 
-    It is a header if the user specified a column by its title, or if it contains common titles for
-    the path and the text.
+    The first row is a header if the user specified a column by its title, or if the row contains
+    common titles for the path and the text.
     """
     asked = (table.path_column, table.text_column, speaker_column)
     if any(x and not x.isdecimal() for x in asked):
@@ -398,8 +398,8 @@ def repeats(values: Sequence[str]) -> bool:
 def are_other_texts(pairs: Sequence[tuple[str, str]]) -> bool:
     """Return whether the two texts of most lines cannot be a text and its normalized form.
 
-    This is the case if they have no word or no script in common, or if the second text is less than
-    half as long as the first text.
+    Two texts are too different if they have no word or no script in common, or if the second text
+    is less than half as long as the first text.
     """
     if sum(2 * len(b) < len(a) for a, b in pairs) > len(pairs) / 2:
         return True

@@ -33,7 +33,7 @@ TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # an HTML tag without attributes
 # The result if accented letters, quotation marks or Cyrillic letters in UTF-8 are read as
 # Windows-1252.
 TWICE_ENCODED = re.compile("[ÂÃÐÑ][^\x00-\x7fÀ-ÿ]|â€")
-# For each kind of unusual text: a description, advice, and a pattern that finds it.
+# A description, advice, and a pattern for each kind of unusual text.
 UNUSUAL_TEXTS = (
     (
         "HTML entities or tags, which would be read letter by letter",
@@ -57,7 +57,7 @@ UNUSUAL_TEXTS = (
         re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]"),
     ),
 )
-# For each problem that `problems_of` can return: a description and advice.
+# A description and advice for each problem that `problems_of` can return.
 AUDIO_PROBLEMS = {
     "noise": (
         f"noise (speech is less than {MIN_SIGNAL_TO_NOISE} dB louder than the noise)",
@@ -82,7 +82,8 @@ AUDIO_PROBLEMS = {
     ),
 }
 MAX_LEVEL_DIFFERENCE = 10  # in dB, from the median of the speaker's clips
-# For languages with one script: the first word in the Unicode names of the script's letters.
+# For each language with only one script, the first word in the Unicode names of the script's
+# letters.
 SCRIPTS = {
     language: script
     for script, languages in {

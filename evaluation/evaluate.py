@@ -320,7 +320,8 @@ def measure_reference(
     names = [recording.speaker for recording in recordings]
     centroids: dict[str, list[float]] = {}
     if evaluators.encoder:
-        # Leave out each recording when computing its speaker's mean, because it would match itself.
+        # Leave out each recording when computing its speaker's mean, because the recording would
+        # match itself.
         for each in (recorded, vocoded):
             nearest = nearest_without_own(each.embeddings, recorded.embeddings, names)
             each.is_right_speaker = [x == own for x, own in zip(nearest, names, strict=True)]

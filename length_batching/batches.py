@@ -242,7 +242,7 @@ class LengthBatches(Dataset[Any]):
                 f"set_epoch({epoch}): expected epoch {expected}, because of the loaded state"
             )
         state = self._state
-        # Lightning begins the first pass of a DataLoader before it calls `set_epoch`.
+        # Lightning begins the first pass of a DataLoader before calling `set_epoch`.
         is_first = epoch == state.epoch and not state.is_set
         position_was_loaded = epoch == state.epoch and not self._is_begun
         framework_skips = self._has_record and not state.is_set

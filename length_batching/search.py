@@ -47,7 +47,7 @@ Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 PARAMETER_OF: dict[str, Parameter] = {n: s.parameter for n, s in REGISTRY.items() if s.parameter}
 DEFAULTS: dict[str, Any] = {parameter.name: parameter.default for parameter in PARAMETERS}
-# These fields of a survey are maxima over epochs; all other numeric fields are means.
+# Fields of a survey that are maxima over epochs; all other numeric fields are means.
 MAXIMA = ("largest_batch_size", "largest_batch_frames")
 MAX_NEEDED_NOVELTY = 0.99  # in a large corpus, even little noise makes nearly all pairs new
 MIN_EPOCHS = 5
@@ -160,7 +160,7 @@ class Surveyor:
         frames_per_step: see `padding_stats`.
         epochs: number of epochs to plan per survey. Default: 5 for 10,000 to 99,999 clips, up to 40
             for smaller corpora, and 1 for larger corpora.
-        row_costs: see `plan_epoch`. They change only dynamic batches.
+        row_costs: see `plan_epoch`. Row costs change only dynamic batches.
         clip_cost: see `padding_stats`.
     """
 

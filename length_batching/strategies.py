@@ -4,10 +4,10 @@ A strategy receives the clips of an epoch in random order and returns them in a 
 cuts this order into batches, so that neighboring clips share a batch.
 
 To add a strategy:
-    1. Write a function with `@register` below the other strategies and above `STRATEGIES`. Its
-       docstring becomes the description in the tables of strategies.
-    2. Add its name to `StrategyName`, so that type checkers accept it.
-    3. Work out its order for a few lengths by hand, and add this example to the tests.
+    1. Write a function with `@register` below the other strategies and above `STRATEGIES`. The
+       docstring of the function becomes the description in the tables of strategies.
+    2. Add the strategy's name to `StrategyName`, so that type checkers accept the name.
+    3. Work out the strategy's order for a few lengths by hand, and add this example to the tests.
 If the strategy needs a new parameter, also add a `Parameter` to `PARAMETERS`, and an argument of
 the same name to `plan_epoch` in plan.py and to `PlanOptions` in options.py. Alternatively, your
 program can call `register` and pass `check_strategy("its_name")` as the strategy.

@@ -109,8 +109,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         self._world_size_given = world_size is not None
         # These tensors are in shared memory, so that persistent workers see changes.
         self._epoch_and_times_set = torch.zeros(2, dtype=torch.int64).share_memory_()
-        # For each worker: how many times an epoch had been set when the worker last finished a
-        # pass.
+        # The number of times that an epoch had been set when each worker last finished a pass.
         self._finished_at = torch.full((MAX_WORKERS,), -1).share_memory_()
         # The loaded state; reset to None when a different epoch is set.
         self._loaded: Mapping[str, int] | None = None

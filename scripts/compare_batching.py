@@ -1,12 +1,13 @@
-"""Compare batching strategies for a corpus. This needs only the lengths of the clips, and no GPU.
+"""Compare batching strategies for a corpus. The comparison needs only the lengths of the clips, and
+no GPU.
 
     python scripts/compare_batching.py filelists/ljspeech/train.txt
     python scripts/compare_batching.py --strategies                   # list all strategies
 
-The program prints the cost of every strategy with fixed and with dynamic batch sizes (DBS). It also
-prints the settings for train.py that need the fewest decoder steps and still mix the clips well. The
-folder `--out` will contain this report, its table as a CSV, and a plot of the first batches of an
-epoch. For lengths from other projects, use `python -m length_batching`.
+The program prints the cost of every strategy with fixed and with dynamic batch sizes (DBS). The
+program also prints the settings for train.py that need the fewest decoder steps and still mix the
+clips well. The folder `--out` will contain this report, its table as a CSV, and a plot of the first
+batches of an epoch. For lengths from other projects, use `python -m length_batching`.
 """
 
 import project_root

@@ -263,7 +263,8 @@ def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequen
     """
     names = list(values["name"].unique())
     cells: dict[float, list[str]] = {}
-    # A word error rate of 0 has no logarithm. It is replaced by the rate of half a wrong word.
+    # A word error rate of 0 has no logarithm. A rate of 0 is replaced by the rate of half a wrong
+    # word.
     least = 0.5 / values["words"].max() if quantity == RATE else 0
     at_points = values[values["epoch"].isin(points)]
     for budget in at_points.groupby("epoch")[spent].min() if spent != "epoch" else points:

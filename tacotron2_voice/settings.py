@@ -95,8 +95,8 @@ class VoiceSettings:
     filter_length: FilterLength  # length of the Fourier transform, in samples
     hop_length: Samples  # hop between two frames, in samples
     win_length: Samples  # length of the Hann window, in samples
-    win_time: Milliseconds | None  # length of the window in ms, if it was set in ms
-    hop_time: Milliseconds | None  # hop between two frames in ms, if it was set in ms
+    win_time: Milliseconds | None  # length of the window in ms; None: the length was set in samples
+    hop_time: Milliseconds | None  # hop between two frames in ms; None: the hop was set in samples
     n_mel_channels: MelChannels  # number of mel bands
     mel_fmin: PositiveOrZero  # lower edge of the lowest mel band, in Hz
     mel_fmax: Positive  # upper edge of the highest mel band, in Hz

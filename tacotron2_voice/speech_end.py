@@ -5,9 +5,9 @@
         ...
     detector.num_steps, detector.reason              # number of steps of speech, and why it ended
 
-The stop-token predictor ("gate") alone is not reliable. It is trained on only one stop frame per
-clip, so its probability may peak below the threshold. The model then hums until the limit, or reads
-the text again (see docs/background/end-of-speech.md for measurements).
+The stop-token predictor ("gate") alone is not reliable. The predictor is trained on only one stop
+frame per clip, so the stop probability may peak below the threshold. The model then hums until the
+limit, or reads the text again (see docs/background/end-of-speech.md for measurements).
 """
 
 from collections.abc import Sequence
@@ -58,8 +58,8 @@ class EndDetector:
       that point instead.
     - Attention has rested on the last symbols for `attention_rest_time`, or has moved from there
       back into the text. Among the quiet decoder steps at rest, speech ends at the step with the
-      highest stop probability. This step is correct even if the probability is below the
-      threshold.
+      highest stop probability. This decoder step is the correct end even if its stop probability is
+      below the threshold.
     - Attention has made no progress for STUCK_SECONDS, or the chunk has `max_steps` decoder steps.
 
     Attributes:

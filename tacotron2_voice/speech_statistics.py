@@ -95,7 +95,7 @@ class SpeakerStatistics:
     statistics: SpeechStatistics  # statistics of the corpus, with the speaker's own speaking rate
 
 
-# Statistics of LJSpeech's 13,100 clips with english_cleaners. They are used for NVIDIA's
+# Statistics of LJSpeech's 13,100 clips with english_cleaners. The statistics are used for NVIDIA's
 # checkpoints, which contain no statistics. tests/test_speech_statistics.py checks these numbers.
 LJSPEECH = SpeechStatistics(
     longest_text=188,

@@ -189,8 +189,8 @@ class Speech(_Reported):
 class SpeechStream(_Reported):
     """Iterate over pieces of audio [N] or of log-mels, as soon as they are computed.
 
-    `chunks`, `warnings` and `notes` grow during the iteration. They are complete after the last
-    piece.
+    `chunks`, `warnings` and `notes` grow during the iteration. These lists are complete after the
+    last piece.
     """
 
     def __init__(self, pieces: Iterator[np.ndarray], report: Report):

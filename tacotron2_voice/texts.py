@@ -111,7 +111,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
         "--drop-unknown",
         action="store_true",
         help="drop symbols that are not in the model's symbol table; models with the English "
-        "symbols always leave them out",
+        "symbols always drop these symbols",
     )
     add(
         "--numbers",

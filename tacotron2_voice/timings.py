@@ -5,7 +5,7 @@
     timings.words      # [Timing(text="Dr.", start=0.05, end=0.41), ...] in seconds
     timings.as_srt()
 
-A symbol counts as spoken while attention is on it. These times come from the path through the
+A symbol counts as spoken while attention is on it. The times come from the path through the
 attention weights that never moves backward and has the largest product of weights.
 """
 

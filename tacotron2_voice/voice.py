@@ -51,7 +51,8 @@ GRAPHS = {  # inputs and outputs of each graph, in order; `inputs_of` adds the s
 FILES = {FILTERS_FILE, *(f"{name}.onnx" for name in GRAPHS)}
 COMPRESSED_SUFFIX = ".xz"  # suffix of compressed graphs
 MAX_LZMA_BYTES = 2**27  # memory limit for decompression; scripts/export_voice.py's files need 9 MB
-# Operators that scripts/export_voice.py produces. They do not include loops or nested graphs.
+# Operators that scripts/export_voice.py produces. These operators include no loops and no nested
+# graphs.
 OPERATORS = set(
     "Add Cast Concat Constant ConstantOfShape Conv DequantizeLinear DynamicQuantizeLinear Gather "
     "Gemm LSTM MatMul MatMulInteger Mul Relu Reshape Shape Sigmoid Slice Softmax Split Squeeze "

@@ -35,8 +35,8 @@ class NoNextBatch(Exception):
     The exception has a cause if this process failed, and no cause if another process failed."""
 
     def __str__(self) -> str:
-        # DataLoader workers send a whole traceback as text. Its last line contains the exception's
-        # name and message.
+        # DataLoader workers send a whole traceback as text. The last line of the traceback contains
+        # the exception's name and message.
         lines = str(self.__cause__).strip().splitlines() or [""]
         return lines[-1].removeprefix(f"{UserError.__module__}.{UserError.__name__}: ")
 

@@ -68,8 +68,8 @@ def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
     """Return the costs as a value of the setting `row_costs`, and "" or why they cannot be used.
 
     The time of a batch is a constant plus a cost per decoder step. The difference between two
-    lengths gives the cost per decoder step. It consists of a cost that depends on the tiles, which
-    the table lists, and of a cost for each clip.
+    lengths gives the cost per decoder step. The cost of a decoder step consists of a cost that
+    depends on the tiles, which the table lists, and of a cost for each clip.
 
     Args:
         symbols: number of symbols of each clip.

@@ -159,8 +159,8 @@ def stopped_without_saving(folder: Path, resume_command: str) -> str:
 def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[None]:
     """Exit with a message instead of a traceback if an error is not a bug in the code.
 
-    These errors are UserError, operating system errors, Ctrl-C, and the death of a DataLoader
-    worker or of another process of the run.
+    The errors that are not bugs are UserError, operating system errors, Ctrl-C, and the death of a
+    DataLoader worker or of another process of the run.
 
     Args:
         resume_command: the command that resumes the run, for the message; "" if the run cannot be

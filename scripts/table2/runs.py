@@ -41,8 +41,8 @@ HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]  # shown at th
 SOFTWARE = "version of|commit|fingerprint|machine's system"
 SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}
 
-# For each key of the lines of kind `epoch`: how to combine the values of a run, a factor, the
-# heading of the column, and the number of decimals.
+# Maps each key of the lines of kind `epoch` to the name of the function that combines the values of
+# a run, a factor, the heading of the column, and the number of decimals.
 OF_EPOCHS = {
     "zero_padding_rate": ("mean", 100, "ZPR (%)", 2),
     "average_batch_length": ("mean", 1, "ABL (frames)", 2),
@@ -249,8 +249,8 @@ def _differences(rows: pd.DataFrame) -> np.ndarray:
 def _place(label: str) -> tuple[int, str]:
     """Return the sort key of a row.
 
-    The paper's ten strategies come first, in the paper's order. They are followed by the other rows,
-    sorted by name and value.
+    The paper's ten strategies come first, in the paper's order. The other rows follow, sorted by
+    name and value.
     """
     name, paper = label.partition(" ")[0], list(published.TABLE_2)
     digits = re.sub(r"\d+(\.\d+)?", lambda number: f"{float(number[0]):020.9f}", label)

@@ -3,9 +3,9 @@
     measured = Measured(read_runs([Path("runs")]))
     for table in paper_tables(measured): ...
 
-A summary is a DataFrame with one row per line of a table. Its columns are `ours`, `standard_error`,
-`runs`, and `note`. If a value is missing, the note contains the reason. The titles, notes and
-captions of the report are in texts.jinja.
+A summary is a DataFrame with one row per line of a table. The columns of a summary are `ours`,
+`standard_error`, `runs`, and `note`. If a value is missing, the note contains the reason. The
+titles, notes and captions of the report are in texts.jinja.
 """
 
 import itertools
@@ -155,8 +155,8 @@ class Measured:
             self.headings |= {VL[place]: (padded, 3), f"unpadded {VL[place]}": (unpadded, 3)}
 
     def summary(self, key: str, labels: Sequence[str]) -> pd.DataFrame:
-        """Return the mean and the standard error of a quantity over the runs of each row. They are
-        NaN if the value of any run is missing.
+        """Return the mean and the standard error of a quantity over the runs of each row. Both
+        values are NaN if the value of any run is missing.
 
         Gonzalez et al. (ICASSP 2023) report the same statistics.
         """
@@ -263,8 +263,8 @@ def paper_tables(measured: Measured) -> list[Table]:
 def _table_1(measured: Measured) -> Table:
     """Return Table 1: the parameters and the padding of the strategies.
 
-    The padding comes from the rows with BR. If there are only rows without BR, it comes from these
-    rows, because BR does not change the padding.
+    The padding comes from the rows with BR. If there are only rows without BR, the padding comes
+    from these rows, because BR does not change it.
     """
     runs = measured.runs
     labels: list[str] = []

@@ -54,8 +54,9 @@ def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
     Args:
         settings: the settings. If `path` is None, the setting `lexicon` contains the path of the
             file, or is empty.
-        path: a different file. Its pronunciations are added to the pronunciations in the settings.
-            If a word is in the file and in the settings, the pronunciation in the file is used.
+        path: a different file. The pronunciations in this file are added to the pronunciations in
+            the settings. If a word is in the file and in the settings, the pronunciation in the
+            file is used.
 
     Raises:
         UserError: if the file cannot be read, or if it contains an invalid line.

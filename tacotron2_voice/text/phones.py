@@ -144,8 +144,8 @@ class Espeak:
     def _forget(self) -> None:
         """After a fork, forget the eSpeak process, because it belongs to the parent process."""
         if self.process is not None:
-            # Python does not wait for a process with a return code. This process is a child of the
-            # parent, so waiting would fail.
+            # Python does not wait for a process that has a return code. The eSpeak process is a
+            # child of the parent process, so waiting would fail.
             self.process.returncode = 0
         self.process = None
         self._lock = threading.Lock()
@@ -236,8 +236,8 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
 def _split_at_marks(text: str) -> list[str]:
     """Split a text at the punctuation marks outside words.
 
-    The result alternates between text and single punctuation marks. It begins and ends with text,
-    which may be empty.
+    The result alternates between text and single punctuation marks. The result begins and ends with
+    text, which may be empty.
     """
     pieces = [""]
     for index, character in enumerate(text):

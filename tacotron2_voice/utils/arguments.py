@@ -127,8 +127,8 @@ def list_of(convert: Callable[[str], Value]) -> Callable[[str], list[Value]]:
     return lambda text: [convert(part.strip()) for part in text.split(",") if text.strip()]
 
 
-# Argument type for output files. It reports a file that cannot be written before the program does
-# any work, which may take minutes.
+# Argument type for output files. If the file cannot be written, this type reports the error before
+# the program does any work, which may take minutes.
 output_file = checked(
     Path,
     "a file that can be written, in an existing folder",
