@@ -37,7 +37,8 @@ READABLE_FORMATS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC", "OGG", "MP3")
 EXPECTED_FORMATS = "expected WAV, FLAC, Ogg, MP3 or AIFF"
 OGG_END_OF_STREAM = 4  # flag that marks the last page of an Ogg stream
 MAX_OGG_PAGE = 27 + 255 + 255 * 255  # maximum size of an Ogg page in bytes
-# An MP3 file with one of these words in its first frame contains its length.
+# If the first frame of an MP3 file contains one of these words, the frame also contains the length
+# of the file.
 MP3_HEADERS = (b"Xing", b"Info", b"VBRI")
 MP3_FRAME_BYTES = 2048  # number of bytes to read; larger than any MP3 frame
 MP3_TOLERANCE = 12_000  # maximum error of the estimated length of an MP3 file, in samples
@@ -404,7 +405,7 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: VoiceSettings) -> torch.
         UserError: if samples are outside [-1, 1].
     """
     peak = samples.abs().max().item()
-    if not peak <= 1:  # also true if the peak is NaN
+    if not peak <= 1:  # this condition is also true if the peak is NaN
         raise UserError(
             f"samples reach {peak:g}, expected values in [-1, 1]; divide 16-bit samples by 32768"
         )

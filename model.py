@@ -41,7 +41,8 @@ class Outputs(NamedTuple):
 
     mel: torch.Tensor  # [B, n_mels, T_out], before the postnet
     mel_postnet: torch.Tensor  # [B, n_mels, T_out]
-    gate: torch.Tensor  # [B, T] stop-token logits: whether a decoder step is the last
+    # [B, T] stop-token logits: whether a decoder step is the last step of the clip.
+    gate: torch.Tensor
     alignments: torch.Tensor  # [B, T, T_in]
     mel_lengths: torch.Tensor | None = None  # [B] number of frames, on the CPU; set only by `infer`
 

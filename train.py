@@ -393,8 +393,8 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             state.iteration += 1
             run.pending.append(PendingStep(state.iteration, losses, planned, before))
             if several or (state.iteration - 1) % hparams.log_interval == 0:
-                # With several processes, read the losses of every step, because they also contain
-                # the stop requests of other processes.
+                # With several processes, read the losses of every optimizer step, because the
+                # losses also contain the stop requests of other processes.
                 read_pending(run, leave=1)
             seconds = state.seconds + time.perf_counter() - clock
             frames = longest[before : planned.end].sum()
@@ -440,7 +440,7 @@ def make_stop_request(run: Run) -> StopRequest:
     """Return the object that records stop signals of this process.
 
     With several processes there is no time limit for an optimizer step, because all processes must
-    stop at the same step.
+    stop at the same optimizer step.
     """
     limit = SECONDS_FOR_STEP if run.processes.world_size == 1 else None
     resume = functools.partial(stopped_without_saving, run.folder.path, run.resume_command)

@@ -4,11 +4,12 @@
 
 DIR is a checkout of NVIDIA/tacotron2, NVIDIA/DeepLearningExamples or speechbrain/speechbrain. An
 optimizer step consists of forward pass, loss, backward pass, gradient clipping and Adam. Other
-recipes use their own model and loss, with autocast for bf16. Modules that they import but do not
-need in a step, such as audio libraries, are replaced with empty ones. Every recipe runs in its own
-process, one after another. The times of other recipes are medians of two steps after a warm-up; our
-times are medians of five blocks of ten steps, because in training a step is launched while the GPU
-still runs the previous step.
+recipes use their own model and loss, with autocast for bf16. Modules that other recipes import but
+do not need for an optimizer step, such as audio libraries, are replaced with empty modules. Every
+recipe runs in its own process, one after another. The times of other recipes are medians of two
+optimizer steps after a warm-up; our times are medians of five blocks of ten optimizer steps,
+because in training an optimizer step is launched while the GPU still runs the previous optimizer
+step.
 """
 
 if not __package__:

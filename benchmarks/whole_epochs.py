@@ -6,9 +6,10 @@
 The time of an epoch depends on the lengths of the clips and texts, but not on the audio. Therefore
 the benchmark needs only a filelist with texts and seconds. The benchmark writes a mel of noise for
 each clip, and runs the scripts with the settings of the paper. OUT/table2.csv has one row per
-experiment: seconds of the last and of the first epoch, without validation and checkpoints, decoder
-steps and batches per epoch, and peak memory in GB. The first epochs take longer, because CUDA
-graphs are captured and many batch lengths occur for the first time.
+experiment. The columns contain the seconds of the last and of the first epoch (without validation
+and checkpoints), the numbers of decoder steps and batches per epoch, and the peak memory in GB. The
+first epochs take longer, because CUDA graphs are captured and many batch lengths occur for the
+first time.
 """
 
 if not __package__:

@@ -83,7 +83,7 @@ def convert(
 
     Raises:
         UserError: see `read_layout`; also if `folder` contains files that were made with different
-            settings, or if one of the two folders contains the other.
+            settings, or if `folder` contains `corpus` or is inside `corpus`.
     """
     check_is_outside(folder, corpus, "--convert")
     wavs = folder / "wavs"

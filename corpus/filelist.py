@@ -154,7 +154,8 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
 
 
 def check_all_have_names(table: ClipTable) -> None:
-    """Raise UserError if some clips have a speaker (or other label) and others have none."""
+    """Raise UserError if some clips have a speaker (or other label) and other clips do not have
+    one."""
     for label, names in table.names.items():
         if "" in names:
             is_missing = table.numbers[label] == names.index("")

@@ -73,7 +73,7 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
 
     Raises:
         UserError: if the file cannot be read, or if a TextGrid has several tiers and `tier` is not
-            one of them.
+            the name of such a tier.
     """
     found: Iterable[tuple[float, float, str]]
     if path.suffix.lower() == ".textgrid":
@@ -335,7 +335,7 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
 class _Line(NamedTuple):
     """A line of a Kaldi file."""
 
-    text: str  # the line without its key
+    text: str  # text of the line after the key
     where: str  # "file:line"
 
 

@@ -380,7 +380,7 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
             f"{path}: column {spoken + 1} contains numbers such as {normalized[0][:60]!r} instead of "
             "texts. Select the column that contains the spoken texts with --text-column"
         )
-    is_empty = len({*texts}) == 1  # empty, or the same title in all lines
+    is_empty = len({*texts}) == 1  # the column is empty, or all lines contain the same title
     if (is_empty or repeats(texts) == repeats(normalized)) and not are_other_texts(pairs):
         return
     raise UserError(

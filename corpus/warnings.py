@@ -325,7 +325,7 @@ def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
 
 
 def _correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Return the Pearson correlation of two arrays, or 0 if one of them is constant."""
+    """Return the Pearson correlation of two arrays, or 0 if an array is constant."""
     if not (deviations := one.std() * other.std()):
         return 0.0
     return float(np.mean((one - one.mean()) * (other - other.mean())) / deviations)

@@ -32,8 +32,8 @@ from tacotron2_voice.utils.files import (
     write_json,
 )
 
-Run = Mapping[str, float]  # column key -> measured value
-Runs = Mapping[str, Sequence[Run]]  # row name -> runs, ordered by seed
+Run = Mapping[str, float]  # maps the key of each column to the measured value
+Runs = Mapping[str, Sequence[Run]]  # maps the name of each row to its runs, ordered by seed
 CONFIDENCE = 0.95
 CPU = torch.device("cpu")
 FORK = multiprocessing.get_context("fork")  # fork can pass objects that cannot be pickled

@@ -259,8 +259,8 @@ def write_description(folder: Path, description: VoiceDescription) -> None:
 class ComparedVoice(Voice):
     """A voice that compares every output of its graphs with PyTorch's output.
 
-    In each decoder step, the graphs and PyTorch both use PyTorch's outputs from the previous step
-    as inputs, because attention would otherwise amplify rounding errors.
+    In each decoder step, the graphs and PyTorch both use PyTorch's outputs from the previous
+    decoder step as inputs, because attention would otherwise amplify rounding errors.
     """
 
     model: Tacotron2
@@ -298,7 +298,7 @@ def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
         for steps in voice.decode(ids, 0, CHECKED_STEPS, speaker):
             frames += [*steps.frames]
         voice.refine(np.concatenate(frames).T)
-    if not voice.difference <= MAX_DIFFERENCE:  # also true for NaN
+    if not voice.difference <= MAX_DIFFERENCE:  # this condition is also true for NaN
         raise UserError(
             "the outputs of the graphs differ from PyTorch's outputs by "
             f"{voice.difference:.1e}, relative to the largest output (expected at most "

@@ -23,7 +23,7 @@ from fast_decoder.parity import EncoderProblem, Problem, relative_errors
 from hparams import HParams
 from model import Decoder
 
-# Number of symbols of each clip. The first batch has 20 clips, as most batches with dynamic batch
+# Number of symbols of each clip. The first batch has 20 clips, like most batches with dynamic batch
 # sizes. The second batch runs the GPU programs for large batches and long texts.
 BATCHES = ((40, 23, *range(1, 19)), (100, *range(1, 33)))
 # Number of decoder steps in both batches. The second chunk is incomplete on purpose.

@@ -51,7 +51,8 @@ class LengthBatchSampler:
             all later epochs have a smaller number. With None, every epoch has as many batches as it
             needs, rounded up to a multiple of `batches_per_update`.
         short_last_update: allow the last optimizer step of an epoch to have fewer than
-            `batches_per_update` batches. Some processes may then have no batch in this step.
+            `batches_per_update` batches. In this case, some processes may have no batch in the last
+            optimizer step.
         rank, world_size: the rank of this process, and the number of processes that share the
             batches. Default: a single process.
 

@@ -327,8 +327,8 @@ def _novelty_or_0(survey: Survey) -> float:
 
 
 def price(survey: Survey) -> float:
-    """Return what the search minimizes: the cost of the steps if row costs are known, otherwise the
-    number of decoder steps."""
+    """Return what the search minimizes: the cost of the decoder steps if row costs are known,
+    otherwise the number of decoder steps."""
     return survey.decoder_steps if survey.step_cost is None else survey.step_cost
 
 

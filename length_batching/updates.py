@@ -114,8 +114,8 @@ class UpdatePlanner:
             all later epochs have 1% more batches than the first later epoch needs. With None, every
             epoch has as many batches as it needs, rounded up to a multiple of K.
         short_last_update: allow the last optimizer step of an epoch to have fewer than K batches.
-            The clips of the last step are cut into up to K batches, so some processes may have no
-            batch.
+            The clips of the last optimizer step are cut into up to K batches, so some processes may
+            have no batch.
 
     Raises:
         BatchingError: if an option or a length is invalid.

@@ -88,9 +88,10 @@ class EndDetector:
         self.gates: list[float] = []
         self._furthest = -1  # furthest symbol that attention has reached
         self._progress = 0  # decoder step at which attention reached this symbol
-        self._rest_began: int | None = None  # first step with attention on the last symbols
-        self._rested = 0  # number of steps with attention on the last symbols
-        self._fired: int | None = None  # step at which the stop probability exceeded the threshold
+        self._rest_began: int | None = None  # first decoder step with attention on the last symbols
+        self._rested = 0  # number of decoder steps with attention on the last symbols
+        # Decoder step at which the stop probability exceeded the threshold.
+        self._fired: int | None = None
         self.reason: StopReason | None = None
         self.num_steps = 0
 
@@ -139,7 +140,8 @@ class EndDetector:
 
     @property
     def num_certain(self) -> int:
-        """Return how many steps from the start are certainly speech, so that they can be sent."""
+        """Return how many decoder steps from the start are certainly speech, so that their audio
+        can be sent."""
         if self.reason is not None:
             return self.num_steps
         count = len(self.gates)

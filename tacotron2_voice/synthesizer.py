@@ -587,8 +587,8 @@ class Synthesizer(ABC):
         settings = self.settings
         max_steps = self.max_steps(len(ids), speaker)
         detector = EndDetector(ids, settings, settings.table, max_steps)
-        waiting: list[np.ndarray] = []  # frames of the steps that have not been yielded
-        weights: list[np.ndarray] = []  # attention weights of all steps
+        waiting: list[np.ndarray] = []  # frames of the decoder steps that have not been yielded
+        weights: list[np.ndarray] = []  # attention weights of all decoder steps
         num_sent = 0
         size = FIRST_PIECE
         for steps in self.decode(ids, seed, max_steps, speaker):

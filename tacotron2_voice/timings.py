@@ -178,7 +178,8 @@ def best_path(alignment: np.ndarray) -> np.ndarray:
     """
     scores = np.log(np.maximum(alignment, MIN_WEIGHT))
     num_steps, num_symbols = scores.shape
-    before = np.zeros((num_steps, num_symbols), np.int64)  # best symbol of the previous step
+    # Best symbol of the previous decoder step.
+    before = np.zeros((num_steps, num_symbols), np.int64)
     best = scores[0]
     symbols = np.arange(num_symbols)
     for step in range(1, num_steps):

@@ -249,7 +249,8 @@ def shape_of(name: str, settings: VoiceSettings) -> list[int | None]:
         "keep": [2, settings.prenet_dim],  # dropout factors of two layers: 0 or 1 / (1 - p)
         "frames": [1, settings.n_mel_channels * settings.n_frames_per_step],
         "state": [1, rnns + settings.memory_dim],  # LSTM states and attention context
-        "alignments": [2, None],  # attention weights of the last step, and their sum over all steps
+        # Attention weights of the last decoder step, and sum of the weights over all decoder steps.
+        "alignments": [2, None],
         "gate": [1],  # the stop probability
         "mel": [1, settings.n_mel_channels, None],
         "refined": [1, settings.n_mel_channels, None],

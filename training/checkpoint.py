@@ -115,8 +115,9 @@ class LoopState:
     def add_losses(self, terms: LossTerms, clips: int, frames: int) -> None:
         """Add the losses of an optimizer step to the sums.
 
-        The padded loss is weighted by `clips`, the step's number of clips. The other terms are
-        weighted by `frames`, the step's number of real frames. Terms that are NaN are ignored.
+        The padded loss is weighted by `clips`, the optimizer step's number of clips. The other
+        terms are weighted by `frames`, the optimizer step's number of real frames. Terms that are
+        NaN are ignored.
         """
         self.clips += clips
         self.frames += frames

@@ -2,8 +2,8 @@
 
     hparams = with_measured_costs(trainer, clips.training)   # for the setting row_costs=measure
 
-Kernels of a GPU compute full tiles, so a decoder step with 17 clips takes as long as a step with
-more clips. The measured costs let `plan_epoch` end batches where a clip is cheapest.
+Kernels of a GPU compute full tiles, so a decoder step with 17 clips takes as long as a decoder step
+with more clips. The measured costs let `plan_epoch` end batches where a clip is cheapest.
 """
 
 import time

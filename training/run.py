@@ -60,7 +60,7 @@ class Run:
     # Optimizer steps whose losses have not been read yet.
     pending: list[PendingStep] = field(default_factory=list)
     must_stop: bool = False  # whether any process was asked to stop; the same in all processes
-    # Mean loss of the optimizer steps read most recently; None before the first step.
+    # Mean loss of the optimizer steps read most recently; None before the first optimizer step.
     recent_loss: float | None = None
     recent_focus_rate: float | None = None  # focus rate in the last validation
     has_printed_speed: bool = False  # whether the time of the first optimizer step has been printed

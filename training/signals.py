@@ -22,8 +22,8 @@ OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure"
 OF_DEAD_WORKERS = "DataLoader worker (pid"  # PyTorch may raise this error anywhere in the code
 
 
-# Seconds that the current optimizer step may still take after the first Ctrl-C. On a CPU a step may
-# take minutes.
+# Seconds that the current optimizer step may still take after the first Ctrl-C. On a CPU, an
+# optimizer step may take minutes.
 SECONDS_FOR_STEP = 10
 # Seconds that the main thread has to exit with its own message after the second Ctrl-C.
 SECONDS_TO_END = 2
