@@ -215,7 +215,9 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
     loose = [path for path in files if path.parent == corpus]
     names = [path.relative_to(corpus).parts[0] for path in files if path.parent != corpus]
     if not names:
-        raise UserError(f"{corpus}: contains no folder with audio files, expected one per speaker")
+        raise UserError(
+            f"{corpus}: contains no folder with audio files, expected one folder per speaker"
+        )
     problems = [
         f"{path}: not in a speaker's folder; move it into its speaker's folder" for path in loose
     ]

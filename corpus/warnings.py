@@ -47,13 +47,13 @@ UNUSUAL_TEXTS = (
     ),
     (
         "words in square brackets, which are speech in training but tags in synthesis",
-        "Delete them if they are not spoken, or write (round) brackets",
+        "Delete the words if they are not spoken, or write (round) brackets",
         WORDS_IN_BRACKETS,
     ),
     (
         # For example, quotation marks become control characters if the encoding is wrong.
         "control characters",
-        "Delete them, or write the intended characters",
+        "Delete the control characters, or write the intended characters",
         re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]"),
     ),
 )
@@ -74,7 +74,7 @@ AUDIO_PROBLEMS = {
     ),
     "cut": (
         "speech at the very start or end of the file",
-        "Listen to the clips. If words are cut off, cut them from the original recording again",
+        "Listen to the clips. If words are cut off, cut the clips from the original recording again",
     ),
     "pause": (
         f"a pause of more than {MAX_PAUSE:g} s inside the speech",

@@ -49,7 +49,7 @@ def run_stage(*command: object, threads: str | None = None, advice: str = "") ->
         same = shlex.join(["python", *sys.argv])
         raise UserError(f"{program} was stopped. To continue, run: {same}")
     if process.returncode != 0:
-        raise UserError(f"{program} failed; see its message above{advice}")
+        raise UserError(f"{program} failed; see the message above{advice}")
 
 
 def is_outdated(result: Path, source: Path) -> bool:

@@ -368,7 +368,9 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(128 + signal.SIGINT)
         write_report(study)
     if study.failed:
-        sys.exit("\n".join(["study.py: the report leaves out these failed runs:", *study.failed]))
+        sys.exit(
+            "\n".join(["study.py: the report does not contain these failed runs:", *study.failed])
+        )
 
 
 if __name__ == "__main__":

@@ -320,9 +320,9 @@ def last_good(directory: Path, diverged: int, best: int) -> Path | None:
     return good[max(good)] if good else None
 
 
-def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
+def set_aside_newer(directory: Path, iteration: int) -> list[tuple[Path, bool]]:
     """Rename all checkpoints after `iteration`, newest first, and a damaged `best.pt`. Return the
-    new paths.
+    new path of each renamed checkpoint, and whether the checkpoint is damaged.
 
     If the names did not change, the next --resume would use a newer checkpoint than the checkpoint
     from which this run resumed. No file is deleted.
@@ -330,15 +330,16 @@ def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
     Raises:
         UserError: if `best.pt` cannot be read; no checkpoint is renamed.
     """
-    newer = [path for number, path in list_checkpoints(directory)[::-1] if number > iteration]
+    found = list_checkpoints(directory)[::-1]
+    newer = [(path, False) for number, path in found if number > iteration]
     best = directory / BEST
     if best.exists():
         try:
-            best_iteration = load_checkpoint(best)["iteration"]
+            is_newer = load_checkpoint(best)["iteration"] > iteration
+            newer += [(best, False)] if is_newer else []
         except DamagedCheckpoint:
-            best_iteration = math.inf
-        newer += [best] if best_iteration > iteration else []
-    return [_set_aside(path) for path in newer]
+            newer.append((best, True))
+    return [(_set_aside(path), is_damaged) for path, is_damaged in newer]
 
 
 # ---------------------------------------------------------------------------- load and restore

@@ -200,11 +200,9 @@ def open_logs(run: Run, start: Start) -> None:
     # Rename later checkpoints before truncating the logs. If the run is killed in between, the next
     # --resume truncates the logs.
     iteration = -1 if start.resumed is None else state.iteration
-    for moved in checkpoint.set_aside_newer(directory, iteration):
-        print(
-            f"renamed a checkpoint to {moved}, because it is damaged or newer than the resumed "
-            "checkpoint"
-        )
+    for moved, is_damaged in checkpoint.set_aside_newer(directory, iteration):
+        reason = "is damaged" if is_damaged else "is newer than the resumed checkpoint"
+        print(f"renamed a checkpoint that {reason} to {moved}")
     if own is not None:
         checkpoint.mark_if_best(own)
     if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:

@@ -74,7 +74,7 @@ def split_sequence(
     """Split the symbol ids of a text into chunks of at most `limit` symbols.
 
     The text must contain a letter or a phone. Each chunk then contains a letter or a phone, too.
-    Only the spaces between chunks are left out.
+    The chunks contain all symbols except the spaces between chunks.
     """
     if len(sequence) <= limit:
         return [ChunkSpan(0, len(sequence), Ending.SENTENCE)]
