@@ -26,19 +26,21 @@ from tacotron2_voice.utils.files import open_file
 # A clip counts as silent if its largest and its smallest sample differ by at most this value (3
 # steps of 16-bit audio).
 SILENT_RANGE = 1e-4
-# Formats that training can read, as named by soundfile. The first three are kinds of WAV files.
+# soundfile's names of the formats that training can read. WAV, WAVEX and RF64 are kinds of WAV
+# files.
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")
 # maximum number of samples per clip, about 3 hours; a small FLAC file of silence could otherwise
 # exhaust memory
 MAX_SAMPLES = 2**28
-# Only in these formats, missing samples at the end of a file can be detected.
+# Formats in which missing samples at the end of a file can be detected.
 READABLE_FORMATS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC", "OGG", "MP3")
 EXPECTED_FORMATS = "expected WAV, FLAC, Ogg, MP3 or AIFF"
-OGG_END_OF_STREAM = 4  # flag of the last page
+OGG_END_OF_STREAM = 4  # flag that marks the last page of an Ogg stream
 MAX_OGG_PAGE = 27 + 255 + 255 * 255  # maximum size of an Ogg page in bytes
-# An MP3 file with one of these words in its first frame contains its length.
+# If the first frame of an MP3 file contains one of these words, the frame also contains the length
+# of the file.
 MP3_HEADERS = (b"Xing", b"Info", b"VBRI")
-MP3_FRAME_BYTES = 2048  # larger than any frame
+MP3_FRAME_BYTES = 2048  # number of bytes to read; larger than any MP3 frame
 MP3_TOLERANCE = 12_000  # maximum error of the estimated length of an MP3 file, in samples
 # MP3 files may lack up to this many samples at their end, because their length may be estimated.
 MP3_MISSING = 4 * 1152
@@ -175,7 +177,7 @@ def contains_mp3_length(descriptor: int) -> bool:
     tag = os.pread(descriptor, 10, 0)
     start = 0
     if tag.startswith(b"ID3") and len(tag) == 10:
-        sizes = zip(tag[6:], (21, 14, 7, 0), strict=True)  # four bytes with 7 bits each
+        sizes = zip(tag[6:], (21, 14, 7, 0), strict=True)  # four bytes that contain 7 bits each
         start = 10 + sum(byte << shift for byte, shift in sizes)
     beginning = os.pread(descriptor, MP3_FRAME_BYTES, start)
     return any(word in beginning for word in MP3_HEADERS)
@@ -403,7 +405,7 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: VoiceSettings) -> torch.
         UserError: if samples are outside [-1, 1].
     """
     peak = samples.abs().max().item()
-    if not peak <= 1:  # also true if the peak is NaN
+    if not peak <= 1:  # this condition is also true if the peak is NaN
         raise UserError(
             f"samples reach {peak:g}, expected values in [-1, 1]; divide 16-bit samples by 32768"
         )

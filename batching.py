@@ -26,8 +26,8 @@ from hparams import HParams, batching_options, parse_row_costs
 from length_batching import BatchingError, LengthBatchSampler, padding_stats, plan_epoch
 from tacotron2_voice.utils.errors import UserError
 
-# Minimum number of optimizer steps per epoch. With fewer steps, a run spends most of its time on
-# validation.
+# Minimum number of optimizer steps per epoch. With fewer optimizer steps, a run spends most of its
+# time on validation.
 MIN_UPDATES = 20
 VALIDATION_SEED = 0  # seed for the batches and the prenet masks of validation
 

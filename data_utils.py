@@ -61,7 +61,7 @@ class TextMelDataset(Dataset):
         except UserError as error:
             raise UserError(f"{name}: {error}. {HOW_TO_CHANGE_CLIPS}") from None
         # Compare only size and modification time, because a backup or a new file mode changes the
-        # status change time, the third value.
+        # status change time, which is the third value of the identity.
         is_same_file = Identity.of(clip.path)[:2] == clip.identity[:2]
         if mel.shape[1] != clip.num_frames or not is_same_file:
             raise UserError(

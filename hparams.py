@@ -3,9 +3,9 @@
     create_hparams("batch_size=32,text_cleaners=[basic_cleaners],win_time=50,hop_time=12.5")
     create_hparams("@filelists/ljspeech/settings.txt,batch_size=32")  # from a file first
 
-Names and defaults are those of NVIDIA's recipe where it has the same setting; docs/guides/migration.md
-lists the exceptions. Values are converted to the annotated type. tacotron2_voice/settings.py parses
-and checks them.
+If NVIDIA's recipe has the same setting, the name and the default are the same, too.
+docs/guides/migration.md lists the exceptions. Values are converted to the annotated type.
+tacotron2_voice/settings.py parses and checks them.
 """
 
 import math
@@ -127,9 +127,9 @@ class HParams(VoiceSettings):
     num_bins: Count = 58  # number of sorted bins per epoch (alternated_sort strategy); larger: more random batches, more padding
     num_buckets: Buckets = 10  # number of length classes (bucket_by_width and bucket_by_quantile strategies); larger: less padding
     dynamic_batch_size: bool = True  # True: batches of short clips contain more clips, up to batch_capacity
-    batch_capacity: Count | None = None  # maximum number of frames per batch, including padding; None: batch_size times the longest clip
+    batch_capacity: Count | None = None  # maximum number of frames per batch, including padding; None: batch_size times the length of the longest clip
     size_multiple: Count = 1  # the number of clips in each batch is a multiple of this value, such as 8; 1: any number
-    row_costs: str = ""  # time of a decoder step by number of clips, in us, such as "16:33 32:48"; batches end where a clip is cheapest; measure: measured on this machine; empty: not used
+    row_costs: str = ""  # time of a decoder step for each number of clips, in us, such as "16:33 32:48"; batches get the sizes with the lowest time per clip; measure: train.py measures the times; empty: not used
     batch_randomization: bool = True  # True: shuffle the order of the batches, but not the clips within them
     random_epochs: CountOrZero = 2  # number of epochs with random batches at the start of the run; 0: none
     batches_per_update: Count = 1  # number of batches per optimizer step, over all processes; larger: fewer optimizer steps
@@ -214,7 +214,8 @@ def create_hparams(overrides: str | None = None, base: HParams | None = None) ->
 
 
 def override_lines(overrides: str) -> list[str]:
-    """Split overrides into the lines of a settings file. `@PATH` becomes the lines of that file."""
+    """Split overrides into the lines of a settings file. `@PATH` becomes the lines of the file at
+    PATH."""
     return lines_of_overrides(overrides, HParams.path_settings)
 
 
@@ -240,7 +241,7 @@ def batching_options(hparams: Any) -> dict[str, Any]:
     names += [parameter.name for parameter in PARAMETERS]
     options = {name: getattr(hparams, name) for name in names}
     row_costs, _ = parse_row_costs(hparams.row_costs)
-    # With a fixed batch size, cutting batches would only make them smaller.
+    # With a fixed batch size, row costs would only make batches smaller.
     options["row_costs"] = row_costs if hparams.dynamic_batch_size else None
     return options | {"strategy": hparams.batching_strategy}
 

@@ -41,7 +41,8 @@ class Outputs(NamedTuple):
 
     mel: torch.Tensor  # [B, n_mels, T_out], before the postnet
     mel_postnet: torch.Tensor  # [B, n_mels, T_out]
-    gate: torch.Tensor  # [B, T] stop-token logits: whether a decoder step is the last
+    # [B, T] stop-token logits: whether a decoder step is the last step of the clip.
+    gate: torch.Tensor
     alignments: torch.Tensor  # [B, T, T_in]
     mel_lengths: torch.Tensor | None = None  # [B] number of frames, on the CPU; set only by `infer`
 
@@ -104,8 +105,8 @@ def packed_lstm(lstm: nn.LSTM, x: torch.Tensor, lengths: torch.Tensor) -> torch.
     Raises:
         ValueError: if a length is not from 1 to T_in.
     """
-    # PyTorch's own packing synchronizes with the GPU. It also launches a copy for every length and,
-    # in the backward pass, for every symbol.
+    # PyTorch's own packing synchronizes with the GPU. The packing also launches a copy for every
+    # length and, in the backward pass, for every symbol.
     places, batch_sizes = layers.packing(lengths.cpu(), x.shape[1])
     places = layers.without_waiting(places, x.device)
     packed = PackedSequence(x.flatten(0, 1).index_select(0, places), batch_sizes)

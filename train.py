@@ -124,7 +124,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="with --resume: accept clips that differ from the checkpoint's clips",
     )
-    add("--hparams", default="", metavar="name=value,...", help="override settings in hparams.py")
+    add(
+        "--hparams",
+        default="",
+        metavar="name=value,...",
+        help="override settings (hparams.py lists them)",
+    )
     add(
         "--process-timeout",
         type=positive,
@@ -168,11 +173,15 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     # realpath, because Path.resolve raises an error for links that form a loop
     output = Path(os.path.realpath(args.output_directory))
     logs = Path(os.path.realpath(output / args.log_directory))
-    if not logs.is_relative_to(output) or logs.suffix in (".pt", ".jsonl", ".csv"):
+    if not logs.is_relative_to(output):
         parser.error(
-            f"--log_directory {args.log_directory}: {logs} is outside the output folder, or ends in "
-            ".pt, .jsonl or .csv. Choose another folder inside -o, because a resumed run truncates "
-            "its logs to their size at the checkpoint"
+            f"--log_directory {args.log_directory}: {logs} is outside the output folder. Choose a "
+            "folder inside -o"
+        )
+    if logs.suffix in (".pt", ".jsonl", ".csv"):
+        parser.error(
+            f"--log_directory {args.log_directory}: the name of this folder ends in {logs.suffix}, "
+            "like the run's own files. Choose a different name"
         )
     return args
 
@@ -327,7 +336,7 @@ def train(run: Run, stop: StopRequest) -> None:
         validated = None
         is_due = run.state.epoch % hparams.epochs_per_validation == 0
         if is_due and run.validation_loader is not None:
-            save(run, stop)  # validation may fail, so save before it
+            save(run, stop)  # save before the validation, which may fail
             validated = validate(run, stop)
             if run.must_stop:
                 stop.exit(run.processes, run.resume_command)
@@ -384,8 +393,8 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             state.iteration += 1
             run.pending.append(PendingStep(state.iteration, losses, planned, before))
             if several or (state.iteration - 1) % hparams.log_interval == 0:
-                # With several processes, read the losses of every step, because they also contain
-                # the stop requests of other processes.
+                # With several processes, read the losses of every optimizer step, because the
+                # losses also contain the stop requests of other processes.
                 read_pending(run, leave=1)
             seconds = state.seconds + time.perf_counter() - clock
             frames = longest[before : planned.end].sum()
@@ -431,7 +440,7 @@ def make_stop_request(run: Run) -> StopRequest:
     """Return the object that records stop signals of this process.
 
     With several processes there is no time limit for an optimizer step, because all processes must
-    stop at the same step.
+    stop at the same optimizer step.
     """
     limit = SECONDS_FOR_STEP if run.processes.world_size == 1 else None
     resume = functools.partial(stopped_without_saving, run.folder.path, run.resume_command)

@@ -3,8 +3,9 @@
     python -m benchmarks.audio_problems data/LJSpeech-1.1/wavs --clips 385 --csv problems.csv
 
 The folder must contain clean recordings. For each problem and
-strength, the program prints the percentage of changed clips in which the problem is detected. It
-also prints the percentage of unchanged clips in which it is detected (false alarms).
+strength, the program prints the percentage of changed clips in which the problem is detected. The
+program also prints the percentage of unchanged clips in which the problem is detected (false
+alarms).
 """
 
 if not __package__:

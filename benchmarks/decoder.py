@@ -9,9 +9,10 @@ optimizer step consists of forward pass, loss, backward pass, gradient clipping 
 decoders take turns in the same process. Ratios are ratios of medians.
 
 In each repeat, the reference decoder makes one optimizer step, and the fast decoder makes --steps
-optimizer steps in a row. In a row of steps, as in training, the host can prepare a step while the
-GPU still runs the previous step. Peak memory is measured in a separate process for each decoder. On
-a CPU, it is the memory of the whole process. On a GPU, it is the memory that PyTorch has allocated.
+optimizer steps in a row. When several optimizer steps follow each other, as in training, the host
+can prepare an optimizer step while the GPU still runs the previous optimizer step. Peak memory is
+measured in a separate process for each decoder. On a CPU, peak memory is the memory of the whole
+process. On a GPU, peak memory is the memory that PyTorch has allocated.
 """
 
 if not __package__:
@@ -60,11 +61,12 @@ def make_steps(args: argparse.Namespace) -> Callable[..., None]:
 
 
 def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
-    """Return the peak memory of an optimizer step with the decoder `name`, in bytes. It includes
-    the state of the optimizer."""
+    """Return the peak memory of an optimizer step with the decoder `name`, in bytes. The memory
+    includes the state of the optimizer."""
     run = make_steps(args)
     run(name, 2)
-    # On a GPU, exclude the first steps, because compiling and capturing need extra memory.
+    # On a GPU, exclude the first optimizer steps, because compiling and capturing need extra
+    # memory.
     if args.device.type == "cuda":
         reset_peak_memory(args.device)
         run(name)

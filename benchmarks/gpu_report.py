@@ -95,7 +95,7 @@ def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
         "steps_bf16_short": decoder("steps_bf16_short", "bf16", *SHORT, *STEPS),
         "steps_tf32": decoder("steps_tf32", "tf32", *LONG, *STEPS),
         "steps_fp32": decoder("steps_fp32", "fp32", *LONG, *STEPS),
-        # The memory for TF32 is not measured, because it is the same as for fp32.
+        # The memory for TF32 is not measured, because TF32 needs as much memory as fp32.
         "memory_bf16": decoder("memory_bf16", "bf16", *LONG, *MEMORY),
         "memory_fp32": decoder("memory_fp32", "fp32", *LONG, *MEMORY),
         "kill_and_resume": tests(
@@ -135,7 +135,7 @@ def run_part(name: str, part: Part, folder: Path) -> str:
 
 
 def run_parts(parts: Mapping[str, Part], folder: Path) -> bool:
-    """Run the parts, and update the report after each of them. Return whether all succeeded."""
+    """Run the parts, and update the report after each part. Return whether all succeeded."""
     file = folder / STATUS_FILE
     done = read_json(file) if file.exists() else {}
     for name, part in parts.items():

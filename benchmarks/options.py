@@ -38,7 +38,10 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
         help="also write the results to this JSON file",
     )
     parser.add_argument(
-        "--hparams", default="", metavar="name=value,...", help="override settings in hparams.py"
+        "--hparams",
+        default="",
+        metavar="name=value,...",
+        help="override settings (hparams.py lists them)",
     )
     for name, count in counts.items():
         parser.add_argument(

@@ -4,11 +4,12 @@
 
 DIR is a checkout of NVIDIA/tacotron2, NVIDIA/DeepLearningExamples or speechbrain/speechbrain. An
 optimizer step consists of forward pass, loss, backward pass, gradient clipping and Adam. Other
-recipes use their own model and loss, with autocast for bf16. Modules that they import but do not
-need in a step, such as audio libraries, are replaced with empty ones. Every recipe runs in its own
-process, one after another. The times of other recipes are medians of two steps after a warm-up; our
-times are medians of five blocks of ten steps, because in training a step is launched while the GPU
-still runs the previous step.
+recipes use their own model and loss, with autocast for bf16. Modules that other recipes import but
+do not need for an optimizer step, such as audio libraries, are replaced with empty modules. Every
+recipe runs in its own process, one after another. The times of other recipes are medians of two
+optimizer steps after a warm-up; our times are medians of five blocks of ten optimizer steps,
+because in training an optimizer step is launched while the GPU still runs the previous optimizer
+step.
 """
 
 if not __package__:
@@ -297,14 +298,24 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
     for peer in PEERS:
-        add(f"--{peer}", type=Path, metavar="DIR", help=f"checkout of {peer} (default: left out)")
+        add(
+            f"--{peer}",
+            type=Path,
+            metavar="DIR",
+            help=f"checkout of {peer} (default: do not measure {peer})",
+        )
     add(
         "--shapes",
         default="16x774x120,64x203x32",
-        help="batches to measure, clips x frames x symbols (default: %(default)s)",
+        help="batches to measure, each as CLIPSxFRAMESxSYMBOLS (default: %(default)s)",
     )
     add("--precisions", default="bf16", help="precisions to measure (default: %(default)s)")
-    add("--seconds", type=positive, default=90, help="time limit per recipe (default: 90)")
+    add(
+        "--seconds",
+        type=positive,
+        default=90,
+        help="time limit per recipe, in seconds (default: 90)",
+    )
     add("--json", type=Path, metavar="FILE.json", help="also write the results to this file")
     add("--measure", nargs=4, help=argparse.SUPPRESS)  # used for the process of one recipe
     return parser.parse_args(arguments)

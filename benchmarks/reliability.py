@@ -46,7 +46,7 @@ from tacotron2_voice.utils.files import numbered_lines
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.vocoder import load_vocoder
 
-WAYS = {  # way of synthesis -> (settings, number of retries)
+WAYS = {  # maps each way of synthesis to (settings, number of retries)
     "gate alone": ("attention_rest_time=0", 0),
     "end found": ("", 0),
     "with retries": ("", RETRIES),
@@ -202,8 +202,11 @@ def table(counts_of: dict[str, Counts], num_texts: int, num_audio: int) -> str:
     add("chunks ended by end detection", (f"{c.stop_reasons['REST']:,}" for c in all_counts))
     add("chunks faded out", (f"{counts.faded_out:,}" for counts in all_counts))
     add("chunks with retries", (f"{counts.retried:,}" for counts in all_counts))
-    add("longest speech for a text (s)", (f"{counts.longest:.2f}" for counts in all_counts))
-    add("speech for all texts (minutes)", (f"{counts.audio / 60:.1f}" for counts in all_counts))
+    add("duration of the longest speech (s)", (f"{counts.longest:.2f}" for counts in all_counts))
+    add(
+        "total duration of the speech (minutes)",
+        (f"{counts.audio / 60:.1f}" for counts in all_counts),
+    )
     add(
         f"computing time for {num_audio:,} texts (s)",
         (f"{c.computing:.1f}" for c in all_counts),

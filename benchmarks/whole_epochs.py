@@ -4,11 +4,12 @@
     python -m benchmarks.whole_epochs lists/train.txt runs/epochs --only rand,ssb_dbs_br --seconds 300
 
 The time of an epoch depends on the lengths of the clips and texts, but not on the audio. Therefore
-the benchmark needs only a filelist with texts and seconds. It writes a mel of noise for each clip,
-and runs the scripts with the settings of the paper. OUT/table2.csv has one row per experiment:
-seconds of the last and of the first epoch, without validation and checkpoints, decoder steps and
-batches per epoch, and peak memory in GB. The first epochs take longer, because CUDA graphs are
-captured and many batch lengths occur for the first time.
+the benchmark needs only a filelist with texts and seconds. The benchmark writes a mel of noise for
+each clip, and runs the scripts with the settings of the paper. OUT/table2.csv has one row per
+experiment. The columns contain the seconds of the last and of the first epoch (without validation
+and checkpoints), the numbers of decoder steps and batches per epoch, and the peak memory in GB. The
+first epochs take longer, because CUDA graphs are captured and many batch lengths occur for the
+first time.
 """
 
 if not __package__:
@@ -89,7 +90,7 @@ EXPERIMENTS = {
 
 
 def write_corpus(filelist: Path, out: Path, hparams: HParams) -> None:
-    """Write mels of noise as long as the clips of the filelist, and a filelist of them.
+    """Write mels of noise as long as the clips of the filelist, and a filelist of these mels.
 
     Clips of equal length share a mel through hard links, so that a corpus needs little disk space.
     """
@@ -123,14 +124,14 @@ def write_corpus(filelist: Path, out: Path, hparams: HParams) -> None:
 def run_experiment(
     name: str, out: Path, corpus: Path, extra: str, epochs: int, seconds: float
 ) -> str:
-    """Run the script of an experiment. Return "" or why it failed."""
+    """Run the script of an experiment. Return "", or why the script failed."""
     experiment = EXPERIMENTS[name]
     # Every experiment has its own run folder with a link to the filelist.
     own = out / name
     own.mkdir(exist_ok=True)
     if not (own / "filelists").exists():
         (own / "filelists").symlink_to(out / "filelists")
-    # The scripts prepare a corpus unless this file contains the path in CORPUS.
+    # If this file contains the path in CORPUS, the script does not prepare the corpus again.
     write_bytes(own / "corpus.txt", f"{corpus}\n".encode())
     settings = ",".join(filter(None, (WITHOUT_VALIDATION, extra, experiment.settings)))
     environment = {
@@ -188,10 +189,15 @@ def table_of(rows: list[dict[str, Any]]) -> str:
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("filelist", type=Path, help="filelist of the training clips, with seconds")
+    add("filelist", type=Path, help="filelist of the training clips with their lengths in seconds")
     add("out", type=Path, help="write mels, runs and table2.csv to this folder")
     add("--only", default=",".join(EXPERIMENTS), help="experiments to run (default: all)")
-    add("--seconds", type=positive, default=86400, help="stop after this time (default: one day)")
+    add(
+        "--seconds",
+        type=positive,
+        default=86400,
+        help="stop after this number of seconds (default: 86400)",
+    )
     add("--epochs", type=at_least_one, default=4, help="epochs per experiment (default: 4)")
     add("--extra", default="precision=bf16,num_workers=4", help="settings (default: %(default)s)")
     args = parser.parse_args(arguments)

@@ -51,7 +51,7 @@ class ForcedAligner:
         self.decoder.end_utt()
         found = []
         for segment in self.decoder.seg() or ():
-            if not segment.word.startswith(("<", "[", "(")):  # silence and noise
+            if not segment.word.startswith(("<", "[", "(")):  # skip silence and noise
                 end = segment.end_frame + 1
                 found.append(Timing(segment.word, segment.start_frame / 100, end / 100))
         return found if len(found) == len(words) else []

@@ -41,7 +41,7 @@ MAX_HUM = -28  # in dB relative to the speech level
 MAX_OFFSET = -20  # in dB relative to the speech level
 MIN_UPPER_BAND = -36  # in dB relative to the telephone band
 MAX_EDGE = -10  # in dB relative to the speech level
-MAX_PAUSE = 0.9  # seconds
+MAX_PAUSE = 0.9  # in seconds
 TINY = 1e-20  # smaller powers are replaced by this power, so that the logarithm is finite
 
 

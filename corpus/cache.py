@@ -5,10 +5,11 @@
     table = read_cache(cache_path("train.txt"), key)
     table.num_frames, table[0].text
 
-The check of a filelist opens every audio file. Its results are stored in `NAME.clips`, so that
-later runs can skip it. The cache is mapped into memory: a new process only reads the lengths of
-clips and texts at first, and all processes on a machine share the same memory pages. A new cache
-replaces the old file atomically, so that a running process keeps using the file that it has opened.
+The check of a filelist opens every audio file. The results of the check are stored in `NAME.clips`,
+so that later runs can skip the check. The cache is mapped into memory: a new process only reads the
+lengths of clips and texts at first, and all processes on a machine share the same memory pages. A
+new cache replaces the old file atomically, so that a running process keeps using the file that it
+has opened.
 """
 
 import hashlib
@@ -55,8 +56,8 @@ class ClipTable:
             if no clip has a name.
         complete: whether the full contents of the clips were checked, not only the headers.
         fingerprint: hash of file names, texts, lengths and labels; it does not depend on folders.
-        made_from: JSON object of everything that the table depends on. If it changes, the cache is
-            out of date.
+        made_from: JSON object of everything that the table depends on. If this object changes, the
+            cache is out of date.
         is_on_disk: whether the table was read from a cache file, which other processes can open.
     """
 
@@ -246,8 +247,10 @@ def read_cache(path: str | Path, made_from: Mapping[str, Any] | None = None) -> 
             content = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         reader = pa.ipc.open_file(content)
         version, names, complete, fingerprint, known = json.loads(reader.schema.metadata[b"about"])
-        if version != VERSION or made_from not in (None, known):
-            raise ValueError("made by a different version or from a different filelist")
+        if version != VERSION:
+            raise ValueError("made by a different version of this project")
+        if made_from not in (None, known):
+            raise ValueError("made from a different filelist or with different settings")
         if not reader.schema.equals(SCHEMA) or reader.num_record_batches != 1:
             raise ValueError("unexpected columns")
         batch = reader.get_batch(0)

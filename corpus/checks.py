@@ -150,10 +150,10 @@ def speech_level(samples: np.ndarray, sampling_rate: int) -> float:
 def count_clipped(samples: np.ndarray) -> int:
     """Count the clipped samples in int16 or float32 samples [N].
 
-    Samples are clipped if at least MIN_CLIPPED_RUN of them in a row are at full scale (32767 or
-    -32767 in 16 bits). If the clip has no such run, flat peaks at its highest or lowest value are
-    clipped if there are at least MIN_FLAT_TOPS of them. This finds audio that was clipped and then
-    scaled.
+    Samples are clipped if at least MIN_CLIPPED_RUN consecutive samples are at full scale (32767 or
+    -32767 in 16 bits). If the clip has no such run, flat peaks at its highest or lowest value count
+    as clipped if there are at least MIN_FLAT_TOPS flat peaks. Flat peaks occur in audio that was
+    clipped and then scaled.
     """
     step = 1 if samples.dtype == np.int16 else 1 / 32768
     high = float(samples.max())

@@ -11,8 +11,8 @@ class Measurements:
     """The results of `checks.measure` for a clip. Lengths are in samples."""
 
     num_samples: int = 0
-    silence_before: int = 0  # silence before speech
-    silence_after: int = 0  # silence after speech
+    silence_before: int = 0  # number of silent samples before speech
+    silence_after: int = 0  # number of silent samples after speech
     clipped: int = 0  # number of clipped samples
     checksum: int = 0  # checksum of the samples
     quality: Quality = UNMEASURED
@@ -27,7 +27,7 @@ class Segment:
     """The part of a long recording that a text transcribes. Times are in seconds."""
 
     start: float
-    seconds: float | None = None  # length; None: up to the end of the recording
+    seconds: float | None = None  # length in seconds; None: up to the end of the recording
 
 
 @dataclass(frozen=True)

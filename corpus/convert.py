@@ -44,7 +44,8 @@ MAX_PEAK = 0.95  # highest allowed sample; audio with high peaks gets a level be
 # cancel each other out.
 MIN_MIXED = 0.5
 MIN_SECONDS = 0.05  # minimum length of a recording or segment
-MAX_SECONDS = 600  # maximum length of a recording, limited because it is read into memory
+# Maximum length of a recording, in seconds; limited because the recording is read into memory.
+MAX_SECONDS = 600
 SEGMENT_PADDING = 0.1  # default number of seconds to add at each end of a segment
 MAX_MISSING_SECONDS = 0.5  # a segment may end up to this many seconds after its recording ends
 SETTINGS_FILE = "conversion_settings.json"
@@ -82,7 +83,7 @@ def convert(
 
     Raises:
         UserError: see `read_layout`; also if `folder` contains files that were made with different
-            settings, or if one of the two folders contains the other.
+            settings, or if `folder` contains `corpus` or is inside `corpus`.
     """
     check_is_outside(folder, corpus, "--convert")
     wavs = folder / "wavs"
@@ -167,11 +168,10 @@ def check_is_outside(folder: Path, corpus: Path, option: str) -> None:
     """
     here = folder.resolve()
     there = corpus.resolve()
-    if here.is_relative_to(there) or there.is_relative_to(here):
-        raise UserError(
-            f"{option} {folder}: this folder contains {corpus} or is inside it. Choose a folder "
-            "elsewhere"
-        )
+    if here.is_relative_to(there):
+        raise UserError(f"{option} {folder}: this folder is inside {corpus}. Choose another folder")
+    if there.is_relative_to(here):
+        raise UserError(f"{option} {folder}: this folder contains {corpus}. Choose another folder")
 
 
 def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> None:
@@ -276,7 +276,9 @@ def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.
     if not np.isfinite(samples).all():
         raise UserError("contains samples that are NaN or infinite")
     if not len(samples) or np.ptp(samples, axis=0).max() <= SILENT_RANGE:
-        raise UserError("silent from beginning to end; record it again, or leave it out")
+        raise UserError(
+            "silent from beginning to end; record it again, or remove it from the corpus"
+        )
     # Scaling also prevents overflow when large samples are squared.
     return samples / max(1, np.abs(samples).max()), rate
 
@@ -294,8 +296,8 @@ def read_segment(audio: Any, segment: Segment) -> np.ndarray:
     is_inside = segment.start < total and end <= total + MAX_MISSING_SECONDS
     if not 0 < seconds <= MAX_SECONDS or not is_inside:
         raise UserError(
-            f"invalid segment from {segment.start:g} s to {end:g} s, expected at most {MAX_SECONDS} "
-            f"s inside the file, which is {total:.2f} s long"
+            f"invalid segment from {segment.start:g} s to {end:g} s: it must be at most "
+            f"{MAX_SECONDS} s long and lie within the file ({total:.2f} s)"
         )
     first = round(segment.start * rate)
     count = min(round(seconds * rate), audio.frames - first)

@@ -57,9 +57,9 @@ class EspeakVoice:
         # The folder must outlive this call, because eSpeak later reads dictionaries from it.
         folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        # eSpeak carries state over from one utterance to the next, even after it was terminated.
-        # Loading a fresh copy of the library starts without this state, so the corpus is
-        # reproducible.
+        # eSpeak carries state over from one utterance to the next, even after the library was
+        # terminated. Loading a fresh copy of the library starts without this state, so the corpus
+        # is reproducible.
         copy = shutil.copy(espeakng_loader.get_library_path(), folder)
         self._library = library = ctypes.CDLL(str(copy))
         data = Path(folder, "espeak-ng-data")  # eSpeak truncates paths longer than 160 bytes

@@ -165,8 +165,8 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
 
 
 def path_from(folder: Path, corpus: Path) -> str:
-    """Return the relative path from a folder to the corpus. It stays valid if both are moved
-    together."""
+    """Return the relative path from a folder to the corpus. The path stays valid if the folder and
+    the corpus are moved together."""
     return os.path.relpath(os.path.realpath(corpus), os.path.realpath(folder))
 
 

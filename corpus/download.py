@@ -157,14 +157,15 @@ def _unpack(archive: Path, corpus: Path) -> None:
         folder = building / archive.name.partition(".tar")[0]
         if not (folder / "metadata.csv").is_file():
             raise UserError(
-                f"{archive}: contains no {folder.name}/metadata.csv; the unpacked files were deleted"
+                f"{archive}: contains no {folder.name}/metadata.csv. The unpacked files were "
+                "deleted"
             )
         if corpus.exists():
             corpus.rmdir()  # the folder is empty
         os.replace(folder, corpus)
     except (tarfile.TarError, EOFError) as error:
         raise UserError(
-            f"{archive}: cannot be unpacked ({error}); the unpacked files were deleted"
+            f"{archive}: unpacking failed ({error}). The files unpacked so far were deleted"
         ) from None
     finally:
         shutil.rmtree(building, ignore_errors=True)

@@ -45,7 +45,8 @@ from tacotron2_voice.utils.files import (
 FIELDS = "|".join(("path", "text", "seconds", *LABELS))  # format of a line
 # File in a folder of cached mels that contains the settings of these mels.
 MEL_SETTINGS_FILE = "mel_settings.json"
-LENGTHS_FILE = "lengths.csv"  # file in a run's folder: the id and the frames of each training clip
+# File in a run's folder with the id and the number of frames of each training clip.
+LENGTHS_FILE = "lengths.csv"
 LONG_SECONDS = 15  # longer clips cause a warning
 LONG = 3  # clips longer than this multiple of the median cause a warning
 NO_FILELIST = (
@@ -74,7 +75,8 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
     NVIDIA's format `path|text`. Fields are split at every `|` and stripped of whitespace.
     `path_of_clip` explains relative paths. Lengths are read from the file headers. If a line
     contains seconds, they must be equal to the length of the audio to within half a sample plus one
-    microsecond. For a cached mel, they must result in the same number of frames.
+    microsecond. If the line lists a cached mel, the seconds must correspond to the number of frames
+    of this mel.
 
     Args:
         filelist: path of the filelist.
@@ -152,7 +154,8 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
 
 
 def check_all_have_names(table: ClipTable) -> None:
-    """Raise UserError if some clips have a speaker (or other label) and others have none."""
+    """Raise UserError if some clips have a speaker (or other label) and other clips do not have
+    one."""
     for label, names in table.names.items():
         if "" in names:
             is_missing = table.numbers[label] == names.index("")
@@ -168,11 +171,11 @@ def check_all_have_names(table: ClipTable) -> None:
 def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, ...]:
     """Return the symbol ids of a clip's text.
 
-    With the English table or with `drop_unknown`, symbols that are not in the table are left out.
+    With the English table or with `drop_unknown`, symbols that are not in the table are dropped.
 
     Raises:
         UserError: if the text is too long, contains no letter, or contains symbols that are not in
-            the table and must not be left out.
+            the table and must not be dropped.
     """
     if len(text) > MAX_CHARACTERS:
         count = f"{len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
@@ -280,7 +283,7 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
     length."""
     mel = read_mel(path, hparams, read_contents)
     num_frames = mel.shape[1]
-    # This comparison also rejects seconds of nan and infinity.
+    # This comparison also rejects NaN and infinity.
     samples = 0.5 + (seconds or 0) * hparams.sampling_rate
     if seconds is not None and num_frames != 1 + samples // hparams.hop_length:
         listed = f"{seconds:.6f} seconds in the filelist"
@@ -473,11 +476,11 @@ def checked_clips(
             check_list_is_unchanged(table, hparams)
             return table
         new_run = table.complete
-        print(f"note: {filelist}: {len(changed):,} of {len(table):,} clips have changed")
-    if new_run and Path(filelist).is_file():
-        name = cache_path(filelist).name
         print(
-            f"note: {filelist}: the cache {name} is missing or out of date, so all clips "
-            "are read now"
+            f"note: {filelist}: {len(changed):,} of {len(table):,} clips have changed since the last check"
         )
+    if new_run and Path(filelist).is_file():
+        cache = Path(cache_path(filelist))
+        state = "out of date" if cache.exists() else "missing"
+        print(f"note: {filelist}: the cache {cache.name} is {state}, so all clips are read now")
     return cache_table(read_filelist(filelist, hparams, new_run=new_run), hparams)

@@ -50,7 +50,7 @@ from tacotron2_voice.utils.files import read_bytes
 
 METADATA = "metadata.csv"
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
-# In order of preference; LibriTTS uses .normalized.txt.
+# Suffixes of text files, in order of preference. LibriTTS uses .normalized.txt.
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
 # Formats that libsndfile can read. If several files differ only in format, the format that comes
 # first in this list is used.
@@ -215,7 +215,9 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
     loose = [path for path in files if path.parent == corpus]
     names = [path.relative_to(corpus).parts[0] for path in files if path.parent != corpus]
     if not names:
-        raise UserError(f"{corpus}: contains no folder with audio files, expected one per speaker")
+        raise UserError(
+            f"{corpus}: contains no folder with audio files, expected one folder per speaker"
+        )
     problems = [
         f"{path}: not in a speaker's folder; move it into its speaker's folder" for path in loose
     ]
@@ -330,7 +332,10 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
     has_names = [x is not None for x in without_names.values()]
     leave_out_names = len(has_names) > 1 and all(has_names)
     if leave_out_names:
-        print("note: each text contains the name of its audio file. These names are left out")
+        print(
+            "note: each text contains the name of its audio file. These names are removed from the "
+            "texts"
+        )
     clips = []
     for name, path in contents.items():
         if path not in spoken:
@@ -381,8 +386,8 @@ def _texts_without_names(
     """Return each text without the name of its recording, keyed by the path of the recording
     without its extension. A text that does not contain the name becomes None.
 
-    For example, a text begins with the name in Kaldi's format. Empty texts are left out of the
-    result. So are texts that may begin with the name by chance, because the name may be a word.
+    For example, a text begins with the name in Kaldi's format. The result contains neither empty
+    texts nor texts that may begin with the name by chance, because the name may be a word.
     """
     found: dict[Path, str | None] = {}
     for name, path in contents.items():
@@ -405,8 +410,8 @@ def _texts_without_names(
 def _name_at_start(name: Path, text: str) -> re.Match[str] | None:
     """Match the name of a recording at the beginning of its text.
 
-    The name may have an extension, folders before it, quotation marks, or brackets. It may lack its
-    first parts: the text of anna_0012.wav may begin with 0012.
+    The name may have an extension, folders before it, quotation marks, or brackets. The name may
+    lack its first parts: the text of anna_0012.wav may begin with 0012.
     """
     parts = re.split(r"[-_. ]", name.name)
     ends = [name.name[len("".join(parts[:i])) + i :] for i in range(len(parts))]
@@ -547,7 +552,8 @@ def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container
 def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
     """Return a list with the path of the file in the first folder that contains it, otherwise an
     empty list."""
-    listed = name.replace("\\", "/")  # joining a folder and an absolute path keeps the path
+    # Joining a folder and an absolute path returns the absolute path.
+    listed = name.replace("\\", "/")
     paths = [folder / f"{listed}{end}" for end in ("", ".wav", ".flac") for folder in folders]
     # Named pipes and broken links are returned, too, because a later check reports them.
     return [path for path in paths if os.path.lexists(path) and not os.path.isdir(path)][:1]

@@ -74,7 +74,7 @@ def check_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
     listed = "\n".join(f"  {line}" for line in grouped(problems))
     some_are_good = len(problems) < total
     if skip_bad and some_are_good:
-        print(f"warning: --skip-bad leaves out {count}:\n{listed}")
+        print(f"warning: --skip-bad leaves {count} out of the filelists:\n{listed}")
         return
     advice = ", or leave them out with --skip-bad" if some_are_good else ""
     raise UserError(
@@ -120,8 +120,9 @@ class Preparation:
     val_fraction: float = VAL_FRACTION  # fraction of the clips to hold out for validation
     seed: int = SEED  # seed of the split
     mels: Path | None = None  # folder for cached log-mels
-    skip_bad: bool = False  # whether to leave out bad clips
-    max_seconds: float = math.inf  # maximum length; longer clips are left out
+    skip_bad: bool = False  # whether to leave bad clips out of the filelists
+    # Maximum length in seconds; longer clips are left out of the filelists.
+    max_seconds: float = math.inf
     trim: Path | None = None  # folder for copies with trimmed silence
     split_by_text: bool = False  # whether to put all clips with the same text into the same set
     convert: Path | None = None  # folder for copies in the format for training
@@ -148,11 +149,12 @@ class Preparation:
                 raise UserError(
                     f"{option} {folder}: this is the folder of the corpus. Choose a new folder"
                 )
-        if re.search("[|\n\r\ud800-\udfff]", f"{self.folder}{self.mels}{self.trim}"):
-            raise UserError(
-                f"{self.folder}, {self.mels}, {self.trim}: filelists cannot contain one of these "
-                "paths, expected UTF-8 paths without '|' or line breaks"
-            )
+        for folder in filter(None, (self.folder, self.mels, self.trim)):
+            if re.search("[|\n\r\ud800-\udfff]", str(folder)):
+                raise UserError(
+                    f"{folder}: filelists cannot contain this path, expected a UTF-8 path without "
+                    "'|' or line breaks"
+                )
         if self.speakers.name:
             self.speakers = SpeakerSource(name=checked_name(self.speakers.name, "--speaker"))
 
@@ -241,7 +243,7 @@ def with_examples_first(clips: Sequence[Clip], findings: Sequence[Finding]) -> l
     """Move one example clip per speaker to the front, because training plots the first clips.
 
     The example is the clip of median length among the speaker's clips without problems. If all of
-    the speaker's clips have problems, it is chosen from all.
+    the speaker's clips have problems, the example is chosen from all of the speaker's clips.
     """
     flagged = {clip.where for finding in findings for clip, _ in finding.notes}
     examples = []
@@ -280,7 +282,8 @@ def usable_clips(
     max_samples = asked.max_seconds * hparams.sampling_rate
     if long := {clip.where for clip in clips if clip.measured.num_samples > max_samples}:
         print(
-            f"--max-seconds {asked.max_seconds:g} leaves out {len(long):,} of {len(clips):,} clips"
+            f"--max-seconds {asked.max_seconds:g} leaves {len(long):,} of {len(clips):,} clips out "
+            "of the filelists"
         )
         clips = [clip for clip in clips if clip.where not in long]
     if mel_files and clips:
@@ -303,8 +306,8 @@ def split_clips(
     Raises:
         UserError: if a set is empty.
     """
-    # The split depends on all lines, including those of bad clips, so that leaving out a bad clip
-    # does not move other clips between the sets.
+    # The split depends on all lines, including the lines of bad clips, so that leaving out a bad
+    # clip does not move other clips between the sets.
     validation, origin = choose_split(
         entries, asked.val_fraction, asked.seed, by_text=asked.split_by_text
     )
@@ -381,7 +384,8 @@ def list_line(path: str, clip: Clip, seconds: float) -> str:
 def write_lists(
     sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, files: dict[str, bytes]
 ) -> list[Path]:
-    """Write all files to `out`, replacing those of an earlier call. Return the paths of all files.
+    """Write all files to `out`, replacing the files of an earlier call. Return the paths of all
+    files.
 
     `files` contains the plots and the report.
     """
@@ -482,8 +486,8 @@ def put_into(out: Path, contents: dict[str, bytes]) -> list[str]:
 
 
 def rename_earlier_lists(out: Path, written: set[str], hparams: HParams) -> list[str]:
-    """Rename the filelists and symbols of an earlier call, and delete their caches. Return the old
-    names.
+    """Rename the filelists and the symbol table of an earlier call, and delete the caches of the
+    filelists. Return the old names.
 
     The files are renamed because old filelists may split the clips differently. Call this after
     settings.txt has been replaced, because the old settings.txt may list these filelists.

@@ -12,7 +12,8 @@ from hparams import HParams
 from tacotron2_voice.speech_statistics import SpeechStatistics, last_symbol, measure
 from tacotron2_voice.utils.console import markdown_table
 
-# Maximum number of speakers in the table: half of them with the most, half with the least audio.
+# Maximum number of speakers in the table. If there are more speakers, the table shows the speakers
+# with the most audio and the speakers with the least audio, half of each.
 MAX_ROWS = 20
 MAX_NAMED = 5  # maximum number of speakers to list in a warning
 MAX_LETTERS = 30  # speaker names with more letters are shortened in the table

@@ -63,7 +63,7 @@ KALDI_FILES = ("wav.scp", "text")
 def read_segments(path: Path, recording: str, tier: str = "", encoding: str = "") -> list[Entry]:
     """Read the segments of one recording, in file order.
 
-    Segments that contain no text or only a label of silence are left out.
+    Segments that contain no text or only a label of silence are ignored.
 
     Args:
         path: subtitles (.srt, .vtt), a TextGrid, or Audacity labels (.txt).
@@ -73,7 +73,7 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
 
     Raises:
         UserError: if the file cannot be read, or if a TextGrid has several tiers and `tier` is not
-            one of them.
+            the name of such a tier.
     """
     found: Iterable[tuple[float, float, str]]
     if path.suffix.lower() == ".textgrid":
@@ -92,7 +92,7 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
             where = f"{path}: segment {number} at {start:.2f} s"
             entries.append(Entry(recording, words, where, segment=Segment(start, end - start)))
     if num_silences:
-        print(f"note: {path}: left out {num_silences:,} silence labels, such as 'sil'")
+        print(f"note: {path}: ignored {num_silences:,} silence labels, such as 'sil'")
     if not entries:
         raise UserError(f"{path}: contains no segment with a text")
     return entries
@@ -185,7 +185,8 @@ def without_rolling_lines(
     is_flash = [
         count == len(x.split("\n")) for count, (_, _, x) in zip(repeated, cues, strict=True)
     ]
-    ends = [0.0, *(end for _, end, _ in cues)]  # the end of the subtitle before each subtitle
+    # For each subtitle, the end of the previous subtitle.
+    ends = [0.0, *(end for _, end, _ in cues)]
     is_certain = [
         count > 0 and (flash or start - end < MAX_ROLLING_GAP)
         for count, flash, end, (start, _, _) in zip(repeated, is_flash, ends, cues, strict=False)
@@ -218,7 +219,8 @@ def without_rolling_lines(
 
 
 def _repeated_lines(cues: Sequence[tuple[float, float, str]]) -> list[int]:
-    """Return how many lines at its beginning each subtitle repeats from the end of the previous one.
+    """Return how many lines each subtitle repeats, at its beginning, from the end of the previous
+    subtitle.
 
     The result is 0 for a subtitle that contains no new line, unless it is too short for speech.
     """
@@ -237,9 +239,11 @@ def _repeated_lines(cues: Sequence[tuple[float, float, str]]) -> list[int]:
 def without_rolling_times(
     path: Path, cues: list[tuple[float, float, str]]
 ) -> list[tuple[float, float, str]]:
-    """If most subtitles overlap the next subtitle, end each subtitle at the start of the next one.
+    """If most subtitles overlap the next subtitle, end each subtitle at the start of the next
+    subtitle.
 
-    Subtitles overlap in automatic captions, where a line stays visible while the next is spoken.
+    Subtitles overlap in automatic captions, where a line stays visible while the next line is
+    spoken.
     """
     ends = [min(end, following[0]) for (_, end, _), following in pairwise(cues)]
     num_overlaps = sum(end < cue[1] - MAX_OVERLAP for end, cue in zip(ends, cues, strict=False))
@@ -331,7 +335,7 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
 class _Line(NamedTuple):
     """A line of a Kaldi file."""
 
-    text: str  # the line without its key
+    text: str  # text of the line after the key
     where: str  # "file:line"
 
 
@@ -513,7 +517,7 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
         indices.sort(key=lambda i: _bounds(clips[i]))
         bounds = [_bounds(clips[i]) for i in indices]
         before = 0.0  # the latest end of all previous segments
-        latest_index = indices[0]  # the segment with this end
+        latest_index = indices[0]  # index of the segment that ends there
         for rank, i in enumerate(indices):
             start, end = bounds[rank]
             if before - start > MAX_OVERLAP:

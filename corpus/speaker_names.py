@@ -14,8 +14,8 @@ from tacotron2_voice.speakers import speaker_name
 from tacotron2_voice.utils.errors import UserError
 
 MIN_LINES = 5  # with fewer lines, every line may have a different name
-# Maximum number of distinct names, as a fraction of the number of lines. If it is larger, the column
-# probably contains ids or texts, because a speaker has several clips.
+# Maximum number of distinct names, as a fraction of the number of lines. If the number of names is
+# larger, the column probably contains ids or texts, because a speaker has several clips.
 MAX_DISTINCT_SHARE = 0.5
 
 
@@ -105,8 +105,8 @@ def with_names(
 def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
     """Raise UserError if two names differ only in case, spaces or the encoding of letters.
 
-    Such names usually refer to the same speaker. If they do not, file systems that ignore case mix
-    up the files of the two speakers.
+    Such names usually refer to the same speaker. If they refer to two speakers, file systems that
+    ignore case mix up the files of the two speakers.
 
     Args:
         named: pairs of a name and the place where it was given.

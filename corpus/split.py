@@ -15,8 +15,8 @@ from corpus.clips import Clip
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
 VAL_FRACTION = 0.2  # default fraction of validation clips; SPLIT_FILE has this fraction
 SEED = 0  # default seed
-# If the texts of more than this fraction of the validation clips are also in the training set, this
-# causes a warning. In LJSpeech, the fraction is 0.002, because titles are repeated.
+# A warning is printed if the texts of more than this fraction of the validation clips are also in
+# the training set. In LJSpeech, the fraction is 0.002, because titles are repeated.
 MAX_KNOWN_SHARE = 0.01
 
 

@@ -37,7 +37,7 @@ END_TITLES = ("end", "end_time")
 TIME_WORDS = set(
     "start starttime begin end endtime stop onset offset from to in out t0 t1 tmin tmax xmin xmax".split()
 )
-# Other words in such titles
+# Words that the titles of these columns may also contain
 UNIT_WORDS = set(
     "segment audio cue clip utt utterance speech time timestamp s sec secs second seconds ms frame "
     "frames sample samples".split()
@@ -60,7 +60,7 @@ class Table:
 
     Args:
         path: the file. Paths in the table are relative to the table's folder or to the corpus.
-            They may differ from the paths of the audio files in extension and in case.
+            The listed paths may differ from the paths of the audio files in extension and in case.
         path_column, text_column: title of the column that contains the paths or the texts, or its
             number, counted from 1. Default: a column with a common title, or LJSpeech's column.
         delimiter: the character that separates fields. Default: the delimiter that most lines
@@ -173,7 +173,8 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
         if is_common and (is_certain or has_titles(table, speaker_column, titles)):
             found.append((len({*counts}) > 1, delimiter))
     if found:
-        # Prefer a delimiter that all lines contain equally often, because texts may contain others.
+        # Prefer a delimiter that all lines contain equally often, because texts may contain other
+        # delimiters.
         return min(found, key=lambda pair: pair[0])[1]
     fix = "If the table uses a different delimiter, set it with --delimiter"
     if unknown := _unknown_titles(lines):
@@ -262,8 +263,8 @@ def check_row(row: Row, needed: int, num_fields: int, delimiter: str) -> None:
             raise ValueError(f"contains {surrogate[0]!r}, which is not valid Unicode")
         if more := field.count("\n"):
             raise ValueError(
-                f"a quoted field does not end in its line, but {more:,} lines later: {field[:60]!r}; "
-                "close the quotation mark, and double any quotation marks inside a quoted field"
+                f"a quoted field continues over {more + 1:,} lines: {field[:60]!r}; close the quotation "
+                "mark, and double any quotation marks inside a quoted field"
             )
     has_more = any(row.fields[num_fields:])
     if len(row.fields) < needed or has_more:
@@ -286,8 +287,8 @@ def normal_title(title: str) -> str:
 def has_titles(table: Table, speaker_column: str, first: Sequence[str]) -> bool:
     """Return whether the first row is a header.
 
-    It is a header if the user specified a column by its title, or if it contains common titles for
-    the path and the text.
+    The first row is a header if the user specified a column by its title, or if the row contains
+    common titles for the path and the text.
     """
     asked = (table.path_column, table.text_column, speaker_column)
     if any(x and not x.isdecimal() for x in asked):
@@ -311,8 +312,8 @@ def choose_columns(
     """Choose the columns for path, text and speaker.
 
     If the table has no header, the first column contains the path. If there is one more column, not
-    counting that of the speaker, it contains the text. If there are two more columns, the last
-    column contains the text (LJSpeech's normalized text).
+    counting the column of the speaker, it contains the text. If there are two more columns, the
+    last column contains the text (LJSpeech's normalized text).
 
     Raises:
         UserError: if a column that the user specified does not exist, or if the user must specify a
@@ -349,8 +350,8 @@ def choose_columns(
         found = ", ".join(titles or rows[0].fields)
         raise UserError(
             f"{table.path}: the column with the {'paths' if path is None else 'texts'} was not found in "
-            f"{found[:200]!r}, expected common titles, id|text, or id|text|normalized text. Select the "
-            f"column with {options} and its title or its number (counted from 1)"
+            f"{found[:200]!r}, expected common column titles, or lines of id|text or id|text|normalized "
+            f"text. Select the column with {options} and its title or its number (counted from 1)"
         )
     if path == text:
         raise UserError(f"{table.path}: column {text + 1} was selected for both paths and texts")
@@ -366,8 +367,11 @@ def choose_columns(
 def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: int) -> None:
     """Raise UserError unless two columns seem to be a text and its normalized text (LJSpeech).
 
-    This is not the case if most values of the second column are numbers, if the values of only one
-    column repeat as speaker names do, or if the two texts of most lines differ too much.
+    The columns are rejected in three cases:
+
+    - Most values of the second column are numbers.
+    - The values of only one column repeat as speaker names do.
+    - The two texts of most lines differ too much.
     """
     pairs = [(row.fields[written], row.fields[spoken]) for row in rows if len(row.fields) > spoken]
     texts, normalized = zip(*pairs, strict=True)
@@ -376,7 +380,7 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
             f"{path}: column {spoken + 1} contains numbers such as {normalized[0][:60]!r} instead of "
             "texts. Select the column that contains the spoken texts with --text-column"
         )
-    is_empty = len({*texts}) == 1  # empty, or the same title in all lines
+    is_empty = len({*texts}) == 1  # the column is empty, or all lines contain the same title
     if (is_empty or repeats(texts) == repeats(normalized)) and not are_other_texts(pairs):
         return
     raise UserError(
@@ -394,8 +398,8 @@ def repeats(values: Sequence[str]) -> bool:
 def are_other_texts(pairs: Sequence[tuple[str, str]]) -> bool:
     """Return whether the two texts of most lines cannot be a text and its normalized form.
 
-    This is the case if they have no word or no script in common, or if the second text is less than
-    half as long as the first text.
+    Two texts are too different if they have no word or no script in common, or if the second text
+    is less than half as long as the first text.
     """
     if sum(2 * len(b) < len(a) for a, b in pairs) > len(pairs) / 2:
         return True
@@ -444,7 +448,8 @@ def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) ->
     NeMo manifests have the columns `offset` and `duration`.
 
     Raises:
-        UserError: if the table contains other columns of times, or a different number of them.
+        UserError: if the table contains other columns of times, or if the number of these columns
+            is not two.
     """
     found = time_titles(titles, rows)
     if not found:

@@ -33,7 +33,7 @@ TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # an HTML tag without attributes
 # The result if accented letters, quotation marks or Cyrillic letters in UTF-8 are read as
 # Windows-1252.
 TWICE_ENCODED = re.compile("[ÂÃÐÑ][^\x00-\x7fÀ-ÿ]|â€")
-# For each kind of unusual text: a description, advice, and a pattern that finds it.
+# A description, advice, and a pattern for each kind of unusual text.
 UNUSUAL_TEXTS = (
     (
         "HTML entities or tags, which would be read letter by letter",
@@ -47,17 +47,17 @@ UNUSUAL_TEXTS = (
     ),
     (
         "words in square brackets, which are speech in training but tags in synthesis",
-        "Delete them if they are not spoken, or write (round) brackets",
+        "Delete the words if they are not spoken, or write (round) brackets",
         WORDS_IN_BRACKETS,
     ),
     (
         # For example, quotation marks become control characters if the encoding is wrong.
         "control characters",
-        "Delete them, or write the intended characters",
+        "Delete the control characters, or write the intended characters",
         re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]"),
     ),
 )
-# For each problem that `problems_of` can return: a description and advice.
+# A description and advice for each problem that `problems_of` can return.
 AUDIO_PROBLEMS = {
     "noise": (
         f"noise (speech is less than {MIN_SIGNAL_TO_NOISE} dB louder than the noise)",
@@ -74,7 +74,7 @@ AUDIO_PROBLEMS = {
     ),
     "cut": (
         "speech at the very start or end of the file",
-        "Listen to the clips. If words are cut off, cut them from the original recording again",
+        "Listen to the clips. If words are cut off, cut the clips from the original recording again",
     ),
     "pause": (
         f"a pause of more than {MAX_PAUSE:g} s inside the speech",
@@ -82,7 +82,8 @@ AUDIO_PROBLEMS = {
     ),
 }
 MAX_LEVEL_DIFFERENCE = 10  # in dB, from the median of the speaker's clips
-# For languages with one script: the first word in the Unicode names of the script's letters.
+# For each language with only one script, the first word in the Unicode names of the script's
+# letters.
 SCRIPTS = {
     language: script
     for script, languages in {
@@ -115,9 +116,10 @@ MIN_CORRELATION = 0.3  # minimum correlation between the logarithms of seconds a
 MAX_DEVIATIONS = 4.5
 MIN_RATE_RATIO = 1.4
 MAX_FOREIGN_SHARE = 0.05
-# These words are 15% of all words in LJSpeech. Few other languages contain any of them.
+# These words are 15% of all words in LJSpeech. Few other languages contain any of these words.
 COMMON_WORDS = ("the", "and", "that", "with", "you", "this", "it", "they")
-# Texts with at least MIN_WORDS words are not English if a smaller fraction of them are COMMON_WORDS.
+# Texts with at least MIN_WORDS words are not English if a smaller fraction of the words is in
+# COMMON_WORDS.
 MIN_WORDS, MIN_COMMON_SHARE = 200, 0.02
 
 
@@ -171,7 +173,7 @@ def _audio_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding
     clipped = [clip.measured.clipped for clip in clips]
     yield Finding(
         "clipping (three or more consecutive samples at full scale, or several flat peaks)",
-        "Record at a lower level, restore the clip with a declipper, or leave it out",
+        "Record at a lower level, restore the clip with a declipper, or remove it",
         [
             (clips[i], f"{clipped[i]:,} samples, {1000 * clipped[i] / rate:.1f} ms")
             for i in _worst(clipped, 0)
@@ -213,7 +215,7 @@ def _text_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding]
         unit = "times the speaker's median of symbols per second"
     yield Finding(
         f"a speaking rate below {low:.1f} or above {high:.1f} {unit}",
-        "Listen to the clips. Correct the text, cut the audio, or leave the clip out",
+        "Listen to the clips. Correct the text, cut the audio, or remove the clip",
         [
             (clips[i], f"{_line(clips[i])}, {rates[i]:.1f}")
             for i in _worst(np.abs(np.log(rates / median)), np.log(high / median))
@@ -323,7 +325,7 @@ def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
 
 
 def _correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Return the Pearson correlation of two arrays, or 0 if one of them is constant."""
+    """Return the Pearson correlation of two arrays, or 0 if an array is constant."""
     if not (deviations := one.std() * other.std()):
         return 0.0
     return float(np.mean((one - one.mean()) * (other - other.mean())) / deviations)

@@ -6,8 +6,8 @@ same texts.
     print(result.summary())
 
 Use recordings that were not used in training. Recognizers make mistakes too, so compare the model's
-word error rate with that of the recordings. The identification rate needs no recognizer, so it
-works in any language.
+word error rate with the word error rate of the recordings. The identification rate needs no
+recognizer, so it works in any language.
 """
 
 import tempfile
@@ -66,7 +66,8 @@ from tacotron2_voice.utils.files import read_bytes, write_bytes, write_json
 from tacotron2_voice.utterance import text_to_ids
 from tacotron2_voice.vocoder import load_vocoder
 
-REFERENCE_FILE = "reference_measures.json"  # measures, saved next to the recordings
+# File with the measures of the recordings, next to the recordings.
+REFERENCE_FILE = "reference_measures.json"
 
 
 def word_error_rate(transcripts: Sequence[Transcript]) -> float:
@@ -141,8 +142,8 @@ class Evaluators:
 
         Args:
             centroids: the mean embedding [256] of each speaker's recordings.
-            names: the correct speaker of each utterance. `measures` returns how often it is the
-                nearest.
+            names: the correct speaker of each utterance. `measures` returns how often the correct
+                speaker is the nearest speaker.
         """
         if not self.encoder:
             return [""] * len(names)
@@ -163,7 +164,8 @@ class EvaluationOptions:
     Args:
         language: eSpeak's code for the language of the texts.
         recognizer, whisper_model: arguments for `make_recognizer`.
-        words_only: whether to skip the identification rate, which takes most of the time.
+        words_only: whether to skip the identification rate, whose computation takes most of the
+            time of an evaluation.
         quality: whether to rate the audio with DistillMOS too.
         right_speaker: whether to measure the speaker identification accuracy too.
     """
@@ -318,7 +320,8 @@ def measure_reference(
     names = [recording.speaker for recording in recordings]
     centroids: dict[str, list[float]] = {}
     if evaluators.encoder:
-        # Leave out each recording when computing its speaker's mean, because it would match itself.
+        # Leave out each recording when computing its speaker's mean, because the recording would
+        # match itself.
         for each in (recorded, vocoded):
             nearest = nearest_without_own(each.embeddings, recorded.embeddings, names)
             each.is_right_speaker = [x == own for x, own in zip(nearest, names, strict=True)]

@@ -20,7 +20,7 @@ from tacotron2_voice.utils.files import naming, numbered_lines
 class Recording(NamedTuple):
     path: Path
     text: str
-    speaker: str = ""  # empty if the filelist has no speakers
+    speaker: str = ""  # name of the speaker; empty if the filelist has no speakers
 
 
 def read_recordings(path: Path, speaker_column: str = "") -> list[Recording]:

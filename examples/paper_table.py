@@ -32,8 +32,8 @@ from tacotron2_voice.utils.files import (
     write_json,
 )
 
-Run = Mapping[str, float]  # column key -> measured value
-Runs = Mapping[str, Sequence[Run]]  # row name -> runs, ordered by seed
+Run = Mapping[str, float]  # maps the key of each column to the measured value
+Runs = Mapping[str, Sequence[Run]]  # maps the name of each row to its runs, ordered by seed
 CONFIDENCE = 0.95
 CPU = torch.device("cpu")
 FORK = multiprocessing.get_context("fork")  # fork can pass objects that cannot be pickled
@@ -94,7 +94,7 @@ class PaperTable:
     columns: Sequence[Column]  # columns of the table in the paper
     more_columns: Sequence[Column]
     claims: Sequence[Claim]
-    # number of single-threaded processes; a run is timed while the other process makes another run
+    # number of single-threaded processes that make runs at the same time, even while runs are timed
     processes: int = 2
 
     def main(self, arguments: list[str] | None = None) -> None:
@@ -271,7 +271,7 @@ def read_run(path: Path, made_with: Any) -> Run:
     found = read_json(path)
     if not isinstance(found, dict) or found.get("made_with") != made_with:
         problem = "made with different settings or on a different machine"
-        raise UserError(f"{path}: {problem}. Delete it, or choose a different folder.")
+        raise UserError(f"{path}: {problem}. Delete this file, or choose a different folder.")
     return found["results"]
 
 

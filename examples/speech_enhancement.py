@@ -183,7 +183,7 @@ for seconds in (2, 4, 8, 16, 32, 64, 128):
     dynamic = {"dynamic_batch_size": True, "batch_capacity": int(SCALE * seconds * SAMPLE_RATE)}
     SIZES[f"{seconds} s"] = {"batch_size": 1, **dynamic}
 STRATEGIES = {"random": "random", "sorted": "sorted", "buckets": "bucket_by_width"}
-PUBLISHED = {  # row name -> training hours, memory in GB, padding in percent
+PUBLISHED = {  # maps each row name to training hours, memory in GB, and padding in percent
     "random, 8 clips": (7.25, 23.0, 24.5),
     "sorted, 8 clips": (5.93, 21.9, 0.2),
     "buckets, 8 clips": (6.22, 23.0, 5.2),

@@ -112,7 +112,7 @@ class WordSearch:
         labels = [0]  # label of each state
         starts = [0]  # states in which a path can start
         arcs = [(0, 0)]
-        self.word_at: dict[int, str] = {}  # last state of a word -> word
+        self.word_at: dict[int, str] = {}  # maps the last state of each word to the word
         for word, phones in sorted(lexicon):
             first = len(labels)
             last = first + 2 * len(phones) - 2

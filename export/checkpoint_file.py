@@ -33,7 +33,7 @@ from tacotron2_voice.version import __version__
 if HAS_PYDANTIC:
     from pydantic import TypeAdapter, ValidationError
 
-MAX_BYTES = 2**32  # maximum size of a checkpoint (full-size model: 0.3 GB)
+MAX_BYTES = 2**32  # maximum size of a checkpoint in bytes (full-size model: 0.3 GB)
 MAX_COUNT = 2**53  # maximum count; floats cannot represent all larger integers
 MAX_SHOWN = 10  # maximum number of problems in a message
 IS_FOLDER = 0x10  # MS-DOS attribute of a folder in a zip file
@@ -189,8 +189,9 @@ def load_state(
     kind: str,
     reasons: Sequence[str] = (),
 ) -> None:
-    """Copy weights into `model`. If they do not fit, raise a UserError that lists the `reasons` or,
-    without reasons, PyTorch's error messages. The message refers to the model as `kind`."""
+    """Copy weights into `model`. If the weights do not fit, raise a UserError that lists the
+    `reasons` or, without reasons, PyTorch's error messages. The message refers to the model as
+    `kind`."""
     try:
         model.load_state_dict(weights)
     # the first line of PyTorch's message contains only the name of the class
@@ -209,7 +210,7 @@ def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
 
 
 def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list[str]:
-    """Return the problems of the weights, the settings and the parts in `kinds`, one line per
+    """Check the weights, the settings, and the parts listed in `kinds`. Return one line for each
     problem.
 
     Each line begins with the name of the part. Checkpoints from other projects contain no settings,
@@ -232,8 +233,8 @@ def is_of_this_recipe(state: Mapping[str, Any]) -> bool:
 
 
 def weight_problems(weights: Any, part: str) -> list[str]:
-    """Return one line per problem of `weights`, a dictionary of tensors. `part` is its name in the
-    file."""
+    """Check `weights`, a dictionary of tensors. Return one line for each problem. `part` is the
+    name of the dictionary in the file."""
     if not isinstance(weights, dict):
         return [f"{part}: {brief(weights)} (expected a dictionary of tensors)"]
     problems = {name: tensor_problem(tensor) for name, tensor in weights.items()}

@@ -45,10 +45,10 @@ from tacotron2_voice.voice import (
 )
 
 OPSET = 17
-CHECKED_STEPS = 200  # number of decoder steps to compare with PyTorch
-MAX_DIFFERENCE = 1e-5  # maximum difference from PyTorch, relative to the largest value
+CHECKED_STEPS = 200  # number of decoder steps whose outputs are compared
+MAX_DIFFERENCE = 1e-5  # maximum difference from PyTorch's output, relative to the largest output
 MAX_FRAMES = 200  # maximum number of frames per text when voices are compared
-# For each operator: the indices of the inputs that are stored in 8 bits, and their output
+# Maps each operator to the indices of the inputs that are stored in 8 bits, and their output
 # dimension.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
 MIN_WEIGHTS = 2**10  # tensors with fewer values stay in float32
@@ -278,14 +278,14 @@ def write_description(folder: Path, description: VoiceDescription) -> None:
 
 
 class ComparedVoice(Voice):
-    """A voice that compares every output of its graphs with PyTorch.
+    """A voice that compares every output of its graphs with PyTorch's output.
 
-    In each decoder step, the graphs and PyTorch both use PyTorch's outputs from the previous step
-    as inputs, because attention would otherwise amplify rounding errors.
+    In each decoder step, the graphs and PyTorch both use PyTorch's outputs from the previous
+    decoder step as inputs, because attention would otherwise amplify rounding errors.
     """
 
     model: Tacotron2
-    difference = 0.0  # largest difference so far, relative to the largest value (or 1, if larger)
+    difference = 0.0  # largest difference so far, relative to the largest output (or 1, if larger)
 
     def _run(self, name: str, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         arrays = super()._run(name, inputs)
@@ -300,8 +300,9 @@ class ComparedVoice(Voice):
 
 
 def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
-    """Return the largest difference between the graphs and PyTorch, over CHECKED_STEPS decoder
-    steps of the first and the last speaker.
+    """Return the largest difference between the outputs of the graphs and PyTorch's outputs,
+    relative to the largest output, over CHECKED_STEPS decoder steps of the first and the last
+    speaker.
 
     Raises:
         UserError: if the difference is too large to be a rounding error.
@@ -318,9 +319,12 @@ def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
         for steps in voice.decode(ids, 0, CHECKED_STEPS, speaker):
             frames += [*steps.frames]
         voice.refine(np.concatenate(frames).T)
-    if not voice.difference <= MAX_DIFFERENCE:  # also true for NaN
-        problem = f"the graphs differ from PyTorch by {voice.difference:.1e} of the largest value"
-        raise UserError(f"{problem} (expected at most {MAX_DIFFERENCE:.0e})")
+    if not voice.difference <= MAX_DIFFERENCE:  # this condition is also true for NaN
+        raise UserError(
+            "the outputs of the graphs differ from PyTorch's outputs by "
+            f"{voice.difference:.1e}, relative to the largest output (expected at most "
+            f"{MAX_DIFFERENCE:.0e})"
+        )
     return voice.difference
 
 
@@ -354,15 +358,16 @@ def export_voice(
 ) -> None:
     """Export a model on the CPU as a voice, and print how the voice differs from the model.
 
-    The float32 graphs are compared with PyTorch before the weights are quantized to int8. The
-    folder is written completely or not at all.
+    The outputs of the float32 graphs are compared with PyTorch's outputs before the weights are
+    quantized to int8. The folder is written completely or not at all.
 
     Args:
         texts: texts for comparing the int8 voice with float32; None: keep the weights in float32.
         compressed: whether to round the weights further and compress the graphs with LZMA.
 
     Raises:
-        UserError: if the graphs differ from PyTorch by more than rounding errors.
+        UserError: if the outputs of the graphs differ from PyTorch's outputs by more than rounding
+            errors.
     """
     settings = synthesizer.settings
     training = synthesizer.training
@@ -387,9 +392,9 @@ def export_voice(
         (made / FILTERS_FILE).write_bytes(synthesizer.griffin_lim.filters.tobytes())
         write_description(made, description)
         difference = check_graphs(made, synthesizer)
-        steps = f"in {CHECKED_STEPS} decoder steps"
         print(
-            f"the fp32 graphs differ from PyTorch by {difference:.1e} of the largest value {steps}"
+            "largest difference between the outputs of the fp32 graphs and PyTorch's outputs: "
+            f"{difference:.1e}, relative to the largest output ({CHECKED_STEPS} decoder steps)"
         )
         if texts is not None:
             num_steps = MAX_FRAMES // settings.n_frames_per_step + 1

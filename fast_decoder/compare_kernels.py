@@ -23,15 +23,16 @@ from fast_decoder.parity import EncoderProblem, Problem, relative_errors
 from hparams import HParams
 from model import Decoder
 
-# Number of symbols of each clip. The first batch has 20 clips, as most batches with dynamic batch
+# Number of symbols of each clip. The first batch has 20 clips, like most batches with dynamic batch
 # sizes. The second batch runs the GPU programs for large batches and long texts.
 BATCHES = ((40, 23, *range(1, 19)), (100, *range(1, 33)))
 # Number of decoder steps in both batches. The second chunk is incomplete on purpose.
 STEPS_AFTER_A_CHUNK = 3
 # The tolerance of a tensor, relative to its largest value, is the larger of `min_bound` and TIMES_PLAIN
-# times the error of plain operations in the same precision. It must separate correct kernels from
-# bugs. In float32, correct kernels reach 1.6e-5 on a CPU, and a tanh that is too small by 1e-4
-# reaches 2e-3. On an H200, correct kernels reach at most 3.4 times the errors of plain operations.
+# times the error of plain operations in the same precision. The tolerance must separate correct
+# kernels from bugs. In float32, correct kernels reach 1.6e-5 on a CPU, and a tanh that is too small
+# by 1e-4 reaches 2e-3. On an H200, correct kernels reach at most 3.4 times the errors of plain
+# operations.
 MIN_BOUND = 4e-5
 TIMES_PLAIN = 5
 # Maximum relative rounding error of each dtype.

@@ -358,7 +358,7 @@ def _gradient_dtype(setting: Setting) -> torch.dtype:
 
 def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     half = _is_half(setting)
-    # With half-precision operands, 64 rows are faster than 32, even if most of them have no clip.
+    # With half-precision operands, 64 rows are faster than 32, even if most rows have no clip.
     rows = ROWS if half and setting.clips > 16 else min(ROWS, _power_of_two(setting.clips))
     # These values were the fastest on an H200. With half-precision operands, warps do not split the
     # inner dimension. Warps do not split the inner dimension of products with 64 rows either,

@@ -91,8 +91,8 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     there are no buffers.
 
     If LET_NEXT is False, the next launch starts only after all programs of this launch have ended.
-    Use False if both launches have too many programs to run at the same time. With True, the
-    programs of the next launch would crowd onto the few free multiprocessors.
+    Use False if both launches have too many programs to run at the same time. If LET_NEXT were True
+    in this case, the programs of the next launch would crowd onto the few free multiprocessors.
     """
     if EARLY:
         tl.extra.cuda.gdc_wait()

@@ -165,8 +165,8 @@ def _cell_forward(
     gates: Tensor,  # [B, 4 * H], before activation, in the order i, f, g, o
     previous_cell: Tensor,  # [B, H]
     activated: Tensor,  # [B, 4 * H], overwritten; may be the same tensor as `gates`
-    cell: Tensor,  # [B, H], written
-    hidden: Tensor,  # [B, H], written
+    cell: Tensor,  # [B, H], output
+    hidden: Tensor,  # [B, H], output
     scale: Tensor | None,  # [B, H], 0 for dropped values, otherwise 1 / (1 - p)
 ) -> None:
     """Compute cell = f * previous_cell + i * g and hidden = scale * o * tanh(cell)."""

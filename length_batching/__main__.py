@@ -6,8 +6,8 @@
 
 The file is a CSV, or a text file with one length per line, in any unit. The output is a table with
 two rows per strategy: fixed batch sizes and dynamic batch sizes (DBS). Below the table, the program
-prints a call of LengthBatchSampler with the options that need the fewest steps and mix the clips at
-least as well as SSB-DBS-BR.
+prints a call of LengthBatchSampler with the options that need the fewest decoder steps and mix the
+clips at least as well as SSB-DBS-BR.
 """
 
 import argparse
@@ -89,9 +89,11 @@ def print_report(lengths: np.ndarray, batch_size: int, options: dict[str, Any]) 
 def parse_option(text: str) -> tuple[str, Any]:
     """Parse `name=value`, and return the name and the value."""
     name, _, value = text.partition("=")
+    if "=" not in text:
+        raise BatchingError(f"{text}: expected name=value, such as batch_size=32")
     if name not in OPTIONS:
         names = ", ".join(OPTIONS)
-        raise BatchingError(f"{text}: not name=value, or an unknown name (expected one of {names})")
+        raise BatchingError(f"{text}: unknown name (expected one of {names})")
     if name == "too_long":
         return name, value
     try:

@@ -90,9 +90,10 @@ class LengthBatches(Dataset[Any]):
         world_size: number of processes that share the batches (W).
         random_epochs: number of epochs at the start of training that use random batches (RAND).
             Each batch has `batch_size` clips, or as many as fit into `batch_capacity`.
-        batches_per_epoch: number of batches in every epoch, summed over all processes. "constant":
-            1% more than the first epoch needs. "per_phase": one number for the random epochs, and
-            a smaller number for all later epochs. Use "per_phase" with `random_epochs`, because
+        batches_per_epoch: number of batches in every epoch, summed over all processes. With
+            "constant", every epoch has 1% more batches than the first epoch needs. With
+            "per_phase", the random epochs have the same number of batches as with "constant", and
+            all later epochs have a smaller number. Use "per_phase" with `random_epochs`, because
             random epochs need many more batches. The Hugging Face Trainer does not support
             "per_phase".
         batches_per_update: number of batches of similar length per optimizer step, summed over all
@@ -241,7 +242,7 @@ class LengthBatches(Dataset[Any]):
                 f"set_epoch({epoch}): expected epoch {expected}, because of the loaded state"
             )
         state = self._state
-        # Lightning begins the first pass of a DataLoader before it calls `set_epoch`.
+        # Lightning begins the first pass of a DataLoader before calling `set_epoch`.
         is_first = epoch == state.epoch and not state.is_set
         position_was_loaded = epoch == state.epoch and not self._is_begun
         framework_skips = self._has_record and not state.is_set
@@ -390,7 +391,9 @@ class LengthBatches(Dataset[Any]):
         may_be_over = trained in (None, state.get("num_batches"))
         was_set = self._state.is_set
         if was_set and may_be_over and self.epoch == epoch + 1:
-            return  # saved at the end of an epoch, and the next epoch is already set
+            # The state was saved at the end of an epoch, and set_epoch has already selected the next
+            # epoch.
+            return
         if was_set and self.epoch != epoch:
             raise BatchingError(
                 f"load_state_dict: the state belongs to epoch {epoch}, but set_epoch({self.epoch}) "
@@ -446,7 +449,7 @@ class LengthBatches(Dataset[Any]):
             )
         first = max(state.start, 0) if position is None else position
         next_was_set = False
-        if first == len(self) and not state.is_set:  # some DataLoaders set it later
+        if first == len(self) and not state.is_set:  # some DataLoaders set the epoch later
             epoch += 1
             first = 0
             self._begin_epoch(epoch, first, is_set=False)

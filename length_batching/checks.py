@@ -28,8 +28,8 @@ def check_lengths(lengths: Lengths) -> np.ndarray:
     """
     x = _array("lengths", lengths)
     if x.ndim not in (1, 2) or x.size == 0 or x.dtype.kind not in "iuf":
-        found = f"{x.dtype}, shape {x.shape}"
-        raise BatchingError(f"lengths: not one number per clip, but {found}")
+        found = f"found an array of type {x.dtype} and shape {x.shape}"
+        raise BatchingError(f"lengths: expected one number per clip, {found}")
     has_several_kinds = x.size > len(x)
     return check_range("lengths", x, zero_allowed=has_several_kinds)
 
@@ -42,10 +42,8 @@ def check_numbers(name: str, values: Numbers, num_clips: int) -> np.ndarray:
     """
     x = _array(name, values)
     if x.shape != (num_clips,) or x.dtype.kind not in "iuf":
-        found = f"{x.dtype}, shape {x.shape}"
-        raise BatchingError(
-            f"{name}: wrong type or shape: {found} (expected numbers, shape ({num_clips},))"
-        )
+        found = f"found an array of type {x.dtype} and shape {x.shape}"
+        raise BatchingError(f"{name}: expected {num_clips} numbers, one per clip, {found}")
     return check_range(name, x, zero_allowed=True)
 
 
@@ -58,7 +56,7 @@ def _array(name: str, values: Any) -> np.ndarray:
     try:
         return np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: a tensor with gradients
-        raise BatchingError(f"{name}: not one number per clip ({error})") from None
+        raise BatchingError(f"{name}: expected one number per clip ({error})") from None
 
 
 def check_range(name: str, x: np.ndarray, *, zero_allowed: bool = False) -> np.ndarray:

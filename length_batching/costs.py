@@ -20,8 +20,10 @@ def as_plan(batches: Batches) -> EpochPlan:
     if isinstance(batches, EpochPlan):
         return batches
     sizes = np.array([len(batch) for batch in batches])
-    if sizes.size == 0 or sizes.min() == 0:
-        raise ValueError("batches: there are no batches, or a batch is empty")
+    if sizes.size == 0:
+        raise ValueError("batches: expected at least one batch")
+    if sizes.min() == 0:
+        raise ValueError(f"batches[{sizes.argmin()}]: this batch is empty")
     order = np.concatenate([np.asarray(batch) for batch in batches])
     return EpochPlan(order, np.cumsum(sizes) - sizes)
 

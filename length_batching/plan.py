@@ -103,9 +103,9 @@ def plan_epoch(
 
         plan = plan_epoch(lengths, 16, "semi_sorted", dynamic_batch_size=True, epoch=3)
 
-    Clips can be left out or repeated only with `too_long="leave_out"`, `draw` or `draw_weights`.
-    Parameters of other strategies are ignored, such as `num_bins` with "semi_sorted", so that you
-    can change only the strategy.
+    Only with `too_long="leave_out"`, `draw` or `draw_weights` can an epoch omit or repeat clips.
+    Parameters of other strategies, such as `num_bins` with "semi_sorted", are ignored. Therefore
+    you can change the strategy without changing other arguments.
 
     Args:
         lengths: [clips] positive length of each clip in any unit, such as frames. With `cost`, a
@@ -123,13 +123,14 @@ def plan_epoch(
         num_buckets: number of length classes, for `bucket_by_width` and `bucket_by_quantile`.
         dynamic_batch_size: put as many consecutive clips into each batch as fit into
             `batch_capacity` after padding (DBS, Ge21).
-        batch_capacity: maximum size of a padded batch (number of clips times longest length).
-            Default: batch_size * longest clip.
+        batch_capacity: maximum size of a padded batch (number of clips times length of the longest
+            clip). Default: `batch_size` times the length of the longest clip in the corpus.
         batch_randomization: shuffle the order of the finished batches (BR, Ge21).
         max_clips: maximum number of clips in a dynamic batch.
-        too_long: how to treat clips that are longer than `batch_capacity`. "reject": raise
-            BatchingError. "alone": put each long clip into its own batch. "leave_out": omit long
-            clips from the epoch, even with fixed batch sizes. To cut long clips, see `segments_of`.
+        too_long: how to treat clips that are longer than `batch_capacity`. With "reject", the
+            function raises BatchingError. With "alone", each long clip gets its own batch. With "leave_out",
+            the epoch does not contain long clips, even with fixed batch sizes. To cut long clips,
+            see `segments_of`.
         size_multiple: make the number of clips in each batch a multiple of this number. Batches
             with fewer clips than this number are allowed.
         row_costs: cost of one step (a frame or a token) for each batch size, such as
@@ -256,7 +257,9 @@ def _weights_of_clips(costs: "BatchCosts", options: Mapping[str, Any]) -> np.nda
     if leaves_out and capacity is not None:
         weights = weights * (costs.alone <= capacity)
     if not weights.any():
-        raise BatchingError("draw_weights, too_long: these options leave out every clip")
+        raise BatchingError(
+            "draw_weights, too_long: with these options, an epoch contains no clips"
+        )
     return weights
 
 
@@ -365,7 +368,8 @@ class BatchCosts:
                 size = 0
                 longest = rows[start]
                 end = start
-                # For each position where the batch may end: its number of clips.
+                # Maps each possible end of the batch to the number of clips that the batch would
+                # have.
                 sizes_at = dict[int, int]()
                 while end < class_end:
                     longest = list(map(max, longest, rows[end]))

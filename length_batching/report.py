@@ -38,7 +38,8 @@ novelty:    pair novelty: percentage of the pairs of clips in a batch that did n
 
 
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]], num_text: int) -> str:
-    """Return a Markdown table; left-align the first `num_text` columns, right-align the rest."""
+    """Return a Markdown table; left-align the first `num_text` columns, right-align the other
+    columns."""
     columns = list(zip(titles, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
 

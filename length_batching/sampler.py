@@ -45,12 +45,14 @@ class LengthBatchSampler:
         batches_per_update: number of batches of similar length per optimizer step, summed over all
             processes; a multiple of `world_size`. Default: `world_size`. If you do not change this
             number, training can resume with a different number of processes.
-        batches_per_epoch: number of batches in every epoch, summed over all processes. "constant":
-            1% more than the first epoch needs. "per_phase": one number for the random epochs, and
-            a smaller number for all later epochs. None: as many as the epoch needs, rounded up to a
-            multiple of `batches_per_update`.
+        batches_per_epoch: number of batches in every epoch, summed over all processes. With
+            "constant", every epoch has 1% more batches than the first epoch needs. With
+            "per_phase", the random epochs have the same number of batches as with "constant", and
+            all later epochs have a smaller number. With None, every epoch has as many batches as it
+            needs, rounded up to a multiple of `batches_per_update`.
         short_last_update: allow the last optimizer step of an epoch to have fewer than
-            `batches_per_update` batches. Some processes may then have no batch in this step.
+            `batches_per_update` batches. In this case, some processes may have no batch in the last
+            optimizer step.
         rank, world_size: the rank of this process, and the number of processes that share the
             batches. Default: a single process.
 
@@ -136,7 +138,7 @@ class LengthBatchSampler:
 
         Raises:
             BatchingError: if a loaded state points inside a different epoch, and no pass has
-                trained on the rest of that epoch.
+                trained on the rest of the loaded epoch.
         """
         check_count("epoch", epoch, 0)
         if not self._is_begun:
@@ -146,7 +148,7 @@ class LengthBatchSampler:
                 raise BatchingError(
                     f"set_epoch({epoch}): expected epoch {self.epoch}, because the loaded state is "
                     f"at batch {self.start} of {len(self.plan)} of epoch {self.epoch}. Train on "
-                    "the rest of that epoch first."
+                    f"the rest of epoch {self.epoch} first."
                 )
         self._go_to(epoch)
 

@@ -47,7 +47,7 @@ Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 PARAMETER_OF: dict[str, Parameter] = {n: s.parameter for n, s in REGISTRY.items() if s.parameter}
 DEFAULTS: dict[str, Any] = {parameter.name: parameter.default for parameter in PARAMETERS}
-# These fields of a survey are maxima over epochs; all other numeric fields are means.
+# Fields of a survey that are maxima over epochs; all other numeric fields are means.
 MAXIMA = ("largest_batch_size", "largest_batch_frames")
 MAX_NEEDED_NOVELTY = 0.99  # in a large corpus, even little noise makes nearly all pairs new
 MIN_EPOCHS = 5
@@ -121,7 +121,7 @@ class Survey(PaddingStats):
     value: Any  # value of the strategy's parameter
     batch_size: int
     dynamic_batch_size: bool
-    batch_capacity: float | None  # None: batch_size * longest clip
+    batch_capacity: float | None  # None: batch_size times the length of the longest clip
     novelty: float  # pair novelty, see `pair_novelty`
 
     def options(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class Surveyor:
         frames_per_step: see `padding_stats`.
         epochs: number of epochs to plan per survey. Default: 5 for 10,000 to 99,999 clips, up to 40
             for smaller corpora, and 1 for larger corpora.
-        row_costs: see `plan_epoch`. They change only dynamic batches.
+        row_costs: see `plan_epoch`. Row costs change only dynamic batches.
         clip_cost: see `padding_stats`.
     """
 
@@ -327,8 +327,8 @@ def _novelty_or_0(survey: Survey) -> float:
 
 
 def price(survey: Survey) -> float:
-    """Return what the search minimizes: the cost of the steps if row costs are known, otherwise the
-    number of decoder steps."""
+    """Return what the search minimizes: the cost of the decoder steps if row costs are known,
+    otherwise the number of decoder steps."""
     return survey.decoder_steps if survey.step_cost is None else survey.step_cost
 
 

@@ -4,10 +4,10 @@ A strategy receives the clips of an epoch in random order and returns them in a 
 cuts this order into batches, so that neighboring clips share a batch.
 
 To add a strategy:
-    1. Write a function with `@register` below the other strategies and above `STRATEGIES`. Its
-       docstring becomes the description in the tables of strategies.
-    2. Add its name to `StrategyName`, so that type checkers accept it.
-    3. Work out its order for a few lengths by hand, and add this example to the tests.
+    1. Write a function with `@register` below the other strategies and above `STRATEGIES`. The
+       docstring of the function becomes the description in the tables of strategies.
+    2. Add the strategy's name to `StrategyName`, so that type checkers accept the name.
+    3. Work out the strategy's order for a few lengths by hand, and add this example to the tests.
 If the strategy needs a new parameter, also add a `Parameter` to `PARAMETERS`, and an argument of
 the same name to `plan_epoch` in plan.py and to `PlanOptions` in options.py. Alternatively, your
 program can call `register` and pass `check_strategy("its_name")` as the strategy.
@@ -78,7 +78,8 @@ class ShuffledClips:
     rng: np.random.Generator
 
 
-# The result of a strategy: clip indices in its order, and the positions where a batch must begin.
+# The result of a strategy: clip indices in the strategy's order, and the positions where a batch
+# must begin.
 Order = tuple[np.ndarray, Sequence[int]]
 OrderFunction = Callable[[ShuffledClips], Order]
 
@@ -186,10 +187,10 @@ def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
     clips only towards longer clips; with dynamic batch sizes, ranks are measured in frames instead
     of clips"""
     # A short clip in a batch of longer clips adds padding only to itself, but a long clip in a
-    # batch of shorter clips adds padding to all of them. Therefore, for the same amount of padding,
-    # noise mixes clips best if it moves clips only towards longer clips. With ranks in frames,
-    # batches of many short clips and batches of few long clips receive the same share of new
-    # neighbors.
+    # batch of shorter clips adds padding to all clips of the batch. Therefore, for the same amount
+    # of padding, noise mixes clips best if it moves clips only towards longer clips. With ranks in
+    # frames, batches of many short clips and batches of few long clips receive the same share of
+    # new neighbors.
     order, starts = _sorted(clips)
     if clips.dynamic_batch_size:
         rank = np.cumsum(clips.lengths[order])

@@ -109,8 +109,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         self._world_size_given = world_size is not None
         # These tensors are in shared memory, so that persistent workers see changes.
         self._epoch_and_times_set = torch.zeros(2, dtype=torch.int64).share_memory_()
-        # For each worker: how many times an epoch had been set when the worker last finished a
-        # pass.
+        # The number of times that an epoch had been set when each worker last finished a pass.
         self._finished_at = torch.full((MAX_WORKERS,), -1).share_memory_()
         # The loaded state; reset to None when a different epoch is set.
         self._loaded: Mapping[str, int] | None = None
@@ -132,7 +131,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
 
         Raises:
             BatchingError: if a loaded state points inside a different epoch, and no pass has
-                trained on the rest of that epoch.
+                trained on the rest of the loaded epoch.
         """
         if self._loaded is not None and not self._pass_has_ended():
             loaded_epoch = self._loaded["epoch"]
@@ -141,7 +140,8 @@ class LengthBatchStream(IterableDataset[list[Any]]):
             if self._start > 0:
                 raise BatchingError(
                     f"set_epoch({epoch}): expected epoch {loaded_epoch}, because the loaded state "
-                    "is inside that epoch. Train on the rest of that epoch first."
+                    f"is inside epoch {loaded_epoch}. Train on the rest of epoch {loaded_epoch} "
+                    "first."
                 )
         self._loaded = None
         times_set = self._epoch_and_times_set[1] + 1

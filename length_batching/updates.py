@@ -27,9 +27,11 @@ from length_batching.plan import BatchCosts, EpochPlan, check_clips, plan_epoch,
 from length_batching.strategies import StrategyName
 
 BatchesPerEpoch = int | Literal["constant", "per_phase"]
-CONSTANT_MARGIN = 1.01  # constant number of batches per epoch, relative to the needed number
-# A warning is issued if the epochs after the random epochs get this many times the batches that
-# they need.
+# Constant number of batches per epoch, divided by the number that the first epoch of the phase
+# needs.
+CONSTANT_MARGIN = 1.01
+# A warning is issued if the epochs after the random epochs contain more than this many times the
+# batches that they need.
 WASTEFUL = 1.1
 MAX_ATTEMPTS = 50  # maximum number of plans to try until one has few enough batches
 ATTEMPT_DISTANCE = 10**9  # attempt i plans epoch + i * ATTEMPT_DISTANCE
@@ -106,14 +108,14 @@ class UpdatePlanner:
         random_epochs: number of epochs at the start of training that use random batches (RAND).
             Each batch has `batch_size` clips, or as many as fit into `batch_capacity`.
         batches_per_update: number of batches per optimizer step (K).
-        batches_per_epoch: number of batches in every epoch, summed over all processes. "constant":
-            1% more than the first epoch needs. "per_phase": one number for the random epochs, which
-            is the same as with "constant", and a smaller number for all later epochs (1% more than
-            the first of them needs). None: as many as the epoch needs, rounded up to a multiple of
-            K.
+        batches_per_epoch: number of batches in every epoch, summed over all processes. With
+            "constant", every epoch has 1% more batches than the first epoch needs. With
+            "per_phase", the random epochs have the same number of batches as with "constant", and
+            all later epochs have 1% more batches than the first later epoch needs. With None, every
+            epoch has as many batches as it needs, rounded up to a multiple of K.
         short_last_update: allow the last optimizer step of an epoch to have fewer than K batches.
-            The clips of the last step are cut into up to K batches, so some processes may have no
-            batch.
+            The clips of the last optimizer step are cut into up to K batches, so some processes may
+            have no batch.
 
     Raises:
         BatchingError: if an option or a length is invalid.
@@ -150,7 +152,8 @@ class UpdatePlanner:
         self.batches_per_epoch = batches_per_epoch
         self.short_last_update = short_last_update
         self._warn_if_capacity_is_small()
-        # Numbers of batches from which the constant numbers of the two phases are computed.
+        # Numbers of batches that the random epochs and the later epochs need. The constant numbers
+        # of batches are computed from these numbers.
         self._random_count = 0
         self._later_count = 0
         if isinstance(batches_per_epoch, str):

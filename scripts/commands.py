@@ -16,7 +16,8 @@ from pathlib import Path
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.program import STAGE_VARIABLE
 
-# Exit codes after Ctrl-C: the first of our programs, the second of a process that the signal ends.
+# Exit codes after Ctrl-C: 130 if the program handles the signal, -SIGINT if the signal ends the
+# process.
 STOPPED = (130, -signal.SIGINT)
 
 
@@ -48,7 +49,7 @@ def run_stage(*command: object, threads: str | None = None, advice: str = "") ->
         same = shlex.join(["python", *sys.argv])
         raise UserError(f"{program} was stopped. To continue, run: {same}")
     if process.returncode != 0:
-        raise UserError(f"{program} failed; see its message above{advice}")
+        raise UserError(f"{program} failed; see the message above{advice}")
 
 
 def is_outdated(result: Path, source: Path) -> bool:

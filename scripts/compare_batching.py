@@ -1,12 +1,13 @@
-"""Compare batching strategies for a corpus. This needs only the lengths of the clips, and no GPU.
+"""Compare batching strategies for a corpus. The comparison needs only the lengths of the clips, and
+no GPU.
 
     python scripts/compare_batching.py filelists/ljspeech/train.txt
     python scripts/compare_batching.py --strategies                   # list all strategies
 
-The program prints the cost of every strategy with fixed and with dynamic batch sizes (DBS). It also
-prints the settings for train.py that need the fewest decoder steps and still mix the clips well. The
-folder `--out` will contain this report, its table as a CSV, and a plot of the first batches of an
-epoch. For lengths from other projects, use `python -m length_batching`.
+The program prints the cost of every strategy with fixed and with dynamic batch sizes (DBS). The
+program also prints the settings for train.py that need the fewest decoder steps and still mix the
+clips well. The folder `--out` will contain this report, its table as a CSV, and a plot of the first
+batches of an epoch. For lengths from other projects, use `python -m length_batching`.
 """
 
 import project_root
@@ -172,7 +173,7 @@ def write_all(report: str, surveys: list[Survey], out: Path, plot: figures.Figur
     sections = ["# Batching strategies compared", command, report, image]
     write_bytes(report_path, ("\n\n".join(sections) + "\n").encode())
     table_path = out / "comparison.csv"
-    # This order puts the strategy into the first column.
+    # List the columns explicitly, so that the strategy is in the first column.
     columns = [*Survey.__annotations__, *PaddingStats.__annotations__]
     table = pd.DataFrame([asdict(survey) for survey in surveys])[columns]
     write_bytes(table_path, table.to_csv(index=False).encode())

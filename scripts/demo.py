@@ -1,4 +1,5 @@
-"""Train a small model on spoken numbers and test it. This takes 4 to 16 minutes on two CPU cores.
+"""Train a small model on spoken numbers and test it. The demo takes 4 to 16 minutes on two CPU
+cores.
 
     python scripts/demo.py [--out demo]
     python scripts/demo.py --language de [--phones]  # writes demo-de or demo-de-phones

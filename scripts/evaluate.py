@@ -4,7 +4,7 @@
     python scripts/evaluate.py --checkpoint demo/best.pt --recordings unseen -o intelligibility.json
 
 The program synthesizes the texts of recordings that are not in the training set, and transcribes
-the speech with a recognizer. It writes a JSON file that contains
+the speech with a recognizer. The program writes a JSON file that contains
 
 - the word error rates of the model, of the recordings, and of the recordings after conversion to
   mels and back to audio with the vocoder,
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
     add(
         "--words-only",
         action="store_true",
-        help="do not compute the identification rate, which takes most of the time",
+        help="skip the identification rate, whose computation takes most of the time",
     )
     add_recognizer_options(parser)
     add(

@@ -6,9 +6,9 @@
 The program reads the vocoder's settings from config.json in the folder of the weights, or from
 --config. With --voice or --checkpoint, it checks that the vocoder was trained with the same log-mel
 settings as the voice. These settings are stored in the ONNX file, so that programs with the option
---vocoder can compare them with those of a voice. --fp16 halves the size of the file; the vocoder
-still computes in float32. Before the program writes the file, it compares the output of the graph
-with that of PyTorch. The export needs requirements/onnx.txt in addition to requirements.txt
+--vocoder can compare them with the settings of a voice. --fp16 halves the size of the file; the
+vocoder still computes in float32. Before the program writes the file, it compares the output of the
+graph with PyTorch's output. The export needs requirements/onnx.txt in addition to requirements.txt
 (docs/guides/deploy.md).
 """
 
@@ -36,7 +36,7 @@ COMPARED_FRAMES = (
     16,
     100,
 )  # lengths (in frames) of the log-mels used to compare the graph with PyTorch
-# Maximum difference between the audio of the graph and that of PyTorch, relative to the largest
+# Maximum difference between the audio from the graph and PyTorch's audio, relative to the largest
 # sample. These limits are ten times the measured differences.
 MAX_DIFFERENCE = 5e-5
 MAX_DIFFERENCE_FP16 = 2e-2
@@ -73,7 +73,7 @@ def to_fp16(graph: onnx.ModelProto) -> None:
 
 @torch.no_grad()
 def difference_from_torch(content: bytes, generator: Generator) -> float:
-    """Compare the audio of the graph with that of PyTorch, for random log-mels.
+    """Compare the audio from the graph with PyTorch's audio, for random log-mels.
 
     The values of the log-mels are between -11.5 and 2, as in speech.
 
@@ -145,11 +145,14 @@ def main(arguments: list[str] | None = None) -> None:
     difference = difference_from_torch(content, generator)
     largest = MAX_DIFFERENCE_FP16 if args.fp16 else MAX_DIFFERENCE
     if not difference <= largest:  # the condition is also true for NaN
-        problem = f"the audio of the graph differs from that of PyTorch by {difference:.1e} of the largest sample"
-        raise UserError(f"{args.weights}: {problem} (expected at most {largest:.0e})")
+        raise UserError(
+            f"{args.weights}: the audio from the graph differs from PyTorch's audio by "
+            f"{difference:.1e}, relative to the largest sample (expected at most {largest:.0e})"
+        )
     write_bytes(args.out, content)
     print(
-        f"the audio of the graph differs from that of PyTorch by {difference:.1e} of the largest sample"
+        "largest difference between the audio from the graph and PyTorch's audio: "
+        f"{difference:.1e}, relative to the largest sample"
     )
     print(
         "log-mel settings of the vocoder: "

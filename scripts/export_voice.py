@@ -8,8 +8,9 @@ By default, the weights are quantized to int8, which reduces the size of the voi
 makes it several times as fast. The program prints how much the quantization changes the log-mels of
 twenty texts. --fp32 keeps the float32 weights. --packed rounds the int8 weights further and
 compresses the graphs, which reduces the size by another third. Before the program writes the folder,
-it compares the output of the graphs with that of PyTorch. The folder is written completely or not at
-all. The export needs requirements/onnx.txt in addition to requirements.txt (docs/guides/deploy.md).
+it compares the output of the graphs with PyTorch's output. The folder is written completely or not
+at all. The export needs requirements/onnx.txt in addition to requirements.txt
+(docs/guides/deploy.md).
 """
 
 import project_root

@@ -89,8 +89,8 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
     """Store the options of a new folder.
 
     Raises:
-        UserError: if the folder was made with another name, language, start or number of steps, or
-            if the start does not exist.
+        UserError: if the folder was made with another name, language, start or number of optimizer
+            steps, or if the start does not exist.
     """
     if not args.start.exists():
         raise UserError(
@@ -109,7 +109,7 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
         return
     before = read_json(path)
     for name, value in options.items():
-        # Folders of earlier versions do not contain the number of steps.
+        # Folders of earlier versions do not contain the number of optimizer steps.
         if before.get(name, value) != value:
             raise UserError(
                 f"{out}: was made with --{name} {before.get(name)}, but this command has "
@@ -175,7 +175,7 @@ class Candidate(NamedTuple):
     """A checkpoint that may be exported, and its evaluation."""
 
     checkpoint: Path
-    folder: Path  # folder of its evaluation
+    folder: Path  # folder of the checkpoint's evaluation
     result: Intelligibility
 
     @property
@@ -200,7 +200,8 @@ def choose_checkpoint(out: Path, newest: Path, args: argparse.Namespace) -> Cand
     ]
     for candidate in candidates:
         print(f"{candidate.checkpoint}: word error rate {candidate.error_rate:.3f}")
-    return min(candidates, key=lambda x: x.error_rate)  # the newest if the rates are equal
+    # If the rates are equal, min returns the newest checkpoint.
+    return min(candidates, key=lambda x: x.error_rate)
 
 
 def evaluate(

@@ -31,8 +31,9 @@ Output in OUT (default: filelists/ljspeech):
     audio.png
 
 The program reads and checks every clip completely. If any clip is bad, it lists all bad clips and
-writes no filelist. Add --skip-bad to leave bad clips out instead. Warnings list clips that make
-training harder (docs/guides/own-data.md). For several speakers, see docs/guides/speakers.md.
+writes no filelist. Add --skip-bad to leave bad clips out of the filelists instead. Warnings list
+clips that make training harder (docs/guides/own-data.md). For several speakers, see
+docs/guides/speakers.md.
 """
 
 import project_root
@@ -74,13 +75,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="write the filelists to this folder (default: %(default)s)",
     )
     add("--download", action="store_true", help="download LJSpeech-1.1 (2.7 GB) into CORPUS first")
-    add("--skip-bad", action="store_true", help="leave bad clips out (default: list them and stop)")
+    add(
+        "--skip-bad",
+        action="store_true",
+        help="leave bad clips out of the filelists (default: list them and stop)",
+    )
     add(
         "--max-seconds",
         metavar="S",
         type=positive,
         default=math.inf,
-        help="leave out clips that are longer than S seconds (default: keep all)",
+        help="leave clips that are longer than S seconds out of the filelists (default: keep all)",
     )
     add(
         "--cache-mels",

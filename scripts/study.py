@@ -1,4 +1,5 @@
-"""Compare settings: train with each of them and several seeds, transcribe the speech, and report.
+"""Compare settings: train with all settings and several seeds, transcribe the speech, and write a
+report.
 
     python scripts/study.py runs/study --hparams @filelists/ljspeech/settings.txt \\
         --settings "RAND: batching_strategy=random,random_epochs=0" "default:" \\
@@ -124,7 +125,9 @@ def read_values(path: Path) -> pd.DataFrame:
         return pd.read_csv(io.BytesIO(content), dtype={"name": str})[COLUMNS].set_index(INDEX)
     except (ValueError, KeyError) as error:
         fix = "delete the file; the next run rebuilds it"
-        raise UserError(f"{path}: not a file of values of a study ({error}); {fix}") from None
+        raise UserError(
+            f"{path}: this file does not contain the values of a study ({error}); {fix}"
+        ) from None
 
 
 class Study:
@@ -260,7 +263,8 @@ def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequen
     """
     names = list(values["name"].unique())
     cells: dict[float, list[str]] = {}
-    # A word error rate of 0 has no logarithm. It is replaced by the rate of half a wrong word.
+    # A word error rate of 0 has no logarithm. A rate of 0 is replaced by the rate of half a wrong
+    # word.
     least = 0.5 / values["words"].max() if quantity == RATE else 0
     at_points = values[values["epoch"].isin(points)]
     for budget in at_points.groupby("epoch")[spent].min() if spent != "epoch" else points:
@@ -277,7 +281,7 @@ def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequen
 
 
 def write_report(study: Study) -> None:
-    """Write OUT/report.md and its plot. Settings without values are left out."""
+    """Write OUT/report.md and its plot. The report omits settings without values."""
     rows = study.values.reset_index()
     values = pd.concat([rows[:0], *(rows[rows["name"] == name] for name in study.settings)])
     if values.empty:
@@ -364,7 +368,9 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(128 + signal.SIGINT)
         write_report(study)
     if study.failed:
-        sys.exit("\n".join(["study.py: the report leaves out these failed runs:", *study.failed]))
+        sys.exit(
+            "\n".join(["study.py: the report does not contain these failed runs:", *study.failed])
+        )
 
 
 if __name__ == "__main__":

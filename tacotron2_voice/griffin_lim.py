@@ -103,7 +103,7 @@ class GriffinLim:
         the shape [n_mels, frames].
 
         Raises:
-            UserError: if the log-mel contains NaN, or values far above those of any audio.
+            UserError: if the log-mel contains NaN, or values far above the values of any audio.
         """
         peak = log_mel.max(initial=-np.inf)
         if not peak <= MAX_LOG_MEL:  # the condition is also true for NaN

@@ -472,7 +472,7 @@ class AudioFileOutput(Output):
 
     def __exit__(self, *error: object) -> None:
         with self.log:
-            # Closing can fail if the disk is full. In that case, writing has already failed.
+            # Closing can fail if the disk is full. In this case, writing has already failed.
             with contextlib.suppress(OSError):
                 self.file.close()
             os.truncate(self.part, self.end)

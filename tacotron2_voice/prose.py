@@ -116,7 +116,7 @@ def _page_numbers(lines: list[_Line]) -> set[int]:
     """Return the line numbers of page numbers.
 
     A page number is between blank lines, or in the first or last line of a page. If the file
-    contains nothing but numbers, they are not page numbers.
+    contains only numbers, these numbers are not page numbers.
     """
     found = set()
     for line, before, after in zip(lines, [None, *lines], [*lines[1:], None], strict=False):

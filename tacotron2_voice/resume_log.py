@@ -103,7 +103,8 @@ def hash_of(*values: object) -> str:
 def options_hash(args: Namespace, settings: VoiceSettings, files: Iterable[Path | None]) -> str:
     """Return a hash of all inputs other than the text that affect the audio.
 
-    These inputs are the version, the settings, the options and the contents of `files`.
+    The inputs other than the text are the version, the settings, the options and the contents of
+    `files`.
     """
     options = {name: value for name, value in vars(args).items() if name not in OTHER_OPTIONS}
     contents = []

@@ -95,8 +95,8 @@ class VoiceSettings:
     filter_length: FilterLength  # length of the Fourier transform, in samples
     hop_length: Samples  # hop between two frames, in samples
     win_length: Samples  # length of the Hann window, in samples
-    win_time: Milliseconds | None  # length of the window in ms, if it was set in ms
-    hop_time: Milliseconds | None  # hop between two frames in ms, if it was set in ms
+    win_time: Milliseconds | None  # length of the window in ms; None: the length was set in samples
+    hop_time: Milliseconds | None  # hop between two frames in ms; None: the hop was set in samples
     n_mel_channels: MelChannels  # number of mel bands
     mel_fmin: PositiveOrZero  # lower edge of the lowest mel band, in Hz
     mel_fmax: Positive  # upper edge of the highest mel band, in Hz
@@ -122,15 +122,15 @@ class VoiceSettings:
     # maximum number of symbols that attention may advance per decoder step; 0: no limit
     attention_window: CountOrZero
 
-    # Settings that no user can set, by name, with the reason.
+    # Maps each setting that users cannot set to the reason.
     not_settable: ClassVar[Mapping[str, str]] = {
         "symbol_table": "a run reads it from the file in symbols=",
         "espeak_version": "a run detects it",
         "pronunciations": "a run reads them from the file in lexicon=",
         "speakers": "a run reads them from its filelists",
     }
-    # Settings that contain paths. In a settings file, they may be relative to the folder of that
-    # file.
+    # Settings that contain paths. In a settings file, these paths may be relative to the folder of
+    # the settings file.
     path_settings: ClassVar[tuple[str, ...]] = ("lexicon",)
 
     def __post_init__(self) -> None:
@@ -204,7 +204,7 @@ MEL_SETTINGS = (  # settings that change a log-mel
 WINDOW_BACK = 2
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
-MIN_SIMILARITY = 0.72  # minimum similarity (0 to 1) of an unknown name and a suggestion
+MIN_SIMILARITY = 0.72  # minimum similarity (0 to 1) between an unknown name and a suggestion
 
 # A model speaks correctly only with the audio settings and speakers that it was trained with.
 FIXED_SETTINGS = (*MEL_SETTINGS, "speaker_embedding_dim", "speakers", "lexicon")
@@ -306,7 +306,8 @@ def change_speaking_settings(
 
 
 def override_lines(overrides: str, path_settings: tuple[str, ...] = ()) -> list[str]:
-    """Split overrides into the lines of a settings file. `@PATH` becomes the lines of that file."""
+    """Split overrides into the lines of a settings file. `@PATH` becomes the lines of the file at
+    PATH."""
     return [entry for _, entry in _split_overrides(overrides, path_settings)[0]]
 
 

@@ -5,9 +5,9 @@
         ...
     detector.num_steps, detector.reason              # number of steps of speech, and why it ended
 
-The stop-token predictor ("gate") alone is not reliable. It is trained on only one stop frame per
-clip, so its probability may peak below the threshold. The model then hums until the limit, or reads
-the text again (see docs/background/end-of-speech.md for measurements).
+The stop-token predictor ("gate") alone is not reliable. The predictor is trained on only one stop
+frame per clip, so the stop probability may peak below the threshold. The model then hums until the
+limit, or reads the text again (see docs/background/end-of-speech.md for measurements).
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,14 @@ from tacotron2_voice.text.words import word_spans
 
 FORMED = 0.3  # a decoder step counts as aligned if its largest attention weight is at least this
 JUMP_BACK = 4  # if attention moves back by more symbols than this, words are repeated
-RESTING_SHARE = 0.5  # attention rests if at least this fraction is on the last symbols
+# Attention rests if the last symbols have at least this fraction of the attention weights.
+RESTING_SHARE = 0.5
 # The audio has died away at this level, in dB relative to the loud frames of a chunk (95th
 # percentile). In the demo, the levels at the stop token ranged from -46 to -25.9 dB.
 DIED_AWAY = -25.0
-NEARLY_QUIETEST = 3.0  # dB above the quietest decoder step at rest that still count as quiet
+# A decoder step at rest is quiet if it is at most this many dB above the quietest decoder step at
+# rest.
+NEARLY_QUIETEST = 3.0
 DYING_SECONDS = 0.25  # seconds after the stop token within which the audio may die away
 STUCK_SECONDS = 2.0  # maximum seconds without progress in the text; the demo's maximum was 0.19
 DECIBELS = 20 / np.log(10)
@@ -55,8 +58,8 @@ class EndDetector:
       that point instead.
     - Attention has rested on the last symbols for `attention_rest_time`, or has moved from there
       back into the text. Among the quiet decoder steps at rest, speech ends at the step with the
-      highest stop probability. This step is correct even if the probability is below the
-      threshold.
+      highest stop probability. This decoder step is the correct end even if its stop probability is
+      below the threshold.
     - Attention has made no progress for STUCK_SECONDS, or the chunk has `max_steps` decoder steps.
 
     Attributes:
@@ -85,9 +88,10 @@ class EndDetector:
         self.gates: list[float] = []
         self._furthest = -1  # furthest symbol that attention has reached
         self._progress = 0  # decoder step at which attention reached this symbol
-        self._rest_began: int | None = None  # first step with attention on the last symbols
-        self._rested = 0  # number of steps with attention on the last symbols
-        self._fired: int | None = None  # step at which the stop probability exceeded the threshold
+        self._rest_began: int | None = None  # first decoder step with attention on the last symbols
+        self._rested = 0  # number of decoder steps with attention on the last symbols
+        # Decoder step at which the stop probability exceeded the threshold.
+        self._fired: int | None = None
         self.reason: StopReason | None = None
         self.num_steps = 0
 
@@ -136,7 +140,8 @@ class EndDetector:
 
     @property
     def num_certain(self) -> int:
-        """Return how many steps from the start are certainly speech, so that they can be sent."""
+        """Return how many decoder steps from the start are certainly speech, so that their audio
+        can be sent."""
         if self.reason is not None:
             return self.num_steps
         count = len(self.gates)

@@ -19,18 +19,20 @@ import numpy as np
 from tacotron2_voice.settings import VoiceSettings, limits
 from tacotron2_voice.speakers import MAX_NAME
 
-MARKS = ".!?…;:,—।。！？，、；："  # punctuation marks that may end a text, in several scripts
-CLOSING = "'\")]»”’」』 "  # characters that may follow the mark
-MARKED_SHARE = 0.8  # a corpus has a final mark if this fraction of its texts ends with a mark
+MARKS = ".!?…;:,—।。！？，、；："  # end punctuation of texts, in several scripts
+CLOSING = "'\")]»”’」』 "  # characters that may follow the end punctuation of a text
+# A corpus has common end punctuation if at least this fraction of its texts ends with punctuation.
+MARKED_SHARE = 0.8
 USUAL_SHARE = 0.999  # quantile for `slowest`; `fastest` is the quantile 1 - USUAL_SHARE
 MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the corpus
 MAX_ERROR = 0.1  # maximum standard error of a speaker's slope, as a fraction of the slope
-MARGIN = 1.25  # how many times faster or slower than the most extreme usual clips speech may be
+# Speech may be this many times faster than the fastest usual clip, or slower than the slowest.
+MARGIN = 1.25
 
 Seconds = Annotated[float, limits(ge=0, le=3600, allow_inf_nan=False)]
 Minutes = Annotated[float, limits(ge=0, le=1e9, allow_inf_nan=False)]
 Ratio = Annotated[float, limits(gt=0, le=1e6, allow_inf_nan=False)]
-EXACTLY = {"extra": "forbid"}  # pydantic then rejects unknown names
+EXACTLY = {"extra": "forbid"}  # makes pydantic reject unknown names
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class SpeechStatistics:
     seconds_per_symbol: Annotated[float, limits(gt=0, le=3600, allow_inf_nan=False)]
     fastest: Ratio  # relative duration of the fastest usual clip, at most 1
     slowest: Ratio  # relative duration of the slowest usual clip, at least 1
-    final_mark: Annotated[str, limits(max_length=1)]  # mark at the end of nearly all texts, or ""
+    # End punctuation of nearly all texts; "": no common end punctuation.
+    final_mark: Annotated[str, limits(max_length=1)]
 
     def describe(self) -> str:
         """Return two lines that describe the statistics, for prepare.py."""
@@ -92,7 +95,7 @@ class SpeakerStatistics:
     statistics: SpeechStatistics  # statistics of the corpus, with the speaker's own speaking rate
 
 
-# Statistics of LJSpeech's 13,100 clips with english_cleaners. They are used for NVIDIA's
+# Statistics of LJSpeech's 13,100 clips with english_cleaners. The statistics are used for NVIDIA's
 # checkpoints, which contain no statistics. tests/test_speech_statistics.py checks these numbers.
 LJSPEECH = SpeechStatistics(
     longest_text=188,

@@ -189,8 +189,8 @@ class Speech(_Reported):
 class SpeechStream(_Reported):
     """Iterate over pieces of audio [N] or of log-mels, as soon as they are computed.
 
-    `chunks`, `warnings` and `notes` grow during the iteration. They are complete after the last
-    piece.
+    `chunks`, `warnings` and `notes` grow during the iteration. These lists are complete after the
+    last piece.
     """
 
     def __init__(self, pieces: Iterator[np.ndarray], report: Report):
@@ -298,7 +298,7 @@ class Synthesizer(ABC):
             soundfile.write("evening.wav", speech.audio, speech.sampling_rate)
 
         The audio is computed from the whole log-mel. With Griffin-Lim, the samples differ slightly
-        from those of `stream`, which computes the audio in pieces.
+        from the samples of `stream`, which computes the audio in pieces.
 
         Args:
             text: a text, a prepared text, or symbol ids.
@@ -448,9 +448,9 @@ class Synthesizer(ABC):
     # ------------------------------------------------------------------------ limits of a text
 
     def with_final_mark(self, ids: Sequence[int]) -> list[int]:
-        """Add a final punctuation mark to a chunk if it has none but the training texts have one.
+        """Add end punctuation to a chunk that has none, if the training texts have end punctuation.
 
-        The added mark is the most frequent final mark of the training texts.
+        The added character is the most frequent end punctuation of the training texts.
         """
         table = self.settings.table
         ids = list(ids)
@@ -587,8 +587,8 @@ class Synthesizer(ABC):
         settings = self.settings
         max_steps = self.max_steps(len(ids), speaker)
         detector = EndDetector(ids, settings, settings.table, max_steps)
-        waiting: list[np.ndarray] = []  # frames of the steps that have not been yielded
-        weights: list[np.ndarray] = []  # attention weights of all steps
+        waiting: list[np.ndarray] = []  # frames of the decoder steps that have not been yielded
+        weights: list[np.ndarray] = []  # attention weights of all decoder steps
         num_sent = 0
         size = FIRST_PIECE
         for steps in self.decode(ids, seed, max_steps, speaker):
@@ -684,7 +684,7 @@ def num_frames_of(alignment: np.ndarray, settings: VoiceSettings, speed: float) 
 
 
 def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
-    """Change the speaking rate of consecutive log-mels [n_mels, frames] by the factor `speed`.
+    """Change the speaking rate of consecutive log-mels [n_mels, frames] by a factor of `speed`.
 
     Each new frame is a linear interpolation of two old frames. The result does not depend on the
     sizes of the pieces.

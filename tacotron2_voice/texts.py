@@ -110,8 +110,8 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
     add(
         "--drop-unknown",
         action="store_true",
-        help="leave out symbols that are not in the model's symbol table; models with the English "
-        "symbols always leave them out",
+        help="drop symbols that are not in the model's symbol table; models with the English "
+        "symbols always drop these symbols",
     )
     add(
         "--numbers",

@@ -5,7 +5,7 @@
     timings.words      # [Timing(text="Dr.", start=0.05, end=0.41), ...] in seconds
     timings.as_srt()
 
-A symbol counts as spoken while attention is on it. These times come from the path through the
+A symbol counts as spoken while attention is on it. The times come from the path through the
 attention weights that never moves backward and has the largest product of weights.
 """
 
@@ -139,7 +139,7 @@ def timings_of(chunks: Sequence[SpokenChunk], text: str, settings: VoiceSettings
 
 
 def word_times(chunk: SpokenChunk, symbols: list[Timing], table: SymbolTable) -> list[Timing]:
-    """Return the times of the words in a chunk. The words are those of the cleaned text.
+    """Return the times of the words in a chunk. The words come from the cleaned text.
 
     Args:
         symbols: the times of the chunk's symbols.
@@ -147,7 +147,8 @@ def word_times(chunk: SpokenChunk, symbols: list[Timing], table: SymbolTable) ->
     words = []
     for first, end in word_spans(chunk.ids, table):
         word = sequence_to_text(chunk.ids[first:end], table)
-        if symbols[first].start == symbols[end - 1].end:  # attention is only on the neighbors
+        # The times are equal if attention is only on the neighbors of the word.
+        if symbols[first].start == symbols[end - 1].end:
             first = max(first - 1, 0)
             end = min(end + 1, len(symbols))
         words.append(Timing(word, symbols[first].start, symbols[end - 1].end))
@@ -177,7 +178,8 @@ def best_path(alignment: np.ndarray) -> np.ndarray:
     """
     scores = np.log(np.maximum(alignment, MIN_WEIGHT))
     num_steps, num_symbols = scores.shape
-    before = np.zeros((num_steps, num_symbols), np.int64)  # best symbol of the previous step
+    # Best symbol of the previous decoder step.
+    before = np.zeros((num_steps, num_symbols), np.int64)
     best = scores[0]
     symbols = np.arange(num_symbols)
     for step in range(1, num_steps):
@@ -194,8 +196,9 @@ def best_path(alignment: np.ndarray) -> np.ndarray:
 def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) -> list[Timing]:
     """Return the times of the words as they are written in the text before cleaning.
 
-    A written word such as $3.50 is spoken as several words, and its time covers all of them. If the
-    spoken words do not show where a written word begins, it is joined with the previous word.
+    A written word such as $3.50 is spoken as several words, and its time covers all of these words.
+    If the spoken words do not show where a written word begins, it is joined with the previous
+    word.
     """
     tokens = without_tags(text).split()
     expected: list[str] = []  # spoken words that the tokens should produce

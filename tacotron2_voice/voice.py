@@ -51,7 +51,8 @@ GRAPHS = {  # inputs and outputs of each graph, in order; `inputs_of` adds the s
 FILES = {FILTERS_FILE, *(f"{name}.onnx" for name in GRAPHS)}
 COMPRESSED_SUFFIX = ".xz"  # suffix of compressed graphs
 MAX_LZMA_BYTES = 2**27  # memory limit for decompression; scripts/export_voice.py's files need 9 MB
-# Operators that scripts/export_voice.py produces. They do not include loops or nested graphs.
+# Operators that scripts/export_voice.py produces. These operators include no loops and no nested
+# graphs.
 OPERATORS = set(
     "Add Cast Concat Constant ConstantOfShape Conv DequantizeLinear DynamicQuantizeLinear Gather "
     "Gemm LSTM MatMul MatMulInteger Mul Relu Reshape Shape Sigmoid Slice Softmax Split Squeeze "
@@ -248,7 +249,8 @@ def shape_of(name: str, settings: VoiceSettings) -> list[int | None]:
         "keep": [2, settings.prenet_dim],  # dropout factors of two layers: 0 or 1 / (1 - p)
         "frames": [1, settings.n_mel_channels * settings.n_frames_per_step],
         "state": [1, rnns + settings.memory_dim],  # LSTM states and attention context
-        "alignments": [2, None],  # attention weights of the last step, and their sum over all steps
+        # Attention weights of the last decoder step, and sum of the weights over all decoder steps.
+        "alignments": [2, None],
         "gate": [1],  # the stop probability
         "mel": [1, settings.n_mel_channels, None],
         "refined": [1, settings.n_mel_channels, None],

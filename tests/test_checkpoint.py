@@ -104,17 +104,18 @@ def test_set_aside_newer_renames_later_checkpoints(tmp_path):
     checkpoint.link_as("best.pt", path, tmp_path)
     (tmp_path / "checkpoint_3.pt.superseded").write_text("an earlier one")
     moved = checkpoint.set_aside_newer(tmp_path, 1)
-    assert [path.name for path in moved] == [
-        "checkpoint_3.pt.superseded+",
-        "checkpoint_2.pt.superseded",
-        "best.pt.superseded",
+    assert [(path.name, is_damaged) for path, is_damaged in moved] == [
+        ("checkpoint_3.pt.superseded+", False),
+        ("checkpoint_2.pt.superseded", False),
+        ("best.pt.superseded", False),
     ]
     assert (tmp_path / "checkpoint_3.pt.superseded").read_text() == "an earlier one"
     checkpoint.link_as("best.pt", tmp_path / "checkpoint_1.pt", tmp_path)
     assert checkpoint.set_aside_newer(tmp_path, 1) == []
     (tmp_path / "best.pt").unlink()
     (tmp_path / "best.pt").write_bytes(b"damaged")
-    assert [p.name for p in checkpoint.set_aside_newer(tmp_path, 1)] == ["best.pt.superseded+"]
+    [(moved_best, is_damaged)] = checkpoint.set_aside_newer(tmp_path, 1)
+    assert (moved_best.name, is_damaged) == ("best.pt.superseded+", True)
 
 
 def test_last_good_renames_the_diverged_checkpoint_unless_it_is_the_only_or_best_checkpoint(

@@ -122,16 +122,21 @@ def test_copy_is_kept_when_its_recording_is_unchanged(recordings, tmp_path, caps
 
 
 @pytest.mark.parametrize("inside", ["", "wavs/more"])
-def test_output_folder_is_rejected_when_it_is_inside_the_corpus(recordings, tmp_path, inside):
+def test_output_folder_is_rejected_when_it_is_inside_the_corpus_or_contains_it(
+    recordings, tmp_path, inside
+):
     """A link that points into the corpus is rejected too. The corpus does not change."""
     (tmp_path / "link").symlink_to(recordings)
     before = contents(recordings)
     for folder in (recordings / inside, tmp_path / "link" / inside):
-        assert "--convert" in refusal(convert, recordings, folder, None, HPARAMS)
+        message = refusal(convert, recordings, folder, None, HPARAMS)
+        assert f"--convert {folder}: this folder is inside" in message
         assert "--convert" in refusal(prepare_with, recordings, tmp_path / "lists", convert=folder)
     assert "--convert" in refusal(
         convert, tmp_path / "link", tmp_path / "link" / "c", None, HPARAMS
     )
+    message = refusal(convert, recordings, recordings.parent, None, HPARAMS)
+    assert f"--convert {recordings.parent}: this folder contains {recordings}" in message
     assert contents(recordings) == before
 
 

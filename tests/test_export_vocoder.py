@@ -213,7 +213,7 @@ def test_graph_is_not_written_when_its_audio_differs_from_the_audio_of_pytorch(f
     other, make = generator_of(folder), export_vocoder.make_graph
     other.conv_post.bias.data += 0.01
     monkeypatch.setattr(export_vocoder, "make_graph", lambda _: make(other))
-    assert "generator: the audio of the graph differs from that of PyTorch by" in refusal(
+    assert "generator: the audio from the graph differs from PyTorch's audio by" in refusal(
         exported, folder
     )
     assert not (folder / "vocoder.onnx").exists()

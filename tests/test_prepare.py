@@ -304,7 +304,7 @@ def test_bad_clips_are_not_in_the_filelists_when_skip_bad_is_given(tmp_path, cap
     assert not (tmp_path / "lists").exists()
     main([str(corpus), "--out", str(tmp_path / "lists"), "--skip-bad"])
     printed = capsys.readouterr().out
-    assert "--skip-bad leaves out 8 of 18 clips" in printed
+    assert "--skip-bad leaves 8 of 18 clips out of the filelists" in printed
     assert all(place in printed for place in expected)
     train, val = read_lists(tmp_path / "lists")
     assert sorted(ids_of(train) | ids_of(val)) == [f"c{i:02}" for i in range(10)]
@@ -351,7 +351,7 @@ def test_long_clips_are_not_in_the_filelists_when_max_seconds_is_set(corpus, tmp
     before = read_lists(out)
     main([str(corpus), "--out", str(out), "--max-seconds", "3"])
     printed = capsys.readouterr().out
-    assert "--max-seconds 3 leaves out 1 of 12 clips\n" in printed
+    assert "--max-seconds 3 leaves 1 of 12 clips out of the filelists\n" in printed
     assert "warning: 1 of 11 clips" in printed
     # The remaining clips stay in their sets.
     for rows, fewer in zip(before, read_lists(out), strict=True):

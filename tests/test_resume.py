@@ -188,7 +188,7 @@ def test_later_checkpoints_are_renamed_when_resuming_from_an_earlier_checkpoint(
     assert aside == {f"checkpoint_{s}.pt.superseded" for s in steps if s > middle} | {
         "best.pt.superseded"
     }
-    assert "renamed a checkpoint that is damaged" in printed
+    assert "renamed a checkpoint that is newer than the resumed checkpoint" in printed
     assert len(metrics(out, "epoch")) == 3
     # The record of the validation after epoch 2 was removed. There was no other validation.
     assert not metrics(out, "validation")
@@ -229,7 +229,9 @@ def test_resume_reads_the_number_of_optimizer_steps_from_the_checkpoint_when_the
     (copied / "logs" / ".x.tmp").mkdir()
     train.main(flags(copied, "epochs=5", "--resume"))
     assert [path.name for path in (copied / "logs").glob(".*")] == [".x.tmp"]
-    assert "renamed a checkpoint that is damaged" in capsys.readouterr().out
+    assert (
+        "renamed a checkpoint that is newer than the resumed checkpoint" in capsys.readouterr().out
+    )
     assert (copied / "checkpoint_999.pt.superseded").exists()
     assert load(newest(copied))["loop"]["epoch"] == 6
     for epochs, name in ((6, "best"), (7, "best.pt")):

@@ -167,6 +167,7 @@ def test_run_saves_a_checkpoint_when_a_clip_is_deleted(corpus, whole, tmp_path):
         (["-c", "x.pt", "--resume"], {}, "Leave out -c"),
         (["-c", "nowhere.pt"], {}, "nowhere.pt: no such checkpoint"),
         (["-l", "../elsewhere"], {}, "is outside the output folder"),
+        (["-l", "logs.csv"], {}, "the name of this folder ends in .csv"),
         ([], {"text_cleaners": "[x]"}, "train.py: unknown text cleaner 'x'"),
         ([], {"batchsize": 3}, "did you mean batch_size?"),
         ([], {"validation_files": "nowhere.txt"}, "nowhere.txt: no such filelist"),

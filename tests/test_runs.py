@@ -53,8 +53,9 @@ def test_epoch_table_contains_losses_hours_and_optimizer_steps(tmp_path):
         ([RUN, EPOCH | {"minutes": float("nan")}], "minutes"),
         ([RUN, {"kind": "epoch", "epoch": 1}], "finite"),
         ([RUN | {"hparams": {"batch_size": 0}}, EPOCH], "batch_size"),
-        ([EPOCH], "epoch"),
-        ([RUN, EPOCH, VALIDATION, VALIDATION], "epoch"),
+        ([EPOCH], "the line with the settings"),
+        ([RUN, EPOCH, EPOCH], "epochs are missing, repeated or in the wrong order"),
+        ([RUN, EPOCH, VALIDATION, VALIDATION], "an epoch has several validations"),
     ],
 )
 def test_run_is_rejected_when_a_line_is_invalid(tmp_path, lines, message):

@@ -126,7 +126,7 @@ def test_new_run_reads_every_clip_when_the_cache_is_incomplete(lists, opened):
 def test_second_start_does_not_open_clips(lists, opened, capsys, new_run):
     first = read_clips(lists, new_run=new_run)
     assert sorted(opened) == [(name, new_run) for name in ALL]
-    assert ("all clips are read" in capsys.readouterr().out) == new_run
+    assert ("is missing, so all clips are read" in capsys.readouterr().out) == new_run
     opened.clear()
     again = read_clips(lists, new_run=new_run)
     assert opened == []
@@ -141,7 +141,9 @@ def test_filelist_is_read_again_when_a_clip_changed(lists, tmp_path, opened, cap
     _, validation = read_clips(lists, new_run=False)
     assert sorted(opened) == [("val-a", True), ("val-b", True)]
     assert validation[1].num_frames == 1 + 6000 // 256
-    assert "val.txt: 1 of 2 clips have changed" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "val.txt: 1 of 2 clips have changed" in printed
+    assert "the cache val.txt.clips is out of date, so all clips are read" in printed
     put_older_audio(tmp_path / "val-b.wav")
     read_clips(lists, new_run=False)
     read_clips(lists, new_run=False)

@@ -386,7 +386,7 @@ def test_voice_does_not_open_paths_from_its_settings(voices, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("other weights", "differ from PyTorch by"),
+        ("other weights", "differ from PyTorch's outputs by"),
         ("damaged", "best.pt: damaged"),
         ("not empty", "not empty"),
         ("no texts", "val.txt: no such file.*--text-file"),

@@ -115,8 +115,9 @@ class LoopState:
     def add_losses(self, terms: LossTerms, clips: int, frames: int) -> None:
         """Add the losses of an optimizer step to the sums.
 
-        The padded loss is weighted by `clips`, the step's number of clips. The other terms are
-        weighted by `frames`, the step's number of real frames. Terms that are NaN are ignored.
+        The padded loss is weighted by `clips`, the optimizer step's number of clips. The other
+        terms are weighted by `frames`, the optimizer step's number of real frames. Terms that are
+        NaN are ignored.
         """
         self.clips += clips
         self.frames += frames
@@ -173,7 +174,7 @@ NEEDED: dict[str, Any] = {
 
 
 def _check_optimizer_state(path: Path, saved: dict[str, Any], trainer: Trainer) -> None:
-    """Reject a saved optimizer state whose shapes differ from those of this run's parameters.
+    """Reject a saved optimizer state whose shapes differ from the shapes of this run's parameters.
 
     With wrong shapes, PyTorch's fused Adam would write out of bounds.
     """
@@ -306,7 +307,8 @@ def last_good(directory: Path, diverged: int, best: int) -> Path | None:
     """Return the newest checkpoint that was saved before the weights diverged at optimizer step
     `diverged`.
 
-    The checkpoint of that step is renamed, unless it is the best or the only checkpoint.
+    The checkpoint of optimizer step `diverged` is renamed, unless it is the best or the only
+    checkpoint.
     """
     good = {-1: directory / BEST} if (directory / BEST).exists() else {}
     good |= dict(list_checkpoints(directory))
@@ -318,9 +320,9 @@ def last_good(directory: Path, diverged: int, best: int) -> Path | None:
     return good[max(good)] if good else None
 
 
-def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
+def set_aside_newer(directory: Path, iteration: int) -> list[tuple[Path, bool]]:
     """Rename all checkpoints after `iteration`, newest first, and a damaged `best.pt`. Return the
-    new paths.
+    new path of each renamed checkpoint, and whether the checkpoint is damaged.
 
     If the names did not change, the next --resume would use a newer checkpoint than the checkpoint
     from which this run resumed. No file is deleted.
@@ -328,15 +330,16 @@ def set_aside_newer(directory: Path, iteration: int) -> list[Path]:
     Raises:
         UserError: if `best.pt` cannot be read; no checkpoint is renamed.
     """
-    newer = [path for number, path in list_checkpoints(directory)[::-1] if number > iteration]
+    found = list_checkpoints(directory)[::-1]
+    newer = [(path, False) for number, path in found if number > iteration]
     best = directory / BEST
     if best.exists():
         try:
-            best_iteration = load_checkpoint(best)["iteration"]
+            is_newer = load_checkpoint(best)["iteration"] > iteration
+            newer += [(best, False)] if is_newer else []
         except DamagedCheckpoint:
-            best_iteration = math.inf
-        newer += [best] if best_iteration > iteration else []
-    return [_set_aside(path) for path in newer]
+            newer.append((best, True))
+    return [(_set_aside(path), is_damaged) for path, is_damaged in newer]
 
 
 # ---------------------------------------------------------------------------- load and restore

@@ -90,7 +90,7 @@ class CpuEstimate:
     """Estimate the peak memory of `step` for batches with the same clip lengths as `shapes`.
 
     The estimate for a batch is the memory of all gradients plus a constant number of bytes per
-    padded frame. This constant is measured once for each shape.
+    padded frame. The number of bytes per padded frame is measured once for each shape.
 
     Args:
         step: a function that runs a batch, with or without a backward pass.

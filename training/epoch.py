@@ -35,8 +35,8 @@ class NoNextBatch(Exception):
     The exception has a cause if this process failed, and no cause if another process failed."""
 
     def __str__(self) -> str:
-        # DataLoader workers send a whole traceback as text. Its last line contains the exception's
-        # name and message.
+        # DataLoader workers send a whole traceback as text. The last line of the traceback contains
+        # the exception's name and message.
         lines = str(self.__cause__).strip().splitlines() or [""]
         return lines[-1].removeprefix(f"{UserError.__module__}.{UserError.__name__}: ")
 
@@ -98,10 +98,10 @@ def read_pending(run: Run, leave: int = 0) -> None:
 
     Raises:
         UserError: if a loss is not finite or far above the lowest loss, or after too many skipped
-            steps in a row. All losses are read before a checkpoint is written, so no checkpoint
-            contains such steps.
+            optimizer steps in a row. All losses are read before a checkpoint is written, so no
+            checkpoint contains the weights after a diverged optimizer step.
         NoNextBatch: if a process could not read its next batch; the run's state is the state before
-            that optimizer step.
+            the optimizer step that needed this batch.
     """
     count = len(run.pending) - leave
     if count <= 0:

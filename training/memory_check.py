@@ -238,7 +238,7 @@ class EstimatedMemory:
 
 
 class UnknownMemory(TriedMemory):
-    """Accept every batch. Used if the system does not report enough for an estimate."""
+    """Accept every batch, for systems that do not report enough for an estimate."""
 
     def fits(self, shapes: list[Shape]) -> bool:
         """Return True."""

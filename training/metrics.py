@@ -25,8 +25,8 @@ class RunLogger:
     """Append to metrics.jsonl in the run folder and to the TensorBoard files in the log folder.
 
     `state` returns the size of every log file. A logger with a saved state truncates the files to
-    these sizes, so that the logs of a resumed run contain no steps after its checkpoint. A logger
-    without a saved state deletes the old logs. Files from other programs are left alone.
+    these sizes, so that the logs of a resumed run contain no optimizer steps after the checkpoint.
+    A logger without a saved state deletes the old logs. Files from other programs are left alone.
 
     If metrics.jsonl was edited since the checkpoint, it is renamed and a new file is started
     (`has_lost_metrics` is then True). If the disk is full, lines are kept in memory until they can

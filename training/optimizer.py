@@ -4,7 +4,7 @@
     schedule = schedule_at(iteration, hparams)
 
 To train with a different optimizer, return it from `make_optimizer`. Gradient clipping, skipped
-steps, checkpoints, resuming and the memory check work with any PyTorch optimizer.
+optimizer steps, checkpoints, resuming and the memory check work with any PyTorch optimizer.
 """
 
 from collections.abc import Iterable, Sequence

@@ -11,8 +11,8 @@ from training.trainer import LossWeights, StepLosses
 class PlannedStep(NamedTuple):
     """One optimizer step of the epoch's plan."""
 
-    numbers: list[int]  # indices of the step's batches in the plan
-    end: int  # number of batches of the plan that are finished after this step
+    numbers: list[int]  # indices of the optimizer step's batches in the plan
+    end: int  # number of batches of the plan that are finished after this optimizer step
     batches: list[np.ndarray]  # clip indices in each batch, for all processes
     weights: list[LossWeights]  # loss weights for each batch
     frames: int  # total number of real frames in these batches
@@ -29,7 +29,7 @@ class PendingStep(NamedTuple):
     number: int  # number of this optimizer step in the run, counted from 1
     losses: StepLosses
     planned: PlannedStep
-    before: int  # number of batches of the epoch that were finished before this step
+    before: int  # number of batches of the epoch that were finished before this optimizer step
 
 
 def next_step(

@@ -2,8 +2,8 @@
 
     hparams = with_measured_costs(trainer, clips.training)   # for the setting row_costs=measure
 
-Kernels of a GPU compute full tiles, so a decoder step with 17 clips takes as long as a step with
-more clips. The measured costs let `plan_epoch` end batches where a clip is cheapest.
+Kernels of a GPU compute full tiles, so a decoder step with 17 clips takes as long as a decoder step
+with more clips. The measured costs let `plan_epoch` end batches where a clip is cheapest.
 """
 
 import time
@@ -21,14 +21,16 @@ from training.trainer import Trainer
 
 TILE = 16  # number of clips by which the kernels' work grows
 SIZES = (16, 32, 48, 64)  # numbers of clips whose costs are measured
-PARTIAL = 17  # number of clips in the same tiles as 32 clips; the difference is the cost of a clip
+# Number of clips that fill as many tiles as 32 clips; the difference in time gives the cost of a
+# clip.
+PARTIAL = 17
 CHECK = 24  # the cost of this number of clips is predicted and measured, as a check
-MAX_ERROR = 0.1  # maximum relative error of that prediction
+MAX_ERROR = 0.1  # maximum relative error of the predicted cost of CHECK clips
 REPEATS = 3  # number of timed passes of each batch
-FIRST_FRAMES = 256  # length of the shortest batches
+FIRST_FRAMES = 256  # length of the shortest batches, in frames
 MAX_FRAMES = 2048
-# Where the host is slower than the GPU, more frames take no more time. The time of a frame may grow
-# by this fraction when the length doubles.
+# If the host is slower than the GPU, more frames do not take more time. A length is long enough if
+# the time per additional frame grows by at most this fraction when the length doubles.
 MAX_CURVATURE = 0.05
 
 
@@ -66,8 +68,8 @@ def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
     """Return the costs as a value of the setting `row_costs`, and "" or why they cannot be used.
 
     The time of a batch is a constant plus a cost per decoder step. The difference between two
-    lengths gives the cost per decoder step. It consists of a cost that depends on the tiles, which
-    the table lists, and of a cost for each clip.
+    lengths gives the cost per decoder step. The cost of a decoder step consists of a cost that
+    depends on the tiles, which the table lists, and of a cost for each clip.
 
     Args:
         symbols: number of symbols of each clip.
@@ -105,7 +107,7 @@ def table_of(cost: dict[int, float]) -> tuple[str, float]:
     two_tiles = 2 * TILE
     clip_cost = max(0.0, (cost[two_tiles] - cost[PARTIAL]) / (two_tiles - PARTIAL))
     by_tiles = [cost[size] - clip_cost * size for size in SIZES if size in cost]
-    # Where more tiles are cheaper, a batch can use them, so the lower cost counts.
+    # If a larger number of tiles is cheaper, a batch can use more tiles, so the lower cost counts.
     lowest = np.minimum.accumulate(by_tiles[::-1])[::-1]
     predicted = cost[two_tiles] - clip_cost * (two_tiles - CHECK)
     pairs = [f"{size}:{value:.3g}" for size, value in zip(SIZES, lowest.tolist(), strict=False)]

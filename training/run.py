@@ -60,7 +60,7 @@ class Run:
     # Optimizer steps whose losses have not been read yet.
     pending: list[PendingStep] = field(default_factory=list)
     must_stop: bool = False  # whether any process was asked to stop; the same in all processes
-    # Mean loss of the optimizer steps read most recently; None before the first step.
+    # Mean loss of the optimizer steps read most recently; None before the first optimizer step.
     recent_loss: float | None = None
     recent_focus_rate: float | None = None  # focus rate in the last validation
     has_printed_speed: bool = False  # whether the time of the first optimizer step has been printed
@@ -200,10 +200,9 @@ def open_logs(run: Run, start: Start) -> None:
     # Rename later checkpoints before truncating the logs. If the run is killed in between, the next
     # --resume truncates the logs.
     iteration = -1 if start.resumed is None else state.iteration
-    for moved in checkpoint.set_aside_newer(directory, iteration):
-        print(
-            f"renamed a checkpoint that is damaged, or newer than the resumed checkpoint, to {moved}"
-        )
+    for moved, is_damaged in checkpoint.set_aside_newer(directory, iteration):
+        reason = "is damaged" if is_damaged else "is newer than the resumed checkpoint"
+        print(f"renamed a checkpoint that {reason} to {moved}")
     if own is not None:
         checkpoint.mark_if_best(own)
     if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:

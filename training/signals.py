@@ -22,8 +22,8 @@ OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure"
 OF_DEAD_WORKERS = "DataLoader worker (pid"  # PyTorch may raise this error anywhere in the code
 
 
-# Seconds that the current optimizer step may still take after the first Ctrl-C. On a CPU a step may
-# take minutes.
+# Seconds that the current optimizer step may still take after the first Ctrl-C. On a CPU, an
+# optimizer step may take minutes.
 SECONDS_FOR_STEP = 10
 # Seconds that the main thread has to exit with its own message after the second Ctrl-C.
 SECONDS_TO_END = 2
@@ -159,8 +159,8 @@ def stopped_without_saving(folder: Path, resume_command: str) -> str:
 def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[None]:
     """Exit with a message instead of a traceback if an error is not a bug in the code.
 
-    These errors are UserError, operating system errors, Ctrl-C, and the death of a DataLoader
-    worker or of another process of the run.
+    The errors that are not bugs are UserError, operating system errors, Ctrl-C, and the death of a
+    DataLoader worker or of another process of the run.
 
     Args:
         resume_command: the command that resumes the run, for the message; "" if the run cannot be

@@ -121,7 +121,7 @@ def is_finished(
 ) -> bool:
     """Return whether the resumed run has already finished its last epoch.
 
-    If its checkpoint is also the best checkpoint, the function names it best.pt.
+    If the resumed checkpoint is the run's best checkpoint, the function also names it best.pt.
 
     Raises:
         UserError: if the processes disagree because their settings differ.
@@ -198,8 +198,8 @@ def resolve_symbols(hparams: HParams, base: HParams) -> HParams:
     if changed and read_symbols(hparams).symbol_table != base.symbol_table:
         raise UserError(
             f"symbols={hparams.symbols}: {path} differs from the checkpoint's table of "
-            f"{len(base.table)} symbols. Restore that table, or start a new run from the "
-            "checkpoint's weights with -c and --warm_start"
+            f"{len(base.table)} symbols. Restore the original symbol table, or start a "
+            "new run from the checkpoint's weights with -c and --warm_start"
         )
     return hparams
 
@@ -219,8 +219,9 @@ def check_lexicon(hparams: HParams, base: HParams) -> None:
     if num_changed:
         raise UserError(
             f"lexicon={hparams.lexicon}: {num_changed:,} pronunciations differ from the "
-            f"checkpoint, which has {len(base.pronunciations):,} pronunciations. Restore that "
-            "file, or start a new run from the checkpoint's weights with -c and --warm_start"
+            f"checkpoint, which has {len(base.pronunciations):,} pronunciations. Restore the "
+            "original lexicon file, or start a new run from the checkpoint's weights with -c and "
+            "--warm_start"
         )
 
 

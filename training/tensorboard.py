@@ -36,7 +36,7 @@ def warn_on_failure(action: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The model's prediction for a clip in T decoder steps."""
+    """The model's output for one clip. T is the number of decoder steps."""
 
     symbols: list[str]  # symbols of the text [T_in]
     alignment: np.ndarray  # [T, T_in]
@@ -65,7 +65,8 @@ class Example:
     sampling_rate: int
     # Prediction from free-running inference; None if inference failed.
     free_running: FreeRunningPrediction | None
-    audio: dict[str, np.ndarray]  # samples [N], keyed by TensorBoard tag; failed audio is left out
+    # Samples [N], keyed by TensorBoard tag, without audio whose computation failed.
+    audio: dict[str, np.ndarray]
 
 
 def plots_of(example: Example) -> dict[str, Figure]:

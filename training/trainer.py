@@ -264,7 +264,8 @@ class Trainer:
         stop_requests = -2  # index in `total`
         failures = -1
         total = torch.zeros(len(LossTerms._fields) + 2, device=self.device)
-        # Use `fill_`, because assigning a number would copy it from the host and wait for the GPU.
+        # Use `fill_`, because an assignment would copy the number from the host and wait for the
+        # GPU.
         total[stop_requests].fill_(stop)
         # Synchronize gradients between processes only in the last micro-batch.
         without_sum = getattr(self.parallel, "no_sync", contextlib.nullcontext)

@@ -80,7 +80,7 @@ class BatchResult(NamedTuple):
 
     number: int  # index of the batch
     sizes: tuple[int, ...]  # numbers of clips, frames, decoder steps and symbols
-    sums: list[float]  # padded loss, masked loss, 3 alignment_sums, text effect
+    sums: list[float]  # padded loss, masked loss, the three values of alignment_sums, text effect
     rows: list[ClipRow]  # one row per clip; [] for a single-speaker model
 
 
@@ -193,7 +193,8 @@ def _validate_batch(
     if not np.isfinite(sums).all():
         names = clip_names(run.clips.validation, batch.clip_indices.tolist())
         raise UserError(f"the validation loss became {sums[0]} on these clips:\n{names}")
-    # Measure the text effect only on the first batch, because it needs another forward pass.
+    # Measure the text effect only on the first batch, because the text effect needs another forward
+    # pass.
     is_first = number == 0
     loss = float(losses.total_unpadded)
     sums.append(text_effect(run, moved, masks, loss) if is_first else math.nan)

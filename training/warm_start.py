@@ -35,7 +35,7 @@ def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[s
     The notes contain one sentence per change. Tensors in `ignore_layers` do not change.
 
     Raises:
-        UserError: if the checkpoint does not list the symbols or speakers of its rows.
+        UserError: if the checkpoint does not contain the symbol or the speaker name of each row.
     """
     saved = source.state
     notes: list[str] = []
@@ -57,7 +57,7 @@ def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[s
 
 
 def different_audio(source: Checkpoint, hparams: HParams) -> list[str]:
-    """Return the audio settings in which a checkpoint differs from this run, each with both
+    """Return the audio settings that differ between a checkpoint and this run, each with both
     values."""
     theirs = source.state.get("hparams", {})
     return [
@@ -72,12 +72,13 @@ def map_symbols(
 ) -> tuple[dict[str, Any], list[str]]:
     """Adapt a checkpoint's symbol embedding to the symbols in `table`.
 
-    Return the checkpoint's state and the new symbols. A known symbol keeps its row. For a new
-    symbol, each column is drawn with `seed` from a normal distribution with the mean and standard
-    deviation of the old rows.
+    A symbol that is in the checkpoint keeps its row. For any other symbol, each column is drawn with
+    `seed` from a normal distribution with the mean and standard deviation of the checkpoint's rows.
+
+    Return the adapted state, and the symbols that are not in the checkpoint.
 
     Raises:
-        UserError: if the checkpoint does not list the symbols of its rows.
+        UserError: if the number of rows differs from the number of symbols in the checkpoint.
     """
     saved = source.state
     theirs = hparams_from_dict(saved.get("hparams", {}))
@@ -105,13 +106,16 @@ def map_symbols(
 def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], str]:
     """Adapt a checkpoint's state to the speakers in `hparams`.
 
-    Return the state and a sentence about the changes. A known speaker keeps its embedding, and a
-    new speaker gets the mean of all old embeddings. For a single-speaker checkpoint, the new
-    embedding has no effect at first, so that every speaker starts as the checkpoint's speaker.
+    A speaker that is in the checkpoint keeps its embedding. A speaker that is not in the checkpoint
+    gets the mean of the checkpoint's speaker embeddings. If the checkpoint has only one speaker, the
+    weights that read the new speaker embeddings are 0, so every speaker starts with the voice of
+    the checkpoint's speaker.
+
+    Return the adapted state and a sentence about the changes.
 
     Raises:
-        UserError: if the checkpoint does not list the speakers of its rows (Mellotron checkpoints
-            do not).
+        UserError: if the checkpoint does not contain a name for each speaker embedding. (Mellotron
+            checkpoints contain no names.)
     """
     saved = source.state
     names = hparams.speakers
@@ -128,7 +132,7 @@ def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], 
             for name in READERS
             if name in weights and weights[name].dim() == 2
         }
-        note = f"all {len(names)} speakers start as the checkpoint's single speaker"
+        note = f"all {len(names)} speakers start with the voice of the checkpoint's single speaker"
         return saved | {"state_dict": weights | wider | {SPEAKERS: rows}}, note
     if old.dim() != 2 or len(old) != len(known):
         raise UserError(

@@ -58,7 +58,7 @@ class SaveBatches(Callback):
     def on_train_start(self, trainer, pl_module):
         if not isinstance(trainer.train_dataloader.sampler, RankSampler):
             expected = "sampler=RankSampler(batches, trainer.global_rank)"
-            raise BatchingError(f"DataLoader: has no RankSampler (expected {expected})")
+            raise BatchingError(f"the DataLoader has no RankSampler (expected {expected})")
 
     def on_train_epoch_start(self, trainer, pl_module):
         self.trained = 0
@@ -77,7 +77,7 @@ class SaveBatches(Callback):
 
     def load_state_dict(self, state_dict):
         # Lightning itself counts the batches of each process. With a different number of processes,
-        # it would end the epoch at the wrong batch.
+        # Lightning would end the epoch at the wrong batch.
         if state_dict["world_size"] != self.batches.world_size:
             expected = state_dict["world_size"]
             raise BatchingError(f"world_size={self.batches.world_size}: expected {expected}")

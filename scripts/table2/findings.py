@@ -28,10 +28,11 @@ from scripts.table2.runs import Runs
 from scripts.table2.tables import BEST, Measured, Pairs, published_falls
 
 LEVEL = 0.05  # significance level
-# Standard error of a median divided by that of a mean, for normally distributed values.
+# Standard error of a median divided by the standard error of a mean, for normally distributed
+# values.
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)
-# If our saving is more than this many percentage points below the published saving, it only confirms
-# the finding in part.
+# If our saving is more than this many percentage points below the published saving, our saving only
+# confirms the finding in part.
 SMALLER_SAVING = 5
 LOSS = "validation_loss_unpadded"
 NOT_MEASURED = {"runs": 0, "note": "not measured with the same corpus, epochs and seeds"}
@@ -119,8 +120,8 @@ def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
     """Return the masked validation loss of each run at the time when it has spent the budget,
     [runs].
 
-    The loss is interpolated linearly between validations. It is NaN if a run does not reach the
-    budget.
+    The loss is interpolated linearly between validations. The loss is NaN if a run does not reach
+    the budget.
 
     Args:
         runs: the runs.

@@ -1,8 +1,8 @@
 """List the values that Ge et al. published, for comparison with our measurements.
 
 The paper is "Speed up training with variable length inputs by efficient batching strategies",
-Interspeech 2021. Its experiments use LJSpeech, 10,480 training clips, a base batch size of 16, 222
-epochs, one GeForce GTX 1080 and fp32.
+Interspeech 2021. The paper's experiments use LJSpeech, 10,480 training clips, a base batch size of
+16, 222 epochs, one GeForce GTX 1080 and fp32.
 """
 
 from typing import NamedTuple
@@ -58,8 +58,8 @@ TABLE_2 = {
     "SSB-DBS-BR": PublishedRow(6.62, 557.68, 19.28, 0.339, 0.320, 0.309, 0.322),
 }  # with dynamic sizes, the published numbers of batches per epoch are 606 (RAND), 449 (SSB), 419 (SB)
 
-# Table 1: parameter, value and range. Its ZPR and ABL are the same as in the rows with BR in Table
-# 2.
+# Table 1: parameter, value and range. The ZPR and ABL in Table 1 are the same as in the rows with
+# BR in Table 2.
 TABLE_1 = {
     "SSB": ("local_randomization_factor", 0.1, "[0, inf)"),
     "BKT": ("bucket_size", 1024, "[16, 10480)"),

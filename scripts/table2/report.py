@@ -4,8 +4,8 @@
 
 Each RUN_DIR is an output folder of train.py, or a folder that contains such folders. The program
 writes report.md, report.csv (all values in the tables) and the plots. Runs that differ only in the
-seed form one row, which contains the mean ± standard error. Damaged and unfinished runs are left out
-and listed. The program does not need a GPU.
+seed form one row, which contains the mean ± standard error. The tables omit damaged and unfinished
+runs, which the report lists. The program does not need a GPU.
 """
 
 import re
@@ -66,7 +66,7 @@ def compose(runs: Runs, command: str) -> dict:
         "as_published": measured.as_published,
         "notices": [
             ("This is not a reproduction of the paper:", unlike),
-            ("These runs are left out or missing:", left_out),
+            ("The tables do not contain these runs:", left_out),
             ("The runs do not only differ in their strategies:", comparison_warnings(runs)),
         ],
         "facts": {
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     runs = read_runs(args.runs)
     for problem in runs.left_out:
-        print(f"left out: {problem}", file=sys.stderr)
+        print(f"ignored run: {problem}", file=sys.stderr)
     print(f"Drawing plots of {len(runs.by_folder)} runs in {len(runs.rows)} rows", flush=True)
     write_report(runs, command, args.out)
 

@@ -4,7 +4,7 @@
     runs.epochs.groupby("label")["minutes"].median()
 
 Runs that differ only in the seed share a label and form one row in the report's tables. Damaged and
-unfinished runs are left out, and `left_out` contains the reasons.
+unfinished runs are ignored, and `left_out` contains the reasons.
 """
 
 import itertools
@@ -41,8 +41,8 @@ HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]  # shown at th
 SOFTWARE = "version of|commit|fingerprint|machine's system"
 SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}
 
-# For each key of the lines of kind `epoch`: how to combine the values of a run, a factor, the
-# heading of the column, and the number of decimals.
+# Maps each key of the lines of kind `epoch` to the name of the function that combines the values of
+# a run, a factor, the heading of the column, and the number of decimals.
 OF_EPOCHS = {
     "zero_padding_rate": ("mean", 100, "ZPR (%)", 2),
     "average_batch_length": ("mean", 1, "ABL (frames)", 2),
@@ -95,7 +95,7 @@ class Runs:
     rows: pd.DataFrame
     facts: pd.DataFrame  # one row per run: settings, HEAD, machine and software
     epochs: pd.DataFrame  # epochs of all runs, with the columns `run` (folder) and `label`
-    left_out: list[str]  # folders that are left out, with the reasons
+    left_out: list[str]  # folders that are ignored, with the reasons
 
     def first(self, label: str) -> Run:
         """Return the first run in a row."""
@@ -135,8 +135,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 
 
 def read_progress(folder: Path) -> pd.DataFrame:
-    """Return a table with one row per epoch of a finished or unfinished run. The columns are those
-    in SPENT (cumulative amounts) and in MEASURES.
+    """Return a table with one row per epoch of a finished or unfinished run. SPENT (cumulative
+    amounts) and MEASURES list the columns.
 
     Raises:
         UserError: if the metrics cannot be read.
@@ -173,8 +173,12 @@ def _read_run(directory: Path) -> Run:
         if wrong := [str(name) for name in frame if not np.isfinite(frame[name]).all()]:
             raise ValueError(f"{', '.join(wrong)}: missing or not finite in some lines")
     last = range(1, len(epochs) + 1)
-    if not starts or epochs["epoch"].tolist() != [*last] or validations["epoch"].duplicated().any():
-        raise ValueError("epochs or settings are missing, repeated or in the wrong order")
+    if not starts:
+        raise ValueError("the line with the settings (kind `run`) is missing")
+    if epochs["epoch"].tolist() != [*last]:
+        raise ValueError("epochs are missing, repeated or in the wrong order")
+    if validations["epoch"].duplicated().any():
+        raise ValueError("an epoch has several validations")
     hparams, corpus = hparams_from_dict(starts[-1]["hparams"]), starts[-1]["corpus"]
     if len(epochs) < hparams.epochs:
         problem = f"unfinished after {len(epochs)} of {hparams.epochs} epochs; resume with"
@@ -245,8 +249,8 @@ def _differences(rows: pd.DataFrame) -> np.ndarray:
 def _place(label: str) -> tuple[int, str]:
     """Return the sort key of a row.
 
-    The paper's ten strategies come first, in the paper's order. They are followed by the other rows,
-    sorted by name and value.
+    The paper's ten strategies come first, in the paper's order. The other rows follow, sorted by
+    name and value.
     """
     name, paper = label.partition(" ")[0], list(published.TABLE_2)
     digits = re.sub(r"\d+(\.\d+)?", lambda number: f"{float(number[0]):020.9f}", label)

@@ -3,9 +3,9 @@
     measured = Measured(read_runs([Path("runs")]))
     for table in paper_tables(measured): ...
 
-A summary is a DataFrame with one row per line of a table. Its columns are `ours`, `standard_error`,
-`runs`, and `note`. If a value is missing, the note contains the reason. The titles, notes and
-captions of the report are in texts.jinja.
+A summary is a DataFrame with one row per line of a table. The columns of a summary are `ours`,
+`standard_error`, `runs`, and `note`. If a value is missing, the note contains the reason. The
+titles, notes and captions of the report are in texts.jinja.
 """
 
 import itertools
@@ -100,7 +100,8 @@ def tidy(tables: Sequence[Table]) -> pd.DataFrame:
 
 
 def thirds(epochs: int) -> list[tuple[int, int]]:
-    """Return the first and last epoch of each third of a run, and those of the whole run."""
+    """Return the first and last epoch of each third of a run, then the first and last epoch of the
+    whole run."""
     edges = [epochs * part // 3 for part in range(4)]
     return [*((a + 1, b) for a, b in itertools.pairwise(edges)), (1, epochs)]
 
@@ -154,8 +155,8 @@ class Measured:
             self.headings |= {VL[place]: (padded, 3), f"unpadded {VL[place]}": (unpadded, 3)}
 
     def summary(self, key: str, labels: Sequence[str]) -> pd.DataFrame:
-        """Return the mean and the standard error of a quantity over the runs of each row. They are
-        NaN if the value of any run is missing.
+        """Return the mean and the standard error of a quantity over the runs of each row. Both
+        values are NaN if the value of any run is missing.
 
         Gonzalez et al. (ICASSP 2023) report the same statistics.
         """
@@ -178,10 +179,10 @@ class Measured:
         return Column(heading or usual, decimals, self.summary(key, labels), theirs, sides)
 
     def falls(self, key: str, pairs: Pairs) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return how much a quantity decreases from the first to the second row of each pair: the
-        differences and the percentages.
+        """Return how much a quantity decreases from the first to the second row of each pair, as
+        differences and as percentages.
 
-        The standard errors are those of a difference and of a ratio of independent means.
+        The standard errors assume that the two means are independent.
         """
         sides = (self.summary(key, labels) for labels in zip(*pairs, strict=True))
         before, after = (side.reset_index(drop=True) for side in sides)
@@ -262,8 +263,8 @@ def paper_tables(measured: Measured) -> list[Table]:
 def _table_1(measured: Measured) -> Table:
     """Return Table 1: the parameters and the padding of the strategies.
 
-    The padding is that of the rows with BR, or of the rows without BR if there are no others,
-    because BR does not change it.
+    The padding comes from the rows with BR. If there are only rows without BR, the padding comes
+    from these rows, because BR does not change it.
     """
     runs = measured.runs
     labels: list[str] = []

@@ -52,7 +52,7 @@ def listen(opened: socket.socket, voices: Voices, workers: Workers) -> Backgroun
     """Return a function that returns an async context. The server runs inside this context.
 
     Args:
-        opened: a listening socket. It is closed at the end of the context.
+        opened: a listening socket. The socket is closed at the end of the context.
     """
 
     @asynccontextmanager

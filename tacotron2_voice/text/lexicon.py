@@ -41,7 +41,8 @@ HEADERS = ("respelling", "pronunciation", "phones", "phonemes")
 _CURRENCIES = "$€£¥"
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBER = re.compile(r"\d*\.\d+")
-# A respelling consists of characters in these Unicode categories, and of these other characters.
+# A respelling consists of characters in _LETTER_CATEGORIES (Unicode categories) and in
+# _OTHER_CHARACTERS.
 _LETTER_CATEGORIES = ("L", "M", "N")
 _OTHER_CHARACTERS = " '’-‐‑.,!?·{}\u200c\u200d"
 _SAME = str.maketrans("’‐‑", "'--")
@@ -53,8 +54,9 @@ def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
     Args:
         settings: the settings. If `path` is None, the setting `lexicon` contains the path of the
             file, or is empty.
-        path: a different file. Its pronunciations are added to those in the settings. For words that
-            have both, the pronunciations in the file are used.
+        path: a different file. The pronunciations in this file are added to the pronunciations in
+            the settings. If a word is in the file and in the settings, the pronunciation in the
+            file is used.
 
     Raises:
         UserError: if the file cannot be read, or if it contains an invalid line.
@@ -217,7 +219,7 @@ def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
     if "{" in rest or "}" in rest or not all(f"@{phone}" in symbols for phone in phones):
         raise UserError(f"{shown}: braces without ARPAbet phones (expected {{W IH1 N}})")
     words = respelling.split()
-    # Single letters, such as "T V", are letters.
+    # Single letters, such as "T V", do not count as ARPAbet phones.
     is_arpabet = all(f"@{word}" in symbols for word in words) and max(map(len, words)) > 1
     if is_arpabet and (len(words) > 1 or respelling[-1].isdigit()):
         raise UserError(f"{shown}: ARPAbet phones without braces (expected {{{respelling}}})")

@@ -24,12 +24,13 @@ _IPA_WORD = re.compile(rf"\S*{IPA_LETTER.pattern}\S*")
 _NESTED_BRACES = re.compile(r"\{[^{}]*\{[^{}]*")
 _STRESSED_PHONE = re.compile(r"[A-Z]{2}[0-2]")  # a vowel of the ARPAbet
 _PHONE = "(?:" + "|".join(symbol[1:] for symbol in symbols if symbol[0] == "@") + ")"
-# Two or more ARPAbet phones; one of them is a vowel with a stress digit.
+# Two or more ARPAbet phones; one phone is a vowel with a stress digit.
 _BARE_PHONES = re.compile(
     rf"(?<!\S)(?=(?:{_PHONE}\s+)*[A-Z]{{2}}[0-2](?!\S)){_PHONE}(?:\s+{_PHONE})+(?!\S)",
     re.IGNORECASE,
 )
-# Pinyin syllables that are also English words. Two of them with digits may be names: ping1 pong2.
+# Pinyin syllables that are also English words. Two of these syllables with digits may be names:
+# ping1 pong2.
 _ENGLISH_SYLLABLES = set(
     "an ban bang bin bun can den die ding dong fan fin fun gang gong gun hang he hen hung king lie "
     "ling long man me men min pan pen pie pin ping pong ran rang run sang she sing song sun sung tan "
@@ -41,11 +42,15 @@ _LONG_SYLLABLE = re.compile("[^\\W\\d]{2}")
 def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable) -> None:
     """Check that a text contains no notation that the model would read as ordinary words.
 
+    These notations are rejected:
+
+    - nested braces
+    - ARPAbet phones in braces, if the model has no symbols for phones, or if a phone is unknown
+    - ARPAbet phones without braces, unless the model has its own symbol table
+    - pinyin with tone digits, or IPA, if the cleaners are for English
+
     Raises:
-        UserError: if the text contains nested braces; if it contains ARPAbet phones in braces, but
-            the model has no symbols for them, or if one of them is unknown; or if it contains
-            pinyin with tone digits or IPA, and the cleaners are for English; or if it contains
-            ARPAbet phones without braces, unless the model has symbols of its own.
+        UserError: if the text contains one of these notations.
     """
     if nested := _NESTED_BRACES.search(text):
         raise UserError(f"{nested[0][:60]!r}: two opening braces (expected one pair of braces)")
@@ -69,7 +74,8 @@ def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable)
             raise UserError(f"{ipa[0][:60]!r}: {problem} (expected letters)")
         for found in _PINYIN.finditer(text):
             syllables = {*re.findall(r"[^\W\d]+", found[0].lower())}
-            is_numbered = len(syllables) == 1 or found[0].isupper()  # "Fan1 fan2", "LAN1 WAN2"
+            # Names with numbers, such as "Fan1 fan2" and "LAN1 WAN2", are not pinyin.
+            is_numbered = len(syllables) == 1 or found[0].isupper()
             is_english = len(syllables) == 2 and syllables <= _ENGLISH_SYLLABLES
             if is_numbered or is_english or not _LONG_SYLLABLE.search(found[0]):
                 continue

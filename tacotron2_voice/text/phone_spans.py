@@ -15,7 +15,8 @@ from tacotron2_voice.text.sequences import ARPABET_SPAN
 from tacotron2_voice.text.symbols import SymbolTable
 
 CORRECTED = "english_cleaners_corrected"
-# A word that no text contains and that looks like a name. A letter for each span is appended.
+# Placeholder for a span of phones. It looks like a name, and no real text contains it. Each span
+# gets its own letter at the end.
 NAME = "Vuzqonal"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -30,7 +30,7 @@ ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24b6-\u24ea\u3251-\u325f\u32b1
 # Punctuation that may occur inside a word, as in l'eau, Nord-Süd, col·legi, գնա՛նք and צה״ל.
 WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
 # Punctuation that may occur inside a word only in scripts with capital letters (z.B., EU:n). In
-# other scripts, it ends a sentence.
+# other scripts, this punctuation ends a sentence.
 CASED_WORD_MARKS = ".:"
 HEBREW_MARKS = "׳״"  # punctuation that also belongs to a word at its end
 HEBREW_POINTS = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]")
@@ -52,15 +52,19 @@ KANA = ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA")
 BETWEEN_SCRIPTS = re.compile(r"(?<=[A-Za-z])(?=[\u3040-\u30ff])|(?<=[\u3040-\u30ff])(?=[A-Za-z])")
 NUMBER_MARKS = ".,:'’"
 NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of other scripts
-# Letters that eSpeak does not know in any language; their code points begin with different digits.
+# Letters that eSpeak cannot read in any language; their code points begin with different digits.
 UNKNOWN_LETTERS = "\u2135\u1d7d"
 MIN_CODE = 4  # minimum number of characters in the phones of a code point
-COMPARED = 6  # number of characters in the phones of a code point to compare
+# Number of consecutive characters that must match between a code point's phones and a word's
+# phones.
+COMPARED = 6
 NOT_ASCII = re.compile(r"[^\W\d_\u0000-\u007f]")
 STRESS = re.compile("[ˈˌ]")
-# `_letter_names` compares this many of the first letters of a script, and as many spread over it.
+# `_letter_names` compares this many letters at the beginning of a script, and the same number of
+# letters spread over the script.
 SAMPLES = 16
-MIN_NAME = 5  # minimum number of characters in the phones that begin the names of all letters
+# Minimum number of phone characters with which the names of several letters must begin.
+MIN_NAME = 5
 GRACE_SECONDS = 1  # seconds to wait for the eSpeak process to exit before it is killed
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
 
@@ -140,8 +144,8 @@ class Espeak:
     def _forget(self) -> None:
         """After a fork, forget the eSpeak process, because it belongs to the parent process."""
         if self.process is not None:
-            # Python does not wait for a process with a return code. This process is a child of the
-            # parent, so waiting would fail.
+            # Python does not wait for a process that has a return code. The eSpeak process is a
+            # child of the parent process, so waiting would fail.
             self.process.returncode = 0
         self.process = None
         self._lock = threading.Lock()
@@ -208,9 +212,9 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
     """Convert each text to phones with stress marks, in Unicode form NFC.
 
     Punctuation is kept, and consecutive spaces become one space. A text without words has no
-    phones. eSpeak only receives the words between punctuation marks. phonemizer, too, has an option
-    that keeps punctuation. However, it loses full-width marks, and mixes up texts if one of them is
-    empty.
+    phones. eSpeak only receives the words between punctuation marks. phonemizer also has an option
+    that keeps punctuation. However, with this option phonemizer loses full-width punctuation, and
+    mixes up the texts if a text is empty.
 
     Raises:
         UserError: see `check_language`; also if eSpeak crashes on a text.
@@ -232,8 +236,8 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
 def _split_at_marks(text: str) -> list[str]:
     """Split a text at the punctuation marks outside words.
 
-    The result alternates between text and single punctuation marks. It begins and ends with text,
-    which may be empty.
+    The result alternates between text and single punctuation marks. The result begins and ends with
+    text, which may be empty.
     """
     pieces = [""]
     for index, character in enumerate(text):

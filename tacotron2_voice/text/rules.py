@@ -18,7 +18,7 @@ RULE_FILES = ("sequences.py", "cleaners.py", "english/*.py")
 
 @functools.cache
 def rules_version(pronunciations: tuple[str, ...] = ()) -> str:
-    """Return a hash of the rules and pronunciations. It does not depend on comments and
+    """Return a hash of the rules and pronunciations. The hash does not depend on comments and
     docstrings."""
     version = version_of(*RULE_FILES)
     if not pronunciations:

@@ -6,8 +6,9 @@ The text is split after cleaning, because the model's limit is a number of symbo
 where a chunk may end. A chunk only exceeds the limit if it is a single word. Words with more than
 MAX_WORD_SYMBOLS symbols, such as lists without spaces, are cut.
 
-The best split has the fewest endings of the worst kind. If several splits have equally many, the
-endings of the next kinds are compared in the same way, and finally how even the lengths are.
+The best split has the fewest endings of the worst kind. If several splits have equally many endings
+of this kind, the endings of the next kinds are compared in the same way. If these are equal too,
+the split with the most even lengths is best.
 """
 
 import re
@@ -73,7 +74,7 @@ def split_sequence(
     """Split the symbol ids of a text into chunks of at most `limit` symbols.
 
     The text must contain a letter or a phone. Each chunk then contains a letter or a phone, too.
-    Only the spaces between chunks are left out.
+    The chunks contain all symbols except the spaces between chunks.
     """
     if len(sequence) <= limit:
         return [ChunkSpan(0, len(sequence), Ending.SENTENCE)]

@@ -1,9 +1,9 @@
 """Define tables of input symbols. A symbol's id is its index in the table and in the embedding.
 
 `ENGLISH` contains the 148 symbols of NVIDIA/tacotron2 in the same order as the rows of trained
-embeddings. Its phones begin with "@", so that the ARPAbet phone B and the letter B are different
-symbols. For other languages, `table_of` makes a table from the texts of a corpus, and `read_table`
-reads a table from a file. Each run stores its table.
+embeddings. The phones in this table begin with "@", so that the ARPAbet phone B and the letter B
+are different symbols. For other languages, `table_of` makes a table from the texts of a corpus, and
+`read_table` reads a table from a file. Each run stores its table.
 """
 
 import functools

@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args=None, namespace=None):
         self.given = sys.argv[1:] if args is None else list(args)
         namespace, rest = super().parse_known_args(args, namespace)
-        # Report unrecognized arguments here, because only this parser knows the options of its
+        # Report unrecognized arguments here, because only this parser contains the options of its
         # command, which the error suggests.
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -127,8 +127,8 @@ def list_of(convert: Callable[[str], Value]) -> Callable[[str], list[Value]]:
     return lambda text: [convert(part.strip()) for part in text.split(",") if text.strip()]
 
 
-# Argument type for output files. It reports a file that cannot be written before the program does
-# any work, which may take minutes.
+# Argument type for output files. If the file cannot be written, this type reports the error before
+# the program does any work, which may take minutes.
 output_file = checked(
     Path,
     "a file that can be written, in an existing folder",

@@ -40,7 +40,8 @@ READING_THREADS = 8  # often more than the CPU cores, because the threads mostly
 
 
 class Identity(NamedTuple):
-    """The size and the times of a file. They change if the file is changed or replaced.
+    """The size and the times of a file. The size and the times change if the file is changed or
+    replaced.
 
     Identity.of("a.wav") == Identity.of("a.wav")  # True until the file is written again
     """
@@ -56,8 +57,8 @@ class Identity(NamedTuple):
             status = os.stat(file)
         except OSError:
             return cls()
-        # The times are stored in int64 arrays. Keeping 63 bits makes them non-negative, even before
-        # 1970.
+        # The times are stored in int64 arrays. Keeping 63 bits makes the times non-negative, even
+        # before 1970.
         modified = status.st_mtime_ns & (2**63 - 1)
         changed = status.st_ctime_ns & (2**63 - 1)
         return cls(status.st_size, modified, changed)
@@ -71,8 +72,8 @@ UNKNOWN = Identity()
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Add `path` to the messages of errors in this context. Some errors, such as that of a full
-    disk, do not contain it."""
+    """Add `path` to the messages of errors in this context. Some errors, such as the error for a
+    full disk, do not contain the path."""
     try:
         yield
     except UserError as error:
