@@ -147,7 +147,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     add("--group_name", default="", help="has no effect; accepted for compatibility")
     args = parser.parse_args(arguments)
-    if not args.output_directory:  # for example, -o "$NAME" without the variable NAME
+    if not args.output_directory:  # for example, -o "$NAME" if NAME is not set
         parser.error("-o: the folder name is empty")
     args.output_directory = Path(args.output_directory)
     if args.n_gpus != 1 or args.rank != 0:

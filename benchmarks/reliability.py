@@ -67,7 +67,7 @@ HALF = 0.5  # fraction of wrong words above which `half_wrong` counts a text
 
 @dataclass
 class Counts:
-    """The results for one way of synthesis, counted over all texts."""
+    """The numbers of failures with one synthesis mode, summed over all texts."""
 
     # Number of texts with each kind of failure.
     failures: Counter[str] = field(default_factory=Counter)

@@ -69,9 +69,8 @@ def download_corpus(corpus: Path) -> None:
     free = shutil.disk_usage(corpus.parent).free
     if free < needed:
         raise UserError(
-            f"{corpus.parent}: not enough disk space, {free / 1e9:.2f} GB free, expected "
-            f"{needed / 1e9:.2f} GB for the archive and the unpacked corpus; choose a folder on a "
-            "different disk"
+            f"{corpus.parent}: not enough disk space: {free / 1e9:.2f} GB free, but the archive and "
+            f"the unpacked corpus need {needed / 1e9:.2f} GB. Choose a folder on a different disk"
         )
     if not archive.exists():
         _fetch(part)

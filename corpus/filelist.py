@@ -205,7 +205,7 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
 def path_of_clip(listed: str, filelist: str | Path, clips_folder: str = "") -> tuple[str, bool]:
     """Return the path of a listed clip, and whether it is relative to the filelist's folder.
 
-    A relative path starts at the filelist's folder or, if the file does not exist there, at the
+    A relative path is relative to the filelist's folder or, if the file does not exist there, to the
     working directory. With a `clips_folder`, leading folders are removed from the listed path until
     the rest exists in `clips_folder`.
     """

@@ -10,7 +10,8 @@ MAX_LISTED = 5  # maximum number of checkpoints in a message
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Return the paths of all checkpoints in a folder: best.pt first, then the newest first."""
+    """Return the paths of all checkpoints in a folder: best.pt first, then the other
+    checkpoints from newest to oldest."""
     found = sorted(folder.glob("*.pt"), key=lambda path: path.stat().st_mtime, reverse=True)
     return sorted(found, key=lambda path: path.name != BEST)
 

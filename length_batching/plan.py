@@ -318,7 +318,10 @@ class BatchCosts:
             if kinds == 1:
                 expected = f"expected ({num_items},). Flatten the array, such as lengths[:, 0]."
                 raise BatchingError(f"lengths: shape ({num_items}, 1), {expected}")
-            raise BatchingError(f"lengths: clips have {kinds} kinds of length. Pass cost=.")
+            raise BatchingError(
+                f"lengths: each clip has {kinds} lengths (columns). Pass a function as `cost`, which "
+                "computes the cost of a clip from them."
+            )
         self.item_costs = self._costs_of(self.lengths)
         self.alone = self.item_costs
         self.group_sizes = None

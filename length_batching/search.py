@@ -49,7 +49,8 @@ PARAMETER_OF: dict[str, Parameter] = {n: s.parameter for n, s in REGISTRY.items(
 DEFAULTS: dict[str, Any] = {parameter.name: parameter.default for parameter in PARAMETERS}
 # Fields of a survey that are maxima over epochs; all other numeric fields are means.
 MAXIMA = ("largest_batch_size", "largest_batch_frames")
-MAX_NEEDED_NOVELTY = 0.99  # in a large corpus, even little noise makes nearly all pairs new
+# Maximum pair novelty that the search requires. In a large corpus, even a little noise exceeds it.
+MAX_NEEDED_NOVELTY = 0.99
 MIN_EPOCHS = 5
 MAX_EPOCHS = 40
 # Total number of clips to plan per survey. Small corpora need more epochs for stable means.

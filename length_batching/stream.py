@@ -93,8 +93,8 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         check_options({"batch_size": batch_size, "strategy": strategy, **options})
         if options.get("dynamic_batch_size") and options.get("batch_capacity") is None:
             raise BatchingError(
-                "batch_capacity=None: required for a stream, because the length of its longest "
-                "item is not known"
+                "batch_capacity: missing. A stream with dynamic_batch_size=True needs a value, because "
+                "the length of its longest item is not known."
             )
         check_count("window", window)
         self.read = read

@@ -579,7 +579,8 @@ class Synthesizer(ABC):
     def _attempt(
         self, ids: list[int], speaker: int | None, seed: int
     ) -> Generator[np.ndarray, None, SpokenChunk]:
-        """Yield log-mels [n_mels, frames] before the postnet as soon as they are computed.
+        """Yield the decoder's log-mels [n_mels, frames] as soon as they are computed. The postnet has
+        not been applied to them.
 
         Frames that may come after the end of speech are held back until the end is detected. Return
         how the chunk was synthesized.

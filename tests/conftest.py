@@ -94,7 +94,7 @@ def whole(corpus, tmp_path_factory):
 @pytest.fixture
 def no_plots(monkeypatch):
     """Replace the plots of `prepare` with placeholders."""
-    from corpora import skip_plots  # imported here because GPU machines may lack its imports
+    from corpora import skip_plots  # imported here because GPU machines may lack its packages
 
     skip_plots(monkeypatch)
 

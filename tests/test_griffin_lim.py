@@ -80,7 +80,7 @@ def test_griffin_lim_accepts_very_short_mels(frames, h):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         samples = sound_of(mel, h)
-    # This is the largest number of samples with this number of frames.
+    # A clip with `frames` frames has at most this many samples.
     assert len(samples) == h.hop_length * frames - 1
     assert frame_count(len(samples), h) == frames
     assert np.isfinite(samples).all()

@@ -352,7 +352,7 @@ def test_duration_of_long_texts_is_predicted_when_clips_have_similar_lengths():
             assert slow.statistics.seconds(150) == pytest.approx(0.3 + 0.09 * 150, rel=0.2)
 
 
-def test_minutes_are_missing_when_a_speaker_has_no_clips():
+def test_speaker_has_the_statistics_of_the_corpus_when_the_speaker_has_no_clips():
     """The filelists of a resumed run can lack clips of a speaker."""
     frames, symbols, indices = corpus(0.1)
     whole = measure(frames, symbols, ["."] * len(frames), SETTINGS)

@@ -240,5 +240,7 @@ def test_text_counts_as_speakable_only_when_it_contains_letters_digits_or_phones
         ("<. >. end", ". . end"),
     ],
 )
-def test_words_in_capitals_and_signs_without_a_number_are_read_correctly(text, expected):
+def test_words_in_capitals_and_signs_that_no_number_follows_have_the_expected_reading(
+    text, expected
+):
     assert spoken(text, CORRECTED) == expected

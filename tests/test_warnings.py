@@ -271,7 +271,7 @@ def test_trimming_keeps_samples_bitwise(tmp_path, name, subtype):
     assert np.array_equal(whole[start - KEPT :], short)
 
 
-def test_prepare_warns_when_texts_contain_html_codes(tmp_path, capsys):
+def test_prepare_warns_when_texts_contain_html_entities_or_tags(tmp_path, capsys):
     """For example, "It&#39;s" would be spoken as "it and number thirty-nine; s"."""
     texts = {"c01": "It&#39;s &amp; <b>go</b> on.", "c02": "R&D; at AT&T", "c03": "A <sil> b."}
     corpus = write_corpus(tmp_path / "a corpus", {name: (None, x) for name, x in texts.items()})

@@ -67,9 +67,10 @@ def is_useful_on(device: torch.device) -> bool:
 def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
     """Return the costs as a value of the setting `row_costs`, and "" or why they cannot be used.
 
-    The time of a batch is a constant plus a cost per decoder step. The difference between two
-    lengths gives the cost per decoder step. The cost of a decoder step consists of a cost that
-    depends on the tiles, which the table lists, and of a cost for each clip.
+    The time of a batch is a constant plus a cost per decoder step. The difference between the times
+    of two lengths gives the cost per decoder step. The cost of a decoder step has two parts: a
+    cost per number of tiles, which `row_costs` lists for each batch size, and a constant cost per
+    clip.
 
     Args:
         symbols: number of symbols of each clip.
@@ -115,10 +116,10 @@ def table_of(cost: dict[int, float]) -> tuple[str, float]:
 
 
 def linear_length(trainer: Trainer, symbols: int) -> int | None:
-    """Return a number of frames from which the time of the smallest batch grows in proportion.
+    """Return a length in frames above which the time of the smallest batch grows linearly with its
+    length, or None if no length up to MAX_FRAMES is sufficient.
 
-    In shorter batches, the host is slower than the GPU. Return None if there is no such length up
-    to MAX_FRAMES.
+    With shorter batches, the host is slower than the GPU.
     """
     frames = FIRST_FRAMES
     while frames <= MAX_FRAMES:

@@ -16,7 +16,8 @@ from scripts.table2.tables import Measured
 # Titles of the plots, in the order of LOSSES.
 TITLES = ("mean including padding, as in the paper", "masked: mean over real frames")
 SHOWN_FROM = 0.3  # plots may cut off high losses in the first 30% of the epochs
-# Colors show strategies. Dashes show whether DBS and BR are used, as two binary digits.
+# Colors show strategies. The dash pattern shows whether DBS and BR are used. Each key has one digit
+# for DBS and one digit for BR (1: used).
 DASHES = {"00": (1, 1.3), "01": (5, 1.6), "10": (6, 1.4, 1.2, 1.4), "11": ""}
 FOLLOW_UP_MARKERS = "osD^vPX"
 

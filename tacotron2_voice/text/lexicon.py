@@ -227,6 +227,8 @@ def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
         raise UserError(f"{shown}: begins with a number (expected letters)")
     has_ipa = bool(IPA_LETTER.search(respelling))
     if has_ipa and uses_english_rules(tuple(cleaners)):
-        raise UserError(f"{shown}: contains phones, but the model reads letters (expected letters)")
+        raise UserError(
+            f"{shown}: contains phones, but this model reads letters. Respell the word with letters"
+        )
     if has_ipa and PHONES in cleaners:
         raise UserError(f"{shown}: phones without slashes (expected phones such as /wˈɪn/)")

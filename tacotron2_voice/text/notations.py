@@ -29,8 +29,8 @@ _BARE_PHONES = re.compile(
     rf"(?<!\S)(?=(?:{_PHONE}\s+)*[A-Z]{{2}}[0-2](?!\S)){_PHONE}(?:\s+{_PHONE})+(?!\S)",
     re.IGNORECASE,
 )
-# Pinyin syllables that are also English words. Two of these syllables with digits may be names:
-# ping1 pong2.
+# Pinyin syllables that are also English words. If a text contains two such syllables in a row, each
+# with a digit, they may be names instead of pinyin, for example ping1 pong2.
 _ENGLISH_SYLLABLES = set(
     "an ban bang bin bun can den die ding dong fan fin fun gang gong gun hang he hen hung king lie "
     "ling long man me men min pan pen pie pin ping pong ran rang run sang she sing song sun sung tan "

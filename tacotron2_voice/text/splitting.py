@@ -43,7 +43,8 @@ class ChunkSpan:
     ending: Ending
 
 
-_SPOKEN = re.compile(r"[^\W_]|@")  # a letter or a phone, in a line with one character per symbol
+# matches a letter or a phone in a string with one character per symbol
+_SPOKEN = re.compile(r"[^\W_]|@")
 # A unit ends before a space, after a dash between words, or after full-width punctuation and closing
 # quotation marks, because Chinese and Japanese have no spaces after them.
 _FULL_WIDTH = "。！？，、；："
