@@ -175,7 +175,7 @@ def test_stream_raises_when_items_would_repeat_or_options_are_invalid():
         list(stream_of(0))
     with pytest.raises(BatchingError, match="window=0: "):
         stream_of(100, window=0)
-    with pytest.raises(BatchingError, match="batch_capacity=None: "):
+    with pytest.raises(BatchingError, match="batch_capacity: "):
         stream_of(100, batch_capacity=None)
     with pytest.raises(BatchingError, match="rank=2: "):
         stream_of(100, rank=2, world_size=2)
