@@ -30,6 +30,7 @@ from corpus.layouts import (
 )
 from corpus.segments import padded
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource
+from corpus.spoken_texts import check_repeated_words
 from corpus.tables import Table
 from hparams import HParams
 from tacotron2_voice.utils.audio_files import encode
@@ -147,6 +148,8 @@ def recordings_of(
     Also print notes about unused audio and about folders that may be speakers.
     """
     clips, problems = read_layout(corpus, table, speakers, texts)
+    if not texts.repeated_words:
+        check_repeated_words(clips)
     if note := note_of_unused_audio(clips, problems, corpus):
         print(note)
     if not speakers.is_known and (note := note_of_folders(clips, corpus)):
