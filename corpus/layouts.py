@@ -560,8 +560,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     gets the path where the file was expected, and `problem_of_missing` reports it later.
 
     Returns:
-        The clips; and a message for each entry that matches several files, or whose file belongs to
-        an earlier entry.
+        The clips; and a message for each entry that matches several files, whose file belongs to an
+        earlier entry with the same text, or whose file also belongs to a different text.
     """
     files = defaultdict[str, list[Path]](list)
     for path in audio_files(corpus):
@@ -580,7 +580,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     folders = [*dict.fromkeys((base, corpus, base / "wavs", corpus / "wavs"))]
     clips = []
     problems = []
-    first: dict[tuple, str] = {}
+    first: dict[tuple, Entry] = {}
+    conflicting: dict[str, str] = {}
     renamed: list[tuple[str, Path]] = []
     for entry, name in zip(entries, names, strict=True):
         if not entry.name:
@@ -608,15 +609,23 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             )
             continue
         key = (os.path.realpath(found[0]), entry.segment)
-        if first.setdefault(key, entry.where) != entry.where:
-            same = f"{found[0]} is already listed in {first[key]}"
+        earlier = first.setdefault(key, entry)
+        if earlier is not entry and earlier.text == entry.text:
+            same = f"{found[0]} is already listed in {earlier.where}"
             problems.append(f"{entry.where}: {entry.name!r}: {same}; delete one of the two lines")
+            continue
+        if earlier is not entry:
+            # Either of the two texts may be wrong.
+            conflicting[entry.where] = problem_of_texts(entry, earlier)
+            conflicting.setdefault(earlier.where, problem_of_texts(earlier, entry))
             continue
         if entry.duration is not None and (problem := problem_of_duration(entry, found[0])):
             problems.append(problem)
             continue
         clip = Clip(str(found[0]), entry.text, where=entry.where, speaker=entry.speaker)
         clips.append(replace(clip, segment=entry.segment))
+    problems += conflicting.values()
+    clips = [clip for clip in clips if clip.where not in conflicting]
     cut = {clip.path for clip in clips if clip.segment}
     for clip in clips:
         if clip.segment is None and clip.path in cut:
@@ -633,6 +642,19 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             f"{os.path.relpath(path, corpus)} for {listed!r}"
         )
     return clips, problems
+
+
+def problem_of_texts(entry: Entry, other: Entry) -> str:
+    """Return a message about two lines that have the same audio but different texts."""
+    fix = "delete the wrong line"
+    if not entry.segment:
+        fix += (
+            ". If the texts are spoken in different segments of the file, name the columns of the "
+            "times start and end, or offset and duration"
+        )
+    return (
+        f"{entry.where}: {entry.name!r}: {other.where} has a different text for this audio; {fix}"
+    )
 
 
 def problem_of_duration(entry: Entry, path: Path) -> str:

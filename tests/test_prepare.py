@@ -209,7 +209,7 @@ def make_bad_corpus(folder):
         add_line(corpus, f"{name}|raw|Some words.")
     add_line(corpus, "mute|raw|  ...")
     add_line(corpus, "fields|only two")
-    add_line(corpus, "c03|raw|Said twice.")
+    add_line(corpus, "c03|raw|Number 3.")
     add_line(corpus, "both|raw|...")
     return corpus, {
         f"{wavs}/rate.wav": "the sampling rate is 16000 Hz, expected 22050",
