@@ -346,7 +346,8 @@ def read_kaldi(folder: Path) -> list[Entry]:
 
     Raises:
         UserError: if wav.scp contains a command instead of a path, if an id in a file is missing in
-            another file, or if a line is malformed.
+            another file, if a line is malformed, or if a segment with the end -1 overlaps another
+            segment.
     """
     recordings = _read_map(folder / "wav.scp")
     for line in recordings.values():
@@ -373,7 +374,36 @@ def read_kaldi(folder: Path) -> list[Entry]:
         path = recordings[recording].text
         speaker = speakers[utterance].text if utterance in speakers else ""
         entries.append(Entry(path, text, where, speaker, segment))
+    _check_open_ends(entries)
     return entries
+
+
+def _check_open_ends(entries: Sequence[Entry]) -> None:
+    """Raise UserError if a segment up to the end of its recording is not the last segment of the
+    recording."""
+    latest: dict[str, Entry] = {}
+    for entry in entries:
+        if entry.segment:
+            last = latest.setdefault(entry.name, entry)
+            assert last.segment is not None
+            if entry.segment.start > last.segment.start:
+                latest[entry.name] = entry
+    for entry in entries:
+        last = latest.get(entry.name, entry)
+        if entry is last or not entry.segment:
+            continue
+        assert last.segment is not None
+        if entry.segment.seconds is None:
+            raise UserError(
+                f"{entry.where}: the segment ends at -1, the end of the recording, but {last.where} "
+                "is a later segment of this recording, expected the end in seconds"
+            )
+        end = entry.segment.start + entry.segment.seconds
+        if last.segment.seconds is None and end > last.segment.start + MAX_OVERLAP:
+            raise UserError(
+                f"{entry.where}: the segment ends at {end:g} s, but the segment in {last.where} "
+                f"starts at {last.segment.start:g} s, expected segments that do not overlap"
+            )
 
 
 def _kaldi_segment(line: _Line) -> tuple[str, Segment]:

@@ -95,6 +95,28 @@ def test_kaldi_directory_is_read_with_its_segments_and_speakers(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    "segments", ["u1 r 0.5 -1\nu2 r 1.5 -1\n", "u1 r 0.5 -1\nu2 r 1.5 2\n", "u1 r 0 2\nu2 r 1 -1\n"]
+)
+def test_kaldi_directory_is_rejected_when_a_segment_without_an_end_overlaps_another(
+    segments, tmp_path
+):
+    """In an earlier version, such a segment contained the words of all later segments."""
+    write_kaldi(
+        tmp_path, wav_scp="r r.wav\n", text="u1 one\nu2 two\n", segments=segments, utt2spk=""
+    )
+    message = refusal(read_kaldi, tmp_path)
+    assert message.startswith(f"{tmp_path / 'text'}:1: ")
+    assert f"{tmp_path / 'text'}:2" in message
+
+
+def test_kaldi_segment_ends_with_the_recording_when_it_is_the_last_segment(tmp_path):
+    write_kaldi(
+        tmp_path, wav_scp="r r.wav\n", text="u1 one\nu2 two\n", segments="u2 r 1.5 -1\nu1 r 0 1\n"
+    )
+    assert [entry.segment for entry in read_kaldi(tmp_path)] == [Segment(0, 1), Segment(1.5, None)]
+
+
 def test_kaldi_directory_is_read_when_it_has_no_segments(tmp_path):
     write_kaldi(tmp_path, wav_scp="u1 one.wav\n", text="u1 good morning\n")
     [entry] = read_kaldi(tmp_path)
