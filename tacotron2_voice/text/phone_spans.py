@@ -17,6 +17,7 @@ from tacotron2_voice.text.symbols import SymbolTable
 CORRECTED = "english_cleaners_corrected"
 # A word that no text contains and that looks like a name. A letter for each span is appended.
 NAME = "Vuzqonal"
+ROMAN_NUMERAL = re.compile(r"\b[IVXLC]+\b")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -33,7 +34,8 @@ def read_around_phones(text: str, cleaner_names: Sequence[str], table: SymbolTab
         return text
     names = [f"{NAME}{letter}" for letter, _ in zip(LETTERS, spans, strict=False)]
     # In a text in capitals, a name in lower case would change how the other words are read.
-    written = iter([name.upper() for name in names] if between.isupper() else names)
+    is_capitals = ROMAN_NUMERAL.sub("", between).isupper()
+    written = iter([name.upper() for name in names] if is_capitals else names)
     read = read_english(ARPABET_SPAN.sub(lambda span: next(written), text))
     for name, span in zip(names, spans, strict=True):
         before, *after = re.split(name, read, flags=re.IGNORECASE)
