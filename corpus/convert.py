@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from audio import SILENT_RANGE, are_missing, open_audio, read_samples
-from corpus.checks import silence_at_ends, speech_level
+from corpus.checks import problem_of_text, silence_at_ends, speech_level
 from corpus.clips import Clip, Segment
 from corpus.derived import KEPT_SECONDS, SOURCE, DerivedFolder, is_newer, path_from
 from corpus.layouts import (
@@ -220,16 +220,6 @@ def note_of_folders(clips: Sequence[Clip], corpus: Path) -> str | None:
 def metadata_line(name: str, clip: Clip) -> str:
     speaker = [clip.speaker] if clip.speaker else []
     return "|".join([name, *speaker, " ".join(clip.text.split())]) + "\n"
-
-
-def problem_of_text(clip: Clip) -> str:
-    """Return why metadata.csv cannot contain a clip's text, or "" if it can."""
-    if not clip.text.strip():
-        return f"{clip.where}: no text, expected the words that are spoken"
-    if "|" in clip.text:
-        found = f"{clip.text[:60]!r} contains a pipe, which separates columns"
-        return f"{clip.where}: {found}; write the spoken word instead"
-    return ""
 
 
 def converted(
