@@ -58,6 +58,7 @@ MIN_ROLLING_SHARE_WITH_GAPS = 0.8  # this fraction if there are gaps between the
 MAX_ROLLING_GAP = 0.1  # a longer time between two subtitles is a gap, in seconds
 MIN_SPEECH_SECONDS = 0.1  # no text is spoken in a subtitle that is shorter
 MAX_OVERLAP = 0.05  # consecutive subtitles may overlap by this many seconds
+MIN_GROWING = 5  # fewer segments may repeat the previous segment by chance
 KALDI_FILES = ("wav.scp", "text")
 
 
@@ -96,7 +97,27 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
         print(f"note: {path}: left out {num_silences:,} silence labels, such as 'sil'")
     if not entries:
         raise UserError(f"{path}: contains no segment with a text")
+    _check_not_growing(path, entries)
     return entries
+
+
+def _check_not_growing(path: Path, entries: Sequence[Entry]) -> None:
+    """Raise UserError if most segments repeat the text of the previous segment, or continue it.
+
+    Captions that show a sentence word by word, or that highlight one word after the other, contain
+    the whole sentence in each segment.
+    """
+    growing = [
+        entry
+        for before, entry in pairwise(entries)
+        if f"{entry.text} ".casefold().startswith(f"{before.text} ".casefold())
+    ]
+    if len(growing) >= MIN_GROWING and 2 * len(growing) > len(entries):
+        raise UserError(
+            f"{growing[0].where}: {len(growing):,} of {len(entries):,} segments begin with the text of "
+            f"the previous segment, such as {growing[0].text[:60]!r}, expected only the words that "
+            f"are spoken in each segment. Export {path.name} without the times of words"
+        )
 
 
 def _read_subtitles(path: Path, encoding: str) -> list[tuple[float, float, str]]:

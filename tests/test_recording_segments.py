@@ -463,3 +463,30 @@ def test_error_contains_the_line_number_when_a_label_has_an_infinite_time(tmp_pa
     with pytest.raises(UserError) as raised:
         read_segments(tmp_path / "a.txt", "a")
     assert str(raised.value).startswith(f"{tmp_path / 'a.txt'}:1: ")
+
+
+def write_cues(path, texts):
+    cues = [
+        f"{i + 1}\n00:00:{i:02},000 --> 00:00:{i:02},900\n{text}\n" for i, text in enumerate(texts)
+    ]
+    path.write_text("\n".join(cues))
+
+
+@pytest.mark.parametrize("is_highlighted", [False, True])
+def test_captions_are_rejected_when_each_segment_repeats_the_words_before(is_highlighted, tmp_path):
+    """Captions that grow word by word, and captions by Whisper with --highlight_words."""
+    texts = []
+    for sentence in ("the cat sat on the mat.", "we went home at last."):
+        words = sentence.split()
+        for i, word in enumerate(words):
+            highlighted = [*words[:i], f"<u>{word}</u>", *words[i + 1 :]]
+            texts.append(" ".join(highlighted if is_highlighted else words[: i + 1]))
+    write_cues(tmp_path / "r.srt", texts)
+    message = refusal(read_segments, tmp_path / "r.srt", "r")
+    assert message.startswith(f"{tmp_path / 'r.srt'}: segment 2 at 1.00 s: 9 of 11 ")
+
+
+def test_captions_are_read_when_few_segments_repeat_the_previous_segment(tmp_path):
+    texts = "Yes. No. No. Oh. Oh. Yes. Yes. The The end. Go. Went. It is. Done.".split()
+    write_cues(tmp_path / "r.srt", texts)
+    assert [entry.text for entry in read_segments(tmp_path / "r.srt", "r")] == texts
