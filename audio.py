@@ -7,8 +7,7 @@ package.
 import contextlib
 import math
 import os
-import shutil
-import threading
+import re
 import warnings
 from collections.abc import Iterator
 from functools import lru_cache
@@ -44,7 +43,12 @@ MP3_FRAME_BYTES = 2048  # number of bytes to read; larger than any MP3 frame
 MP3_TOLERANCE = 12_000  # maximum error of the estimated length of an MP3 file, in samples
 # MP3 files may lack up to this many samples at their end, because their length may be estimated.
 MP3_MISSING = 4 * 1152
-MP3_BLOCK = 2**18  # number of samples to decode at once
+# The first three bytes of an MP3 frame
+MP3_FRAME = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xef]")
+# Bit rates in kbit/s and sampling rates in Hz, by their codes in the frame
+MPEG1_BIT_RATES = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
+MPEG2_BIT_RATES = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
+MPEG1_RATES = (44_100, 48_000, 32_000)
 UNKNOWN_BYTES = (
     0x7FFFF000  # if the size field in the header is at least this large, the size is unknown
 )
@@ -123,8 +127,9 @@ def open_audio(path: str | Path) -> Iterator[Any]:
     """Open an audio file as a `soundfile.SoundFile`.
 
     Raises:
-        UserError: if the file does not exist, if libsndfile cannot read it, or if its end is
-            missing. The message does not contain the path.
+        UserError: if the file does not exist, if libsndfile cannot read it, if its end is missing,
+            or if libsndfile would not read all of an MP3 file. The message does not contain the
+            path.
     """
     with open_file(
         path, "no such file; check the corpus folder and the paths in the filelist"
@@ -145,8 +150,8 @@ def open_audio(path: str | Path) -> Iterator[Any]:
                 raise UserError(
                     "the file is truncated: it is shorter than its header says; copy it again"
                 )
-            if audio.format == "MP3" and not contains_mp3_length(file.fileno()):
-                check_mp3_length(path, audio.frames)
+            if audio.format == "MP3":
+                check_mp3_length(path, audio.frames, contains_mp3_length(file.fileno()))
             yield audio
 
 
@@ -174,60 +179,85 @@ def is_truncated(file: BinaryIO, file_format: str) -> bool:
 
 def contains_mp3_length(descriptor: int) -> bool:
     """Return whether the first frame of an open MP3 file contains the length of the file."""
-    tag = os.pread(descriptor, 10, 0)
-    start = 0
-    if tag.startswith(b"ID3") and len(tag) == 10:
-        sizes = zip(tag[6:], (21, 14, 7, 0), strict=True)  # four bytes that contain 7 bits each
-        start = 10 + sum(byte << shift for byte, shift in sizes)
-    beginning = os.pread(descriptor, MP3_FRAME_BYTES, start)
+    beginning = os.pread(descriptor, MP3_FRAME_BYTES, start_of_mp3(os.pread(descriptor, 10, 0)))
     return any(word in beginning for word in MP3_HEADERS)
 
 
-def check_mp3_length(path: str | Path, estimate: int) -> None:
-    """Raise UserError if libsndfile's estimate of the length of an MP3 file is wrong.
+def start_of_mp3(beginning: bytes) -> int:
+    """Return the position of the first MP3 frame, which may follow an ID3 tag.
 
-    If the file does not contain its length, libsndfile estimates the number of samples from the
-    first frame and the size of the file. If the bit rate varies, the estimate is wrong, and
-    libsndfile does not read the samples after this length.
+    Args:
+        beginning: at least the first 10 bytes of the file.
+    """
+    tag = beginning[:10]
+    if not tag.startswith(b"ID3") or len(tag) < 10:
+        return 0
+    sizes = zip(tag[6:], (21, 14, 7, 0), strict=True)  # four bytes with 7 bits each
+    return 10 + sum(byte << shift for byte, shift in sizes)
+
+
+def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> None:
+    """Raise UserError if libsndfile does not read all `num_samples` samples of an MP3 file.
+
+    If the first frame contains the length of the file, libsndfile does not read the samples after
+    this length. Such samples exist if several MP3 files were joined. Otherwise, libsndfile
+    estimates the length from the first frame and the size of the file. If the bit rate varies, the
+    estimate is wrong.
     """
     status = os.stat(path)
     counted = count_mp3_samples(str(path), status.st_size, status.st_mtime_ns)
-    if abs(counted - estimate) > MP3_TOLERANCE:
+    if has_length and counted > num_samples + MP3_TOLERANCE:
         raise UserError(
-            f"the MP3 file contains {counted:,} samples, but libsndfile estimates {estimate:,}, "
+            f"the MP3 file contains {counted:,} samples, but its header says {num_samples:,}, as in "
+            "joined MP3 files; convert the file to WAV"
+        )
+    if not has_length and abs(counted - num_samples) > MP3_TOLERANCE:
+        raise UserError(
+            f"the MP3 file contains {counted:,} samples, but libsndfile estimates {num_samples:,}, "
             "because the bit rate varies and the file has no Xing header; convert the file to WAV"
         )
 
 
 @lru_cache(maxsize=2**12)
 def count_mp3_samples(path: str, size: int, modified: int) -> int:
-    """Decode an MP3 file, and return its number of samples per channel.
+    """Count the samples per channel in the frames of an MP3 file.
 
     `size` and `modified` distinguish versions of the file in the cache of the results.
     """
-    import soundfile
+    content = Path(path).read_bytes()
+    position = start_of_mp3(content)
+    num_samples = 0
+    is_found = False  # whether a frame ends at `position`
+    while frame := MP3_FRAME.search(content, position):
+        start = frame.start()
+        num_bytes, in_frame = mp3_frame(content[start : start + 3])
+        # Other bytes, such as a picture in a tag, may look like a frame, but no frame follows them.
+        follows = (is_found and start == position) or MP3_FRAME.match(content, start + num_bytes)
+        is_found = bool(follows) and num_bytes > 0
+        if is_found:
+            num_samples += in_frame
+        position = start + (num_bytes if is_found else 1)
+    return num_samples
 
-    # libsndfile decodes a pipe to its end, because the size of a pipe is unknown.
-    receiver, sender = os.pipe()
 
-    def send() -> None:
-        with open(path, "rb") as file, open(sender, "wb") as pipe, contextlib.suppress(OSError):
-            shutil.copyfileobj(file, pipe)
+def mp3_frame(header: bytes) -> tuple[int, int]:
+    """Return the number of bytes in an MP3 frame, and its number of samples per channel.
 
-    thread = threading.Thread(target=send, daemon=True)
-    thread.start()
-    count = 0
-    try:
-        with (
-            open(receiver, "rb") as pipe,
-            soundfile.SoundFile(pipe.fileno(), closefd=False) as audio,
-        ):
-            while block := len(audio.read(MP3_BLOCK, dtype="int16")):
-                count += block
-    except soundfile.SoundFileError as error:
-        raise UserError(f"the file is truncated or damaged ({error}); copy it again") from None
-    thread.join()
-    return count
+    If the frame has no valid sampling rate, both numbers are 0.
+
+    Args:
+        header: the first three bytes, which match MP3_FRAME.
+    """
+    version = header[1] >> 3 & 3  # 3: MPEG-1, 2: MPEG-2, 0: MPEG-2.5
+    rate_code = header[2] >> 2 & 3
+    if rate_code == len(MPEG1_RATES):
+        return 0, 0
+    is_mpeg1 = version == 3
+    rate = MPEG1_RATES[rate_code] // {3: 1, 2: 2, 0: 4}[version]
+    bit_rate = (MPEG1_BIT_RATES if is_mpeg1 else MPEG2_BIT_RATES)[header[2] >> 4]
+    num_samples = 1152 if is_mpeg1 else 576
+    padding = header[2] >> 1 & 1
+    return num_samples // 8 * bit_rate * 1000 // rate + padding, num_samples
 
 
 def ends_with_last_page(content: bytes) -> bool:

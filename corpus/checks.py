@@ -47,7 +47,7 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
     """
 
     def measured_or_problem(clip: Clip) -> Clip | str:
-        if problem := problem_of_missing(clip):
+        if problem := problem_of_missing(clip) or problem_of_text(clip):
             return problem
         # The identity is read before the file is opened, so that later changes are noticed.
         clip = replace(clip, identity=Identity.of(clip.path))
@@ -76,6 +76,16 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
         except UserError as error:
             problems.append(f"{clip.where}: {clip.id}: {error}")
     return good, problems
+
+
+def problem_of_text(clip: Clip) -> str:
+    """Return why metadata.csv and filelists cannot contain a clip's text, or "" if it can."""
+    if not clip.text.strip():
+        return f"{clip.where}: no text, expected the words that are spoken"
+    if "|" in clip.text:
+        found = f"{clip.text[:60]!r} contains a pipe, which separates columns"
+        return f"{clip.where}: {found}; write the spoken word instead"
+    return ""
 
 
 def check_ids(clips: Sequence[Clip]) -> None:

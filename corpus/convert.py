@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from audio import SILENT_RANGE, are_missing, open_audio, read_samples
-from corpus.checks import silence_at_ends, speech_level
+from corpus.checks import problem_of_text, silence_at_ends, speech_level
 from corpus.clips import Clip, Segment
 from corpus.derived import KEPT_SECONDS, SOURCE, DerivedFolder, is_newer, path_from
 from corpus.layouts import (
@@ -30,6 +30,7 @@ from corpus.layouts import (
 )
 from corpus.segments import padded
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource
+from corpus.spoken_texts import check_repeated_words
 from corpus.tables import Table
 from hparams import HParams
 from tacotron2_voice.utils.audio_files import encode
@@ -148,6 +149,8 @@ def recordings_of(
     Also print notes about unused audio and about folders that may be speakers.
     """
     clips, problems = read_layout(corpus, table, speakers, texts)
+    if not texts.repeated_words:
+        check_repeated_words(clips)
     if note := note_of_unused_audio(clips, problems, corpus):
         print(note)
     if not speakers.is_known and (note := note_of_folders(clips, corpus)):
@@ -217,16 +220,6 @@ def note_of_folders(clips: Sequence[Clip], corpus: Path) -> str | None:
 def metadata_line(name: str, clip: Clip) -> str:
     speaker = [clip.speaker] if clip.speaker else []
     return "|".join([name, *speaker, " ".join(clip.text.split())]) + "\n"
-
-
-def problem_of_text(clip: Clip) -> str:
-    """Return why metadata.csv cannot contain a clip's text, or "" if it can."""
-    if not clip.text.strip():
-        return f"{clip.where}: no text, expected the words that are spoken"
-    if "|" in clip.text:
-        found = f"{clip.text[:60]!r} contains a pipe, which separates columns"
-        return f"{clip.where}: {found}; write the spoken word instead"
-    return ""
 
 
 def converted(

@@ -25,7 +25,7 @@ from corpus.clips import Clip
 from hparams import HParams
 from tacotron2_voice.speakers import listed, speaker_name
 from tacotron2_voice.text import can_be_spoken, clean
-from tacotron2_voice.text.lexicon import respell
+from tacotron2_voice.text.lexicon import apply_lexicon
 from tacotron2_voice.text.notations import check_notations
 from tacotron2_voice.text.phone_spans import read_around_phones
 from tacotron2_voice.text.rules import version_of
@@ -181,7 +181,7 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
         count = f"{len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
         raise UserError(f"text {text[:40]!r}... has {count}; split the clip")
     table = hparams.table
-    text = respell(text, hparams.pronunciations)
+    text = apply_lexicon(text, hparams.pronunciations, hparams.text_cleaners)
     if new_run:
         check_notations(text, hparams.text_cleaners, table)
     text = read_around_phones(text, hparams.text_cleaners, table)

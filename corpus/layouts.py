@@ -26,6 +26,13 @@ from typing import Any
 
 from audio import open_audio
 from corpus.clips import Clip
+from corpus.recording_names import (
+    AUDIO_SUFFIXES,
+    READABLE,
+    RECORDING_ID,
+    name_at_end,
+    name_at_start,
+)
 from corpus.segments import (
     SEGMENT_SUFFIXES,
     are_labels,
@@ -43,6 +50,7 @@ from corpus.speaker_names import (
     checked_name,
     with_names,
 )
+from corpus.spoken_texts import MIN_TEXTS, check_are_spoken
 from corpus.tables import Entry, Table, read_table
 from corpus.text_files import decode
 from tacotron2_voice.utils.errors import UserError, grouped
@@ -52,26 +60,6 @@ METADATA = "metadata.csv"
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 # Suffixes of text files, in order of preference. LibriTTS uses .normalized.txt.
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
-# Formats that libsndfile can read. If several files differ only in format, the format that comes
-# first in this list is used.
-READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
-AUDIO_SUFFIXES = (*READABLE, ".m4a", ".aac", ".wma", ".mp4", ".webm")
-# The beginning of a text with times (as in TIMIT), an id in parentheses (as in CMU ARCTIC) or a speaker
-LABEL_START = re.compile(
-    r"\s*(0\s+\d{4,}\s+\S|[\[(]\d+(:\d\d|\.\d)|\d+:\d\d:\d\d\b|\(\s*\S+\s+\"|speaker\s*\d+\s*:|\d+:\d\d:\s"
-    r"|(\S+\s+){0,2}\d+\.\d+\s+\d+\.\d+\s)",
-    re.IGNORECASE,
-)
-# A label such as "JOHN:", "Mary Ann:" or "text:" at the beginning of a text
-WORD_LABEL = re.compile(
-    r"[\s>–—-]*(?:[\w.'-]*[^\W\d_][\w.'-]*|[^\W\d_a-z][\w.'-]*(?: [^\W\d_a-z][\w.'-]*){1,2})"
-    r"(?:\s?:(?=\s)|\s?：)"
-)
-# A name with letters and digits, or a number such as 0012, which is not a word
-RECORDING_ID = re.compile(r"(?=.*[^\W\d_])(?=.*\d).+|0\d+")
-MAX_BEFORE_NAME = 100  # maximum number of characters before the name, such as folders
-# The character after the name of a recording at the beginning of its text
-AFTER_NAME = r"(?P<pipe>\s*\|\s*)|\s*[:：]\s*|[,;=]\s*|\.?\s+(?:[-–—=]+\s+)?|$"
 # The end of a subtitle file's name that contains the language, such as .en.vtt.
 LANGUAGE = re.compile(r"\.[a-z]{2,3}(-\w{2,8})*\.(srt|vtt)$", re.IGNORECASE)
 # An id contains at most this many characters of the speaker's name, because file names are limited
@@ -94,12 +82,14 @@ class TextSource:
         suffix: only read transcripts with this extension; "": read all transcripts.
         tier: the tier to read from TextGrids with several tiers.
         encoding: encoding of the texts; "": UTF-8, or an encoding that is detected.
+        repeated_words: whether all texts may begin or end with the same word.
     """
 
     folder: Path | None = None
     suffix: str = ""
     tier: str = ""
     encoding: str = ""
+    repeated_words: bool = False
 
     @property
     def options(self) -> str:
@@ -142,7 +132,9 @@ def read_layout(
     if speakers.folders:
         if table is None:
             return _read_folders(corpus, texts)
-        return _read_table_of_folders(corpus, table)
+        clips, problems = _read_table_of_folders(corpus, table)
+        check_are_spoken(clips)
+        return clips, problems
     if texts.folder and not texts.folder.is_dir():
         raise UserError(f"--text-folder {texts.folder}: no such folder")
     if table is None and os.path.lexists(corpus / METADATA):
@@ -181,26 +173,6 @@ def read_layout(
     if speakers.name:
         clips = [replace(clip, speaker=speakers.name) for clip in clips]
     return clips, problems
-
-
-def check_are_spoken(clips: Sequence[Clip]) -> None:
-    """Raise UserError if most texts begin with times, ids in parentheses, or labels such as
-    "JOHN:"."""
-    starts = (
-        (LABEL_START, "times or speakers", ""),
-        (
-            WORD_LABEL,
-            "a label",
-            ". If the words before the colon are spoken, write a comma instead of the colon",
-        ),
-    )
-    for pattern, found, fix in starts:
-        labeled = [clip for clip in clips if pattern.match(clip.text)]
-        if len(labeled) > 1 and 2 * len(labeled) > len(clips):
-            raise UserError(
-                f"{labeled[0].where}: {len(labeled):,} of {len(clips):,} texts begin with {found}, "
-                f"such as {labeled[0].text[:60]!r}, expected only the words that are spoken{fix}"
-            )
 
 
 def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str]]:
@@ -389,47 +361,30 @@ def _texts_without_names(
     For example, a text begins with the name in Kaldi's format. The result contains neither empty
     texts nor texts that may begin with the name by chance, because the name may be a word.
     """
+    stripped = {name: texts.get(path, "").strip() for name, path in contents.items()}
+    stripped = {name: text for name, text in stripped.items() if text}
+    starts = {name: name_at_start(name, text) for name, text in stripped.items()}
+    ends = {name: name_at_end(name, text) for name, text in stripped.items()}
+    if len(stripped) >= MIN_TEXTS and all(re.search(r"\d", name.name) for name in stripped):
+        # Different numbers cannot begin or end all texts by chance.
+        after = {name: stripped[name][match.end() :] for name, match in starts.items() if match}
+        before = {name: stripped[name][: match.start()] for name, match in ends.items() if match}
+        for rest in (after, before):
+            if len(rest) == len(stripped) and any(rest.values()):
+                return dict(rest)
     found: dict[Path, str | None] = {}
-    for name, path in contents.items():
-        text = texts.get(path, "").strip()
-        if not text:
-            continue
-        ending = _name_at_end(name, text)
-        match = _name_at_start(name, text)
+    for name, text in stripped.items():
+        match = starts[name]
+        ending = ends[name]
         is_id = RECORDING_ID.fullmatch(name.name) is not None
         is_in_folder = text.startswith(f"{name.parent.name}/")
         is_certain = match is not None and bool(match["suffix"] or match["pipe"] or is_in_folder)
-        if ending is not None:
+        if is_id and ending is not None and ending["open"]:
             found[name] = text[: ending.start()]
         elif is_id or is_certain:
             found[name] = text[match.end() :] if match else None
     # If all texts are names, such as 0001, the names are spoken.
     return found if any(found.values()) else {}
-
-
-def _name_at_start(name: Path, text: str) -> re.Match[str] | None:
-    """Match the name of a recording at the beginning of its text.
-
-    The name may have an extension, folders before it, quotation marks, or brackets. The name may
-    lack its first parts: the text of anna_0012.wav may begin with 0012.
-    """
-    parts = re.split(r"[-_. ]", name.name)
-    ends = [name.name[len("".join(parts[:i])) + i :] for i in range(len(parts))]
-    candidates = [x for i, x in enumerate(ends) if not i or RECORDING_ID.fullmatch(x)]
-    beginning = text[: len(str(name)) + MAX_BEFORE_NAME].lower()
-    if not any(x.lower() in beginning for x in candidates):
-        return None  # this check is much faster than the pattern
-    names = "|".join(map(re.escape, candidates))
-    suffixes = "|".join(map(re.escape, AUDIO_SUFFIXES))
-    listed = rf"(?:[\w.-]*[/\\])*(?:{names})(?P<suffix>{suffixes})?"
-    quoted = rf"(?P<open>[\[(\"'<])?{listed}(?(open)[\])\"'>])"
-    return re.match(rf"{quoted}(?:{AFTER_NAME})", text, re.IGNORECASE)
-
-
-def _name_at_end(name: Path, text: str) -> re.Match[str] | None:
-    """Match the name of a recording in parentheses at the end of its text, as in CMU Sphinx."""
-    is_id = RECORDING_ID.fullmatch(name.name)
-    return re.search(rf"\s*\({re.escape(name.name)}\)\s*$", text) if is_id else None
 
 
 def corpus_texts(corpus: Path) -> list[Path]:
@@ -611,8 +566,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     gets the path where the file was expected, and `problem_of_missing` reports it later.
 
     Returns:
-        The clips; and a message for each entry that matches several files, or whose file belongs to
-        an earlier entry.
+        The clips; and a message for each entry that matches several files, whose file belongs to an
+        earlier entry with the same text, or whose file also belongs to a different text.
     """
     files = defaultdict[str, list[Path]](list)
     for path in audio_files(corpus):
@@ -631,7 +586,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     folders = [*dict.fromkeys((base, corpus, base / "wavs", corpus / "wavs"))]
     clips = []
     problems = []
-    first: dict[tuple, str] = {}
+    first: dict[tuple, Entry] = {}
+    conflicting: dict[str, str] = {}
     renamed: list[tuple[str, Path]] = []
     for entry, name in zip(entries, names, strict=True):
         if not entry.name:
@@ -659,15 +615,23 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             )
             continue
         key = (os.path.realpath(found[0]), entry.segment)
-        if first.setdefault(key, entry.where) != entry.where:
-            same = f"{found[0]} is already listed in {first[key]}"
+        earlier = first.setdefault(key, entry)
+        if earlier is not entry and earlier.text == entry.text:
+            same = f"{found[0]} is already listed in {earlier.where}"
             problems.append(f"{entry.where}: {entry.name!r}: {same}; delete one of the two lines")
+            continue
+        if earlier is not entry:
+            # Either of the two texts may be wrong.
+            conflicting[entry.where] = problem_of_texts(entry, earlier)
+            conflicting.setdefault(earlier.where, problem_of_texts(earlier, entry))
             continue
         if entry.duration is not None and (problem := problem_of_duration(entry, found[0])):
             problems.append(problem)
             continue
         clip = Clip(str(found[0]), entry.text, where=entry.where, speaker=entry.speaker)
         clips.append(replace(clip, segment=entry.segment))
+    problems += conflicting.values()
+    clips = [clip for clip in clips if clip.where not in conflicting]
     cut = {clip.path for clip in clips if clip.segment}
     for clip in clips:
         if clip.segment is None and clip.path in cut:
@@ -684,6 +648,19 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             f"{os.path.relpath(path, corpus)} for {listed!r}"
         )
     return clips, problems
+
+
+def problem_of_texts(entry: Entry, other: Entry) -> str:
+    """Return a message about two lines that have the same audio but different texts."""
+    fix = "delete the wrong line"
+    if not entry.segment:
+        fix += (
+            ". If the texts are spoken in different segments of the file, name the columns of the "
+            "times start and end, or offset and duration"
+        )
+    return (
+        f"{entry.where}: {entry.name!r}: {other.where} has a different text for this audio; {fix}"
+    )
 
 
 def problem_of_duration(entry: Entry, path: Path) -> str:

@@ -33,6 +33,7 @@ from corpus.report import (
 from corpus.report_page import report_page
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource, checked_name
 from corpus.split import SEED, VAL_FRACTION, choose_split, texts_in_both
+from corpus.spoken_texts import check_repeated_words
 from corpus.symbols import drop_unused_symbols, rare_symbols, with_symbols_of
 from corpus.tables import Table
 from corpus.warnings import Finding, clip_findings, corpus_warnings
@@ -207,6 +208,8 @@ def prepare(asked: Preparation) -> list[Path]:
     table_before = Clip(str(table_path), "", identity=Identity.of(table_path))
     texts = NEXT_TO_AUDIO if asked.convert else asked.texts
     entries, problems = read_layout(asked.folder, table, speakers, texts)
+    if not asked.convert and not texts.repeated_words:
+        check_repeated_words(entries)
     if note := note_of_unused_audio(entries, problems, asked.folder):
         print(note)
     clips, sources, hparams = usable_clips(asked, mel_files, copies, entries, problems, hparams)

@@ -50,13 +50,15 @@ NO_WORDS = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|[\W_]+|h#")
 CERTAINLY_TIMED_LINE = re.compile(r"\[\d+:\d\d|.*\d\s*-->\s*\d|SPEAKER_\d+\b")
 TIMED_LINE = re.compile(
     rf"{CERTAINLY_TIMED_LINE.pattern}|\d+(:\d\d){{1,2}}$|\d+(:\d\d){{2}}\b"
-    rf"|{NUMBER}\s+{NUMBER}\s+[^\d\s]|\d+\.\d+,\d+\.\d+,|\S+\s+[AB\d]\s+\d+\.\d+\s+\d+\.\d+\s+\S"
+    rf"|{NUMBER}\s+{NUMBER}\s+[^\d\s]|\d+\.\d+,\d+\.\d+,|(\S+\s+){{1,4}}\d+\.\d+\s+\d+\.\d+\s+\S"
+    rf"|(\d+:\d\d|\d+\.\d+)\s+[^\W\d_]|.*\s\d+(:\d\d){{1,2}}$|.*[^,],\d+\.\d+,\d+\.\d+(,|$)"
 )
 MIN_ROLLING_SHARE = 0.3  # in automatic captions, at least this fraction of subtitles repeats a line
 MIN_ROLLING_SHARE_WITH_GAPS = 0.8  # this fraction if there are gaps between the subtitles
 MAX_ROLLING_GAP = 0.1  # a longer time between two subtitles is a gap, in seconds
 MIN_SPEECH_SECONDS = 0.1  # no text is spoken in a subtitle that is shorter
 MAX_OVERLAP = 0.05  # consecutive subtitles may overlap by this many seconds
+MIN_GROWING = 5  # fewer segments may repeat the previous segment by chance
 KALDI_FILES = ("wav.scp", "text")
 
 
@@ -95,7 +97,27 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
         print(f"note: {path}: ignored {num_silences:,} silence labels, such as 'sil'")
     if not entries:
         raise UserError(f"{path}: contains no segment with a text")
+    _check_not_growing(path, entries)
     return entries
+
+
+def _check_not_growing(path: Path, entries: Sequence[Entry]) -> None:
+    """Raise UserError if most segments repeat the text of the previous segment, or continue it.
+
+    Captions that show a sentence word by word, or that highlight one word after the other, contain
+    the whole sentence in each segment.
+    """
+    growing = [
+        entry
+        for before, entry in pairwise(entries)
+        if f"{entry.text} ".casefold().startswith(f"{before.text} ".casefold())
+    ]
+    if len(growing) >= MIN_GROWING and 2 * len(growing) > len(entries):
+        raise UserError(
+            f"{growing[0].where}: {len(growing):,} of {len(entries):,} segments begin with the text of "
+            f"the previous segment, such as {growing[0].text[:60]!r}, expected only the words that "
+            f"are spoken in each segment. Export {path.name} without the times of words"
+        )
 
 
 def _read_subtitles(path: Path, encoding: str) -> list[tuple[float, float, str]]:
@@ -349,7 +371,8 @@ def read_kaldi(folder: Path) -> list[Entry]:
 
     Raises:
         UserError: if wav.scp contains a command instead of a path, if an id in a file is missing in
-            another file, or if a line is malformed.
+            another file, if a line is malformed, or if a segment with the end -1 overlaps another
+            segment.
     """
     recordings = _read_map(folder / "wav.scp")
     for line in recordings.values():
@@ -376,7 +399,36 @@ def read_kaldi(folder: Path) -> list[Entry]:
         path = recordings[recording].text
         speaker = speakers[utterance].text if utterance in speakers else ""
         entries.append(Entry(path, text, where, speaker, segment))
+    _check_open_ends(entries)
     return entries
+
+
+def _check_open_ends(entries: Sequence[Entry]) -> None:
+    """Raise UserError if a segment up to the end of its recording is not the last segment of the
+    recording."""
+    latest: dict[str, Entry] = {}
+    for entry in entries:
+        if entry.segment:
+            last = latest.setdefault(entry.name, entry)
+            assert last.segment is not None
+            if entry.segment.start > last.segment.start:
+                latest[entry.name] = entry
+    for entry in entries:
+        last = latest.get(entry.name, entry)
+        if entry is last or not entry.segment:
+            continue
+        assert last.segment is not None
+        if entry.segment.seconds is None:
+            raise UserError(
+                f"{entry.where}: the segment ends at -1, the end of the recording, but {last.where} "
+                "is a later segment of this recording, expected the end in seconds"
+            )
+        end = entry.segment.start + entry.segment.seconds
+        if last.segment.seconds is None and end > last.segment.start + MAX_OVERLAP:
+            raise UserError(
+                f"{entry.where}: the segment ends at {end:g} s, but the segment in {last.where} "
+                f"starts at {last.segment.start:g} s, expected segments that do not overlap"
+            )
 
 
 def _kaldi_segment(line: _Line) -> tuple[str, Segment]:

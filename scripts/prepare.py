@@ -105,6 +105,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="",
         help="override audio and text settings: name=value,..., as with train.py --hparams",
     )
+    add(
+        "--repeated-words",
+        action="store_true",
+        help="accept texts that all begin or end with the same word (default: stop)",
+    )
     lexicon_help = (
         "read pronunciations from this file; each line contains a word and its respelling"
     )
@@ -226,7 +231,13 @@ def main(arguments: list[str] | None = None) -> None:
         speakers = SpeakerSource(
             args.speaker_column or "", args.speaker_folders, args.speaker or ""
         )
-        texts = TextSource(args.text_folder, args.transcripts, args.tier, args.encoding or "")
+        texts = TextSource(
+            args.text_folder,
+            args.transcripts,
+            args.tier,
+            args.encoding or "",
+            args.repeated_words,
+        )
         asked = Preparation(**options, table=table_of(args), speakers=speakers, texts=texts)
         written = prepare(asked)
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.speakers import speaker_index
 from tacotron2_voice.text import SymbolTable, can_be_spoken, clean
-from tacotron2_voice.text.lexicon import respell
+from tacotron2_voice.text.lexicon import apply_lexicon
 from tacotron2_voice.text.notations import check_notations
 from tacotron2_voice.text.phone_spans import read_around_phones
 from tacotron2_voice.text.splitting import Ending, split_sequence
@@ -160,7 +160,7 @@ def _check_length(text: str) -> None:
 
 def _ids_of(text: str, settings: VoiceSettings, drop_unknown: bool) -> list[int]:
     _check_length(text)  # check before cleaning, because cleaning long texts is slow
-    text = respell(text, settings.pronunciations)
+    text = apply_lexicon(text, settings.pronunciations, settings.text_cleaners)
     table = settings.table
     check_notations(text, settings.text_cleaners, table)
     text = read_around_phones(text, settings.text_cleaners, table)

@@ -368,6 +368,38 @@ def test_mp3_is_rejected_when_its_bit_rate_varies_and_it_lacks_its_length(tmp_pa
         assert f"{soundfile.info(tmp_path / 'a.mp3').frames:,}" in message
 
 
+@pytest.mark.parametrize("mode", ["VARIABLE", "CONSTANT"])
+@pytest.mark.parametrize("rate", [22050, 44100])
+def test_mp3_is_rejected_when_it_contains_audio_after_its_listed_end(mode, rate, tmp_path):
+    """libsndfile reads as many samples as the first frame says."""
+    samples = np.concatenate([speech()] * 3)
+    path = tmp_path / "a.mp3"
+    soundfile.write(path, samples, rate, format="MP3", bitrate_mode=mode)
+    content = path.read_bytes()
+    # Tags at both ends, and zeros, are not audio.
+    tag = b"ID3\x04\x00\x00\x00\x00\x0f\x76" + bytes(2038)
+    picture = np.random.default_rng(0).bytes(100_000)
+    path.write_bytes(tag + content + bytes(500) + b"APETAGEX" + picture + b"TAG" + b"x" * 125)
+    read, _ = read_channels(path)
+    assert len(read) == len(samples)
+    path.write_bytes(content + tag + content)
+    message = refusal(read_channels, path)
+    counted = int(re.search(r"contains ([\d,]+) samples", message)[1].replace(",", ""))
+    assert counted == pytest.approx(2 * len(samples), abs=6 * 1152)
+    assert f"{len(samples):,}" in message
+
+
+def test_mp3_is_rejected_when_its_header_lists_no_frames(tmp_path):
+    silence = 0.0005 * np.random.default_rng(1).standard_normal(8 * RATE)
+    samples = np.concatenate([speech(), silence, speech()]).astype(np.float32)
+    path = tmp_path / "a.mp3"
+    soundfile.write(path, samples, RATE, format="MP3", bitrate_mode="VARIABLE")
+    content = path.read_bytes()
+    place = content.index(b"Xing") + 8
+    path.write_bytes(content[:place] + bytes(4) + content[place + 4 :])
+    refusal(read_channels, path)
+
+
 def test_mp3_is_read_when_its_bit_rate_is_constant_and_it_lacks_its_length(tmp_path):
     samples = np.concatenate([speech()] * 4)
     write_mp3_without_length(tmp_path / "a.mp3", samples, "CONSTANT")

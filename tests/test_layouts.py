@@ -150,7 +150,7 @@ def test_error_contains_the_name_when_several_audio_files_match_it(recordings):
 @pytest.mark.parametrize("second", ["b", "clips/b.FLAC", "../corpus/clips/b.flac", "link/b.FLAC"])
 def test_error_contains_the_audio_file_when_two_lines_list_it(recordings, monkeypatch, second):
     (recordings / "link").symlink_to("clips")
-    (recordings / "table.csv").write_text(f"path,text\nclips/b.FLAC,One.\n{second},Two.\n")
+    (recordings / "table.csv").write_text(f"path,text\nclips/b.FLAC,One.\n{second},One.\n")
     monkeypatch.chdir(recordings.parent)
     clips, [problem] = read_layout(Path("corpus"), Table(Path("corpus/table.csv")))
     assert len(clips) == 1
@@ -646,3 +646,25 @@ def test_prepare_accepts_an_encoding_when_there_is_no_table(tmp_path, monkeypatc
     assert prepare_program.table_of(args) is None
     (tmp_path / "metadata.csv").touch()
     assert prepare_program.table_of(args) == Table(tmp_path / "metadata.csv", encoding="cp1252")
+
+
+def test_all_lines_are_reported_when_a_file_is_listed_with_different_texts(tmp_path):
+    """In an earlier version, the whole recording was paired with the text of its first line."""
+    write_prompts(tmp_path, "r.wav", "s.wav")
+    rows = ["r.wav,0,1,alpha", "r.wav,1,2,bravo", "r.wav,2,3,charlie", "s.wav,0,9,delta"]
+    path = tmp_path / "m.csv"
+    path.write_text("\n".join(["path,left,right,text", *rows]))
+    clips, problems = read_layout(tmp_path, Table(path))
+    assert [clip.text for clip in clips] == ["delta"]
+    assert {problem.partition(": ")[0] for problem in problems} == {
+        f"{path}:{i}" for i in (2, 3, 4)
+    }
+    assert all("offset and duration" in problem for problem in problems)
+
+
+def test_only_the_second_line_is_reported_when_a_file_is_listed_twice_with_the_same_text(tmp_path):
+    write_prompts(tmp_path, "r.wav")
+    (tmp_path / "metadata.csv").write_text("r|alpha\nr|alpha\n")
+    clips, [problem] = read_layout(tmp_path)
+    assert [clip.text for clip in clips] == ["alpha"]
+    assert problem.startswith(f"{tmp_path / 'metadata.csv'}:2: ")

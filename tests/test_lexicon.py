@@ -58,16 +58,26 @@ def test_only_whole_words_are_respelled(content, text, expected, tmp_path):
     assert respell(text, settings.pronunciations) == expected
 
 
+NAMES = "John jon\nNguyen win\nHenry hen ree\nLouis lewey\n"
+
+
 @pytest.mark.parametrize(
     ("text", "spoken"),
     [
         ("St. John came.", "saint jon came."),
         ("John v. Nguyen", "jon versus win"),
+        ("Pope John VI came.", "pope jon the sixth came."),
+        ("John II", "jon the second"),
+        ("POPE JOHN VI CAME.", "pope jon the sixth came."),
+        ("Henry VIII and Louis XIV.", "hen ree the eighth and lewey the fourteenth."),
+        ("Nguyen II", "win two"),
+        ("John I came and Nguyen I know.", "jon i came and win i know."),
     ],
 )
 def test_reading_rules_for_names_apply_to_respelled_names(text, spoken, tmp_path):
-    settings = with_lexicon(H, lexicon(tmp_path, "John jon\nNguyen win\n"))
+    settings = with_lexicon(H, lexicon(tmp_path, NAMES))
     assert sequence_to_text(text_to_ids(text, settings)) == spoken
+    assert sequence_to_text(symbols_of(text, settings)) == spoken
 
 
 @pytest.mark.parametrize(
@@ -76,6 +86,8 @@ def test_reading_rules_for_names_apply_to_respelled_names(text, spoken, tmp_path
         ("Dr. Nguyen came.", "doctor {W IH1 N} came."),
         ("Prof. {W IH1 N}. Yes.", "professor {W IH1 N}. yes."),
         ("DR. NGUYEN CAME.", "doctor {W IH1 N} came."),
+        ("Nguyen II", "{W IH1 N} two"),
+        ("{W IH1 N} II", "{W IH1 N} two"),
         ("St. Nguyen, Nguyen II.", "saint {W IH1 N}, {W IH1 N} two."),
         ("Nguyen v. Nguyen-5", "{W IH1 N} versus {W IH1 N}-five"),
         ("{a b} Dr. {c}", " doctor "),

@@ -38,6 +38,17 @@ CORRECTED = ["english_cleaners_corrected"]
         ("the DH AH0", ["phones"], LETTERS, "DH AH0"),
         ("{W IH1 N} DH AH0", CORRECTED, ENGLISH, "DH AH0"),
         ("he2 ping2 song4", CORRECTED, ENGLISH, "he2 ping2 song4"),
+        ("say HH-AH0-L-OW1", CORRECTED, ENGLISH, "HH-AH0-L-OW1"),
+        ("HH,AH0,L,OW1 there", CORRECTED, ENGLISH, "HH,AH0,L,OW1"),
+        ("HH_AH0_L_OW1 there", CORRECTED, ENGLISH, "HH_AH0_L_OW1"),
+        ("HH_B AH0_I L_I OW1_E", CORRECTED, ENGLISH, "HH_B AH0_I L_I OW1_E"),
+        ("say HHAH0LOW1", CORRECTED, ENGLISH, "HHAH0LOW1"),
+        ("'K AE1 T'", CORRECTED, ENGLISH, "K AE1 T"),
+        ("{HH\nAH0}", CORRECTED, ENGLISH, "HH\nAH0"),
+        ("{HH AH3}", CORRECTED, ENGLISH, "{HH AH3}"),
+        ("NI3 HAO3", CORRECTED, ENGLISH, "NI3 HAO3"),
+        ("Wo3 men2 hao3", CORRECTED, ENGLISH, "Wo3 men2 hao3"),
+        ("a /kæt/ here", CORRECTED, ENGLISH, "/kæt/"),
         ("hɛlˈoʊ Anna", CORRECTED, ENGLISH, "hɛlˈoʊ"),
     ],
 )
@@ -54,6 +65,9 @@ def test_notation_is_rejected_when_the_model_does_not_support_it(text, cleaners,
         ("Use a4 or an mp3 in room b2. Web2 h2o go2 a1 e2", CORRECTED, ENGLISH),
         ("pin1, pin2 and fan3. Fan1 fan2, LAN1 WAN2, Mi4 Mi5", CORRECTED, ENGLISH),
         ("ping1 pong2", CORRECTED, ENGLISH),
+        ("Ben1 Dan2 met Sue2 Lou3. Chan4 he3", CORRECTED, ENGLISH),
+        ("DAY1 PLAY2, AA1, AA2, R2-D2, B2B, PAY1-day, the UW2-code, AA1-size", CORRECTED, ENGLISH),
+        ("Æsop, cañon, and/or/été, encyclopædia/ægis", CORRECTED, ENGLISH),
         ("DH AH0", ["basic_cleaners"], LETTERS),
         ("B T K, AH, OW, a UH1 and {DH AH0} {K AE1 T}", CORRECTED, ENGLISH),
         ("and/or, 1/2 or /tmp/ 10 m² x³", CORRECTED, ENGLISH),
@@ -90,3 +104,8 @@ def test_checkpoint_and_voice_contain_the_trained_phones(tmp_path):
     assert synthesizer.training.trained_phones == ["@HH"]
     export_voice(synthesizer, tmp_path / "voice", None)
     assert Voice(tmp_path / "voice").training.trained_phones == ["@HH"]
+
+
+def test_long_text_of_letters_is_checked_quickly():
+    """A regular expression that can match in many ways would take hours."""
+    check_notations("NG" * 5000 + " AH0AH0" + "NG" * 5000 + "x", CORRECTED, ENGLISH)

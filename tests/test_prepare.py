@@ -209,7 +209,7 @@ def make_bad_corpus(folder):
         add_line(corpus, f"{name}|raw|Some words.")
     add_line(corpus, "mute|raw|  ...")
     add_line(corpus, "fields|only two")
-    add_line(corpus, "c03|raw|Said twice.")
+    add_line(corpus, "c03|raw|Number 3.")
     add_line(corpus, "both|raw|...")
     return corpus, {
         f"{wavs}/rate.wav": "the sampling rate is 16000 Hz, expected 22050",
@@ -611,3 +611,29 @@ def test_filelists_are_the_same_for_every_table_format(corpus, tmp_path, form):
         for name in ("plain", "lists")
     )
     assert other == plain
+
+
+@pytest.mark.parametrize("has_table", [True, False])
+def test_text_with_a_pipe_is_bad_because_filelists_cannot_contain_it(has_table, tmp_path):
+    """In an earlier version, training rejected the filelist, or dropped the end of the text."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for i in range(10):
+        write_tone(corpus / f"c{i}.wav", 4000 + 137 * i)
+        text = "Hello there|you." if i == 3 else "Hello there."
+        if has_table:
+            with open(corpus / "metadata.csv", "a") as file:
+                file.write(f"c{i}\t{text}\n")
+        else:
+            (corpus / f"c{i}.txt").write_text(text)
+    message = refusal(prepare_with, corpus, tmp_path / "lists")
+    place = corpus / ("metadata.csv:4" if has_table else "c3.txt")
+    assert f"{place}: 'Hello there|you.'" in message
+    prepare(Preparation(corpus, tmp_path / "lists", skip_bad=True))
+    lines = [line for path in ("train", "val") for line in read_lines(tmp_path, path)]
+    assert len(lines) == 9
+    assert {line.count("|") for line in lines} == {2}
+
+
+def read_lines(folder, name):
+    return (folder / "lists" / f"{name}.txt").read_text().splitlines()

@@ -95,6 +95,28 @@ def test_kaldi_directory_is_read_with_its_segments_and_speakers(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    "segments", ["u1 r 0.5 -1\nu2 r 1.5 -1\n", "u1 r 0.5 -1\nu2 r 1.5 2\n", "u1 r 0 2\nu2 r 1 -1\n"]
+)
+def test_kaldi_directory_is_rejected_when_a_segment_without_an_end_overlaps_another(
+    segments, tmp_path
+):
+    """In an earlier version, such a segment contained the words of all later segments."""
+    write_kaldi(
+        tmp_path, wav_scp="r r.wav\n", text="u1 one\nu2 two\n", segments=segments, utt2spk=""
+    )
+    message = refusal(read_kaldi, tmp_path)
+    assert message.startswith(f"{tmp_path / 'text'}:1: ")
+    assert f"{tmp_path / 'text'}:2" in message
+
+
+def test_kaldi_segment_ends_with_the_recording_when_it_is_the_last_segment(tmp_path):
+    write_kaldi(
+        tmp_path, wav_scp="r r.wav\n", text="u1 one\nu2 two\n", segments="u2 r 1.5 -1\nu1 r 0 1\n"
+    )
+    assert [entry.segment for entry in read_kaldi(tmp_path)] == [Segment(0, 1), Segment(1.5, None)]
+
+
 def test_kaldi_directory_is_read_when_it_has_no_segments(tmp_path):
     write_kaldi(tmp_path, wav_scp="u1 one.wav\n", text="u1 good morning\n")
     [entry] = read_kaldi(tmp_path)
@@ -445,3 +467,30 @@ def test_error_contains_the_line_number_when_a_label_has_an_infinite_time(tmp_pa
     with pytest.raises(UserError) as raised:
         read_segments(tmp_path / "a.txt", "a")
     assert str(raised.value).startswith(f"{tmp_path / 'a.txt'}:1: ")
+
+
+def write_cues(path, texts):
+    cues = [
+        f"{i + 1}\n00:00:{i:02},000 --> 00:00:{i:02},900\n{text}\n" for i, text in enumerate(texts)
+    ]
+    path.write_text("\n".join(cues))
+
+
+@pytest.mark.parametrize("is_highlighted", [False, True])
+def test_captions_are_rejected_when_each_segment_repeats_the_words_before(is_highlighted, tmp_path):
+    """Captions that grow word by word, and captions by Whisper with --highlight_words."""
+    texts = []
+    for sentence in ("the cat sat on the mat.", "we went home at last."):
+        words = sentence.split()
+        for i, word in enumerate(words):
+            highlighted = [*words[:i], f"<u>{word}</u>", *words[i + 1 :]]
+            texts.append(" ".join(highlighted if is_highlighted else words[: i + 1]))
+    write_cues(tmp_path / "r.srt", texts)
+    message = refusal(read_segments, tmp_path / "r.srt", "r")
+    assert message.startswith(f"{tmp_path / 'r.srt'}: segment 2 at 1.00 s: 9 of 11 ")
+
+
+def test_captions_are_read_when_few_segments_repeat_the_previous_segment(tmp_path):
+    texts = "Yes. No. No. Oh. Oh. Yes. Yes. The The end. Go. Went. It is. Done.".split()
+    write_cues(tmp_path / "r.srt", texts)
+    assert [entry.text for entry in read_segments(tmp_path / "r.srt", "r")] == texts

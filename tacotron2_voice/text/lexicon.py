@@ -23,7 +23,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tacotron2_voice.settings import Settings
+from tacotron2_voice.text.english import read_english
 from tacotron2_voice.text.notations import IPA_LETTER, check_notations
+from tacotron2_voice.text.phone_spans import CORRECTED, NAME
 from tacotron2_voice.text.rules import uses_english_rules
 from tacotron2_voice.text.sequences import PHONES
 from tacotron2_voice.text.symbols import SymbolTable, symbols
@@ -37,6 +39,8 @@ _PHONES = re.compile(r"/[^\s/](?:[^/]*[^\s/])?/")
 _HYPHENS = re.compile("([-‐‑])")
 _CONTINUES = re.compile(r"[.,:]\w")
 _CONTINUED = re.compile(r"\w[.,:]")
+# A Roman numeral after a word
+_NUMERAL = re.compile(r"\b([^\W\d_][\w'’-]*) ([IVXLC]+)\b")
 HEADERS = ("respelling", "pronunciation", "phones", "phonemes")
 _CURRENCIES = "$€£¥"
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -71,6 +75,40 @@ def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
     known |= _read_lexicon(path, settings.text_cleaners, settings.table)
     pronunciations = tuple(f"{word}\t{respelling}" for word, respelling in known.items())
     return replace(settings, pronunciations=pronunciations)
+
+
+def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Sequence[str]) -> str:
+    """Replace the words in a text with their respellings, after Roman numerals are read.
+
+    The English reading rules read "John VI" as "John the sixth", because John is the name of kings.
+    The respelling of John is not such a name, so numerals after words in the lexicon are read
+    first.
+
+    Args:
+        text: the text.
+        pronunciations: strings of the form "word<TAB>respelling", as in the settings.
+        cleaner_names: names of the text cleaners.
+    """
+    if pronunciations and CORRECTED in cleaner_names:
+        for numeral in reversed([*_NUMERAL.finditer(text)]):
+            if respell(numeral[1], pronunciations) != numeral[1]:
+                text = _with_numeral_read(text, *numeral.span(2))
+    return respell(text, pronunciations)
+
+
+def _with_numeral_read(text: str, start: int, end: int) -> str:
+    """Return the text with the Roman numeral from `start` to `end` in words.
+
+    To find the words of the numeral, the reading of the text is compared with its reading after a
+    name has replaced the numeral.
+    """
+    name = NAME.upper() if text.isupper() else NAME
+    read = read_english(text)
+    around = re.split(name, read_english(text[:start] + name + text[end:]), flags=re.IGNORECASE)
+    if len(around) != 2 or not (read.startswith(around[0]) and read.endswith(around[1])):
+        return text
+    words = read[len(around[0]) : len(read) - len(around[1])]
+    return text[:start] + (words.upper() if text.isupper() else words) + text[end:]
 
 
 def respell(text: str, pronunciations: tuple[str, ...]) -> str:

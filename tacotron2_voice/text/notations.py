@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from tacotron2_voice.text.rules import uses_english_rules
-from tacotron2_voice.text.sequences import ARPABET_SPAN, PHONES
+from tacotron2_voice.text.sequences import ARPABET_SPAN, IPA_SPAN, PHONES
 from tacotron2_voice.text.symbols import SymbolTable, symbols
 from tacotron2_voice.utils.errors import UserError
 
@@ -22,17 +22,31 @@ _PINYIN = re.compile(rf"(?<!\w)(?:{_SYLLABLE}[1-5¹²³⁴⁵][ '-]*){{2,}}(?!\w
 IPA_LETTER = re.compile("[\u0250-\u02afˈˌː]")
 _IPA_WORD = re.compile(rf"\S*{IPA_LETTER.pattern}\S*")
 _NESTED_BRACES = re.compile(r"\{[^{}]*\{[^{}]*")
-_STRESSED_PHONE = re.compile(r"[A-Z]{2}[0-2]")  # a vowel of the ARPAbet
+# IPA letters that are also letters of languages; they are phones only between slashes.
+_IPA_OR_LETTER = re.compile("[æçðøŋœβθχ]")
+_STRESSED_PHONE = re.compile(r"[A-Z]{2}\d")  # a vowel of the ARPAbet, also with an unknown stress
 _PHONE = "(?:" + "|".join(symbol[1:] for symbol in symbols if symbol[0] == "@") + ")"
-# Two or more ARPAbet phones; one phone is a vowel with a stress digit.
+_STRESSED = "[A-Z]{2}[0-2]"
+_WORD_PHONE = f"{_PHONE}(?:_[BIES])?"  # Kaldi appends the position in the word
+_JOINT = r"(?:\s+|[-‐_,.|])"
+# Two or more ARPAbet phones, separated by spaces or joined by a mark; one of them is a vowel with a
+# stress digit.
 _BARE_PHONES = re.compile(
-    rf"(?<!\S)(?=(?:{_PHONE}\s+)*[A-Z]{{2}}[0-2](?!\S)){_PHONE}(?:\s+{_PHONE})+(?!\S)",
+    rf"(?<!\w)(?=(?:{_WORD_PHONE}{_JOINT})*{_STRESSED}(?:_[BIES])?(?!\w))"
+    rf"{_WORD_PHONE}(?:{_JOINT}{_WORD_PHONE})+(?!\w)",
     re.IGNORECASE,
 )
-# Pinyin syllables that are also English words. If a text contains two such syllables in a row, each
-# with a digit, they may be names instead of pinyin, for example ping1 pong2.
+# ARPAbet phones without any separator; a word such as DAY1 has at most one vowel with a digit. NG is
+# left out, because a string that matches in many ways would take too long.
+_JOINED_PHONE = _PHONE.replace("|NG|", "|")
+_JOINED_PHONES = re.compile(
+    rf"(?<!\w)(?=(?:[A-Z]+[0-2]){{2}}){_JOINED_PHONE}*{_STRESSED}{_JOINED_PHONE}*{_STRESSED}"
+    rf"{_JOINED_PHONE}*(?!\w)"
+)
+# Pinyin syllables that are also English words. Two of them with digits may be names: ping1 pong2.
+# So may two words with capital letters: Ben1 Dan2.
 _ENGLISH_SYLLABLES = set(
-    "an ban bang bin bun can den die ding dong fan fin fun gang gong gun hang he hen hung king lie "
+    "an ban bang bin bun can den die ding dong fan fin fun gang gong gun hang he hen hung king lan lie "
     "ling long man me men min pan pen pie pin ping pong ran rang run sang she sing song sun sung tan "
     "ten tie tin tong wan wing you".split()
 )
@@ -64,19 +78,23 @@ def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable)
         if unknown and any(_STRESSED_PHONE.fullmatch(phone) for phone in phones):
             problem = f"{unknown[0]!r} is not an ARPAbet phone"
             raise UserError(f"{span[0][:60]!r}: {problem} (expected phones such as AH0)")
-    bare = _BARE_PHONES.search(ARPABET_SPAN.sub(" | ", text))
+    around = ARPABET_SPAN.sub(" {} ", text)
+    bare = _BARE_PHONES.search(around) or _JOINED_PHONES.search(around)
     if bare and (table.is_english or PHONES in cleaner_names):
         known = f"{{{bare[0][:60]}}}" if table.is_english else "words"
         raise UserError(f"{bare[0][:60]!r}: ARPAbet phones without braces (expected {known})")
     if uses_english_rules(tuple(cleaner_names)):
-        if ipa := _IPA_WORD.search(text):
+        letters = [span for span in IPA_SPAN.finditer(text) if _IPA_OR_LETTER.search(span[0])]
+        if ipa := _IPA_WORD.search(text) or next(iter(letters), None):
             problem = "phones, but the model reads letters"
             raise UserError(f"{ipa[0][:60]!r}: {problem} (expected letters)")
         for found in _PINYIN.finditer(text):
-            syllables = {*re.findall(r"[^\W\d]+", found[0].lower())}
-            # Names with numbers, such as "Fan1 fan2" and "LAN1 WAN2", are not pinyin.
-            is_numbered = len(syllables) == 1 or found[0].isupper()
-            is_english = len(syllables) == 2 and syllables <= _ENGLISH_SYLLABLES
+            syllables = re.findall(r"[^\W\d]+", found[0])
+            is_numbered = len({x.lower() for x in syllables}) == 1  # "Fan1 fan2"
+            # "LAN1 WAN2", "Ben1 Dan2"
+            is_english = len(syllables) == 2 and all(
+                x.lower() in _ENGLISH_SYLLABLES or x.istitle() for x in syllables
+            )
             if is_numbered or is_english or not _LONG_SYLLABLE.search(found[0]):
                 continue
             problem = "pinyin with tone digits, but the model reads English"

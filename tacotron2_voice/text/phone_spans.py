@@ -18,6 +18,7 @@ CORRECTED = "english_cleaners_corrected"
 # Placeholder for a span of phones. It looks like a name, and no real text contains it. Each span
 # gets its own letter at the end.
 NAME = "Vuzqonal"
+ROMAN_NUMERAL = re.compile(r"\b[IVXLC]+\b")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -34,7 +35,8 @@ def read_around_phones(text: str, cleaner_names: Sequence[str], table: SymbolTab
         return text
     names = [f"{NAME}{letter}" for letter, _ in zip(LETTERS, spans, strict=False)]
     # In a text in capitals, a name in lower case would change how the other words are read.
-    written = iter([name.upper() for name in names] if between.isupper() else names)
+    is_capitals = ROMAN_NUMERAL.sub("", between).isupper()
+    written = iter([name.upper() for name in names] if is_capitals else names)
     read = read_english(ARPABET_SPAN.sub(lambda span: next(written), text))
     for name, span in zip(names, spans, strict=True):
         before, *after = re.split(name, read, flags=re.IGNORECASE)

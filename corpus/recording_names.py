@@ -1,0 +1,52 @@
+r"""Find the name of a recording in its text.
+
+    name_at_start(Path("wavs/u1"), "u1.wav|Yes.").end()  # 7
+    name_at_end(Path("wavs/u1"), "Yes. (u1)").start()  # 4
+
+Corpora in Kaldi's and CMU Sphinx's formats contain such names, which are not spoken.
+"""
+
+import re
+from pathlib import Path
+
+# Formats that libsndfile can read. If several files differ only in format, the format that comes
+# first in this list is used.
+READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
+AUDIO_SUFFIXES = (*READABLE, ".m4a", ".aac", ".wma", ".mp4", ".webm")
+# A name with letters and digits, or a number such as 0012, which is not a word
+RECORDING_ID = re.compile(r"(?=.*[^\W\d_])(?=.*\d).+|0\d+")
+MAX_BEFORE_NAME = 100  # maximum number of characters before the name, such as folders
+# The character after the name of a recording at the beginning of its text
+AFTER_NAME = r"(?P<pipe>\s*\|\s*)|\s*[:：]\s*|[,;=]\s*|\.?\s+(?:[-–—=]+\s+)?|$"
+
+
+def name_at_start(name: Path, text: str) -> re.Match[str] | None:
+    """Match the name of a recording at the beginning of its text.
+
+    The name may have an extension, folders before it, quotation marks, brackets, or a number sign.
+    It may lack its first parts: the text of anna_0012.wav may begin with 0012.
+
+    Args:
+        name: the path of the recording without its extension.
+        text: the text without spaces at its ends.
+    """
+    parts = re.split(r"[-_. ]", name.name)
+    ends = [name.name[len("".join(parts[:i])) + i :] for i in range(len(parts))]
+    candidates = [x for i, x in enumerate(ends) if not i or RECORDING_ID.fullmatch(x)]
+    beginning = text[: len(str(name)) + MAX_BEFORE_NAME].lower()
+    if not any(x.lower() in beginning for x in candidates):
+        return None  # this check is much faster than the pattern
+    names = "|".join(map(re.escape, candidates))
+    suffixes = "|".join(map(re.escape, (*AUDIO_SUFFIXES, ".txt", ".lab")))
+    listed = rf"(?:#\s*)?(?:[a-z]:)?(?:[\w.-]*[/\\])*(?:{names})(?P<suffix>{suffixes})?"
+    quoted = rf"(?P<open>[\[(\"'<])?{listed}(?(open)[\])\"'>])"
+    return re.match(rf"{quoted}(?:{AFTER_NAME})", text, re.IGNORECASE)
+
+
+def name_at_end(name: Path, text: str) -> re.Match[str] | None:
+    """Match the name of a recording at the end of its text, after a space or a pipe, or in
+    parentheses as in CMU Sphinx."""
+    if name.name not in text:
+        return None  # this check is much faster than the pattern
+    escaped = re.escape(name.name)
+    return re.search(rf"(\s*(?P<open>\()|\s*\|\s*|\s+){escaped}(?(open)\))\s*$", text)

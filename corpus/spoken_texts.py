@@ -1,0 +1,164 @@
+"""Check that the texts of a corpus contain only the words that are spoken.
+
+    check_are_spoken(clips)
+    check_repeated_words(clips)
+
+Files of transcripts may also contain times, speakers, labels or the names of the recordings. If
+most texts begin or end in the same way, the user must remove these parts.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from corpus.clips import Clip
+from corpus.recording_names import name_at_end, name_at_start
+from tacotron2_voice.utils.errors import UserError
+
+# The beginning of a text with times (as in TIMIT), an id in parentheses (as in CMU ARCTIC) or a speaker
+LABEL_START = re.compile(
+    r"\s*(0\s+\d{4,}\s+\S|[\[(]\d+(:\d\d|\.\d)|\d+:\d\d:\d\d\b|\(\s*\S+\s+\"|speaker\s*\d+\s*:|\d+:\d\d:\s"
+    r"|(\S+\s+){0,2}\d+\.\d+\s+\d+\.\d+\s)",
+    re.IGNORECASE,
+)
+# A label such as "JOHN:", "Mary Ann:" or "text:" at the beginning of a text
+WORD_LABEL = re.compile(
+    r"[\s>–—-]*(?:[\w.'-]*[^\W\d_][\w.'-]*|[^\W\d_a-z][\w.'-]*(?: [^\W\d_a-z][\w.'-]*){1,2})"
+    r"(?:\s?:(?=\s)|\s?：)"
+)
+# A time such as 0:03 or 3.25, before or after a letter
+TIME = r"(\d+(:\d\d){1,2}([.,]\d+)?|\d+[.,]\d+)"
+TIME_AT_START = re.compile(rf"{TIME}\s(?=.*[^\W\d_])")
+TIME_AT_END = re.compile(rf"[^\W\d_]\W*[\s,;]{TIME}$")
+COLUMNS = re.compile(r"\S([,;])\s?\d+\.\d+\1\s?\d+(\.\d+)?(\1|$)")  # columns with numbers
+NUMBER_AT_START = re.compile(r"(\d+)[.):]?\s(?=.*[^\W\d_])")
+WORD = re.compile(r"\w+(?:['’-]\w+)*")
+# Fewer texts may begin or end in the same way by chance.
+MIN_TEXTS = 5
+MAX_SHARE = 0.8  # maximum fraction of texts with times, names or columns
+# In a corpus of at least this many different texts, at most this fraction may begin or end with the
+# same word. The share of the most frequent first word is below 20% in corpora of read speech.
+MIN_DIFFERENT_TEXTS = 10
+MAX_WORD_SHARE = 0.95
+# Sentences such as "Say the word dog" and "Number 12" share words that are spoken. Without these
+# words, such texts have fewer words than this number.
+MIN_OTHER_WORDS = 3
+
+
+def check_are_spoken(clips: Sequence[Clip]) -> None:
+    """Raise UserError if most texts contain parts that are not spoken.
+
+    Such parts are labels such as "JOHN:", times, ids in parentheses, sentence numbers, columns of
+    numbers, and the names of the audio files.
+    """
+    for pattern, found, fix in (
+        (LABEL_START, "begin with times or speakers", ""),
+        (
+            WORD_LABEL,
+            "begin with a label",
+            ". If the words before the colon are spoken, write a comma instead of the colon",
+        ),
+    ):
+        labeled = [clip for clip in clips if pattern.match(clip.text)]
+        if len(labeled) > 1 and 2 * len(labeled) > len(clips):
+            raise _not_spoken(labeled, clips, found, fix)
+    words = ". If the numbers are spoken, write them in words"
+    rename = ". Remove the names. If the names are spoken, rename the audio files"
+    kinds: tuple[tuple[Callable[[Clip], object], str, str], ...] = (
+        (lambda x: TIME_AT_START.match(x.text), "begin with times", words),
+        (lambda x: COLUMNS.search(x.text), "contain columns of numbers", words),
+        (lambda x: TIME_AT_END.search(x.text), "end with times", words),
+        (has_name_at_start, "begin with the name of their audio file", rename),
+        (has_name_at_end, "end with the name of their audio file", rename),
+        (_is_written_twice, "contain the same words twice", ""),
+    )
+    if len(clips) < MIN_TEXTS:
+        return
+    for is_such, found, fix in kinds:
+        such = [clip for clip in clips if is_such(clip)]
+        if len(such) >= MAX_SHARE * len(clips):
+            raise _not_spoken(such, clips, found, fix)
+    matches = [NUMBER_AT_START.match(clip.text) for clip in clips]
+    numbers = [int(match[1][:18]) for match in matches if match]
+    num_rising = sum(a < b for a, b in pairwise(numbers))
+    if num_rising + 1 >= MAX_SHARE * len(clips):
+        numbered = [clip for clip, match in zip(clips, matches, strict=True) if match]
+        raise _not_spoken(numbered, clips, "begin with sentence numbers", words)
+
+
+def _not_spoken(found: Sequence[Clip], clips: Sequence[Clip], how: str, fix: str) -> UserError:
+    return UserError(
+        f"{found[0].where}: {len(found):,} of {len(clips):,} texts {how}, such as "
+        f"{found[0].text[:60]!r}, expected only the words that are spoken{fix}"
+    )
+
+
+def has_name_at_start(clip: Clip) -> bool:
+    """Return whether the text of a clip begins with the name of its audio file, followed by other
+    words."""
+    if clip.segment:
+        return False
+    match = name_at_start(Path(clip.path).with_suffix(""), clip.text)
+    return match is not None and match.end() < len(clip.text)
+
+
+def has_name_at_end(clip: Clip) -> bool:
+    """Return whether the text of a clip ends with the name of its audio file, after other words."""
+    if clip.segment:
+        return False
+    match = name_at_end(Path(clip.path).with_suffix(""), clip.text)
+    return match is not None and match.start() > 0
+
+
+def _is_written_twice(clip: Clip) -> bool:
+    words = clip.text.split()
+    half = len(words) // 2
+    return half >= MIN_OTHER_WORDS and words[:half] == words[half:]
+
+
+def check_repeated_words(clips: Sequence[Clip]) -> None:
+    """Raise UserError if nearly all texts, or all texts of a speaker, begin or end with the same
+    word, such as "sil" or the name of a speaker."""
+    by_speaker = defaultdict[str, list[Clip]](list)
+    for clip in clips:
+        by_speaker[clip.speaker].append(clip)
+    for group in (clips, *by_speaker.values()):
+        _check_group(group)
+
+
+def _check_group(clips: Sequence[Clip]) -> None:
+    """Raise UserError if nearly all texts of these clips begin or end with the same word."""
+    different = {clip.text: clip for clip in clips}
+    texts = [[word.casefold() for word in WORD.findall(text)] for text in different]
+    if len(texts) < MIN_DIFFERENT_TEXTS:
+        return
+    common_start = _common_words(texts)
+    common_end = _common_words([words[::-1] for words in texts])
+    num_common = len(common_start) + len(common_end)
+    num_words = sum(map(len, texts)) / len(texts)
+    if not num_common or num_words - num_common < MIN_OTHER_WORDS:
+        return
+    word = (common_start or common_end)[0]
+    place = 0 if common_start else -1
+    found = [
+        clip
+        for clip, words in zip(different.values(), texts, strict=True)
+        if words and words[place] == word
+    ]
+    how = f"{'begin' if common_start else 'end'} with the word {word!r}"
+    fix = ". Remove the word from the texts. If it is spoken in each clip, add --repeated-words"
+    raise _not_spoken(found, list(different.values()), how, fix)
+
+
+def _common_words(texts: Sequence[Sequence[str]]) -> list[str]:
+    """Return the words with which nearly all texts begin."""
+    common = []
+    for place in range(max(map(len, texts))):
+        counts = Counter(words[place] for words in texts if place < len(words))
+        word, count = counts.most_common(1)[0]
+        if count < MAX_WORD_SHARE * len(texts):
+            break
+        common.append(word)
+    return common

@@ -1,0 +1,168 @@
+"""Test that corpus/spoken_texts.py finds texts with parts that are not spoken."""
+
+import re
+from pathlib import Path
+
+import pytest
+from corpora import add_line, refusal, write_tone
+
+from corpus.clips import Clip
+from corpus.layouts import TextSource, read_layout
+from corpus.prepare import Preparation, prepare
+from corpus.spoken_texts import check_are_spoken, check_repeated_words
+from tacotron2_voice.text.spoken_numbers import draw_numbers, sentence_of
+
+SENTENCES = [
+    "The cat sat on the mat.",
+    "The dog lay by the door.",
+    "I went home at last.",
+    "The rain fell all day.",
+    "We saw a ship at sea.",
+    "The sun was high and hot.",
+    "I know that song well.",
+    "The road was long and dark.",
+    "Some birds flew over us.",
+    "The end came too soon.",
+    "All our friends had gone.",
+    "The wind blew from the north.",
+]
+
+
+def clips_of(texts, name="clip{}", speaker=""):
+    return [
+        Clip(f"wavs/{name.format(i)}.wav", text, where=f"m.csv:{i}", speaker=speaker)
+        for i, text in enumerate(texts, 1)
+    ]
+
+
+def each(form):
+    return [form.format(i=i, text=text) for i, text in enumerate(SENTENCES)]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "0:{i:02d} {text}",
+        "{i}.25 {text}",
+        "{text} 3.25",
+        "M1,{text},0.5,2.3",
+        "M1,{text},0.5,2.3,1.8",
+        "{text} {text}",
+        "{i}. {text}",
+        "10{i:02d} {text}",
+    ],
+)
+def test_texts_are_rejected_when_most_of_them_contain_times_numbers_or_columns(form):
+    message = refusal(check_are_spoken, clips_of(each(form)))
+    assert message.startswith("m.csv:1: ")
+    assert "12 of 12" in message
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["ANNA. {text}", "ANNA - {text}", "sil {text} sil", "happy {text}", "{text} sil", "<s> {text}"],
+)
+def test_texts_are_rejected_when_nearly_all_of_them_begin_or_end_with_the_same_word(form):
+    message = refusal(check_repeated_words, clips_of(each(form)))
+    assert message.startswith("m.csv:1: 12 of 12 ")
+    assert "--repeated-words" in message
+
+
+def test_texts_are_rejected_when_those_of_one_speaker_begin_with_the_same_word():
+    other = clips_of(SENTENCES, "other{}", speaker="bert")
+    labeled = clips_of(each("ANNA. {text}"), speaker="anna")
+    assert "'anna'" in refusal(check_repeated_words, other + labeled)
+
+
+@pytest.mark.parametrize("form", ["Number {i}.", "Say the word w{i}.", "Say w{i} again.", "{i}"])
+def test_texts_are_kept_when_they_share_a_sentence_that_is_spoken(form):
+    clips = clips_of(each(form), name="recording")
+    check_are_spoken(clips)
+    check_repeated_words(clips)
+
+
+@pytest.mark.parametrize("count", [12, 200])
+def test_texts_are_kept_when_they_are_ordinary_sentences_or_numbers(count):
+    numbers = [sentence_of(str(number)) for number in draw_numbers(count, 0)]
+    for texts in (SENTENCES, numbers, ["20 eggs.", "3 men.", "7 cows.", "1914 ended.", "2 ran."]):
+        check_are_spoken(clips_of(texts))
+        check_repeated_words(clips_of(texts))
+
+
+def test_texts_are_kept_when_they_are_those_of_the_included_corpora():
+    """The test texts contain sentences of LJSpeech."""
+    for path in (Path(__file__).parent / "data").rglob("*.csv"):
+        rows = [line.split("|") for line in path.read_text(encoding="utf-8").splitlines()]
+        texts = [row[-1] for row in rows if len(row) > 1]
+        check_are_spoken(clips_of(texts))
+        check_repeated_words(clips_of(texts))
+
+
+@pytest.mark.parametrize("form", ["{name} {text}", "{text} {name}", "{name}: {text}"])
+def test_names_of_audio_files_are_rejected_when_a_table_repeats_them_in_the_texts(form):
+    names = [f"1089-134686-{i:04d}" for i in range(12)]
+    clips = [
+        Clip(f"wavs/{name}.wav", form.format(name=name, text=text), where=f"m.csv:{i}")
+        for i, (name, text) in enumerate(zip(names, SENTENCES, strict=True), 1)
+    ]
+    message = refusal(check_are_spoken, clips)
+    assert message.startswith("m.csv:1: ")
+    assert names[0] in message
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("1089-134686-{:04d}", "{name} {text}"),
+        ("2024-01-{:02d}", "{name} {text}"),
+        ("{}", "{name}. {text}"),
+        ("{}", "{name} {text}"),
+        ("u{}", "# {name}\n{text}"),
+        ("u{}", "{text}\n{name}"),
+        ("u{}", "{text}|{name}"),
+        ("u{}", "{name}.txt {text}"),
+        ("u{}", "C:\\data\\{name}.wav|{text}"),
+    ],
+)
+def test_names_with_digits_are_left_out_when_all_texts_contain_them(name, form, tmp_path, capsys):
+    for i, text in enumerate(SENTENCES, 1):
+        base = name.format(i)
+        write_tone(tmp_path / f"{base}.wav", 100)
+        (tmp_path / f"{base}.txt").write_text(form.format(name=base, text=text))
+    clips, problems = read_layout(tmp_path)
+    assert problems == []
+    assert sorted(clip.text for clip in clips) == sorted(SENTENCES)
+    assert "note:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "0:01 {0}\n0:04 {1}\n",
+        "Anna Lee  0:01\n{0}\n\nAnna Lee  0:04\n{1}\n",
+        "[Anna] 00:00:01\n{0}\n[Anna] 00:00:04\n{1}\n",
+        "0.50 {0}\n4.25 {1}\n",
+        "r 1 anna 0.5 2.3 <o> {0}\nr 1 anna 2.5 4.1 <o> {1}\n",
+        "SPEAKER r 1 0.5 1.8 <NA> <NA> spk <NA>\nSPEAKER r 1 2.5 1.8 <NA> <NA> spk <NA>\n",
+        "M0,{0},0.5,2.3,1.8\nM1,{1},2.5,4.1,1.6\n",
+    ],
+)
+def test_text_of_a_long_recording_is_rejected_when_its_lines_contain_times(form, tmp_path):
+    for name in "ab":
+        write_tone(tmp_path / f"{name}.wav", 100)
+        (tmp_path / f"{name}.txt").write_text(form.format(*SENTENCES))
+    assert refusal(read_layout, tmp_path).startswith(f"{tmp_path / 'a.txt'}: ")
+
+
+def test_prepare_accepts_repeated_words_when_the_option_is_given(tmp_path):
+    corpus = tmp_path / "corpus"
+    (corpus / "wavs").mkdir(parents=True)
+    for i, text in enumerate(SENTENCES):
+        write_tone(corpus / "wavs" / f"c{i}.wav", 4000 + 137 * i)
+        add_line(corpus, f"c{i}|Alexa, {text.lower()}")
+    for folder in (None, tmp_path / "copies"):
+        asked = Preparation(corpus, tmp_path / "out", convert=folder)
+        message = refusal(prepare, asked)
+        assert re.match(rf"{re.escape(str(corpus))}/metadata.csv:1: 12 of 12 .*'alexa'", message)
+    asked = Preparation(corpus, tmp_path / "out", texts=TextSource(repeated_words=True))
+    assert prepare(asked)
