@@ -91,8 +91,10 @@ def add_module(name: str, **content: Any) -> None:
 
 
 def padding_mask(lengths: torch.Tensor, max_len: int | None = None) -> torch.Tensor:
-    """Return True at the first `lengths` positions. The peers' own versions fail on a CPU or with
-    new versions of PyTorch."""
+    """Return a mask [clips, max_len] that is True at the first lengths[i] positions of row i.
+
+    The functions of the other recipes fail on a CPU or with new versions of PyTorch.
+    """
     positions = torch.arange(max_len or int(lengths.max()), device=lengths.device)
     return positions < lengths.unsqueeze(1)
 

@@ -562,7 +562,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     """Find the audio file of each entry.
 
     The entry's name is a path relative to `base` or `corpus`, with or without an extension.
-    Otherwise the only audio file of that name in the corpus is used. If no file is found, the clip
+    If there is no file at this path, and the corpus contains exactly one audio file of this name,
+    this audio file is used. If no file is found, the clip
     gets the path where the file was expected, and `problem_of_missing` reports it later.
 
     Returns:

@@ -186,7 +186,7 @@ def _audio_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding
     levels = _level_differences(clips)
     yield Finding(
         f"a level more than {MAX_LEVEL_DIFFERENCE} dB from the speaker's median",
-        "Add --convert DIR to write copies with the same level",
+        "Add --convert DIR to write copies that all have the same level",
         [(clips[i], f"{levels[i]:+.0f} dB") for i in _worst(np.abs(levels), MAX_LEVEL_DIFFERENCE)],
     )
     yield Finding(

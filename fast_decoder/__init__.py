@@ -131,7 +131,7 @@ def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs |
 
 
 def plain_loops(decoder, memory, operand_dtype, dropout_masks) -> PlainLoops:
-    """Return the loops in plain operations. `memory` and `dropout_masks` are ignored."""
+    """Return decoder loops that use plain PyTorch operations. `memory` and `dropout_masks` are ignored."""
     return PlainLoops(
         operand_dtype,
         decoder.p_attention_dropout,

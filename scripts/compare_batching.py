@@ -76,7 +76,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def plan_options(hparams: HParams) -> PlanOptions:
-    """Return the options that apply to every strategy, and the parameters of all strategies."""
+    """Return the shared options (the frame budget) and the parameter of each strategy."""
     parameters: Any = {name: getattr(hparams, name) for name in DEFAULTS}
     options: PlanOptions = {**parameters, "batch_capacity": hparams.batch_capacity}
     return options

@@ -693,7 +693,7 @@ def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
     if speed == 1:
         yield from mels
         return
-    waiting = np.empty((0, 0), np.float32)  # old frames that new frames may still need
+    waiting = np.empty((0, 0), np.float32)  # input frames that later output frames may still need
     start = 0  # index of the first waiting frame
     total = 0  # number of old frames so far
     made = 0  # number of new frames so far

@@ -194,7 +194,7 @@ def best_path(alignment: np.ndarray) -> np.ndarray:
 
 
 def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) -> list[Timing]:
-    """Return the times of the words as they are written in the text before cleaning.
+    """Return the time of each word of the original text, before cleaning.
 
     A written word such as $3.50 is spoken as several words, and its time covers all of these words.
     If the spoken words do not show where a written word begins, it is joined with the previous

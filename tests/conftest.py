@@ -113,8 +113,8 @@ def checkpoint_path(tmp_path):
 
 @pytest.fixture(scope="session")
 def voices(tmp_path_factory):
-    """Return a checkpoint, and the voices exported from it with each option. Each attribute
-    contains a path and the text that the export printed."""
+    """Return a namespace with a checkpoint and the voices exported from it as fp32, int8 and packed.
+    Each attribute is a pair: the path, and the text that the export printed."""
     export_voice = importlib.import_module("scripts.export_voice")
     folder = tmp_path_factory.mktemp("voices")
     hparams = create_hparams(

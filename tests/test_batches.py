@@ -302,7 +302,7 @@ LEAVES: dict = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
         "distributed to too many processes",
     ],
 )
-def test_loader_raises_when_it_changes_the_order_or_number_of_batches(
+def test_training_raises_when_the_loader_changes_the_order_or_number_of_batches(
     world_size, options, num_workers
 ):
     batches = make(world_size)

@@ -296,7 +296,8 @@ def test_graphs_of_a_bucket_work_for_any_number_of_decoder_steps(monkeypatch):
 @pytest.mark.parametrize("backwards", [False, True])
 def test_table_of_decoder_steps_advances_chunk_by_chunk_and_stops_at_the_end(backwards):
     """A graph always runs a whole chunk. If the table advanced too far, the graph would write
-    outside the buffers. Triton's interpreter runs only the decoder steps that exist."""
+    outside the buffers. Triton's interpreter would not reveal this, because it runs only the
+    decoder steps that exist. Therefore this test checks the table itself."""
     kernels, chunk = graphs._kernels(), graphs.CHUNK
     loops = graphs_of(problem(((3, 2),)))
     advance = (loops._attention_backward if backwards else loops._attention).after[-1]
@@ -445,7 +446,7 @@ def test_decoder_uses_plain_operations_when_graphs_fail(monkeypatch):
     monkeypatch.setattr(graphs, "_attention_energies", broken)
     case = problem(((7, 5), (3, 4))).to(device=DEVICE)
     assert graphs_of(case) == "RuntimeError: out of resource: shared memory"
-    with warnings.catch_warnings(action="ignore"):  # on a GPU, plain operations issue a warning too
+    with warnings.catch_warnings(action="ignore"):  # on a GPU, the fallback also warns
         assert differences(case) == {}
 
 

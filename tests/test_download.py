@@ -185,7 +185,7 @@ def test_archive_members_cannot_be_written_outside_the_folder(tmp_path, serve):
     assert not list(tmp_path.rglob("escaped.txt"))
 
 
-def test_download_resumes_when_it_was_killed(tmp_path, serve):
+def test_download_resumes_after_a_kill(tmp_path, serve):
     """The partially unpacked files are not mistaken for the complete corpus."""
     server = serve(make_archive(tmp_path))
     (tmp_path / "LJSpeech-1.1.tar.bz2.part").write_bytes(server.body[:1000])

@@ -473,7 +473,7 @@ def test_ranks_have_nearly_equal_work(randomize, world_size):
 # --- the documentation
 
 
-def test_example_of_the_package_docstring_runs():
+def test_example_in_the_package_docstring_runs():
     example = textwrap.dedent(re.search(r"\n\n((?: {4}.*\n)+)", length_batching.__doc__).group(1))
     trained = []
 

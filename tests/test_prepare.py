@@ -500,7 +500,7 @@ def test_mel_folder_is_rejected_when_its_mels_were_computed_with_other_settings(
 
 
 @pytest.mark.parametrize("stop", [pytest.param("kill", marks=pytest.mark.thorough), "ctrl-c"])
-def test_caching_resumes_when_it_was_interrupted(stop, tmp_path, monkeypatch, capsys):
+def test_caching_resumes_after_an_interruption(stop, tmp_path, monkeypatch, capsys):
     """Incomplete mels have temporary names, and no mel is computed twice."""
     corpus, lists, mels = make_corpus(tmp_path / "corpus", 50), tmp_path / "lists", tmp_path / "m"
     options = [str(corpus), "--out", str(lists), "--cache-mels", str(mels)]

@@ -152,9 +152,9 @@ def test_changes_of_a_real_study_equal_the_recorded_numbers(recorded, measured, 
 
 
 def test_losses_are_averaged_around_the_published_epochs(tmp_path):
-    """In this test, the loss grows with the square of the epoch. The expected means use two facts:
-    the mean of (x-h)^2, x^2 and (x+h)^2 is x^2 + 2/3 h^2. The squares of 50 to 110 sum to
-    409,310."""
+    """In this test, the loss grows with the square of the epoch. The expected means use two
+    identities. The mean of (x-h)^2, x^2 and (x+h)^2 is x^2 + 2/3 h^2. The sum of n^2 for n = 50
+    to 110 is 409,310."""
     write_run(tmp_path / "a", epochs=222, loss=lambda epoch: (epoch / 100) ** 2)
     values = Measured(read_runs([tmp_path])).values.iloc[0]
     smoothed = [x**2 + 2 / 3 * 0.02**2 for x in (1.0, 1.6, 2.2)]

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 
 def test_run_keeps_the_newest_checkpoints_and_the_best(corpus, tmp_path, monkeypatch):
     """Checkpoints are written every 3 optimizer steps, and validation runs after epochs 1, 2 and 3.
-    The test makes the second validation the best."""
+    The test gives the second validation the lowest loss."""
     saved = []
     save = checkpoint.write_checkpoint
 

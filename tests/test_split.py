@@ -39,9 +39,9 @@ def test_split_depends_on_ids_fraction_and_seed():
 
 @given(st.lists(st.sampled_from("abc"), max_size=60), st.floats(0, 0.9), st.integers(0, 3))
 def test_split_of_a_speaker_does_not_depend_on_the_remaining_speakers(speakers, fraction, seed):
-    """For each speaker, the same clips are held out as if the corpus had only this speaker, but at
-    least one clip stays in the training set. A single speaker is split like a corpus without
-    speakers."""
+    """The clips of each speaker are split as if the corpus had only this speaker, except that at
+    least one clip of each speaker stays in the training set. A corpus with a single speaker is
+    split like a corpus without speakers."""
     clips = [Clip(f"wavs/{i}.wav", "", speaker=name) for i, name in enumerate(speakers)]
     validation, origin = choose_split(clips, fraction, seed)
     assert ("of each speaker's clips" in origin) == (len({*speakers}) > 1)

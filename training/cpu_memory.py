@@ -58,7 +58,7 @@ def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
     scarce.
     """
     for limit, usage, statistics, inactive in (
-        # File names in version 2 of control groups. The next entry is for version 1.
+        # File names in cgroup v2. The next entry is for cgroup v1.
         ("memory.max", "memory.current", "memory.stat", "inactive_file"),
         (
             "memory/memory.limit_in_bytes",

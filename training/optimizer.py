@@ -50,8 +50,8 @@ def apply_gradients(
 
 
 def state_entries(hparams: HParams) -> dict[str, bool]:
-    """Return the names of the state that the optimizer keeps for each parameter, and for each name
-    whether the state has the parameter's shape.
+    """Return the names of the states that the optimizer keeps for each parameter. The value of each
+    name is True if this state has the parameter's shape.
 
     The value is False for a scalar. For Adam, the result is {"step": False, "exp_avg": True,
     "exp_avg_sq": True}.

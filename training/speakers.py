@@ -105,7 +105,7 @@ def first_positions(
     """
     numbers = np.concatenate([np.full(len(batch), i) for i, batch in enumerate(batches)])
     rows = np.concatenate([np.arange(len(batch)) for batch in batches])
-    place_of = np.argsort(np.concatenate(batches))  # maps each clip to its place in all batches
+    place_of = np.argsort(np.concatenate(batches))  # position of each clip in the batches
     speakers, firsts = np.unique(clips.speaker_numbers, return_index=True)
     first_of = dict(zip((clips.speakers[i] for i in speakers), place_of[firsts], strict=True))
     names = most_speech_first(clips)[:MAX_SHOWN]

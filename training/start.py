@@ -169,8 +169,8 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
             hparams = replace(hparams, batches_per_update=processes.world_size)
             print(
                 f"note: batches_per_update={hparams.batches_per_update}, because each process "
-                "needs at least one batch per optimizer step. Optimizer steps are therefore fewer and "
-                "larger than with one process, and the results differ"
+                "needs at least one batch per optimizer step. The run therefore takes fewer optimizer "
+                "steps than a run with one process, each with more clips, and the results differ"
             )
         if hparams.sync_batch_norm and processes.device == torch.device("cpu"):
             raise UserError(

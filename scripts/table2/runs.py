@@ -57,7 +57,7 @@ OF_EPOCHS = {
     "prepare_seconds": ("median", 1000, "preparation (ms)", 1),
 }
 LOSSES = ["validation_loss", "validation_loss_unpadded"]  # keys of the lines of kind `validation`
-# Columns of `read_progress`: cumulative amounts with their units, and measurements.
+# Columns of `read_progress`. SPENT: cumulative amounts and their units. MEASURES: measurements.
 SPENT = {
     "epoch": "epochs",
     "updates": "optimizer steps",
@@ -85,8 +85,8 @@ class Run:
 class Runs:
     """Finished runs, and the rows that they form in a report.
 
-    For each strategy, the label of one row is only the name of the strategy. The labels of other
-    rows with the same strategy also contain the settings that differ from this row.
+    Each strategy has one row that is labeled with only the strategy's name. The labels of its other
+    rows also contain the settings that differ from this row.
     """
 
     by_folder: dict[str, Run]
