@@ -256,6 +256,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
     by_name = {path.with_suffix(""): path for path in reversed(readable_first(audio_files(corpus)))}
     folder = texts.folder
     subtitles = subtitles_in_languages(folder or corpus)
+    alike = texts_with_longer_names(folder or corpus)
     contents = dict[Path, Path]()
     problems = list[str]()
     for name in sorted(by_name):
@@ -267,6 +268,11 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             for place in places
             for path in texts_next_to(place, subtitles.get(place, []), texts.suffix)
         ]
+        if not found:
+            # Some programs append their extension to the whole name: a.mp3.srt
+            suffix = by_name[name].suffix
+            whole = [place.with_name(f"{place.name}{suffix}") for place in places]
+            found = [path for place in whole for path in texts_next_to(place, (), texts.suffix)]
         if len(found) == 1:
             contents[name] = found[0]
         elif found:
@@ -277,8 +283,10 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         else:
             suffix = f".{texts.suffix.lstrip('.')}" if texts.suffix else ".txt"
             where = f"in {folder}" if folder else "next to it"
+            similar = next((alike[place] for place in places if place in alike), None)
+            fix = f"; if {similar} belongs to this file, rename it" if similar else ""
             problems.append(
-                f"{by_name[name]}: no text file, expected {places[0].name}{suffix} {where}"
+                f"{by_name[name]}: no text file, expected {places[0].name}{suffix} {where}{fix}"
             )
     if not contents and texts.suffix:
         raise UserError(
@@ -286,9 +294,13 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             "expected an extension such as srt"
         )
     if not contents and not folder and not any("several transcripts" in x for x in problems):
+        similar = next((alike[name] for name in by_name if name in alike), None)
+        fix = advice_on_tables(corpus)
+        if similar:
+            fix = f". If {similar} contains the text of an audio file, give both the same name"
         raise UserError(
             f"{corpus}: {len(by_name):,} audio files but no text files, expected {METADATA}, or a "
-            f"text file next to each audio file (a.wav, a.txt){advice_on_tables(corpus)}"
+            f"text file next to each audio file (a.wav, a.txt){fix}"
         )
     unused = sorted({*corpus_texts(corpus)} - {*contents.values()})
     if unused and not folder:
@@ -409,6 +421,17 @@ def subtitles_in_languages(corpus: Path) -> dict[Path, list[Path]]:
         language = LANGUAGE.search(path.name)
         if language:
             found[path.with_name(path.name[: language.start()])].append(path)
+    return found
+
+
+def texts_with_longer_names(corpus: Path) -> dict[Path, Path]:
+    """Return texts such as NAME_en.srt and NAME.English.srt, keyed by NAME's path."""
+    suffixes = tuple(x.lower() for x in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES))
+    found: dict[Path, Path] = {}
+    for path in sorted(corpus.rglob("*")):
+        if path.name.lower().endswith(suffixes):
+            for mark in re.finditer(r"(?<=.)[ ._()\[\]-]", path.name):
+                found.setdefault(path.with_name(path.name[: mark.start()]), path)
     return found
 
 

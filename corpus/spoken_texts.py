@@ -34,7 +34,8 @@ TIME_AT_START = re.compile(rf"{TIME}\s(?=.*[^\W\d_])")
 TIME_AT_END = re.compile(rf"[^\W\d_]\W*[\s,;]{TIME}$")
 COLUMNS = re.compile(r"\S([,;])\s?\d+\.\d+\1\s?\d+(\.\d+)?(\1|$)")  # columns with numbers
 NUMBER_AT_START = re.compile(r"(\d+)[.):]?\s(?=.*[^\W\d_])")
-WORD = re.compile(r"\w+(?:['’-]\w+)*")
+# The characters between words. Vowel signs of Indic scripts are part of words, unlike in \w.
+BETWEEN_WORDS = re.compile(r"[\s!-/:-@\[-`{-~“”„«»…—–]+")
 # Fewer texts may begin or end in the same way by chance.
 MIN_TEXTS = 5
 MAX_SHARE = 0.8  # maximum fraction of texts with times, names or columns
@@ -131,7 +132,7 @@ def check_repeated_words(clips: Sequence[Clip]) -> None:
 def _check_group(clips: Sequence[Clip]) -> None:
     """Raise UserError if nearly all texts of these clips begin or end with the same word."""
     different = {clip.text: clip for clip in clips}
-    texts = [[word.casefold() for word in WORD.findall(text)] for text in different]
+    texts = [words_of(text) for text in different]
     if len(texts) < MIN_DIFFERENT_TEXTS:
         return
     common_start = _common_words(texts)
@@ -150,6 +151,11 @@ def _check_group(clips: Sequence[Clip]) -> None:
     how = f"{'begin' if common_start else 'end'} with the word {word!r}"
     fix = ". Remove the word from the texts. If it is spoken in each clip, add --repeated-words"
     raise _not_spoken(found, list(different.values()), how, fix)
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text in lower case, without punctuation."""
+    return [word for word in BETWEEN_WORDS.split(text.casefold()) if word]
 
 
 def _common_words(texts: Sequence[Sequence[str]]) -> list[str]:

@@ -668,3 +668,28 @@ def test_only_the_second_line_is_reported_when_a_file_is_listed_twice_with_the_s
     clips, [problem] = read_layout(tmp_path)
     assert [clip.text for clip in clips] == ["alpha"]
     assert problem.startswith(f"{tmp_path / 'metadata.csv'}:2: ")
+
+
+@pytest.mark.parametrize("name", ["a.wav.srt", "a.wav.txt", "a.WAV.SRT"])
+def test_text_is_found_when_its_name_contains_the_extension_of_the_audio(name, tmp_path):
+    audio = tmp_path / ("a.WAV" if "WAV" in name else "a.wav")
+    soundfile.write(audio, np.zeros(100), 22050, format="WAV")
+    if name.endswith("txt"):
+        (tmp_path / name).write_text("Hi.")
+    else:
+        write_subtitles(tmp_path / name, "Hi.")
+    [clip], problems = read_layout(tmp_path)
+    assert (clip.text, clip.path, problems) == ("Hi.", str(audio), [])
+
+
+@pytest.mark.parametrize("name", ["a.English.srt", "a_en.srt", "a (1).txt"])
+def test_message_contains_a_text_with_a_similar_name_when_the_text_is_missing(name, tmp_path):
+    write_prompts(tmp_path, "a.wav")
+    write_subtitles(tmp_path / name, "Hi.")
+    assert str(tmp_path / name) in refusal(read_layout, tmp_path)
+    write_prompts(tmp_path, "b.wav", "b.txt", "ab.wav")
+    _, problems = read_layout(tmp_path)
+    assert {x.partition(":")[0]: name in x for x in problems} == {
+        str(tmp_path / "a.wav"): True,
+        str(tmp_path / "ab.wav"): False,
+    }

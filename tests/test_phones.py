@@ -254,6 +254,8 @@ def test_punctuation_between_words_is_kept_when_there_is_no_space(language, text
         ("ru", "¾", "¾"),
         ("fr-fr", "⅓", "⅓"),
         ("en-us", "⅛", "⅛"),
+        ("ja", "\u22125", "\u2212"),
+        ("ja", "あ☂", "☂"),
     ],
 )
 def test_letters_that_espeak_spells_by_name_are_rejected(language, text, spelled):
@@ -283,6 +285,9 @@ def test_letters_that_espeak_spells_by_name_are_rejected(language, text, spelled
         ("cmn", "吉野 ⓗ ②"),
         ("en-us", "½ ⅓ ¾"),
         ("de", "½ ¾ ™"),
+        ("de", "\u22125 ☂"),
+        ("cmn", "\u22125"),
+        ("ja", "5+3 ★ です"),
     ],
 )
 def test_letters_that_espeak_reads_are_accepted(language, text):

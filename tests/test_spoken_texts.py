@@ -9,7 +9,7 @@ from corpora import add_line, refusal, write_tone
 from corpus.clips import Clip
 from corpus.layouts import TextSource, read_layout
 from corpus.prepare import Preparation, prepare
-from corpus.spoken_texts import check_are_spoken, check_repeated_words
+from corpus.spoken_texts import check_are_spoken, check_repeated_words, words_of
 from tacotron2_voice.text.spoken_numbers import draw_numbers, sentence_of
 
 SENTENCES = [
@@ -87,6 +87,10 @@ def test_texts_are_kept_when_they_are_ordinary_sentences_or_numbers(count):
     for texts in (SENTENCES, numbers, ["20 eggs.", "3 men.", "7 cows.", "1914 ended.", "2 ran."]):
         check_are_spoken(clips_of(texts))
         check_repeated_words(clips_of(texts))
+
+
+def test_words_contain_the_vowel_signs_of_indic_scripts():
+    assert words_of("«ಒಂದು ಸಾವಿರ», [EN]Don't!") == ["ಒಂದು", "ಸಾವಿರ", "en", "don", "t"]
 
 
 def test_texts_are_kept_when_they_are_those_of_the_included_corpora():

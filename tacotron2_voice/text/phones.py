@@ -302,6 +302,8 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
         for letter in dict.fromkeys(NOT_ASCII.findall(words))
         if _has_part(_joined(phones), _code_point(letter, language))
     ]
+    signs = [x for x in dict.fromkeys(words) if unicodedata.category(x)[0] == "S"]
+    spelled += [x for x in signs if not x.isascii() and _is_spoken_as_script(x, language)]
     for letter in dict.fromkeys(NOT_LATIN.findall(words)):
         # In Japanese, eSpeak does not read kanji: it skips them if kana follow.
         if language == "ja" and _script(letter) == "CJK":
@@ -332,6 +334,14 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
         if num_equal > len(word) / 2:
             spelled += word
     return spelled
+
+
+def _is_spoken_as_script(sign: str, language: str) -> bool:
+    """Return whether eSpeak reads a sign as "Japanese letter" or "Chinese letter", as it reads the
+    minus sign in Japanese."""
+    phones = STRESS.sub("", _phones_of_word(sign, language))
+    names = {STRESS.sub("", _phones_of_word("ー", language)), *_letter_names("CJK", language)}
+    return phones in names - {""}
 
 
 def _reads_fraction(fraction: str, language: str) -> bool:
