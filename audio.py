@@ -200,9 +200,9 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
     """Raise UserError if libsndfile does not read all `num_samples` samples of an MP3 file.
 
     If the first frame contains the length of the file, libsndfile does not read the samples after
-    this length. Such samples exist if several MP3 files were joined. Otherwise, libsndfile
-    estimates the length from the first frame and the size of the file. If the bit rate varies, the
-    estimate is wrong.
+    this length. Such samples exist if several MP3 files were joined. If the first frame does not
+    contain the length, libsndfile estimates the length from this frame and the size of the file. If
+    the bit rate varies, the estimate is wrong.
     """
     status = os.stat(path)
     counted = count_mp3_samples(str(path), status.st_size, status.st_mtime_ns)

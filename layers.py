@@ -69,7 +69,7 @@ def without_waiting(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def padding_mask(lengths: torch.Tensor, max_length: int, device: torch.device) -> torch.Tensor:
-    """Return a bool mask [B, max_length] that is True beyond each length."""
+    """Return a bool mask [B, max_length] that is True beyond the length of each sequence."""
     return torch.arange(max_length, device=device) >= without_waiting(lengths, device)[:, None]
 
 

@@ -474,7 +474,7 @@ def attention_gradient(
     DTYPE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute denergy for some symbols, and their partial sum of the query gradient.
+    """Compute denergy for some symbols, and the part of the query gradient from these symbols.
 
     Program ids: (clip, symbols). The softmax backward pass subtracts the sum over n of alignment_n
     dalignment_n. Each program computes this sum by itself, as dcontext . context plus the sum over

@@ -191,7 +191,8 @@ class UpdatePlanner:
             )
 
     def plan_of(self, epoch: int, attempt: int = 0) -> EpochPlan:
-        """Return the batches of an epoch in the strategy's order; they differ between attempts."""
+        """Return the batches of an epoch in the strategy's order. Each `attempt` has other
+        batches."""
         strategy: StrategyName = self.strategy
         options = self.options
         if epoch < self.random_epochs:

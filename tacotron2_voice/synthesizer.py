@@ -97,7 +97,7 @@ class DecoderSteps(NamedTuple):
 
 @dataclass(frozen=True)
 class SpokenChunk:
-    """How a chunk was synthesized, and with what result."""
+    """The settings and the result of the synthesis of one chunk."""
 
     ids: list[int]  # symbol ids
     seed: int  # seed of the prenet dropout
@@ -123,7 +123,8 @@ class SpokenChunk:
 
 @dataclass
 class Report:
-    """How a text was synthesized. The report of a stream grows while the stream is read."""
+    """The details of the synthesis of a text. The report of a stream grows while the stream is
+    read."""
 
     num_chunks: int = 0  # number of chunks in the whole text, known from the start
     chunks: list[SpokenChunk] = field(default_factory=list)  # the finished chunks
@@ -462,7 +463,8 @@ class Synthesizer(ABC):
         return [*ids, table.ids[mark]]
 
     def statistics_of(self, speaker: int | None) -> SpeechStatistics | None:
-        """Return the statistics of a speaker, or of all clips if the speaker's are unknown."""
+        """Return the statistics of a speaker or, if these are unknown, the statistics of all
+        clips."""
         if speaker is None or not self.training.speaker_statistics:
             return self.training.statistics
         return self.training.speaker_statistics[speaker].statistics
@@ -555,7 +557,8 @@ class Synthesizer(ABC):
     def _speak_chunk(
         self, ids: list[int], speaker: int | None, seed: int, retries: int, speed: float
     ) -> Generator[np.ndarray, None, SpokenChunk]:
-        """Yield the log-mel of the best attempt in pieces, and return how it was synthesized."""
+        """Yield the log-mel of the best attempt in pieces, and return the details of this
+        attempt."""
         settings = self.settings
         context = settings.postnet_n_convolutions * (settings.postnet_kernel_size // 2)
         if retries == 0:
@@ -583,7 +586,7 @@ class Synthesizer(ABC):
         not been applied to them.
 
         Frames that may come after the end of speech are held back until the end is detected. Return
-        how the chunk was synthesized.
+        the details of the attempt.
         """
         settings = self.settings
         max_steps = self.max_steps(len(ids), speaker)
@@ -679,7 +682,7 @@ class _ResultKeeper:
 
 
 def num_frames_of(alignment: np.ndarray, settings: VoiceSettings, speed: float) -> int:
-    """Return the number of frames of a chunk with the attention weights [steps, symbols]."""
+    """Return the number of frames of a chunk that has these attention weights [steps, symbols]."""
     num_frames = len(alignment) * settings.n_frames_per_step
     return num_frames if speed == 1 else round(num_frames / speed)
 
@@ -687,8 +690,8 @@ def num_frames_of(alignment: np.ndarray, settings: VoiceSettings, speed: float) 
 def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
     """Change the speaking rate of consecutive log-mels [n_mels, frames] by a factor of `speed`.
 
-    Each new frame is a linear interpolation of two old frames. The result does not depend on the
-    sizes of the pieces.
+    Each output frame is a linear interpolation of two input frames. The result does not depend on
+    the sizes of the pieces.
     """
     if speed == 1:
         yield from mels

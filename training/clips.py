@@ -314,8 +314,8 @@ def _rows(clips: Clips) -> Iterator[str]:
 
 
 def _by_id(rows: Iterable[str]) -> dict[str, list[list[str]]]:
-    """Map each clip id to its rows [list, frames, checksum]. A clip has one row per filelist
-    line."""
+    """Return the rows [filelist, frames, checksum] of each clip, keyed by clip id. A clip has one
+    row per filelist line."""
     found: dict[str, list[list[str]]] = {}
     for row in rows:
         *facts, clip = row.split(",", 3)

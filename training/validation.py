@@ -208,7 +208,7 @@ def _validate_batch(
 
 
 def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> float:
-    """Return the relative increase of the masked loss from `loss` when the texts are shuffled.
+    """Shuffle the texts, and return the relative increase of the masked loss compared with `loss`.
 
     If the text effect is near 0, the model predicts frames from the previous frames alone. Such a
     model cannot speak words, even if its attention is focused.

@@ -35,7 +35,8 @@ def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[s
     The notes contain one sentence per change. Tensors in `ignore_layers` do not change.
 
     Raises:
-        UserError: if the checkpoint does not contain the symbol or the speaker name of each row.
+        UserError: if the checkpoint does not contain the symbol or the speaker name of each row of
+            an embedding.
     """
     saved = source.state
     notes: list[str] = []

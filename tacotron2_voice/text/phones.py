@@ -77,7 +77,7 @@ class Crashed(Exception):
 
 
 class SpelledLetters(UserError):
-    """Raised for letters that eSpeak cannot read, so that it speaks their names instead."""
+    """Raised if eSpeak cannot read letters and would speak the names of the letters instead."""
 
 
 class Espeak:
@@ -212,9 +212,9 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
     """Convert each text to phones with stress marks, in Unicode form NFC.
 
     Punctuation is kept, and consecutive spaces become one space. A text without words has no
-    phones. eSpeak only receives the words between punctuation marks. phonemizer also has an option
-    that keeps punctuation. However, with this option phonemizer loses full-width punctuation, and
-    mixes up the texts if a text is empty.
+    phones. eSpeak only receives the words between punctuation marks. This function does not use
+    phonemizer's option that keeps punctuation. With this option, phonemizer loses full-width
+    punctuation, and mixes up the texts if a text is empty.
 
     Raises:
         UserError: see `check_language`; also if eSpeak crashes on a text.
@@ -337,8 +337,8 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
 
 
 def _is_spoken_as_script(sign: str, language: str) -> bool:
-    """Return whether eSpeak reads a sign as "Japanese letter" or "Chinese letter", as it reads the
-    minus sign in Japanese."""
+    """Return whether eSpeak reads a symbol as "Japanese letter" or "Chinese letter". An example is
+    the minus sign in Japanese."""
     phones = STRESS.sub("", _phones_of_word(sign, language))
     names = {STRESS.sub("", _phones_of_word("ー", language)), *_letter_names("CJK", language)}
     return phones in names - {""}
@@ -353,8 +353,8 @@ def _reads_fraction(fraction: str, language: str) -> bool:
 
 @functools.lru_cache(2**16)
 def _code_point(letter: str, language: str) -> str:
-    """Return the phones of a letter's code point, such as "2135" for ℵ, if eSpeak reads ℵ as
-    "letter 2135". If eSpeak reads the letter in a different way, return ""."""
+    """Return the phones of the code point in a letter's name, such as "2135" in "letter 2135" for
+    ℵ. If eSpeak does not read the letter as such a name, return ""."""
     phones = _joined(_phones_of_word(letter, language))
     word = _word_for_letter(language)
     code = phones[len(word) :]
@@ -427,8 +427,8 @@ def with_plain_letters(text: str, language: str) -> str:
 
     Rare apostrophes inside words become plain apostrophes, and full-width letters become plain
     letters (`OTHER_FORMS`). In Japanese, spaces separate kana from Latin letters, and repeated
-    signs for long vowels become a single sign. In Hebrew, vowel points are removed, because eSpeak
-    does not read them.
+    marks for long vowels (ー) become a single mark. In Hebrew, vowel points are removed, because
+    eSpeak does not read them.
     """
     if text.isascii():
         return text
@@ -467,7 +467,7 @@ def _plain_digit(digit: str, language: str) -> str:
 
 
 def is_silent(character: str, language: str) -> bool:
-    """Return whether a letter, number or sign has no phones, such as ‰ in Russian.
+    """Return whether a letter, number or other symbol has no phones, such as ‰ in Russian.
 
     Raises:
         UserError: see `to_phones`.

@@ -7,8 +7,8 @@ where a chunk may end. A chunk only exceeds the limit if it is a single word. Wo
 MAX_WORD_SYMBOLS symbols, such as lists without spaces, are cut.
 
 The best split has the fewest endings of the worst kind. If several splits have equally many endings
-of this kind, the endings of the next kinds are compared in the same way. If these are equal too,
-the split with the most even lengths is best.
+of this kind, the endings of the next kinds are compared in the same way. If all these numbers are
+equal, the split with the most even lengths is best.
 """
 
 import re

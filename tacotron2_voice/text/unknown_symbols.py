@@ -84,7 +84,8 @@ def columns_of(
 
 
 def at_columns(columns: Sequence[int]) -> str:
-    """Format columns, for example as " at column 7" or " at column 7, 9, ...". No columns: ""."""
+    """Format columns, for example as " at column 7" or " at column 7, 9, ...". Return "" if there
+    are no columns."""
     if not columns:
         return ""
     shown = ", ".join(map(str, columns[:MAX_COLUMNS]))
