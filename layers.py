@@ -114,7 +114,7 @@ def _check_lengths(lengths: torch.Tensor, max_length: int) -> None:
 
 
 def drop(x: torch.Tensor, keep: torch.Tensor | None, p: float) -> torch.Tensor:
-    """Apply dropout with a bool mask from `draw_keep_mask`, which is True with probability 1 -
+    """Apply dropout with a bool mask from `draw_keep_mask`. The mask is True with probability 1 -
     p."""
     return x if keep is None else x * keep / (1 - p)
 

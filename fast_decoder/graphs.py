@@ -115,7 +115,7 @@ def problem(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def uses_dependent_launches(device: torch.device) -> bool:
-    """Return whether programmatic dependent launch is used, which needs compute capability 9.0."""
+    """Return whether programmatic dependent launch is used. It needs compute capability 9.0."""
     if not DEPENDENT_LAUNCHES or device.type != "cuda":
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)

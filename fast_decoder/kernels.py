@@ -102,7 +102,7 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
 
 @triton.jit
 def _tanh(x):
-    """Return tanh(x), computed from exp(-2 |x|), which cannot overflow.
+    """Return tanh(x). The formula contains exp(-2 |x|), because this value cannot overflow.
 
     Near 0 this formula would lose digits, so the first terms of the Taylor series are used there.
     The omitted terms are below 1e-11 of the sum.

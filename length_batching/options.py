@@ -59,7 +59,7 @@ def check_options(options: Mapping[str, Any]) -> None:
             their default values.
 
     Raises:
-        BatchingError: if an option is unknown, or if its value is invalid whatever the lengths. The
+        BatchingError: if an option is unknown, or if its value is invalid for all lengths. The
             message has one line per problem, with the option, its value and the allowed values.
     """
     problems = list(_problems(options))

@@ -139,7 +139,7 @@ def plan_epoch(
             these sizes. The function chooses the size with the lowest cost per clip. This option
             never makes a batch larger.
         cost: a function `cost(*largest)` that receives the largest length of each kind in a batch.
-            The function returns the batch's cost per clip, which is used in place of the length.
+            The function returns the batch's cost per clip, and this cost then replaces the length.
             The cost must not decrease when a length increases.
         group_sizes: [items] number of clips in each item, if the items are groups of clips that
             stay together. In this case, `lengths` contains the length of each group's longest clip.

@@ -272,7 +272,7 @@ def survey_all(
         The surveys, and one message for each strategy that requires more clips.
 
     Raises:
-        BatchingError: if an option is invalid whatever the strategy.
+        BatchingError: if an option is invalid for all strategies.
     """
     fixed: PlanOptions = {**options, "dynamic_batch_size": False, "batch_capacity": None}
     dynamic: PlanOptions = {**options, "dynamic_batch_size": True}

@@ -33,7 +33,7 @@ CONSTANT_MARGIN = 1.01
 # A warning is issued if the epochs after the random epochs contain more than this many times the
 # batches that they need.
 WASTEFUL = 1.1
-MAX_ATTEMPTS = 50  # maximum number of plans to try until one has few enough batches
+MAX_ATTEMPTS = 50  # maximum number of plans to try until a plan has few enough batches
 ATTEMPT_DISTANCE = 10**9  # attempt i plans epoch + i * ATTEMPT_DISTANCE
 
 

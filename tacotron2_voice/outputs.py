@@ -120,7 +120,7 @@ class FolderOutput(Output):
         synthesizer: the synthesizer for the texts.
         options: options for Synthesizer.stream.
         keys: maps the name of each text to a hash of the text and its options.
-        save_plot: whether to write plots, for which matplotlib must be installed.
+        save_plot: whether to write plots. Plots need the package matplotlib.
         save_mel: whether to write log-mels.
         timings: format of the files with the times of the words, one of timings.FORMATS. None: do
             not write these files.
@@ -246,7 +246,7 @@ def write_speech(
         base: path of the files without extension.
         speech: the speech.
         table: symbol table of the model, for the plot.
-        save_plot: whether to write the plot as `base`.png, which needs matplotlib.
+        save_plot: whether to write the plot as `base`.png. Plots need the package matplotlib.
         save_mel: whether to write the log-mel as `base`.npy, float32 [n_mels, frames].
 
     Raises:

@@ -57,7 +57,7 @@ from tacotron2_voice.utterance import (
 )
 
 RETRIES = 3  # maximum number of retries per chunk
-MAX_CHUNK_SECONDS = 120.0  # upper limit for the audio of a chunk, whatever the settings allow
+MAX_CHUNK_SECONDS = 120.0  # upper limit for the audio of a chunk, even if the settings allow more
 MAX_RETRIES = 100  # largest accepted maximum number of retries
 PAUSE = 0.3  # default pause after a sentence, in seconds
 MAX_PAUSE = 60.0  # longest accepted pause after a sentence, in seconds
@@ -449,7 +449,7 @@ class Synthesizer(ABC):
     # ------------------------------------------------------------------------ limits of a text
 
     def with_final_mark(self, ids: Sequence[int]) -> list[int]:
-        """Add end punctuation to a chunk that has none, if the training texts have end punctuation.
+        """Add end punctuation to a chunk without end punctuation, if the training texts have it.
 
         The added character is the most frequent end punctuation of the training texts.
         """
@@ -698,15 +698,15 @@ def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
         return
     waiting = np.empty((0, 0), np.float32)  # input frames that later output frames may still need
     start = 0  # index of the first waiting frame
-    total = 0  # number of old frames so far
-    made = 0  # number of new frames so far
+    total = 0  # number of input frames so far
+    made = 0  # number of output frames so far
     for piece in itertools.chain(mels, [None]):
         if piece is None:
-            count = round(total / speed)  # the last new frames repeat the last old frame
+            count = round(total / speed)  # the last output frames repeat the last input frame
         else:
             waiting = np.concatenate([waiting, piece], axis=1) if waiting.size else piece
             total += piece.shape[1]
-            # So far, only the new frames that lie between two known old frames can be computed.
+            # So far, only output frames that lie between two known input frames can be computed.
             count = math.floor((total - 2) / speed) + 1
         if count > made:
             positions = np.minimum(np.arange(made, count) * speed, total - 1)

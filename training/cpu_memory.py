@@ -151,5 +151,5 @@ class CpuEstimate:
 
 
 def can_estimate(device: torch.device) -> bool:
-    """Return whether the system can report the peak memory of a single call, as Linux does."""
+    """Return whether the system, such as Linux, can report the peak memory of a single call."""
     return device.type == "cpu" and reset_peak_memory(device)

@@ -184,7 +184,7 @@ def _problems(
 
 
 class TriedMemory:
-    """Find out whether batches fit into GPU memory by running them."""
+    """Run batches to find out whether they fit into GPU memory."""
 
     name = "GPU memory"
 

@@ -58,8 +58,8 @@ def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[s
 
 
 def different_audio(source: Checkpoint, hparams: HParams) -> list[str]:
-    """Return the audio settings that differ between a checkpoint and this run, each with both
-    values."""
+    """Return the audio settings that differ between a checkpoint and this run, each with its value
+    in the checkpoint and its value in this run."""
     theirs = source.state.get("hparams", {})
     return [
         f"{name}={theirs[name]} (this run: {getattr(hparams, name)})"

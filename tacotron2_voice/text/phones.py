@@ -2,8 +2,9 @@
 
     to_phones(["Guten Tag, Welt!"], "de") == ["ɡˈuːtən tˈɑːk, vˈɛlt!"]
 
-eSpeak runs in a separate process (espeak.py), which is started when it is first needed, and again
-after a crash. Only the eSpeak process imports the packages in requirements/phones.txt.
+eSpeak runs in a separate process (espeak.py). This process is started when it is first needed, and
+is started again after a crash. Only the eSpeak process imports the packages in
+requirements/phones.txt.
 """
 
 import atexit
@@ -35,8 +36,8 @@ CASED_WORD_MARKS = ".:"
 HEBREW_MARKS = "׳״"  # punctuation that also belongs to a word at its end
 HEBREW_POINTS = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]")
 APOSTROPHES = re.compile(r"(?<=\w)[\u02bc\uff07\u2032](?=\w)")
-# Characters that are another form of ordinary letters, digits and signs: full-width and half-width
-# forms, ligatures, and signs such as ℃, ㎝ and ㈱. Unicode's form NFKC contains the ordinary form.
+# Characters that are another form of ordinary letters, digits and symbols: full-width and half-width
+# forms, ligatures, and symbols such as ℃, ㎝ and ㈱. Unicode's form NFKC contains the ordinary form.
 OTHER_FORMS = re.compile(
     "[\u2100-\u2115\u2119-\u211d\u2121\u212a-\u2134\u2139\u2474-\u24b5\u2f00-\u2fd5\u3200-\u3250\u3260-\u32b0"
     "\u32c0-\u33ff\ufb00-\ufb17\ufb20-\ufdfc\ufe70-\ufefc\uff04-\uff06\uff0b\uff10-\uff19\uff1d"
@@ -372,7 +373,7 @@ def _has_part(phones: str, code: str) -> bool:
 
 @functools.cache
 def _word_for_letter(language: str) -> str:
-    """Return the phones of the word "letter", which eSpeak says before code points."""
+    """Return the phones of the word that eSpeak says before code points ("letter" in English)."""
     names = [_joined(_phones_of_word(letter, language)) for letter in UNKNOWN_LETTERS]
     return os.path.commonprefix(names)  # noqa: RUF071
 
@@ -391,9 +392,9 @@ def _script(letters: str) -> str:
 def _letter_names(script: str, language: str) -> tuple[str, ...]:
     """Return the phones with which the names of several letters of a script begin.
 
-    If eSpeak cannot read a script, it speaks the names of letters, which begin with the same word,
-    such as "Arabic" in "Arabic seen", or "letter" before the code point. If eSpeak can read the
-    script, the letters begin with different phones, and the result is empty.
+    If eSpeak cannot read a script, it speaks the names of letters. These names begin with the same
+    word, such as "Arabic" in "Arabic seen", or "letter" before the code point. If eSpeak can read
+    the script, the letters begin with different phones, and the result is empty.
     """
     found = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
     # Letters that differ only in case and accents have similar names in every language.

@@ -102,7 +102,8 @@ def _smallest_units(line: str) -> list[ChunkSpan]:
 
 
 def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
-    """Cut a unit that exceeds both the limit and MAX_WORD_SYMBOLS, after punctuation if possible.
+    """Cut a unit that exceeds the limit and MAX_WORD_SYMBOLS. If possible, cut it after
+    punctuation.
 
     Each piece contains a letter, a digit or a phone.
     """

@@ -1,4 +1,5 @@
-"""Find the characters of a text that are dropped because the model has no symbol for them.
+"""Find the characters of a text that are dropped because the model has no symbols for these
+characters.
 
 left_out("A * dog.", ["english_cleaners"])
 # ["left out, because the model has no symbol for it: '*' at column 3"]
