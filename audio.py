@@ -43,7 +43,7 @@ MP3_FRAME_BYTES = 2048  # number of bytes to read; larger than any MP3 frame
 MP3_TOLERANCE = 12_000  # maximum error of the estimated length of an MP3 file, in samples
 # MP3 files may lack up to this many samples at their end, because their length may be estimated.
 MP3_MISSING = 4 * 1152
-# The first three bytes of an MP3 frame
+# The first three bytes of an MP3 frame.
 MP3_FRAME = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xef]")
 # Bit rates in kbit/s and sampling rates in Hz, by their codes in the frame
 MPEG1_BIT_RATES = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
@@ -184,7 +184,7 @@ def contains_mp3_length(descriptor: int) -> bool:
 
 
 def start_of_mp3(beginning: bytes) -> int:
-    """Return the position of the first MP3 frame, which may follow an ID3 tag.
+    """Return the position of the first MP3 frame. An ID3 tag may precede this frame.
 
     Args:
         beginning: at least the first 10 bytes of the file.
@@ -200,9 +200,9 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
     """Raise UserError if libsndfile does not read all `num_samples` samples of an MP3 file.
 
     If the first frame contains the length of the file, libsndfile does not read the samples after
-    this length. Such samples exist if several MP3 files were joined. Otherwise, libsndfile
-    estimates the length from the first frame and the size of the file. If the bit rate varies, the
-    estimate is wrong.
+    this length. Such samples exist if several MP3 files were joined. If the first frame does not
+    contain the length, libsndfile estimates the length from this frame and the size of the file. If
+    the bit rate varies, the estimate is wrong.
     """
     status = os.stat(path)
     counted = count_mp3_samples(str(path), status.st_size, status.st_mtime_ns)
@@ -246,7 +246,7 @@ def mp3_frame(header: bytes) -> tuple[int, int]:
     If the frame has no valid sampling rate, both numbers are 0.
 
     Args:
-        header: the first three bytes, which match MP3_FRAME.
+        header: the first three bytes of the frame, which must match MP3_FRAME.
     """
     version = header[1] >> 3 & 3  # 3: MPEG-1, 2: MPEG-2, 0: MPEG-2.5
     rate_code = header[2] >> 2 & 3

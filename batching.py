@@ -56,8 +56,8 @@ def balancing_weights(
 def draws_of_clips(weights: np.ndarray) -> np.ndarray:
     """Return how many times an epoch draws each clip on average [clips].
 
-    An epoch draws as many clips as the corpus contains. In each epoch, the average of a clip is
-    rounded up or down at random.
+    An epoch draws as many clips as the corpus contains. In each epoch, a clip's average number of
+    draws is rounded up or down at random.
     """
     draws: np.ndarray = len(weights) * weights / weights.sum()
     return draws

@@ -1,4 +1,4 @@
-"""List every setting of the recipe: one line each, with its meaning and its default.
+"""List every setting of the recipe with its meaning and its default, on one line per setting.
 
     create_hparams("batch_size=32,text_cleaners=[basic_cleaners],win_time=50,hop_time=12.5")
     create_hparams("@filelists/ljspeech/settings.txt,batch_size=32")  # from a file first
@@ -71,7 +71,7 @@ class HParams(VoiceSettings):
     """All settings of a run. Objects are immutable.
 
     Raises:
-        UserError: if values are not valid; the message lists them all.
+        UserError: if values are not valid. The message lists all of these values.
     """
 
     # fmt: off
@@ -188,7 +188,7 @@ class HParams(VoiceSettings):
 
     @classmethod
     def contradictions(cls, values: Any) -> Iterator[str]:
-        """Yield a message for each contradiction between settings, which are attributes of
+        """Yield a message for each contradiction between settings. The settings are attributes of
         `values`."""
         yield from VoiceSettings.contradictions(values)
         if values.speaker_balance and not values.speaker_embedding_dim:

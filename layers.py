@@ -69,7 +69,7 @@ def without_waiting(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def padding_mask(lengths: torch.Tensor, max_length: int, device: torch.device) -> torch.Tensor:
-    """Return a bool mask [B, max_length] that is True beyond each length."""
+    """Return a bool mask [B, max_length] that is True beyond the length of each sequence."""
     return torch.arange(max_length, device=device) >= without_waiting(lengths, device)[:, None]
 
 
@@ -114,7 +114,7 @@ def _check_lengths(lengths: torch.Tensor, max_length: int) -> None:
 
 
 def drop(x: torch.Tensor, keep: torch.Tensor | None, p: float) -> torch.Tensor:
-    """Apply dropout with a bool mask from `draw_keep_mask`, which is True with probability 1 -
+    """Apply dropout with a bool mask from `draw_keep_mask`. The mask is True with probability 1 -
     p."""
     return x if keep is None else x * keep / (1 - p)
 

@@ -32,8 +32,8 @@ def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any
 
 
 def reset_peak_memory(device: torch.device) -> bool:
-    """Restart the measurement of `peak_memory`. Return False if the system does not support a
-    restart; `peak_memory` then returns the peak since the process started.
+    """Restart the measurement of `peak_memory`, and return whether the system supports a restart.
+    Without a restart, `peak_memory` returns the peak since the process started.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -330,8 +330,8 @@ def outside_window(mask: torch.Tensor, furthest: torch.Tensor, ahead: int) -> to
     window.
 
     `furthest` [B, 1] is the furthest symbol attended to so far. The window starts WINDOW_BACK
-    symbols before this symbol and ends `ahead` symbols after it. The window only moves forward,
-    which prevents repeated words and long skips.
+    symbols before this symbol and ends `ahead` symbols after it. The window only moves forward.
+    Such a window prevents repeated words and long skips.
     """
     positions = torch.arange(mask.shape[1], device=mask.device)
     return mask | (positions > furthest + ahead) | (positions < furthest - WINDOW_BACK)

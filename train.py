@@ -418,8 +418,8 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
 
 
 def describe_speed(seconds: float, share: float) -> str:
-    """Return a line about the time of the first optimizer step, which used this fraction of an
-    epoch."""
+    """Return a line about the time of the first optimizer step and of a whole epoch. `share` is the
+    fraction of an epoch in the first optimizer step."""
     return (
         f"the first optimizer step took {seconds:.1f} s, so an epoch will take about "
         f"{duration(seconds / share)}"

@@ -9,7 +9,7 @@ the LSTM gates, and the projections. The backward passes of both loops are writt
 gradient of each weight is also a single product over all decoder steps.
 
 - recurrences.py: formulas, buffers and the names of dimensions
-- plain.py: the loops in plain PyTorch operations
+- plain.py: the loops, implemented with ordinary PyTorch operations
 - graphs.py, kernels.py: the loops on a GPU
 - encoder.py: the encoder LSTM on a GPU
 - self_check.py, compare_kernels.py: the check of the kernels on this GPU
@@ -116,8 +116,7 @@ def describe(device: torch.device) -> str:
 
 
 def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs | PlainLoops:
-    """Return graphs of the kernels if this machine supports them, otherwise loops in plain
-    operations."""
+    """Return `Graphs` if this machine supports the kernels, otherwise `PlainLoops`."""
     loops = graphs.graphs_for(decoder, memory, operand_dtype, dropout_masks)
     if not isinstance(loops, str):
         return loops
@@ -131,7 +130,8 @@ def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs |
 
 
 def plain_loops(decoder, memory, operand_dtype, dropout_masks) -> PlainLoops:
-    """Return decoder loops that use plain PyTorch operations. `memory` and `dropout_masks` are ignored."""
+    """Return decoder loops that use ordinary PyTorch operations. `memory` and `dropout_masks` are
+    ignored."""
     return PlainLoops(
         operand_dtype,
         decoder.p_attention_dropout,

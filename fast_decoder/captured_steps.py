@@ -100,9 +100,9 @@ def free_running(
 def replayed(function: Callable, device: torch.device) -> Iterator:
     """Call `function()` repeatedly by replaying a CUDA graph, and yield the results.
 
-    The first call runs without a graph, because it loads kernels and allocates the stream's
-    workspaces for matrix products. Neither is possible during a capture. If the capture fails, the
-    function prints a warning and makes all calls without a graph.
+    The first call runs without a graph. It loads kernels and allocates the stream's workspaces for
+    matrix products, because loading and allocating are not possible during a capture. If the
+    capture fails, the function prints a warning and makes all calls without a graph.
     """
     with _alone_on_side_stream(device):
         result = function()

@@ -66,8 +66,8 @@ def bidirectional_lstm(
 def plain_lstm_loops(
     weight: torch.Tensor, batch_size: int, operand_dtype: torch.dtype
 ) -> PlainLoops:
-    """Return the loops in plain operations, for comparison. All arguments except `operand_dtype`
-    are ignored."""
+    """Return loops that use ordinary PyTorch operations, for comparison with the kernels. All
+    arguments except `operand_dtype` are ignored."""
     return PlainLoops(operand_dtype, 0.0, 0.0)
 
 

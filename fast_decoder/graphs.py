@@ -4,8 +4,9 @@ graphs.
     loops = graphs_for(decoder, memory, torch.bfloat16, dropout_masks)
 
 `Graphs` objects run the same steps as the loops in plain.py, on the same buffers. A `Graphs` object
-can be used for all batches in one `bucket` and any number of steps, because programs without clips
-or symbols return at once. One graph contains CHUNK steps. `Graphs` objects are cached.
+can be used for all batches in one `bucket` and any number of steps, because programs that have no
+clip or symbol to process return at once. One graph contains CHUNK steps. `Graphs` objects are
+cached.
 
 If the GPU supports programmatic dependent launch (`uses_dependent_launches`), a launch starts while
 the previous launch still runs, and waits on the GPU for the results of the previous launch.
@@ -99,8 +100,8 @@ def _kernels():
 
 
 def problem(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Return why the kernels cannot run on this device with parameters of this dtype; None if they
-    can."""
+    """Return the reason why the kernels cannot run on this device with parameters of this dtype, or
+    None if they can run."""
     if device.type != "cuda":
         return "no CUDA device"
     if dtype != torch.float32:
@@ -114,7 +115,7 @@ def problem(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def uses_dependent_launches(device: torch.device) -> bool:
-    """Return whether programmatic dependent launch is used, which needs compute capability 9.0."""
+    """Return whether programmatic dependent launch is used. It needs compute capability 9.0."""
     if not DEPENDENT_LAUNCHES or device.type != "cuda":
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)
@@ -211,7 +212,7 @@ def _graphs(setting: Setting) -> "Graphs | str":
 
 
 class _Loop:
-    """The captured launches of CHUNK steps and the table that they read."""
+    """The captured launches of CHUNK steps, and the table that the launches read."""
 
     def __init__(
         self,

@@ -102,7 +102,7 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
 
 @triton.jit
 def _tanh(x):
-    """Return tanh(x), computed from exp(-2 |x|), which cannot overflow.
+    """Return tanh(x). The formula contains exp(-2 |x|), because this value cannot overflow.
 
     Near 0 this formula would lose digits, so the first terms of the Taylor series are used there.
     The omitted terms are below 1e-11 of the sum.
@@ -474,7 +474,7 @@ def attention_gradient(
     DTYPE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute denergy for some symbols, and their partial sum of the query gradient.
+    """Compute denergy for some symbols, and the part of the query gradient from these symbols.
 
     Program ids: (clip, symbols). The softmax backward pass subtracts the sum over n of alignment_n
     dalignment_n. Each program computes this sum by itself, as dcontext . context plus the sum over

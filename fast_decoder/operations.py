@@ -60,8 +60,8 @@ def product(x: Tensor, weight: Tensor, dtype: torch.dtype, bias: Tensor | None =
 def weight_gradient(doutputs: Tensor, inputs: Tensor, dtype: torch.dtype) -> Tensor:
     """Compute doutputs.T @ inputs as the transpose of inputs.T @ doutputs.
 
-    oneDNN copies the left matrix of a product if it is transposed, and `inputs` is the smaller
-    matrix.
+    oneDNN copies the left matrix of a product if this matrix is transposed. The left matrix is
+    therefore `inputs`, because `inputs` is smaller than `doutputs`.
     """
     return product(inputs.T, doutputs.T, dtype).T
 

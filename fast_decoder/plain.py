@@ -1,5 +1,5 @@
-"""Run the loops over decoder steps in plain PyTorch operations, on CPUs and where kernels cannot
-run.
+"""Run the loops over decoder steps with ordinary PyTorch operations, on CPUs and on GPUs that
+cannot run the kernels.
 
 In the backward pass, all values that do not depend on later steps are computed for CHUNK steps at
 once. These values are the slopes of the LSTM cells and of the tanh in attention, and the band
@@ -307,8 +307,8 @@ class _AttentionSlopes:
         return self.slopes, self.band
 
     def finish(self, denergies: Tensor, gradients: AttentionGradients) -> None:
-        """Add the contributions of the steps prepared last to the sums. `denergies` has the shape
-        [C, B, N]."""
+        """Add the contributions of the steps of the last `prepare` call to the sums in `gradients`.
+        `denergies` has the shape [C, B, N]."""
         # Sum within each clip and step first, because a single long sum of canceling terms would
         # lose two digits.
         tanh = self.tanh.flatten(0, 1)

@@ -103,7 +103,8 @@ def read_cache(file: Path, facts: dict) -> Answer | None:
 
 
 def resolve(answer: Answer, warn: bool) -> tuple[Callable, str]:
-    """Return the training decoder to use according to this answer, and a phrase that describes it.
+    """Return a training decoder, and a phrase that describes it. The decoder uses the kernels only
+    if the check succeeded.
 
     Args:
         warn: whether to warn if the check failed.

@@ -1,8 +1,8 @@
 """Provide whole batches as items of a dataset, for training frameworks.
 
-Every framework can distribute, skip, count and resume the items of a dataset. If each item is a
-whole batch, the framework does not need to support batches of different sizes. The README shows
-the code for each framework.
+Every framework can distribute, count and skip the items of a dataset, and can resume at any item.
+If each item is a whole batch, the framework does not need to support batches of different sizes.
+The README shows the code for each framework.
 
 A process must request its batches in order: rank r of W processes requests batches r, r + W,
 r + 2 W, ... Each DataLoader worker computes which batch must come next. Any other index raises
@@ -94,8 +94,8 @@ class LengthBatches(Dataset[Any]):
             "constant", every epoch has 1% more batches than the first epoch needs. With
             "per_phase", the random epochs have the same number of batches as with "constant", and
             all later epochs have a smaller number. Use "per_phase" with `random_epochs`, because
-            random epochs need many more batches. The Hugging Face Trainer does not support
-            "per_phase".
+            random epochs need many more batches than later epochs. The Hugging Face Trainer does
+            not support "per_phase".
         batches_per_update: number of batches of similar length per optimizer step, summed over all
             processes; a multiple of W. Default: W.
         record: a file in the run's folder, for trainers that do not save the state of their data
@@ -179,8 +179,8 @@ class LengthBatches(Dataset[Any]):
         self._shared_state[:] = torch.tensor(state)
 
     def _begin_epoch(self, epoch: int, start: int, *, is_set: bool, ends_pass: bool = True) -> None:
-        """Share a new epoch with the workers. If `ends_pass` is true, they then reject indices of
-        earlier passes."""
+        """Share a new epoch with the workers. If `ends_pass` is true, the workers then reject
+        indices of earlier passes."""
         state = self._state
         self._state = PassState(
             epoch,
@@ -489,9 +489,9 @@ class RankSampler(DistributedSampler[int]):
         loader = DataLoader(batches, batch_size=None, sampler=sampler)
         sampler.set_epoch(epoch)  # before every pass; it also sets the epoch of `batches`
 
-    Rank r of W processes receives batches r, r + W, r + 2 W, ... This class is a
-    DistributedSampler, so that frameworks do not replace it. The torchdata loaders save the
-    position of its iterator.
+    Rank r of W processes receives batches r, r + W, r + 2 W, ... This class inherits from
+    DistributedSampler, so that frameworks do not replace the sampler. The torchdata loaders save
+    the position of the sampler's iterator.
 
     Raises:
         BatchingError: if the rank is not from 0 to batches.world_size - 1.
@@ -508,7 +508,8 @@ class RankSampler(DistributedSampler[int]):
         self.batches = batches
 
     def __len__(self) -> int:
-        """Return the number of this rank's batches in the current epoch, even after resuming."""
+        """Return the number of this rank's batches in the whole current epoch, even after
+        resuming."""
         return len(self.batches) // self.batches.world_size
 
     def set_epoch(self, epoch: int) -> None:

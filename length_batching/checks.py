@@ -102,8 +102,8 @@ def check_loaded_state(state: Any) -> None:
 
     Raises:
         BatchingError: if the epoch or the number of trained batches is missing or is not a count.
-            If the number of trained batches is not 0, also if the number of batches or the checksum
-            of the plan is missing or is not a count.
+            If the number of trained batches is not 0, the state must also contain the number of
+            batches and the checksum of the plan.
     """
     if not isinstance(state, Mapping) or not {"epoch", "batches_trained"} <= state.keys():
         raise BatchingError(f"load_state_dict: {state!r:.80}, expected a result of state_dict()")

@@ -59,7 +59,7 @@ def check_options(options: Mapping[str, Any]) -> None:
             their default values.
 
     Raises:
-        BatchingError: if an option is unknown, or if its value is invalid whatever the lengths. The
+        BatchingError: if an option is unknown, or if its value is invalid for all lengths. The
             message has one line per problem, with the option, its value and the allowed values.
     """
     problems = list(_problems(options))
@@ -73,8 +73,8 @@ def check_option_names(options: Mapping[str, Any], function: Callable[..., Any])
         check_option_names(options, LengthBatchSampler.__init__)
 
     Args:
-        options: the options that are not parameters of the function.
-        function: a function with parameters of its own and with `**options`.
+        options: the options that the function received as `**options`.
+        function: a function that accepts keyword-only parameters and `**options`.
 
     Raises:
         BatchingError: if an option is unknown. The message contains a similar name, or the names

@@ -135,10 +135,11 @@ def plan_epoch(
             with fewer clips than this number are allowed.
         row_costs: cost of one step (a frame or a token) for each batch size, such as
             {16: 33, 32: 48, 48: 57}. Kernels compute full tiles, so 17 clips cost as much as 32.
-            When the next clip does not fit, the batch is cut at one of these sizes, or not at all,
-            whichever has the lowest cost per clip. This option never makes a batch larger.
+            When the next clip does not fit, the batch ends before this clip or is cut at one of
+            these sizes. The function chooses the size with the lowest cost per clip. This option
+            never makes a batch larger.
         cost: a function `cost(*largest)` that receives the largest length of each kind in a batch.
-            The function returns the batch's cost per clip, which is used in place of the length.
+            The function returns the batch's cost per clip, and this cost then replaces the length.
             The cost must not decrease when a length increases.
         group_sizes: [items] number of clips in each item, if the items are groups of clips that
             stay together. In this case, `lengths` contains the length of each group's longest clip.
@@ -287,8 +288,8 @@ class BatchCosts:
 
     Attributes:
         lengths: [items] or [items, kinds] float64.
-        item_costs: [items] the cost per clip; if the item is a group, the cost per clip in it.
-        alone: [items] the cost of a batch that contains only this item.
+        item_costs: [items] the cost per clip of a batch that contains only this item.
+        alone: [items] the total cost of a batch that contains only this item.
         group_sizes: [items] number of clips in each item, or None if the items are clips.
 
     Raises:
@@ -388,7 +389,8 @@ class BatchCosts:
         """Return the position where the batch should end.
 
         Args:
-            sizes_at: maps each position where the batch may end to its number of clips, in order.
+            sizes_at: a dict whose keys are the positions where the batch may end, in order. Each
+                value is the number of clips that the batch would then have.
             is_last: whether all remaining clips of the class fit into this batch.
         """
         end = max(sizes_at)

@@ -10,8 +10,8 @@ corpus. The search takes a few seconds for 10,000 clips and less than 2 minutes 
 result does not predict how well a model learns.
 
 The search tries every strategy with fixed and with dynamic batch sizes. For the strategy's
-parameter, it considers eight values per doubling (`parameter_values`). The number of decoder steps
-rises with randomness. Therefore a bisection finds, for each strategy, the least random value that
+parameter, the search considers eight values per doubling (`parameter_values`). More random values
+need more decoder steps. Therefore a bisection finds, for each strategy, the least random value that
 mixes the clips well enough. The search returns the strategy and value with the fewest decoder
 steps.
 """
@@ -272,7 +272,7 @@ def survey_all(
         The surveys, and one message for each strategy that requires more clips.
 
     Raises:
-        BatchingError: if an option is invalid whatever the strategy.
+        BatchingError: if an option is invalid for all strategies.
     """
     fixed: PlanOptions = {**options, "dynamic_batch_size": False, "batch_capacity": None}
     dynamic: PlanOptions = {**options, "dynamic_batch_size": True}
@@ -298,8 +298,8 @@ class SearchResult:
 
     Attributes:
         tried: one survey for every strategy, with fixed and with dynamic sizes, at the least random
-            parameter value that reaches `min_novelty`. If no value reaches it, the survey uses the
-            most random value.
+            parameter value that reaches `min_novelty`. If no value reaches `min_novelty`, the
+            survey uses the most random value.
         random: the survey of RAND with fixed sizes, for comparison.
         default: the survey of SSB-DBS-BR, the best strategy in Ge21.
         min_novelty: the required pair novelty.
@@ -328,8 +328,8 @@ def _novelty_or_0(survey: Survey) -> float:
 
 
 def price(survey: Survey) -> float:
-    """Return what the search minimizes: the cost of the decoder steps if row costs are known,
-    otherwise the number of decoder steps."""
+    """Return the value that the search minimizes: the cost of the decoder steps if row costs are
+    known, otherwise the number of decoder steps."""
     return survey.decoder_steps if survey.step_cost is None else survey.step_cost
 
 

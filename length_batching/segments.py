@@ -36,7 +36,7 @@ def groups_of(labels: Sequence[Any] | np.ndarray) -> EpochPlan:
         labels: [clips] the label of each clip, such as its speaker.
 
     Returns:
-        A plan that contains one group in place of each batch. For `plan_epoch` or a sampler, pass
+        An `EpochPlan` that contains groups instead of batches. For `plan_epoch` or a sampler, pass
         `longest(lengths)` as the lengths and `sizes` as `group_sizes`.
     """
     _, label = np.unique(np.asarray(labels), return_inverse=True)
@@ -84,7 +84,7 @@ def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: i
         longest: maximum number of frames per segment.
         overlap: number of frames that a segment shares with the previous segment.
         shortest: minimum number of frames per segment. If the last segment of a clip would be
-            shorter than this, the segment begins earlier.
+            shorter than this number, the segment begins earlier.
 
     Raises:
         BatchingError: unless 0 <= overlap < longest and 1 <= shortest <= longest, or if a length is

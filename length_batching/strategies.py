@@ -267,7 +267,10 @@ def check_strategy(name: str) -> StrategyName:
 
 
 def _hint_for_paper_name(name: str) -> str:
-    """Return the options for a name from the papers, such as "SSB-DBS-BR", or an empty string."""
+    """Return a hint if a name is from the papers, such as "SSB-DBS-BR", otherwise "".
+
+    The hint contains the options that correspond to the name.
+    """
     short_names = {strategy.short_name.upper(): key for key, strategy in REGISTRY.items()}
     short_name = name.upper()
     options = ""

@@ -156,10 +156,10 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         """Return the state for a checkpoint.
 
         Args:
-            trained: number of batches that this process has trained on since `set_epoch`. None: the
-                number of batches that this process has drawn. Only torchdata's StatefulDataLoader
-                should pass None, because a PyTorch DataLoader with workers draws batches ahead of
-                time.
+            trained: number of batches that this process has trained on since `set_epoch`. None: use
+                the number of batches that this process has drawn. Only torchdata's
+                StatefulDataLoader should pass None. With a PyTorch DataLoader, this number may
+                be too large, because workers draw batches ahead of time.
         """
         if trained is None and self._finished:
             return START | {"epoch": self.epoch + 1}
@@ -176,7 +176,9 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         }
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Resume at the position where the state was saved, and read from the start of its window.
+        """Resume at the position where the state was saved.
+
+        The stream is read again from the start of the window that contains this position.
 
         Raises:
             BatchingError: if the processes have trained on unequal numbers of batches.

@@ -33,7 +33,7 @@ CONSTANT_MARGIN = 1.01
 # A warning is issued if the epochs after the random epochs contain more than this many times the
 # batches that they need.
 WASTEFUL = 1.1
-MAX_ATTEMPTS = 50  # maximum number of plans to try until one has few enough batches
+MAX_ATTEMPTS = 50  # maximum number of plans to try until a plan has few enough batches
 ATTEMPT_DISTANCE = 10**9  # attempt i plans epoch + i * ATTEMPT_DISTANCE
 
 
@@ -191,7 +191,8 @@ class UpdatePlanner:
             )
 
     def plan_of(self, epoch: int, attempt: int = 0) -> EpochPlan:
-        """Return the batches of an epoch in the strategy's order; they differ between attempts."""
+        """Return the batches of an epoch in the strategy's order. Each `attempt` has other
+        batches."""
         strategy: StrategyName = self.strategy
         options = self.options
         if epoch < self.random_epochs:

@@ -25,7 +25,7 @@ SILENT_PIECE = 128  # maximum number of frames in a piece of silence
 
 
 def is_silence(log_mel: np.ndarray) -> bool:
-    """Return whether a log-mel [n_mels, frames] contains only digital silence, as in a pause."""
+    """Return whether a log-mel [n_mels, frames] contains only digital silence, such as a pause."""
     return bool((log_mel <= np.float32(SILENCE)).all())
 
 

@@ -111,18 +111,19 @@ class Output(ABC):
 class FolderOutput(Output):
     """Write a WAV and, if selected, a plot of the alignment and the log-mel for each text.
 
-    The files are named after the line number of the text. If an earlier run wrote files for the same
-    line that this run does not write, such as subtitles, these files are removed, because they
-    belong to the old audio.
+    The files are named after the line number of the text. An earlier run may have written files for
+    the same line that this run does not write, such as subtitles. These files are removed, because
+    they belong to the old audio.
 
     Args:
         folder: an existing folder.
         synthesizer: the synthesizer for the texts.
         options: options for Synthesizer.stream.
         keys: maps the name of each text to a hash of the text and its options.
-        save_plot: whether to write plots, which needs matplotlib.
+        save_plot: whether to write plots. Plots need the package matplotlib.
         save_mel: whether to write log-mels.
-        timings: also write the times of the words, in this format from timings.FORMATS.
+        timings: format of the files with the times of the words, one of timings.FORMATS. None: do
+            not write these files.
     """
 
     def __init__(
@@ -205,7 +206,8 @@ class FolderOutput(Output):
         self.log.__exit__(*details)
 
     def _unchanged_files(self, name: str) -> list[Path]:
-        """Return the files that an earlier run wrote for a text, if they still have their size."""
+        """Return the files that an earlier run wrote for a text and whose sizes have not
+        changed."""
         sizes = self.files_before.get(name, {})
         return [
             path for path, size in sizes.items() if path.is_file() and path.stat().st_size == size
@@ -244,7 +246,7 @@ def write_speech(
         base: path of the files without extension.
         speech: the speech.
         table: symbol table of the model, for the plot.
-        save_plot: whether to write the plot as `base`.png, which needs matplotlib.
+        save_plot: whether to write the plot as `base`.png. Plots need the package matplotlib.
         save_mel: whether to write the log-mel as `base`.npy, float32 [n_mels, frames].
 
     Raises:
@@ -265,7 +267,7 @@ def write_speech(
 
 
 def can_plot() -> bool:
-    """Return whether matplotlib is installed, which draws the plots of the alignments."""
+    """Return whether matplotlib, which draws the plots of the alignments, is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
@@ -299,7 +301,7 @@ def silence(seconds: float, sampling_rate: int) -> bytes:
 class StreamOutput(Output):
     """Write 16-bit samples to standard output, with a pause between texts.
 
-    "wav" starts with a header that contains no length; "raw" has no header.
+    The format "wav" starts with a header that contains no length; the format "raw" has no header.
     """
 
     def __init__(
@@ -345,16 +347,17 @@ class AudioFileOutput(Output):
 
     Each text is appended to `NAME.part.wav`, a 16-bit WAV that players can read at any time. At the
     end of a `with` block, this file is renamed to `NAME.wav`, or converted to the format of the
-    output file. After an error, the file keeps the complete texts, and the next run continues after
-    them. If a text has changed, this text and all later texts are synthesized again.
+    output file. After an error, `NAME.part.wav` keeps the complete texts, and the next run
+    continues after these texts. If a text has changed, this text and all later texts are
+    synthesized again.
 
     Args:
         path: path of the audio file. The extension selects the format, one of AUDIO_FORMATS.
         synthesizer: the synthesizer for the texts.
         options: options for Synthesizer.stream.
         keys: maps the name of each text to a hash of the text and its options.
-        timings: also write the times of the words of all texts, in this format from
-            timings.FORMATS.
+        timings: format of a file with the times of the words of all texts, one of timings.FORMATS.
+            None: do not write this file.
 
     Raises:
         BlockingIOError: if another process writes to the same file.

@@ -113,10 +113,10 @@ def joined_note(source: str, joined: list[str]) -> list[str]:
 
 
 def _page_numbers(lines: list[_Line]) -> set[int]:
-    """Return the line numbers of page numbers.
+    """Return the numbers of the lines that contain only a page number.
 
-    A page number is between blank lines, or in the first or last line of a page. If the file
-    contains only numbers, these numbers are not page numbers.
+    A page number is between blank lines, or in the first or last line of a page. If the whole file
+    consists of numbers, these numbers are not page numbers.
     """
     found = set()
     for line, before, after in zip(lines, [None, *lines], [*lines[1:], None], strict=False):

@@ -68,7 +68,8 @@ class ResumeLog:
         self.lock.release()
 
     def find(self, key: str, paths: Iterable[Path]) -> Entry | None:
-        """Return the entry with this key, or None if it is missing or a file's size has changed."""
+        """Return the entry with this key, or None if there is no entry or a file's size has
+        changed."""
         entry = self.by_key.get(key)
         if entry is None:
             return None
@@ -101,10 +102,9 @@ def hash_of(*values: object) -> str:
 
 
 def options_hash(args: Namespace, settings: VoiceSettings, files: Iterable[Path | None]) -> str:
-    """Return a hash of all inputs other than the text that affect the audio.
+    """Return a hash of all inputs that affect the audio, except the text.
 
-    The inputs other than the text are the version, the settings, the options and the contents of
-    `files`.
+    These inputs are the version, the settings, the options and the contents of `files`.
     """
     options = {name: value for name, value in vars(args).items() if name not in OTHER_OPTIONS}
     contents = []
@@ -116,5 +116,5 @@ def options_hash(args: Namespace, settings: VoiceSettings, files: Iterable[Path 
 
 
 def sizes_of(paths: Iterable[Path]) -> dict[str, int]:
-    """Return the size of each file by name; -1 for missing files."""
+    """Return a dict from file names to file sizes. The size of a missing file is -1."""
     return {path.name: path.stat().st_size if path.is_file() else -1 for path in paths}

@@ -140,7 +140,7 @@ class VoiceSettings:
 
     @classmethod
     def contradictions(cls, values: Any) -> Iterator[str]:
-        """Yield a message for each contradiction between settings, which are attributes of
+        """Yield a message for each contradiction between settings. The settings are attributes of
         `values`."""
         if values.win_length > values.filter_length:
             expected = f"at most filter_length={values.filter_length}"
@@ -375,8 +375,8 @@ def milliseconds_to_samples(milliseconds: float, sampling_rate: int) -> int:
 def _split_overrides(
     overrides: str, path_settings: tuple[str, ...]
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return (place, `name=value`) for every override, and problems with files. The place is
-    "FILE:LINE: " if the override is from a file, or else empty."""
+    """Return a list of (place, `name=value`) for all overrides, and a list of problems with files.
+    The place is "FILE:LINE: " if the override is from a file, otherwise ""."""
     entries = []
     problems = []
     for piece in re.split(r",(?![^\[]*\])", overrides):  # a comma inside [...] belongs to a list
@@ -434,7 +434,7 @@ def _parse(override: str, kind: type[VoiceSettings]) -> tuple[str, Any]:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    """Return a known name that resembles `name`, as the end of a message."""
+    """Return the end of a message, which suggests a known name that resembles `name`."""
     plain = name.lower().strip("-").replace("-", "_")
     similar = difflib.get_close_matches(plain, known, n=1, cutoff=MIN_SIMILARITY)
     return f" (did you mean {similar[0]}?)" if similar else ""
@@ -494,7 +494,8 @@ def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dic
 
 
 def _place_of(problem: str, places: Mapping[str, str]) -> str:
-    """Return the place of the first setting in a problem, or "" if this setting has no place."""
+    """Return the place ("FILE:LINE: ") of the first setting from a file that a problem mentions, or
+    "" if the problem mentions no such setting."""
     for name in re.findall(r"\w+", problem):
         if places.get(name):
             return places[name]
@@ -507,8 +508,8 @@ def _raise_problems(problems: list[str]) -> None:
 
 
 def _field_problems(kind: type[VoiceSettings], values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the problems of values that have a wrong type or are out of range, by name of the
-    setting."""
+    """Return a message for each value that has a wrong type or is out of range, keyed by the name
+    of the setting."""
     schema = _schema(kind)  # type: ignore[arg-type]  # mypy treats classes as unhashable
     if schema is None:
         return {}

@@ -21,7 +21,7 @@ def speaker_name(text: str, label: str = "speaker") -> str:
 
     Args:
         text: the name.
-        label: what the name denotes, for messages.
+        label: the kind of name, such as "speaker", for messages.
 
     Raises:
         UserError: if the name is longer than MAX_NAME or contains control characters.
@@ -44,7 +44,7 @@ def speaker_index(name: str, speakers: Sequence[str], where: str, label: str = "
         name: the name.
         speakers: the names of all speakers.
         where: the file or folder of the model, for messages.
-        label: what the name denotes, for messages.
+        label: the kind of name, such as "speaker", for messages.
 
     Raises:
         UserError: if `speakers` does not contain the name. The message suggests a similar name.

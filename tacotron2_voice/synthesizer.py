@@ -57,7 +57,7 @@ from tacotron2_voice.utterance import (
 )
 
 RETRIES = 3  # maximum number of retries per chunk
-MAX_CHUNK_SECONDS = 120.0  # upper limit for the audio of a chunk, whatever the settings allow
+MAX_CHUNK_SECONDS = 120.0  # upper limit for the audio of a chunk, even if the settings allow more
 MAX_RETRIES = 100  # largest accepted maximum number of retries
 PAUSE = 0.3  # default pause after a sentence, in seconds
 MAX_PAUSE = 60.0  # longest accepted pause after a sentence, in seconds
@@ -97,7 +97,7 @@ class DecoderSteps(NamedTuple):
 
 @dataclass(frozen=True)
 class SpokenChunk:
-    """How a chunk was synthesized, and with what result."""
+    """The settings and the result of the synthesis of one chunk."""
 
     ids: list[int]  # symbol ids
     seed: int  # seed of the prenet dropout
@@ -123,7 +123,8 @@ class SpokenChunk:
 
 @dataclass
 class Report:
-    """How a text was synthesized. The report of a stream grows while the stream is read."""
+    """The details of the synthesis of a text. The report of a stream grows while the stream is
+    read."""
 
     num_chunks: int = 0  # number of chunks in the whole text, known from the start
     chunks: list[SpokenChunk] = field(default_factory=list)  # the finished chunks
@@ -448,7 +449,7 @@ class Synthesizer(ABC):
     # ------------------------------------------------------------------------ limits of a text
 
     def with_final_mark(self, ids: Sequence[int]) -> list[int]:
-        """Add end punctuation to a chunk that has none, if the training texts have end punctuation.
+        """Add end punctuation to a chunk without end punctuation, if the training texts have it.
 
         The added character is the most frequent end punctuation of the training texts.
         """
@@ -462,7 +463,8 @@ class Synthesizer(ABC):
         return [*ids, table.ids[mark]]
 
     def statistics_of(self, speaker: int | None) -> SpeechStatistics | None:
-        """Return the statistics of a speaker, or of all clips if the speaker's are unknown."""
+        """Return the statistics of a speaker or, if these are unknown, the statistics of all
+        clips."""
         if speaker is None or not self.training.speaker_statistics:
             return self.training.statistics
         return self.training.speaker_statistics[speaker].statistics
@@ -555,7 +557,8 @@ class Synthesizer(ABC):
     def _speak_chunk(
         self, ids: list[int], speaker: int | None, seed: int, retries: int, speed: float
     ) -> Generator[np.ndarray, None, SpokenChunk]:
-        """Yield the log-mel of the best attempt in pieces, and return how it was synthesized."""
+        """Yield the log-mel of the best attempt in pieces, and return the details of this
+        attempt."""
         settings = self.settings
         context = settings.postnet_n_convolutions * (settings.postnet_kernel_size // 2)
         if retries == 0:
@@ -583,7 +586,7 @@ class Synthesizer(ABC):
         not been applied to them.
 
         Frames that may come after the end of speech are held back until the end is detected. Return
-        how the chunk was synthesized.
+        the details of the attempt.
         """
         settings = self.settings
         max_steps = self.max_steps(len(ids), speaker)
@@ -679,7 +682,7 @@ class _ResultKeeper:
 
 
 def num_frames_of(alignment: np.ndarray, settings: VoiceSettings, speed: float) -> int:
-    """Return the number of frames of a chunk with the attention weights [steps, symbols]."""
+    """Return the number of frames of a chunk that has these attention weights [steps, symbols]."""
     num_frames = len(alignment) * settings.n_frames_per_step
     return num_frames if speed == 1 else round(num_frames / speed)
 
@@ -687,23 +690,23 @@ def num_frames_of(alignment: np.ndarray, settings: VoiceSettings, speed: float) 
 def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
     """Change the speaking rate of consecutive log-mels [n_mels, frames] by a factor of `speed`.
 
-    Each new frame is a linear interpolation of two old frames. The result does not depend on the
-    sizes of the pieces.
+    Each output frame is a linear interpolation of two input frames. The result does not depend on
+    the sizes of the pieces.
     """
     if speed == 1:
         yield from mels
         return
     waiting = np.empty((0, 0), np.float32)  # input frames that later output frames may still need
     start = 0  # index of the first waiting frame
-    total = 0  # number of old frames so far
-    made = 0  # number of new frames so far
+    total = 0  # number of input frames so far
+    made = 0  # number of output frames so far
     for piece in itertools.chain(mels, [None]):
         if piece is None:
-            count = round(total / speed)  # the last new frames repeat the last old frame
+            count = round(total / speed)  # the last output frames repeat the last input frame
         else:
             waiting = np.concatenate([waiting, piece], axis=1) if waiting.size else piece
             total += piece.shape[1]
-            # So far, only the new frames that lie between two known old frames can be computed.
+            # So far, only output frames that lie between two known input frames can be computed.
             count = math.floor((total - 2) / speed) + 1
         if count > made:
             positions = np.minimum(np.arange(made, count) * speed, total - 1)

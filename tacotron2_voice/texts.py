@@ -217,7 +217,7 @@ def _is_file(name: str) -> bool:
 
 
 def reads_lines(args: argparse.Namespace) -> bool:
-    """Return whether each line of the file is a separate text, as with --lines and --numbers."""
+    """Return whether each line of the file is a separate text (--lines or --numbers)."""
     return args.lines or bool(args.numbers)
 
 

@@ -74,7 +74,7 @@ class Timings:
         return Timings(words, symbols)
 
     def as_json(self) -> str:
-        """Return `as_dict` as JSON."""
+        """Return the output of `as_dict` as JSON."""
         return json.dumps(self.as_dict(), ensure_ascii=False, indent=1) + "\n"
 
     def as_srt(self) -> str:
@@ -93,7 +93,7 @@ class Timings:
         return "\n".join(cues)
 
     def as_format(self, name: str) -> str:
-        """Return the times in one of FORMATS."""
+        """Return the times in the format `name`, which is one of FORMATS."""
         return {"json": self.as_json, "srt": self.as_srt, "vtt": self.as_vtt}[name]()
 
     def cues(self) -> list[Timing]:

@@ -289,8 +289,8 @@ def mark_if_best(source: Checkpoint) -> None:
 
 
 def put_in_place(source: Checkpoint, directory: Path) -> Checkpoint:
-    """Name a checkpoint after its optimizer step. First rename any different checkpoint that has
-    this name."""
+    """Give a checkpoint the name `checkpoint_<iteration>.pt`. If a different checkpoint already has
+    this name, rename the different checkpoint first."""
     path = directory / f"checkpoint_{source.state['iteration']}.pt"
     if path.exists() and not filecmp.cmp(path, source.path, shallow=False):
         print(f"renamed a different checkpoint of the same optimizer step to {_set_aside(path)}")
@@ -367,8 +367,8 @@ def load_newest(directory: Path) -> Checkpoint:
 
     Raises:
         UserError: if the run has no good checkpoint, or if a checkpoint cannot be read or is
-            rejected. Without a good checkpoint, starting again in the same folder would overwrite
-            the run's remaining files.
+            rejected. If the run has no good checkpoint, it is not started again, because a new run
+            in the same folder would overwrite the remaining files.
     """
     best = [directory / BEST] if (directory / BEST).exists() else []
     damaged = []

@@ -106,8 +106,8 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
     to its end. If the cache cannot be written, every process checks the clips itself.
 
     Raises:
-        UserError: if a filelist or a clip is invalid. The message lists the errors in both
-            filelists.
+        UserError: if a filelist or a clip is invalid. The message lists the errors in the training
+            and the validation filelist.
     """
     lists = processes.all_or_none_with_heartbeat(
         lambda: _read_lists(hparams, new_run) if processes.local_rank == 0 else None,
@@ -176,7 +176,7 @@ def short_limit_warning(lists: Sequence[ClipTable], hparams: HParams) -> str | N
 
 
 def shared_clips_warning(training: ClipTable, validation: ClipTable) -> str | None:
-    """Return a warning if clips are in both filelists."""
+    """Return a warning if clips are in the training filelist and in the validation filelist."""
     trained = {os.path.abspath(path) for path in training.paths()}
     validated = {os.path.abspath(path) for path in validation.paths()}
     shared = trained & validated
@@ -194,7 +194,7 @@ def shared_clips_warning(training: ClipTable, validation: ClipTable) -> str | No
 
 
 def resolve_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None) -> HParams:
-    """Return the settings with the speaker names, which `check_speakers` has already checked.
+    """Return the settings with the speaker names, after `resolve_clips` has checked these names.
 
     A new run lists the speakers of its training clips in alphabetical order. A resumed run keeps
     the checkpoint's list. The function prints a warning if the clips have several speakers and the
@@ -314,8 +314,8 @@ def _rows(clips: Clips) -> Iterator[str]:
 
 
 def _by_id(rows: Iterable[str]) -> dict[str, list[list[str]]]:
-    """Map each clip id to its rows [list, frames, checksum]. A clip has one row per filelist
-    line."""
+    """Return the rows [filelist, frames, checksum] of each clip, keyed by clip id. A clip has one
+    row per filelist line."""
     found: dict[str, list[list[str]]] = {}
     for row in rows:
         *facts, clip = row.split(",", 3)

@@ -77,8 +77,8 @@ def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
 
 
 def _number_in(path: Path, name: str = "", scale: int = 1) -> int | None:
-    """Return the first number in a file, or the first number after `name`; None if there is no such
-    number."""
+    """Return the first number in a file or, with a `name`, the number after this name. Return None
+    if there is no such number."""
     try:
         words = path.read_text(encoding="ascii").split()
         return int(words[words.index(name) + 1 if name else 0]) * scale
@@ -151,5 +151,5 @@ class CpuEstimate:
 
 
 def can_estimate(device: torch.device) -> bool:
-    """Return whether the system can report the peak memory of a single call, as Linux does."""
+    """Return whether the system, such as Linux, can report the peak memory of a single call."""
     return device.type == "cpu" and reset_peak_memory(device)

@@ -28,8 +28,8 @@ class TrainingFunctions(NamedTuple):
 
 
 def reference(reason: str = "") -> TrainingFunctions:
-    """Return the reference functions in model.py. The description gives the `reason` for using
-    them."""
+    """Return the reference functions in model.py. The description of these functions contains the
+    `reason` for using them."""
     description = "reference, step by step" + (f": {reason}" if reason else "")
     return TrainingFunctions(teacher_forced, packed_lstm, description)
 

@@ -136,7 +136,7 @@ class Processes:
 
         Raises:
             UserError: in every process, if `action` raised UserError or OSError in any process. If
-                the messages differ, each message starts with its rank.
+                the messages differ, each message starts with the rank of its process.
         """
         problem = None
         try:

@@ -91,7 +91,8 @@ def check_is_planned(batch: Batch, planned: PlannedStep, i: int, epoch: int) -> 
 
 
 def read_pending(run: Run, leave: int = 0) -> None:
-    """Wait until the device has computed the losses of the pending optimizer steps, and read them.
+    """Wait until the device has computed the losses of the pending optimizer steps, then read these
+    losses.
 
     Args:
         leave: number of newest optimizer steps that stay pending, so that the device stays busy.

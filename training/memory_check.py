@@ -148,10 +148,10 @@ def _problems(
     setting: str,
     max_draws: np.ndarray | None = None,
 ) -> tuple[list[str], int]:
-    """Return a list with an error message, which is empty if the batches fit, and the estimated
-    bytes, which are 0 on a GPU.
+    """Return a list of error messages, and the estimated number of bytes. The list is empty if the
+    batches fit. The number is 0 on a GPU.
 
-    The message contains the largest value of `setting` that fits.
+    An error message contains the largest value of `setting` that fits.
     """
     lengths = clips.num_frames, clips.num_symbols
     asked = worst_case_shapes(*lengths, batch_size, capacity, max_draws)
@@ -184,7 +184,7 @@ def _problems(
 
 
 class TriedMemory:
-    """Find out whether batches fit into GPU memory by running them."""
+    """Run batches to find out whether they fit into GPU memory."""
 
     name = "GPU memory"
 
@@ -238,7 +238,8 @@ class EstimatedMemory:
 
 
 class UnknownMemory(TriedMemory):
-    """Accept every batch, for systems that do not report enough for an estimate."""
+    """Accept every batch. This class is for systems that do not report the figures for an
+    estimate."""
 
     def fits(self, shapes: list[Shape]) -> bool:
         """Return True."""
@@ -282,10 +283,10 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
 
 @contextlib.contextmanager
 def without_trace(trainer: Trainer) -> Iterator[None]:
-    """Restore buffers, gradients, mode and random states bit for bit on exit.
+    """Restore buffers, gradients, mode and random states bit for bit when this context ends.
 
-    Before the first optimizer step, the context also allocates tensors as large as the optimizer
-    state, which does not exist yet.
+    Before the first optimizer step, the optimizer state does not exist yet. In this case, the
+    context also allocates tensors that are as large as this state.
     """
     model = trainer.model
     training = model.training

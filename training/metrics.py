@@ -26,7 +26,7 @@ class RunLogger:
 
     `state` returns the size of every log file. A logger with a saved state truncates the files to
     these sizes, so that the logs of a resumed run contain no optimizer steps after the checkpoint.
-    A logger without a saved state deletes the old logs. Files from other programs are left alone.
+    A logger without a saved state deletes existing logs. Files from other programs are left alone.
 
     If metrics.jsonl was edited since the checkpoint, it is renamed and a new file is started
     (`has_lost_metrics` is then True). If the disk is full, lines are kept in memory until they can

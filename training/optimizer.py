@@ -1,4 +1,4 @@
-"""Define the optimizer, the way gradients are applied, and the schedule of the learning rate.
+"""Define the optimizer, the application of gradients, and the learning-rate schedule.
 
     optimizer = make_optimizer(model.parameters(), hparams)
     schedule = schedule_at(iteration, hparams)
@@ -50,11 +50,11 @@ def apply_gradients(
 
 
 def state_entries(hparams: HParams) -> dict[str, bool]:
-    """Return the names of the states that the optimizer keeps for each parameter. The value of each
-    name is True if this state has the parameter's shape.
+    """Return a dict that describes the tensors that the optimizer stores for each parameter.
 
-    The value is False for a scalar. For Adam, the result is {"step": False, "exp_avg": True,
-    "exp_avg_sq": True}.
+    The keys are the names of the tensors. A value is True if the tensor has the shape of the
+    parameter, and False if the tensor is a scalar. For Adam, the result is {"step": False,
+    "exp_avg": True, "exp_avg_sq": True}.
     """
     probe = torch.nn.Parameter(torch.zeros(2, 3))
     probe.grad = torch.zeros_like(probe)

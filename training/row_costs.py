@@ -1,9 +1,10 @@
-"""Measure on this device what a decoder step costs with different numbers of clips.
+"""Measure the cost of a decoder step on this device for different numbers of clips.
 
     hparams = with_measured_costs(trainer, clips.training)   # for the setting row_costs=measure
 
 Kernels of a GPU compute full tiles, so a decoder step with 17 clips takes as long as a decoder step
-with more clips. The measured costs let `plan_epoch` end batches where a clip is cheapest.
+with more clips. With the measured costs, `plan_epoch` ends batches at the sizes with the lowest
+cost per clip.
 """
 
 import time
@@ -38,8 +39,8 @@ def with_measured_costs(trainer: Trainer, clips: ClipTable) -> HParams:
     """Measure the costs, print them, and return settings that contain them.
 
     If the measurement is not consistent, print a warning and return settings without costs. The
-    costs are not measured on a CPU, where each clip adds the same time, so that larger
-    batches are never slower. All processes use the costs that the first process measured.
+    costs are not measured on a CPU, because the largest batches are always fastest there: each clip
+    adds the same time. All processes use the costs that the first process measured.
     """
     if not is_useful_on(trainer.device):
         print(
@@ -65,12 +66,13 @@ def is_useful_on(device: torch.device) -> bool:
 
 
 def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
-    """Return the costs as a value of the setting `row_costs`, and "" or why they cannot be used.
+    """Return the costs as a value of the setting `row_costs`, and a message that says why the costs
+    cannot be used. The message is "" if the costs can be used.
 
     The time of a batch is a constant plus a cost per decoder step. The difference between the times
-    of two lengths gives the cost per decoder step. The cost of a decoder step has two parts: a
-    cost per number of tiles, which `row_costs` lists for each batch size, and a constant cost per
-    clip.
+    of two lengths gives the cost per decoder step. The cost of a decoder step has two parts: a cost
+    that depends on the number of tiles, and a constant cost per clip. `row_costs` lists the first
+    part for each batch size.
 
     Args:
         symbols: number of symbols of each clip.
@@ -119,7 +121,7 @@ def linear_length(trainer: Trainer, symbols: int) -> int | None:
     """Return a length in frames above which the time of the smallest batch grows linearly with its
     length, or None if no length up to MAX_FRAMES is sufficient.
 
-    With shorter batches, the host is slower than the GPU.
+    For shorter batches, the time does not grow linearly, because the host is slower than the GPU.
     """
     frames = FIRST_FRAMES
     while frames <= MAX_FRAMES:

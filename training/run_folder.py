@@ -18,7 +18,7 @@ DEFAULT_LOGS = "logs"  # folder for TensorBoard files, relative to the run folde
 
 
 class RunFolder:
-    """The output folder of a run, which only one run can use at a time.
+    """The output folder of a run. Only one run can use the folder at a time.
 
     An existing folder is locked at once, before any checkpoint in it is read. `make` creates and
     locks a missing folder.

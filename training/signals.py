@@ -72,7 +72,8 @@ class StopRequest:
         self._sender.close()  # makes the second thread exit
 
     def leave(self) -> None:
-        """Tell the second thread that the main thread is about to end the process."""
+        """Record that the main thread is about to end the process, so that the second thread does
+        not."""
         self._is_leaving = True
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:

@@ -96,9 +96,11 @@ def short(name: str) -> str:
 def first_positions(
     batches: Sequence[Sequence[int]], clips: ClipTable
 ) -> dict[str, tuple[int, int]]:
-    """Return {speaker: (batch number, row in the batch)} of each speaker's first clip in the list.
+    """Return {speaker: (batch number, row in the batch)} of each speaker's first validation clip.
 
-    prepare.py puts a typical clip of each speaker first. Only the MAX_SHOWN speakers with the most speech are included, sorted from most to least speech.
+    The first clip is the first in the order of the filelist. prepare.py puts a typical clip of each
+    speaker first. Only the MAX_SHOWN speakers with the most speech are included, sorted from most
+    to least speech.
 
     Args:
         batches: the validation batches of all processes.

@@ -61,8 +61,8 @@ def find_start(
     resume: bool,
     warm_start: bool,
 ) -> Start:
-    """Read the checkpoint that the run starts from: the newest one in the folder (`resume`), or
-    `path`.
+    """Read the checkpoint that the run starts from: the newest checkpoint in the folder (`resume`),
+    or the checkpoint at `path`.
 
     The first process chooses the checkpoint, and every process reads it.
 

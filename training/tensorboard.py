@@ -98,7 +98,7 @@ def plots_of(example: Example) -> dict[str, Figure]:
 
 class TensorBoard:
     """Write TensorBoard events to a folder. After the first failure, such as a full disk, write no
-    more."""
+    more events."""
 
     def __init__(self, directory: Path):
         directory.mkdir(parents=True, exist_ok=True)

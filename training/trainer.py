@@ -1,5 +1,5 @@
-"""Define `Trainer`, which makes optimizer steps. A trainer has the model, the optimizer and the
-precision of a run.
+"""Define `Trainer`, the class that makes optimizer steps. A trainer contains the model, the
+optimizer and the precision of a run.
 
     trainer = Trainer(hparams, device)
     losses = trainer.step([MicroBatch(batch)], schedule_at(iteration, hparams))
@@ -80,7 +80,8 @@ class StepValues(NamedTuple):
 
     @classmethod
     def of(cls, row: Sequence[float]) -> "StepValues":
-        """Create the values from a row of `StepLosses.values`, which has the same order."""
+        """Create the values from a row of `StepLosses.values`. The row has the same order as the
+        fields."""
         terms = len(LossTerms._fields)
         return cls(LossTerms(*row[:terms]), *row[terms:])
 
@@ -131,7 +132,7 @@ class Trainer:
         self.validation_loss = Tacotron2Loss()  # not weighted, so that runs are comparable
         # Schedule for calls of `step` without a schedule, for example in benchmarks.
         self.base_schedule = Schedule(hparams.learning_rate, hparams.guided_attention_weight)
-        self.failure: BaseException | None = None  # why this process has no next batch
+        self.failure: BaseException | None = None  # reason why this process has no next batch
 
     def use_decoder(self, name: str) -> None:
         """Select one of DECODERS for training. All processes must call this method together."""
@@ -358,8 +359,8 @@ class RunningStatistics:
         self._put(self._before)
 
     def write(self, means: torch.Tensor, applied: torch.Tensor) -> None:
-        """Set the statistics to `means` if the optimizer step was `applied`, otherwise to the old
-        values."""
+        """Set the statistics to `means` if the optimizer step was `applied`, otherwise to their
+        values before the optimizer step."""
         self._put(torch.where(applied, means, self._before))
         torch._foreach_copy_(self._counts, list((self._counts_before + applied).unbind()))
 

@@ -208,7 +208,7 @@ def _validate_batch(
 
 
 def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> float:
-    """Return the relative increase of the masked loss from `loss` when the texts are shuffled.
+    """Shuffle the texts, and return the relative increase of the masked loss compared with `loss`.
 
     If the text effect is near 0, the model predicts frames from the previous frames alone. Such a
     model cannot speak words, even if its attention is focused.
@@ -223,8 +223,8 @@ def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> flo
 
 
 def _record(run: Run, results: list[BatchResult]) -> dict[str, Any]:
-    """Return the record for metrics.jsonl: means over all batches, which must be sorted by
-    number."""
+    """Return the record for metrics.jsonl, which contains means over all batches. `results` must be
+    sorted by batch number."""
     values = np.array([result.sums for result in results])
     clips, frames, steps, symbols = np.array([result.sizes for result in results]).T
     record: dict[str, Any] = {

@@ -35,7 +35,8 @@ def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[s
     The notes contain one sentence per change. Tensors in `ignore_layers` do not change.
 
     Raises:
-        UserError: if the checkpoint does not contain the symbol or the speaker name of each row.
+        UserError: if the checkpoint does not contain the symbol or the speaker name of each row of
+            an embedding.
     """
     saved = source.state
     notes: list[str] = []
@@ -57,8 +58,8 @@ def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[s
 
 
 def different_audio(source: Checkpoint, hparams: HParams) -> list[str]:
-    """Return the audio settings that differ between a checkpoint and this run, each with both
-    values."""
+    """Return the audio settings that differ between a checkpoint and this run, each with its value
+    in the checkpoint and its value in this run."""
     theirs = source.state.get("hparams", {})
     return [
         f"{name}={theirs[name]} (this run: {getattr(hparams, name)})"

@@ -110,8 +110,8 @@ def make_app(
     """Return the web application.
 
     Args:
-        background: a function that returns a context, in which the application runs, such as
-            `wyoming_server.listen(...)`.
+        background: a function that returns an async context, such as the result of
+            `wyoming_server.listen(...)`. The application runs inside this context.
     """
     api = OpenAIApi(voices, workers)
     page = PAGE.read_text(encoding="utf-8")

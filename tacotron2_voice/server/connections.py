@@ -90,9 +90,10 @@ def raise_file_limit() -> None:
 
 
 class Shorten(logging.Filter):
-    """Keep the log short and plain.
+    """Shorten or drop log messages about errors that are not bugs.
 
-    Clients may send invalid requests or open too many connections, and Ctrl-C may cancel requests.
+    Such errors occur if a client sends an invalid request, if too many connections are open, or if
+    Ctrl-C cancels requests.
     """
 
     last = 0.0  # time of the last error about too many connections

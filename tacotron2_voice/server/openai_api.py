@@ -147,7 +147,8 @@ class Speaking:
 
 
 def _as_image(values: np.ndarray, low: float, high: float) -> dict[str, Any]:
-    """Return a matrix for JSON: its size, and its values scaled to 0 ... 255, in base64."""
+    """Return a dict for JSON with the size and the values of a matrix. The values are scaled to
+    the range from 0 to 255 and encoded in base64."""
     scaled = 255 * np.clip((values - low) / (high - low), 0, 1)
     content = base64.b64encode(np.rint(scaled).astype(np.uint8).tobytes()).decode()
     rows, columns = values.shape

@@ -63,7 +63,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    # Ignore Ctrl-C, which a terminal sends to this process, too.
+    # Ignore Ctrl-C, because a terminal also sends this signal to this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = open(os.dup(1), "w", encoding="ascii")  # noqa: SIM115
     # Redirect all other output to standard error, so that the reader does not mistake this output

@@ -81,8 +81,8 @@ def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Seq
     """Replace the words in a text with their respellings, after Roman numerals are read.
 
     The English reading rules read "John VI" as "John the sixth", because John is the name of kings.
-    The respelling of John is not such a name, so numerals after words in the lexicon are read
-    first.
+    The respelling of John is not the name of kings. Therefore numerals after words in the lexicon
+    are read before the words are replaced.
 
     Args:
         text: the text.
@@ -99,8 +99,8 @@ def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Seq
 def _with_numeral_read(text: str, start: int, end: int) -> str:
     """Return the text with the Roman numeral from `start` to `end` in words.
 
-    To find the words of the numeral, the reading of the text is compared with its reading after a
-    name has replaced the numeral.
+    To find these words, the function compares two readings of the text: the reading with the
+    numeral, and the reading with a name in place of the numeral.
     """
     name = NAME.upper() if text.isupper() else NAME
     read = read_english(text)

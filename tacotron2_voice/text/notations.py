@@ -29,8 +29,8 @@ _PHONE = "(?:" + "|".join(symbol[1:] for symbol in symbols if symbol[0] == "@") 
 _STRESSED = "[A-Z]{2}[0-2]"
 _WORD_PHONE = f"{_PHONE}(?:_[BIES])?"  # Kaldi appends the position in the word
 _JOINT = r"(?:\s+|[-‐_,.|])"
-# Two or more ARPAbet phones, separated by spaces or joined by a mark; one of them is a vowel with a
-# stress digit.
+# Two or more ARPAbet phones, separated by spaces or joined by a mark. At least one phone is a vowel
+# with a stress digit.
 _BARE_PHONES = re.compile(
     rf"(?<!\w)(?=(?:{_WORD_PHONE}{_JOINT})*{_STRESSED}(?:_[BIES])?(?!\w))"
     rf"{_WORD_PHONE}(?:{_JOINT}{_WORD_PHONE})+(?!\w)",
@@ -43,8 +43,8 @@ _JOINED_PHONES = re.compile(
     rf"(?<!\w)(?=(?:[A-Z]+[0-2]){{2}}){_JOINED_PHONE}*{_STRESSED}{_JOINED_PHONE}*{_STRESSED}"
     rf"{_JOINED_PHONE}*(?!\w)"
 )
-# Pinyin syllables that are also English words. Two of them with digits may be names: ping1 pong2.
-# So may two words with capital letters: Ben1 Dan2.
+# Pinyin syllables that are also English words. Two such words with digits may be names: ping1 pong2.
+# Two words with digits and capital letters may also be names: Ben1 Dan2.
 _ENGLISH_SYLLABLES = set(
     "an ban bang bin bun can den die ding dong fan fin fun gang gong gun hang he hen hung king lan lie "
     "ling long man me men min pan pen pie pin ping pong ran rang run sang she sing song sun sung tan "

@@ -1,4 +1,4 @@
-"""Read English abbreviations and numerals next to ARPAbet phones as they are read next to a name.
+"""Read English abbreviations and numerals next to ARPAbet phones as if the phones were a name.
 
     read_around_phones("Dr. {W IH1 N} II came.", ["english_cleaners_corrected"], ENGLISH)
     # "doctor {W IH1 N} two came."
@@ -25,8 +25,9 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 def read_around_phones(text: str, cleaner_names: Sequence[str], table: SymbolTable) -> str:
     """Return the text with the words around ARPAbet phones in the form that is spoken.
 
-    A text without phones is not changed. The result is cleaned again, which does not change it,
-    because the reading rules leave words in lower case as they are.
+    A text without phones is not changed. The result is later cleaned like any other text. The
+    cleaning does not change these words again, because the reading rules do not change words in
+    lower case.
     """
     spans = [*ARPABET_SPAN.finditer(text)]
     between = ARPABET_SPAN.sub("", text)

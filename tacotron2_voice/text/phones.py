@@ -2,8 +2,9 @@
 
     to_phones(["Guten Tag, Welt!"], "de") == ["ɡˈuːtən tˈɑːk, vˈɛlt!"]
 
-eSpeak runs in a separate process (espeak.py), which is started when it is first needed, and again
-after a crash. Only the eSpeak process imports the packages in requirements/phones.txt.
+eSpeak runs in a separate process (espeak.py). This process is started when it is first needed, and
+is started again after a crash. Only the eSpeak process imports the packages in
+requirements/phones.txt.
 """
 
 import atexit
@@ -35,8 +36,8 @@ CASED_WORD_MARKS = ".:"
 HEBREW_MARKS = "׳״"  # punctuation that also belongs to a word at its end
 HEBREW_POINTS = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]")
 APOSTROPHES = re.compile(r"(?<=\w)[\u02bc\uff07\u2032](?=\w)")
-# Characters that are another form of ordinary letters, digits and signs: full-width and half-width
-# forms, ligatures, and signs such as ℃, ㎝ and ㈱. Unicode's form NFKC contains the ordinary form.
+# Characters that are another form of ordinary letters, digits and symbols: full-width and half-width
+# forms, ligatures, and symbols such as ℃, ㎝ and ㈱. Unicode's form NFKC contains the ordinary form.
 OTHER_FORMS = re.compile(
     "[\u2100-\u2115\u2119-\u211d\u2121\u212a-\u2134\u2139\u2474-\u24b5\u2f00-\u2fd5\u3200-\u3250\u3260-\u32b0"
     "\u32c0-\u33ff\ufb00-\ufb17\ufb20-\ufdfc\ufe70-\ufefc\uff04-\uff06\uff0b\uff10-\uff19\uff1d"
@@ -77,7 +78,7 @@ class Crashed(Exception):
 
 
 class SpelledLetters(UserError):
-    """Raised for letters that eSpeak cannot read, so that it speaks their names instead."""
+    """Raised if eSpeak cannot read letters and would speak the names of the letters instead."""
 
 
 class Espeak:
@@ -212,9 +213,9 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
     """Convert each text to phones with stress marks, in Unicode form NFC.
 
     Punctuation is kept, and consecutive spaces become one space. A text without words has no
-    phones. eSpeak only receives the words between punctuation marks. phonemizer also has an option
-    that keeps punctuation. However, with this option phonemizer loses full-width punctuation, and
-    mixes up the texts if a text is empty.
+    phones. eSpeak only receives the words between punctuation marks. This function does not use
+    phonemizer's option that keeps punctuation. With this option, phonemizer loses full-width
+    punctuation, and mixes up the texts if a text is empty.
 
     Raises:
         UserError: see `check_language`; also if eSpeak crashes on a text.
@@ -337,8 +338,8 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
 
 
 def _is_spoken_as_script(sign: str, language: str) -> bool:
-    """Return whether eSpeak reads a sign as "Japanese letter" or "Chinese letter", as it reads the
-    minus sign in Japanese."""
+    """Return whether eSpeak reads a symbol as "Japanese letter" or "Chinese letter". An example is
+    the minus sign in Japanese."""
     phones = STRESS.sub("", _phones_of_word(sign, language))
     names = {STRESS.sub("", _phones_of_word("ー", language)), *_letter_names("CJK", language)}
     return phones in names - {""}
@@ -353,8 +354,8 @@ def _reads_fraction(fraction: str, language: str) -> bool:
 
 @functools.lru_cache(2**16)
 def _code_point(letter: str, language: str) -> str:
-    """Return the phones of a letter's code point, such as "2135" for ℵ, if eSpeak reads ℵ as
-    "letter 2135". If eSpeak reads the letter in a different way, return ""."""
+    """Return the phones of the code point in a letter's name, such as "2135" in "letter 2135" for
+    ℵ. If eSpeak does not read the letter as such a name, return ""."""
     phones = _joined(_phones_of_word(letter, language))
     word = _word_for_letter(language)
     code = phones[len(word) :]
@@ -372,7 +373,7 @@ def _has_part(phones: str, code: str) -> bool:
 
 @functools.cache
 def _word_for_letter(language: str) -> str:
-    """Return the phones of the word "letter", which eSpeak says before code points."""
+    """Return the phones of the word that eSpeak says before code points ("letter" in English)."""
     names = [_joined(_phones_of_word(letter, language)) for letter in UNKNOWN_LETTERS]
     return os.path.commonprefix(names)  # noqa: RUF071
 
@@ -391,9 +392,9 @@ def _script(letters: str) -> str:
 def _letter_names(script: str, language: str) -> tuple[str, ...]:
     """Return the phones with which the names of several letters of a script begin.
 
-    If eSpeak cannot read a script, it speaks the names of letters, which begin with the same word,
-    such as "Arabic" in "Arabic seen", or "letter" before the code point. If eSpeak can read the
-    script, the letters begin with different phones, and the result is empty.
+    If eSpeak cannot read a script, it speaks the names of letters. These names begin with the same
+    word, such as "Arabic" in "Arabic seen", or "letter" before the code point. If eSpeak can read
+    the script, the letters begin with different phones, and the result is empty.
     """
     found = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
     # Letters that differ only in case and accents have similar names in every language.
@@ -427,8 +428,8 @@ def with_plain_letters(text: str, language: str) -> str:
 
     Rare apostrophes inside words become plain apostrophes, and full-width letters become plain
     letters (`OTHER_FORMS`). In Japanese, spaces separate kana from Latin letters, and repeated
-    signs for long vowels become a single sign. In Hebrew, vowel points are removed, because eSpeak
-    does not read them.
+    marks for long vowels (ー) become a single mark. In Hebrew, vowel points are removed, because
+    eSpeak does not read them.
     """
     if text.isascii():
         return text
@@ -467,7 +468,7 @@ def _plain_digit(digit: str, language: str) -> str:
 
 
 def is_silent(character: str, language: str) -> bool:
-    """Return whether a letter, number or sign has no phones, such as ‰ in Russian.
+    """Return whether a letter, number or other symbol has no phones, such as ‰ in Russian.
 
     Raises:
         UserError: see `to_phones`.

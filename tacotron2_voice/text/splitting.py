@@ -7,8 +7,8 @@ where a chunk may end. A chunk only exceeds the limit if it is a single word. Wo
 MAX_WORD_SYMBOLS symbols, such as lists without spaces, are cut.
 
 The best split has the fewest endings of the worst kind. If several splits have equally many endings
-of this kind, the endings of the next kinds are compared in the same way. If these are equal too,
-the split with the most even lengths is best.
+of this kind, the endings of the next kinds are compared in the same way. If all these numbers are
+equal, the split with the most even lengths is best.
 """
 
 import re
@@ -102,7 +102,8 @@ def _smallest_units(line: str) -> list[ChunkSpan]:
 
 
 def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
-    """Cut a unit that exceeds both the limit and MAX_WORD_SYMBOLS, after punctuation if possible.
+    """Cut a unit that exceeds the limit and MAX_WORD_SYMBOLS. If possible, cut it after
+    punctuation.
 
     Each piece contains a letter, a digit or a phone.
     """

@@ -61,8 +61,8 @@ class SymbolTable:
 
     @functools.cached_property
     def ids(self) -> dict[str, int]:
-        """The id of each symbol. As in NVIDIA's code, the padding may occur in texts, but only in
-        English texts."""
+        """Return a dict from symbols to ids. The dict contains the padding only for the English
+        table, because NVIDIA's code accepts the padding in texts."""
         return {x: i for i, x in enumerate(self.symbols) if i or self.is_english}
 
     @functools.cached_property
@@ -71,12 +71,14 @@ class SymbolTable:
 
     @functools.cached_property
     def has_phones(self) -> bool:
-        """Whether the table contains ARPAbet phones, so that texts may contain them in braces."""
+        """Return whether the table contains ARPAbet phones. If it does, texts may contain phones in
+        braces."""
         return any(len(symbol) > 1 for symbol in self.symbols)
 
     @functools.cached_property
     def spoken_ids(self) -> set[int]:
-        """The ids of letters, phones and digits. Digits are included because they may be tones."""
+        """Return the ids of letters, phones and digits. Digits are included because they may be
+        tones."""
         return {i for x, i in self.ids.items() if i and (len(x) > 1 or x.isalnum())}
 
 

@@ -22,7 +22,7 @@ def unknown_symbols(cleaned: Iterable[str], table: SymbolTable) -> list[str]:
 
 
 def nearest(symbol: str, table: SymbolTable) -> str:
-    """Return text that can replace an unknown symbol, or "" if there is none.
+    """Return text that can replace an unknown symbol, or "" if no such text exists.
 
     The replacement is the same letter with other accents or in a different case, or a
     transliteration by unidecode. All its symbols are in `table`.
@@ -70,7 +70,8 @@ def columns_of(
 ) -> list[int]:
     """Return the columns, counted from 1, of the characters in a text that become `symbol`.
 
-    If only whole words become the symbol, as with phones, return the first column of each word.
+    If whole words become the symbol, because texts are converted to phones, return the first column
+    of each of these words.
     """
 
     def makes_symbol(part: str) -> bool:
@@ -84,7 +85,8 @@ def columns_of(
 
 
 def at_columns(columns: Sequence[int]) -> str:
-    """Format columns, for example as " at column 7" or " at column 7, 9, ...". No columns: ""."""
+    """Format columns, for example as " at column 7" or " at column 7, 9, ...". Return "" if there
+    are no columns."""
     if not columns:
         return ""
     shown = ", ".join(map(str, columns[:MAX_COLUMNS]))

@@ -66,7 +66,8 @@ def convert_wav(source: Path, target: Path) -> None:
     """Convert a WAV file to the format of AUDIO_FORMATS that the extension of `target` selects.
 
     Raises:
-        UserError: if the target cannot be written. In this case, an old target is not changed.
+        UserError: if the target cannot be written. In this case, an existing file at `target` is
+            not changed.
     """
     import soundfile
 

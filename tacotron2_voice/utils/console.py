@@ -96,7 +96,7 @@ def _speed(values: dict[str, Any]) -> str:
 
 
 class ProgressLines(ProgressBar):
-    """Prints a line at intervals instead of drawing a bar, so that the progress fits into log
+    """Print a line at intervals instead of drawing a bar, so that the progress fits into log
     files."""
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:

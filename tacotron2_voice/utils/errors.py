@@ -87,7 +87,7 @@ def grouped(
 
 
 def _kind(problem: str) -> str:
-    """Return what similar problems have in common: the fix or, without a fix, the problem. Numbers,
-    quoted text and paths are removed."""
+    """Return a string that is equal for similar problems: the fix or, without a fix, the problem.
+    Numbers, quoted text and paths are removed."""
     plain = re.sub(r"""(?<![\w\\])(['"]).*?(?<!\\)\1(?!\w)|\S*/\S*|\d+""", "", problem)
     return plain.partition("; ")[2] or plain

@@ -84,7 +84,7 @@ def naming(path: str | Path) -> Iterator[None]:
 
 def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
     """Open a regular file, or a link to one, for reading bytes. Pipes are rejected, because opening
-    them could block.
+    a pipe could block.
 
     Raises:
         UserError: if the file is missing (with the message `if_missing`), is not a regular file, or
@@ -254,7 +254,7 @@ def map_in_threads(
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     """Call `write` on a temporary file next to `path`, then rename the temporary file to `path`.
 
-    At any time, `path` contains either the old content or the complete new content.
+    At any time, `path` contains either the previous content or the complete new content.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -25,7 +25,7 @@ USER_ERRORS = ("UserError", "BatchingError")
 
 
 def run_program(main: Callable[[], object]) -> None:
-    """Call `main`, and exit with the code that shells expect if it raises an exception.
+    """Call `main`. If `main` raises an exception, exit with the code that shells expect.
 
     - After Ctrl-C, print one line, and exit with code 130.
     - If the output is closed, as by `| head`, print nothing, and exit with code 141.
@@ -64,7 +64,8 @@ def run_program(main: Callable[[], object]) -> None:
 def is_stage() -> bool:
     """Return whether another program, such as my_voice.py, runs this program as one of its stages.
 
-    The other program prints how to continue, so this program does not.
+    The other program prints the command that continues its work, so this program prints no such
+    command.
     """
     return STAGE_VARIABLE in os.environ
 
