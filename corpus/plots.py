@@ -147,7 +147,7 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
 def _styles(clips: list[Clip]) -> dict[str, tuple[str, str]]:
     """Return the color and marker of each speaker.
 
-    With a single speaker, or with more speakers than colors, return one style under the key "".
+    With a single speaker, or with more speakers than colors, return a dict with one style under the key "".
     """
     names = [*by_speaker(clips)]
     if 1 < len(names) <= len(COLORS):

@@ -3,9 +3,9 @@
     measured = Measured(read_runs([Path("runs")]))
     for table in paper_tables(measured): ...
 
-A summary is a DataFrame. Each of its rows becomes one row of a table in the report. The columns of a summary are `ours`,
-`standard_error`, `runs`, and `note`. If a value is missing, the note contains the reason. The
-titles, notes and captions of the report are in texts.jinja.
+A summary is a DataFrame. Each of its rows becomes one row of a table in the report. The columns of
+a summary are `ours`, `standard_error`, `runs`, and `note`. If a value is missing, the note contains
+the reason. The titles, notes and captions of the report are in texts.jinja.
 """
 
 import itertools
