@@ -203,8 +203,9 @@ def fit(
 ):
     """Return the training and validation batches of a Lightning run.
 
-    Lightning saves a checkpoint after Ctrl-C. With `save_every_step`, it also saves one after every
-    optimizer step, otherwise at the end of every epoch.
+    Lightning saves a checkpoint after Ctrl-C. With `save_every_step`, it also saves a checkpoint
+    after every optimizer step. Without `save_every_step`, it also saves a checkpoint at the end of
+    every epoch.
 
     Args:
         interrupt_at: press Ctrl-C during this batch.

@@ -473,7 +473,7 @@ def test_batches_resume_exactly_in_the_torchdata_loader(options):
         first.sampler.set_epoch(1)
         seen = list(itertools.islice(first, drawn))
         second.load_state_dict(first.state_dict())
-        if drawn <= count:  # otherwise the loader has already begun the next epoch
+        if drawn <= count:  # for count + 1, epoch 2 has begun
             second.sampler.set_epoch(1)
             seen += list(second)
         second.sampler.set_epoch(2)

@@ -128,7 +128,7 @@ def assert_agrees(out: Path, alone: Path) -> None:
     and gradient norms, and by 1e-4 in validation losses. The validation losses differ more for this
     reason: the gradient of a convolution bias before batch norm consists only of rounding errors,
     but Adam scales these errors to full steps. In training, batch norm subtracts the bias again. In
-    validation, it subtracts the running mean, which lags behind the bias.
+    validation, batch norm subtracts the running mean, which lags behind the bias.
     """
     for name in ("loss", "loss_unpadded", "gradient_norm"):
         a, b = (np.array(curves(x)[f"training/{name}"]) for x in (out, alone))

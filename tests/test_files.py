@@ -56,7 +56,8 @@ def test_write_reports_the_file_when_the_disk_is_full(tmp_path, monkeypatch):
 
 
 def test_write_syncs_the_content_before_it_replaces_the_file(tmp_path, monkeypatch):
-    """A symbolic link with the name of the temporary file is not followed."""
+    """The test also checks that a symbolic link with the name of the temporary file is not
+    followed."""
     target = tmp_path / "a.txt"
     synced = []
     (tmp_path / f".a.txt.{os.getpid()}.tmp").symlink_to("b.txt")

@@ -113,7 +113,7 @@ def test_note_is_printed_once_when_audio_files_are_found_by_similar_names(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "語" * 80, "../" * 3000 + "a"])
-def test_error_contains_the_line_number_when_its_audio_is_missing(tmp_path, name):
+def test_error_contains_the_line_number_when_the_audio_of_a_line_is_missing(tmp_path, name):
     """These names are too long for file names, as if --path-column had selected the texts by
     mistake."""
     (tmp_path / "metadata.csv").write_text(f"{name}|One.\n", encoding="utf-8")

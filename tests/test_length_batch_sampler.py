@@ -461,7 +461,7 @@ def test_ranks_have_nearly_equal_work(randomize, world_size):
     for of_ranks in (longest, padded):
         assert 1 <= np.mean([max(update) / np.mean(update) for update in of_ranks]) <= 1.01
     slowest = sum(np.equal(update, max(update)) * 1 for update in longest)
-    assert slowest.min() > 0.7 * slowest.mean()  # all ranks are the slowest about equally often
+    assert slowest.min() > 0.7 * slowest.mean()  # each rank is the slowest about equally often
     if randomize and world_size == 4:
         plan = plan_epoch(lengths, 16, "semi_sorted", **options)
         in_plan = [lengths[batch].max() for batch in plan]

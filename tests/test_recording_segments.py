@@ -477,8 +477,11 @@ def write_cues(path, texts):
 
 
 @pytest.mark.parametrize("is_highlighted", [False, True])
-def test_captions_are_rejected_when_each_segment_repeats_the_words_before(is_highlighted, tmp_path):
-    """Captions that grow word by word, and captions by Whisper with --highlight_words."""
+def test_captions_are_rejected_when_most_segments_repeat_the_previous_segment(
+    is_highlighted, tmp_path
+):
+    """The captions show a sentence word by word, or highlight one word per segment, as the option
+    --highlight_words of Whisper does."""
     texts = []
     for sentence in ("the cat sat on the mat.", "we went home at last."):
         words = sentence.split()

@@ -117,7 +117,7 @@ def test_script_trains_the_table_row_in_its_file_name(run, name):
 
 
 def test_script_reads_settings_from_the_environment(run):
-    """The variable PYTHON can be a relative path."""
+    """The test also checks that the variable PYTHON can be a relative path."""
     settings = {"SEEDS": "3 5", "EPOCHS": 10, "EXTRA": "batch_size=8,precision=bf16"}
     status, output = run("sb.sh", PYTHON=Path("..") / "stand-in", **settings)
     assert status == 0, output

@@ -139,7 +139,7 @@ def test_range_of_usual_speaking_rates_depends_on_their_spread():
 
 
 LOUD = np.clip(4.0 * quiet_at_ends(), -32768, 32767).astype(np.int16)
-# For each fault: the changed clips, the text of the warning, and the affected clips.
+# For each problem: the changed clips, the text of the warning, and the affected clips.
 # The affected clips are listed with their values, worst first.
 FAULTS = {
     "silence": (
