@@ -370,7 +370,8 @@ def listed_path(path: str, out: Path) -> str:
     """Return the path of a clip for a filelist in the folder `out`.
 
     The path is relative to `out` if it goes up at most MAX_FOLDERS_UP levels, so that the user can
-    move filelists and clips together. Otherwise it is absolute.
+    move filelists and clips together. Paths that go up more levels, or that
+    would begin or end with a space, stay absolute.
     """
     # Links in `out` are resolved first, because ".." starts at the target of a link.
     relative = os.path.relpath(path, os.path.realpath(out))

@@ -32,9 +32,9 @@ def choose_split(
     """Choose the validation set. Return the ids of its clips, and a description of the split.
 
     For LJSpeech-1.1 and default arguments, the split in filelists/ljspeech_split.csv is used.
-    Otherwise the ids are sorted by SHA-256("seed|id"), and the first ids are held out. Adding or
-    removing clips therefore hardly changes the set. With several speakers, the fraction applies to
-    each speaker.
+    For other corpora or arguments, the ids are sorted by SHA-256("seed|id"), and the first ids are
+    held out. Adding or removing clips therefore hardly changes the set. With several speakers, the
+    fraction applies to each speaker.
 
     Args:
         clips: all clips of the corpus.

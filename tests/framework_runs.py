@@ -178,7 +178,7 @@ def trainer_resumed(steps_per_update=1, dataloader_num_workers=0):
 
 
 def trainer_changed(**arguments):
-    """Resume in the middle of an epoch with arguments that differ from those of the original run."""
+    """Resume in the middle of an epoch with different arguments than in the original run."""
     folder = "changed-" + "-".join(map(str, arguments.values()))
     if not arguments.keys() & {"record", "seed"}:
         return trained(folder, **arguments)

@@ -177,8 +177,8 @@ def test_plan_differs_when_seed_or_epoch_differs(strategy):
     """For example, epoch 1 with seed 0 must differ from epoch 0 with seed 1. These plans would be
     equal if the code added the epoch to the seed."""
     lengths = lengths_like_speech(64)
-    # Give each pair of clips the same length. Otherwise, `sorted` would return the same order for
-    # every seed.
+    # Give each pair of clips the same length. If all lengths differed, `sorted` would return the
+    # same order for every seed.
     lengths[::2] = lengths[1::2]
     plans = {
         repr(as_lists(plan_epoch(lengths, 8, strategy, seed=seed, epoch=epoch, **SMALL)))

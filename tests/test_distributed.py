@@ -122,7 +122,7 @@ def alone_of_four(corpus, tmp_path_factory) -> Path:
 
 
 def assert_agrees(out: Path, alone: Path) -> None:
-    """Assert that losses and gradient norms are close to those of one process.
+    """Assert that losses and gradient norms are close to the values of a run in one process.
 
     Values are summed in a different order, so the last digits differ: by 4e-7 in training losses
     and gradient norms, and by 1e-4 in validation losses. The validation losses differ more for this

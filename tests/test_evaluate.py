@@ -140,8 +140,8 @@ def reference_of(recordings, hparams=HPARAMS, vocoder="Griffin-Lim", quality_mod
 
 
 def test_measures_of_recordings_are_computed_again_only_when_settings_change(recordings):
-    """The settings include those of the log-mels, the vocoder, the recognizer and the quality
-    model."""
+    """The settings that matter are the log-mel settings, the vocoder, the recognizer and the
+    quality model."""
     reference = reference_of(recordings)
     # The recognizer omits "hundred" and substitutes "two".
     assert reference.recordings == Measures(2 / 4, None)
@@ -276,7 +276,7 @@ def test_evaluate_uses_the_speaker_of_each_line_in_a_filelist(with_speakers, tmp
     anna, bert = found.speakers["anna"], found.speakers["bert"]
     assert (anna.texts, anna.word_error_rate, anna.recordings) == (2, 1, 0)
     assert (bert.texts, bert.word_error_rate, bert.recordings) == (2, 2 / 3, 2 / 3)
-    # Anna's two recordings are equal, so the first recording is the nearest to both of her texts.
+    # Anna's two recordings are equal, so the first recording is the nearest to each of her texts.
     assert [t.nearest for t in found.transcripts][::3] == ["seven", "seven"]
     assert anna.identification_rate == 1 / 2
     rates = (anna.identification_rate + bert.identification_rate) / 2

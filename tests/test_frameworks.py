@@ -106,7 +106,7 @@ def test_programs_train_every_clip_once_when_stopped(
 ):
     """Runs are stopped inside epochs and at the ends of epochs, with and without workers. They must
     train exactly the same batches as an uninterrupted run. The losses of the uninterrupted run must
-    equal those of the plain loop."""
+    equal the losses of the plain loop."""
     epoch = 13 if processes == 1 else 7
     jobs = [f"{program} --folder whole0", f"{program} --folder whole2 --workers 2"]
     runs = random_stops(program, processes, epoch)

@@ -82,7 +82,7 @@ def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
     monkeypatch.setattr(kernels, "_wait", wait)
     monkeypatch.setattr(graphs._Loop, "_launch", launch_graph)
     sizes = {"attention_location_kernel_size": kernel_size}
-    assert_parity(problem(((7, 6), (3, 5)), torch.float32, **sizes))  # float32, as on a GPU
+    assert_parity(problem(((7, 6), (3, 5)), torch.float32, **sizes))  # a GPU also uses float32
     assert early_bytes > 0
 
 
