@@ -6,10 +6,10 @@ DIR is a checkout of NVIDIA/tacotron2, NVIDIA/DeepLearningExamples or speechbrai
 optimizer step consists of forward pass, loss, backward pass, gradient clipping and Adam. Other
 recipes use their own model and loss, with autocast for bf16. Modules that other recipes import but
 do not need for an optimizer step, such as audio libraries, are replaced with empty modules. The
-recipes run one after another, each in its own process. The times of other recipes are medians of two
-optimizer steps after a warm-up; our times are medians of five blocks of ten optimizer steps,
-because in training an optimizer step is launched while the GPU still runs the previous optimizer
-step.
+recipes run one after another, each in its own process. The times of other recipes are medians of
+two optimizer steps after a warm-up. The times of this recipe are medians of five blocks of ten
+optimizer steps, because in training an optimizer step is launched while the GPU still runs the
+previous optimizer step.
 """
 
 if not __package__:

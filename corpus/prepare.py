@@ -67,8 +67,8 @@ LEXICON_FILE = "lexicon.txt"  # file with the pronunciations, next to the fileli
 
 
 def check_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
-    """Raise UserError if any clip is bad. With `skip_bad`, only print a warning unless all clips are
-    bad."""
+    """Raise UserError if any clip is bad. With `skip_bad`, only print a warning if at least
+    one clip is good."""
     if not problems:
         return
     count = f"{len(problems):,} of {total:,} clips"

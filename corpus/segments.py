@@ -196,12 +196,14 @@ def _seconds_of_time(time: str) -> float:
 def without_rolling_lines(
     path: Path, cues: list[tuple[float, float, str]]
 ) -> list[tuple[float, float, str]]:
-    """Remove the lines that subtitles repeat from the previous subtitle, if many subtitles repeat lines.
+    """Remove the lines that subtitles repeat from the previous subtitle.
+
+    If few subtitles repeat lines, all lines are kept. If there are gaps between the subtitles, lines
+    are removed only if nearly all subtitles repeat a line.
 
     Automatic captions show each line again above the next line. Many captions also show the
     repeated line alone, for a time that is too short for speech. A subtitle that contains only
-    repeated lines, but for a longer time, is kept, because it may be the refrain of a song. If there
-    are gaps between the subtitles, lines are removed only if nearly all subtitles repeat a line.
+    repeated lines, but for a longer time, is kept, because it may be the refrain of a song.
     """
     repeated = _repeated_lines(cues)
     is_flash = [
@@ -321,7 +323,7 @@ def are_labels(text: str) -> bool:
 
 
 def check_is_plain(path: Path, text: str) -> None:
-    """Raise UserError if a text contains times or speaker labels, as alignments and captions do.
+    """Raise UserError if a text contains times or speaker labels, like alignments and captions.
 
     Examples are label files of HTK and Festival, captions that were saved as text, and transcripts
     of speaker diarization.

@@ -190,8 +190,8 @@ def test_plan_differs_when_seed_or_epoch_differs(strategy):
 
 @every_strategy
 def test_clips_of_equal_length_have_random_positions(strategy):
-    """In 400 epochs, each of the 8 clips is expected at each position 50 times. `random` is tested
-    with different lengths, because it mixes all lengths."""
+    """In 400 epochs, each of the 8 clips is expected at each position 50 times. The strategy
+    `random` is tested with different lengths, because this strategy mixes all lengths."""
     lengths = range(1, 9) if strategy == "random" else [5] * 8
     options = {"num_bins": 3, "bucket_size": 8}
     orders = [clips_of(plan_epoch(lengths, 4, strategy, epoch=e, **options)) for e in range(400)]

@@ -239,7 +239,8 @@ def use_training_constants(monkeypatch):
 
 
 def many_clips(clips, symbols):
-    """Return the (symbols, frames) of each clip. The first two clips are longer than the remaining clips."""
+    """Return the (symbols, frames) of each clip. The first two clips are longer than the
+    remaining clips."""
     return ((symbols, 3), (9, 2), *((3, 1),) * (clips - 2))
 
 

@@ -139,7 +139,7 @@ def assert_agrees(out: Path, alone: Path) -> None:
         assert found[name] == pytest.approx(expected[name], rel=2e-3)
 
 
-def test_batches_per_update_is_raised_to_the_number_of_processes(corpus, tmp_path):
+def test_batches_per_update_is_increased_to_the_number_of_processes(corpus, tmp_path):
     out = tmp_path / "out"
     first, second = Together(2, flags(out, corpus, batches_per_update=1, epochs=1)).end()
     check_all([first, second])

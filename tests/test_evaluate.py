@@ -81,7 +81,7 @@ def test_pocketsphinx_uses_a_grammar_when_all_texts_are_numbers():
     assert {*of_texts("Two.", "Forty two.").transcribe(samples, rate).split()} <= WORDS
 
 
-def test_words_of_a_text_have_no_punctuation_and_spelled_out_numbers():
+def test_words_of_a_text_contain_spelled_out_numbers_but_no_punctuation():
     assert words_of("Mr. O'Neil's 42 cats -- sat!") == "mister o'neil's forty two cats sat"
     assert words_of("Seven hundred.") == "seven hundred"
     assert words_of("Er kam 1921, um 3,50 Uhr: »Ja«!", "de") == (

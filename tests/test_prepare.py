@@ -148,7 +148,8 @@ def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
         # The two paths have only the root in common.
         ("/q/c/wavs/a.wav", "/p/filelists/c", "/q/c/wavs/a.wav"),
         ("/p/data/a.wav", "/p/x/y/z", "/p/data/a.wav"),  # a relative path would be too long
-        # The relative path would begin with a space, which would be lost, because fields are stripped.
+        # The relative path would begin with a space. The space would be lost, because fields are
+        # stripped.
         ("/p/c/ a.wav", "/p/c", "/p/c/ a.wav"),
     ],
 )

@@ -325,7 +325,7 @@ def test_error_contains_the_line_and_value_when_a_lhotse_supervision_is_unsuppor
     assert repr(value) in message
 
 
-def test_all_segments_are_reported_when_one_segment_contains_the_others():
+def test_all_segments_are_reported_when_one_segment_contains_all_other_segments():
     clips, problems = padded(segments_of((0.0, 12.0), (2.0, 3.0), (5.0, 8.0)), 0.1)
     assert clips == []  # the times of the long segment may be incorrect
     assert len(problems) == 3

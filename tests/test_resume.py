@@ -55,7 +55,9 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 # ---------------------------------------------------------------------------- damaged checkpoints
 
 
-def test_resume_uses_an_earlier_checkpoint_when_the_newest_is_damaged(copied, whole, capsys):
+def test_resume_uses_an_earlier_checkpoint_when_the_newest_checkpoint_is_damaged(
+    copied, whole, capsys
+):
     broken = newest(copied)
     os.truncate(broken, 1000)  # best.pt is a link to this file, so it is damaged too
     train.main([*flags(copied, ""), "--resume"])

@@ -45,7 +45,7 @@ def test_nearest_without_own_excludes_the_recording_from_its_centroid():
     assert nearest_without_own(copies, recorded, names) == ["anna", "bert", "", "bert"]
 
 
-def test_speaker_with_only_silence_is_never_the_nearest():
+def test_speaker_with_only_silence_is_never_the_nearest_speaker():
     assert mean_vector([SILENCE, SILENCE]).tolist() == [0, 0]
     centroids = centroids_of([SILENCE, unit(0)], ["anna", "bert"])
     assert nearest_speaker(unit(60), centroids) == "bert"

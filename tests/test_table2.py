@@ -164,7 +164,7 @@ def test_script_fails_in_one_line_when_python_is_missing_or_has_no_torch(run, tm
 
 
 @pytest.mark.parametrize("failing", [None, "sb"])
-def test_all_sh_trains_ten_rows_and_reports_even_when_a_row_fails(run, failing):
+def test_all_sh_trains_ten_rows_and_writes_the_report_when_a_row_fails(run, failing):
     out = run.here / "out"
     out.mkdir()
     (out / f"status.{failing}").write_text("1")

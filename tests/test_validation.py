@@ -218,8 +218,8 @@ def test_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatch):
 def test_free_running_inference_equals_synthesis_with_the_checkpoint(
     settings, corpus, tmp_path, monkeypatch, capsys
 ):
-    """The plotted values, metrics and printed line must equal the results of synthesis with the saved
-    model, even if the speech does not end."""
+    """The plotted values, metrics and printed line must equal the results of synthesis with the
+    saved model, even if the speech does not end."""
     out, takes, speak = tmp_path / "out", [], validation.speak
     keep = lambda *given: takes.append(speak(*given)) or takes[-1]  # noqa: E731
     monkeypatch.setattr(validation, "speak", keep)

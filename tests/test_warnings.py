@@ -211,7 +211,8 @@ def test_each_kind_of_problem_has_a_separate_warning(tmp_path, capsys, fault):
 
 
 def quiet_corpus(folder: Path, clips: int = 12) -> Path:
-    """Write clips. Every third clip has long silence at both ends. The remaining clips have no silence."""
+    """Write clips. Every third clip has long silence at both ends. The remaining clips have no
+    silence."""
     changes = {f"c{i:02}": (sound(0.5, 1, 0.7 + 0.01 * i, i), TEXT) for i in range(0, clips, 3)}
     return write_corpus(folder, changes, clips)
 
