@@ -357,7 +357,7 @@ def write_mp3_without_length(path, samples, mode):
     path.write_bytes(content[second_frame:])
 
 
-def test_mp3_is_rejected_when_its_bit_rate_varies_and_it_lacks_its_length(tmp_path):
+def test_mp3_is_rejected_when_its_bit_rate_varies_and_the_file_lacks_its_length(tmp_path):
     silence = 0.0005 * np.random.default_rng(1).standard_normal(8 * RATE)
     samples = np.concatenate([speech(), silence, speech()]).astype(np.float32)
     write_mp3_without_length(tmp_path / "a.mp3", samples, "VARIABLE")
@@ -401,7 +401,7 @@ def test_mp3_is_rejected_when_its_header_lists_no_frames(tmp_path):
     refusal(read_channels, path)
 
 
-def test_mp3_is_read_when_its_bit_rate_is_constant_and_it_lacks_its_length(tmp_path):
+def test_mp3_is_read_when_its_bit_rate_is_constant_and_the_file_lacks_its_length(tmp_path):
     samples = np.concatenate([speech()] * 4)
     write_mp3_without_length(tmp_path / "a.mp3", samples, "CONSTANT")
     read, _ = read_channels(tmp_path / "a.mp3")

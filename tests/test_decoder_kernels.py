@@ -385,7 +385,7 @@ def test_full_size_kernels_are_as_accurate_as_the_reference_on_a_gpu(precision, 
     for name, error in ours.items():
         # This assertion checks the largest error of one random batch. The tests with autocast above
         # check typical errors. With TF32 on an H200, the largest error of the kernels was 2.51
-        # times that of the reference.
+        # times the error of the reference.
         assert error <= max(1e-5, 5 * reference[name]), (name, error, reference[name])
 
 

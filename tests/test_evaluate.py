@@ -358,8 +358,8 @@ def voice(name, rate=HPARAMS.sampling_rate):
 
 @pytest.fixture
 def with_voices(with_speakers, tmp_path, monkeypatch):
-    """Return a filelist with two recordings of anna and three of bert. One recording is mislabeled.
-    The stand-in model synthesizes one of bert's texts with anna's voice."""
+    """Return a filelist with two recordings of anna and three recordings of bert. One
+    recording is mislabeled. The stand-in model synthesizes one of bert's texts with anna's voice."""
     lines = ""
     for text, name in zip("12345", ("anna", "anna", "bert", "bert", "bert"), strict=True):
         write_wav(tmp_path / f"{text}.wav", voice("anna" if text == "5" else name), 22050)

@@ -102,7 +102,8 @@ def test_lock_fails_when_another_process_has_locked_the_folder(tmp_path):
 
 
 def test_lock_is_released_when_its_process_ends_before_its_workers(tmp_path):
-    """The workers of a killed run need a few seconds to detect that it has ended."""
+    """The workers of a killed run need a few seconds to detect that the run has
+    ended."""
     reader, writer = os.pipe()
     holder = os.fork()
     if holder == 0:

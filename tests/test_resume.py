@@ -138,7 +138,7 @@ def test_resumed_run_is_bitwise_equal_when_the_number_of_epochs_is_increased(
 
 
 def test_resume_keeps_logs_when_the_checkpoint_is_a_link(copied, tmp_path, monkeypatch):
-    """For example, the checkpoint was moved to another disk, so best.pt is a separate file."""
+    """A user may have moved the checkpoint to another disk. In this case, best.pt is a separate file."""
     linked = newest(copied)
     moved, before = linked.rename(tmp_path / "moved.pt"), metrics(copied)
     linked.symlink_to(moved)

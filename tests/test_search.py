@@ -141,7 +141,8 @@ def test_search_finds_nothing_when_all_pairs_must_be_new():
 
 
 def test_search_applies_frame_budget_and_max_clips():
-    """`batch_capacity` limits only dynamic batches, so the test checks it only for dynamic batches."""
+    """`batch_capacity` limits only dynamic batches. Therefore the test checks this option only for
+    dynamic batches."""
     lengths = np.random.default_rng(3).integers(80, 800, 90)
     surveyor = Surveyor(lengths, epochs=2)
     advice = search(surveyor, 8, batch_capacity=2 * lengths.max(), max_clips=6)

@@ -77,7 +77,7 @@ def test_compatible_cleaners_return_the_same_text_as_the_nvidia_cleaners(text, e
     assert spoken(text) == expected
 
 
-def test_years_are_read_in_pairs_of_digits_like_the_pairs_of_inflect():
+def test_years_are_read_with_the_words_that_inflect_returns_for_pairs_of_digits():
     engine = inflect.engine()
     for year in range(1001, 3000):
         if year % 100 and not 2000 < year < 2010:
