@@ -1,11 +1,10 @@
-"""Add each audio problem to clean clips in five strengths, and count how often it is detected.
+"""Add each audio problem in five strengths to clean clips, and count how often it is detected.
 
     python -m benchmarks.audio_problems data/LJSpeech-1.1/wavs --clips 385 --csv problems.csv
 
-The folder must contain clean recordings. For each problem and
-strength, the program prints the percentage of changed clips in which the problem is detected. The
-program also prints the percentage of unchanged clips in which the problem is detected (false
-alarms).
+The folder must contain clean recordings. For each problem and strength, the program prints the
+percentage of changed clips in which the problem is detected. The program also prints the percentage
+of unchanged clips in which the problem is detected (false alarms).
 """
 
 if not __package__:

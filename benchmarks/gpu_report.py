@@ -7,8 +7,8 @@
 The report answers four questions. Are the kernels exact? How long does an optimizer step take? How
 much memory does it need? Does a run that was killed and resumed end with the same weights? Each
 part of the report runs in its own process with a time limit, and takes one to four minutes. The
-program updates report.md after each part. The parts from earlier calls with the same folder stay in
-it.
+program updates report.md after each part. The report also
+contains the parts from earlier calls with the same folder.
 """
 
 if not __package__:
@@ -135,7 +135,7 @@ def run_part(name: str, part: Part, folder: Path) -> str:
 
 
 def run_parts(parts: Mapping[str, Part], folder: Path) -> bool:
-    """Run the parts, and update the report after each part. Return whether all succeeded."""
+    """Run the parts, and update the report after each part. Return whether all parts succeeded."""
     file = folder / STATUS_FILE
     done = read_json(file) if file.exists() else {}
     for name, part in parts.items():

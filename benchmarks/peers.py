@@ -5,11 +5,11 @@
 DIR is a checkout of NVIDIA/tacotron2, NVIDIA/DeepLearningExamples or speechbrain/speechbrain. An
 optimizer step consists of forward pass, loss, backward pass, gradient clipping and Adam. Other
 recipes use their own model and loss, with autocast for bf16. Modules that other recipes import but
-do not need for an optimizer step, such as audio libraries, are replaced with empty modules. Every
-recipe runs in its own process, one after another. The times of other recipes are medians of two
-optimizer steps after a warm-up; our times are medians of five blocks of ten optimizer steps,
-because in training an optimizer step is launched while the GPU still runs the previous optimizer
-step.
+do not need for an optimizer step, such as audio libraries, are replaced with empty modules. The
+recipes run one after another, each in its own process. The times of other recipes are medians of
+two optimizer steps after a warm-up. The times of this recipe are medians of five blocks of ten
+optimizer steps, because in training an optimizer step is launched while the GPU still runs the
+previous optimizer step.
 """
 
 if not __package__:
@@ -93,7 +93,7 @@ def add_module(name: str, **content: Any) -> None:
 def padding_mask(lengths: torch.Tensor, max_len: int | None = None) -> torch.Tensor:
     """Return a mask [clips, max_len] that is True at the first lengths[i] positions of row i.
 
-    The functions of the other recipes fail on a CPU or with new versions of PyTorch.
+    The corresponding functions of the other recipes fail on a CPU or with new versions of PyTorch.
     """
     positions = torch.arange(max_len or int(lengths.max()), device=lengths.device)
     return positions < lengths.unsqueeze(1)

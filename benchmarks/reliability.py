@@ -6,10 +6,11 @@
     python -m benchmarks.reliability best.pt texts.txt --transcribe --recognizer whisper --quality
     python -m benchmarks.reliability best.pt texts.txt --speaker anna
 
-The benchmark synthesizes each text in three ways, with the same seed. In the first way, only the
+The benchmark synthesizes each text in three modes, with the same seed. In the first mode, only the
 stop-token predictor ends speech, and no end punctuation is added to the text (the behavior before
-version 0.4.0). In the second way, speech also ends if attention rests at the end of the text. The
-third way adds retries to the second way. The table contains the number of texts with each failure.
+version 0.4.0). In the second mode, speech also ends if attention rests at the end of the text. The
+third mode adds retries to the second mode. The table contains the number of texts with each
+failure.
 
 --audio sets how many randomly chosen texts are also converted to audio. The benchmark compares the
 computing times for these texts. --transcribe adds their word error rate, and --quality adds their
@@ -113,7 +114,7 @@ def speak(
     with_audio: bool,
 ) -> np.ndarray:
     """Synthesize a text, and add the results to `counts`. Return the audio [N], which is empty
-    without `with_audio`.
+    if `with_audio` is False.
 
     Args:
         options: keyword arguments for `Synthesizer.stream_mels`.
@@ -141,7 +142,7 @@ def speak(
 
 
 def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
-    """Return a synthesizer and a number of retries for each way in WAYS."""
+    """Return a synthesizer and a number of retries for each synthesis mode in WAYS."""
     ways = {}
     for name, (settings, retries) in WAYS.items():
         overrides = ",".join(filter(None, (args.hparams, settings)))
@@ -158,7 +159,7 @@ def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
 
 
 def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
-    """Synthesize all texts in every way, and return the counts for each way."""
+    """Synthesize all texts in every synthesis mode, and return the counts for each mode."""
     ways = load_ways(args)
     counts_of = {name: Counts() for name in ways}
     recognizer = None
@@ -188,7 +189,7 @@ def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
 
 
 def table(counts_of: dict[str, Counts], num_texts: int, num_audio: int) -> str:
-    """Return a Markdown table with one column per way."""
+    """Return a Markdown table with one column per synthesis mode."""
     all_counts = [*counts_of.values()]
     rows: list[list[str]] = []
 

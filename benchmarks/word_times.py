@@ -30,7 +30,7 @@ RATE = 16_000  # sampling rate of pocketsphinx's model, in Hz
 
 
 class ForcedAligner:
-    """Finds the times of known words in audio with pocketsphinx."""
+    """Find the times of known words in audio with pocketsphinx."""
 
     def __init__(self) -> None:
         import pocketsphinx

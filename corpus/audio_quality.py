@@ -5,8 +5,8 @@ cut-off speech and long pauses.
     quality.signal_to_noise  # 36.1 dB
     problems_of(quality)     # {}
 
-`benchmarks/audio_problems.py` adds each problem to clean clips in five strengths, and prints how
-often `problems_of` reports it.
+`benchmarks/audio_problems.py` adds each problem in five strengths to clean clips, and prints how
+often `problems_of` reports the problem.
 """
 
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ def measure_quality(samples: np.ndarray, sampling_rate: int) -> Quality:
 
 
 def problems_of(quality: Quality) -> dict[str, str]:
-    """Return the problems of a clip: their names, each with the measured value as text.
+    """Return the problems of a clip as a dict of each problem's name and its measured value.
 
     problems_of(measure_quality(samples, 22050))  # {"hum": "-20 dB"}
     """

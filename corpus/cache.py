@@ -51,7 +51,8 @@ class ClipTable:
 
     Attributes:
         num_frames, num_symbols: lengths of the clips and of their texts, int64 [clips].
-        names: maps each label to its names, in order of first occurrence; () if no clip has a name.
+        names: maps each label to its names, in order of first occurrence, or to () if no clip has
+        a name.
         numbers: maps each label to the index of each clip's name, uint16 [clips]; the indices are 0
             if no clip has a name.
         complete: whether the full contents of the clips were checked, not only the headers.

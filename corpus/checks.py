@@ -79,7 +79,7 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
 
 
 def problem_of_text(clip: Clip) -> str:
-    """Return why metadata.csv and filelists cannot contain a clip's text, or "" if it can."""
+    """Return why metadata.csv and filelists cannot contain a text, or "" if they can."""
     if not clip.text.strip():
         return f"{clip.where}: no text, expected the words that are spoken"
     if "|" in clip.text:

@@ -105,7 +105,8 @@ def make_corpus(
         out: the folder to create.
         clips: number of clips. Each clip contains one random number.
         seed: seed for drawing the numbers and the noise.
-        skip: how many of the drawn numbers to skip, such as those in another corpus.
+        skip: how many of the drawn numbers to skip, for example because another corpus contains
+            them.
         language: eSpeak's code for the language, such as de.
 
     Raises:

@@ -70,10 +70,12 @@ class DerivedFolder:
 
         Args:
             clips: the clips for which to make files.
-            is_made: returns whether a clip's file exists; raises UserError if this file is bad.
-            make: makes a clip's file; raises UserError if the clip is bad.
+            is_made: a function that returns whether a clip's file exists, and raises UserError if
+                this file is bad.
+            make: a function that makes a clip's file, and raises UserError if the clip is bad.
             threads: number of threads.
-            first: called once before any file is made, while the folder is locked.
+            first: a function that is called once before any file is made, while the folder is
+                locked.
 
         Returns:
             A message for each bad clip, keyed by `Clip.where`.

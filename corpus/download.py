@@ -118,7 +118,8 @@ def _fetch(part: Path) -> None:
 
 
 def _receive(part: Path, bar: tqdm) -> None:
-    """Append the data of one connection to `part`. Raise one of LOST if the connection breaks."""
+    """Append the data of one connection to `part`. Raise an exception in LOST if the connection
+    breaks."""
     start = _size(part)
     headers = {"User-Agent": "tacotron2-recipe", "Range": f"bytes={start}-"}
     request = urllib.request.Request(URL, headers=headers)

@@ -456,8 +456,8 @@ def checked_clips(
 ) -> ClipTable:
     """Return the clips of a filelist, from its cache if the cache is up to date.
 
-    The cache is up to date if no file has changed since it was checked. Otherwise every clip is
-    opened and the cache is written again.
+    The cache is up to date if no file has changed since it was checked. If the cache is missing or
+    outdated, every clip is opened and the cache is written again.
 
     Args:
         filelist: path of the filelist.

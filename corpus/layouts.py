@@ -348,9 +348,9 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
 def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
     """Return the paths, without extensions, at which the text of an audio file may be.
 
-    Without a text folder, the text is next to the audio file. Otherwise, it is directly in the text
-    folder, in its subfolder with the speaker's name, or in the same subfolder as the audio file has
-    in the corpus.
+    Without a text folder, the text is next to the audio file. With a text folder, the text is
+    directly in this folder, in a subfolder with the speaker's name, or in a subfolder with the same
+    relative path as the audio file's folder in the corpus.
     """
     if folder is None:
         return [name]
@@ -370,8 +370,9 @@ def _texts_without_names(
     """Return each text without the name of its recording, keyed by the path of the recording
     without its extension. A text that does not contain the name becomes None.
 
-    For example, a text begins with the name in Kaldi's format. The result contains neither empty
-    texts nor texts that may begin with the name by chance, because the name may be a word.
+    In Kaldi's format, for example, each text begins with the name of its recording. Some names are
+    also words, so a text may begin with the name by chance. The result does not contain such texts,
+    and it does not contain empty texts.
     """
     stripped = {name: texts.get(path, "").strip() for name, path in contents.items()}
     stripped = {name: text for name, text in stripped.items() if text}
@@ -528,8 +529,8 @@ def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container
 
 
 def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
-    """Return a list with the path of the file in the first folder that contains it, otherwise an
-    empty list."""
+    """Return a list with the path of the file in the first folder that contains it, or an empty
+    list if no folder contains the file."""
     # Joining a folder and an absolute path returns the absolute path.
     listed = name.replace("\\", "/")
     paths = [folder / f"{listed}{end}" for end in ("", ".wav", ".flac") for folder in folders]
@@ -586,8 +587,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
 
     The entry's name is a path relative to `base` or `corpus`, with or without an extension.
     If there is no file at this path, and the corpus contains exactly one audio file of this name,
-    this audio file is used. If no file is found, the clip
-    gets the path where the file was expected, and `problem_of_missing` reports it later.
+    this audio file is used. If no file is found, the clip gets the path where the file was
+    expected, and `problem_of_missing` reports the clip later.
 
     Returns:
         The clips; and a message for each entry that matches several files, whose file belongs to an

@@ -88,7 +88,7 @@ def draw_audio(clips: list[Clip]) -> bytes:
 
 
 def _edges(values: np.ndarray, *others: float) -> np.ndarray:
-    """Return the edges of 30 bins that cover all `values` and `others`."""
+    """Return the edges of 30 bins that cover all values in `values` and `others`."""
     every = [*values.tolist(), *others]
     return np.linspace(min(every) - 1, max(every) + 1, 31)
 
@@ -147,7 +147,8 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
 def _styles(clips: list[Clip]) -> dict[str, tuple[str, str]]:
     """Return the color and marker of each speaker.
 
-    With a single speaker, or with more speakers than colors, return one style under the key "".
+    With a single speaker, or with more speakers than colors, return a dict with one style
+    under the key "".
     """
     names = [*by_speaker(clips)]
     if 1 < len(names) <= len(COLORS):

@@ -67,8 +67,8 @@ LEXICON_FILE = "lexicon.txt"  # file with the pronunciations, next to the fileli
 
 
 def check_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
-    """Raise UserError if any clip is bad. With `skip_bad`, only print a warning unless all clips are
-    bad."""
+    """Raise UserError if any clip is bad. With `skip_bad`, only print a warning if at least
+    one clip is good."""
     if not problems:
         return
     count = f"{len(problems):,} of {total:,} clips"
@@ -370,7 +370,8 @@ def listed_path(path: str, out: Path) -> str:
     """Return the path of a clip for a filelist in the folder `out`.
 
     The path is relative to `out` if it goes up at most MAX_FOLDERS_UP levels, so that the user can
-    move filelists and clips together. Otherwise it is absolute.
+    move filelists and clips together. Paths that go up more levels, or that
+    would begin or end with a space, stay absolute.
     """
     # Links in `out` are resolved first, because ".." starts at the target of a link.
     relative = os.path.relpath(path, os.path.realpath(out))

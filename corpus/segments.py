@@ -196,12 +196,14 @@ def _seconds_of_time(time: str) -> float:
 def without_rolling_lines(
     path: Path, cues: list[tuple[float, float, str]]
 ) -> list[tuple[float, float, str]]:
-    """Remove the lines that subtitles repeat from the previous subtitle, if many subtitles do so.
+    """Remove the lines that subtitles repeat from the previous subtitle.
 
-    Automatic captions show each line again above the next line. Many also show it alone, for a
-    time that is too short for speech. A subtitle that only repeats lines, for a longer time, is
-    kept: the refrain of a song is repeated in this way. If there are gaps between the subtitles,
-    nearly all subtitles must repeat a line.
+    If few subtitles repeat lines, all lines are kept. If there are gaps between the subtitles, lines
+    are removed only if nearly all subtitles repeat a line.
+
+    Automatic captions show each line again above the next line. Many captions also show the
+    repeated line alone, for a time that is too short for speech. A subtitle that contains only
+    repeated lines, but for a longer time, is kept, because it may be the refrain of a song.
     """
     repeated = _repeated_lines(cues)
     is_flash = [
@@ -244,7 +246,8 @@ def _repeated_lines(cues: Sequence[tuple[float, float, str]]) -> list[int]:
     """Return how many lines each subtitle repeats, at its beginning, from the end of the previous
     subtitle.
 
-    The result is 0 for a subtitle that contains no new line, unless it is too short for speech.
+    The result is 0 for a subtitle that contains no new line, unless the time of the
+    subtitle is too short for speech.
     """
     counts = []
     previous: list[str] = []
@@ -320,7 +323,7 @@ def are_labels(text: str) -> bool:
 
 
 def check_is_plain(path: Path, text: str) -> None:
-    """Raise UserError if a text contains times or speaker labels, as alignments and captions do.
+    """Raise UserError if a text contains times or speaker labels, like alignments and captions.
 
     Examples are label files of HTK and Festival, captions that were saved as text, and transcripts
     of speaker diarization.
@@ -404,8 +407,8 @@ def read_kaldi(folder: Path) -> list[Entry]:
 
 
 def _check_open_ends(entries: Sequence[Entry]) -> None:
-    """Raise UserError if a segment up to the end of its recording is not the last segment of the
-    recording."""
+    """Raise UserError if a segment that lasts until the end of its recording is not the last
+    segment of the recording, or overlaps another segment."""
     latest: dict[str, Entry] = {}
     for entry in entries:
         if entry.segment:

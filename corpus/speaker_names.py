@@ -109,7 +109,7 @@ def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
     ignore case mix up the files of the two speakers.
 
     Args:
-        named: pairs of a name and the place where it was given.
+        named: pairs of a name and where it was given, such as a file and line.
     """
     first: dict[str, tuple[str, str]] = {}
     pairs = []

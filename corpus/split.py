@@ -21,7 +21,7 @@ MAX_KNOWN_SHARE = 0.01
 
 
 def read_split(path: Path) -> dict[str, str]:
-    """Read a CSV with the columns id,set, and return {id: "train" or "val"}."""
+    """Read a CSV with the columns id,set, and return a dict from each id to "train" or "val"."""
     with open(path, encoding="utf-8", newline="") as file:
         return {row["id"]: row["set"] for row in csv.DictReader(file)}
 
@@ -32,9 +32,9 @@ def choose_split(
     """Choose the validation set. Return the ids of its clips, and a description of the split.
 
     For LJSpeech-1.1 and default arguments, the split in filelists/ljspeech_split.csv is used.
-    Otherwise the ids are sorted by SHA-256("seed|id"), and the first ids are held out. Adding or
-    removing clips therefore hardly changes the set. With several speakers, the fraction applies to
-    each speaker.
+    For other corpora or arguments, the ids are sorted by SHA-256("seed|id"), and the first ids are
+    held out. Adding or removing clips therefore hardly changes the set. With several speakers, the
+    fraction applies to each speaker.
 
     Args:
         clips: all clips of the corpus.
@@ -77,7 +77,7 @@ def wording(text: str) -> str:
 def texts_in_both(sets: Mapping[str, Sequence[Clip]]) -> str | None:
     """Return a warning if many validation texts are also in the training set, otherwise None.
 
-    In this case, the validation loss is partly measured on sentences from training.
+    In this case, the validation loss is partly measured on sentences of the training set.
     """
     trained = {wording(clip.text) for clip in sets["train"]}
     known = [clip for clip in sets.get("val", ()) if wording(clip.text) in trained]

@@ -3,7 +3,7 @@
     entries, problems = read_table(Table(Path("data/mine/validated.tsv")))
     entries, problems = read_table(Table(path, path_column="3", text_column="5"), speaker_column="1")
 
-LJSpeech's metadata.csv (id|text|normalized text, no header) is an example. If a table has neither
+An example is LJSpeech's metadata.csv (id|text|normalized text, no header). If a table has neither
 common column titles nor LJSpeech's columns, the user must specify the columns.
 """
 
@@ -370,7 +370,7 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
     The columns are rejected in three cases:
 
     - Most values of the second column are numbers.
-    - The values of only one column repeat as speaker names do.
+    - Only one of the two columns has few distinct values, like a column of speaker names.
     - The two texts of most lines differ too much.
     """
     pairs = [(row.fields[written], row.fields[spoken]) for row in rows if len(row.fields) > spoken]
@@ -391,7 +391,7 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
 
 
 def repeats(values: Sequence[str]) -> bool:
-    """Return whether a column has few distinct values, as a column of speaker names has."""
+    """Return whether a column has few distinct values, like a column of speaker names."""
     return len(values) >= MIN_LINES and len({*values}) <= MAX_REPEATING_SHARE * len(values)
 
 
@@ -419,8 +419,8 @@ def scripts_of(text: str) -> set[str]:
 
 
 class TimeColumns(NamedTuple):
-    """The titles of the columns that contain the times of segments. One of `end` and `duration` is
-    empty."""
+    """The titles of the columns that contain the times of segments. Either `end` or
+    `duration` is empty."""
 
     start: str
     end: str
@@ -448,8 +448,8 @@ def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) ->
     NeMo manifests have the columns `offset` and `duration`.
 
     Raises:
-        UserError: if the table contains other columns of times, or if the number of these columns
-            is not two.
+        UserError: if the table contains columns of times, but not exactly two columns that are a
+            start and an end, or an offset and a duration.
     """
     found = time_titles(titles, rows)
     if not found:

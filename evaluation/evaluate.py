@@ -121,8 +121,8 @@ class Evaluators:
             self.embeddings.append(self.encoder.embed(samples, sampling_rate))
 
     def measures(self, indices: Sequence[int] | None = None) -> Measures:
-        """Return the mean measures over all utterances, or over the utterances with these
-        indices."""
+        """Return the mean measures over the utterances with these indices, or over all
+        utterances if `indices` is None."""
         chosen = range(len(self.transcripts)) if indices is None else indices
         rate = None
         quality = None

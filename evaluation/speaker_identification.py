@@ -45,8 +45,8 @@ class Resemblyzer:
         audio contains no speech.
 
         All audio is scaled to the same level, because the embedding depends on the level. (The
-        package itself amplifies only quiet audio.) Long pauses are removed, as in the training of
-        the encoder.
+        package itself amplifies only quiet audio.) Long pauses are removed, because they
+        were also removed when the encoder was trained.
         """
         if not samples.any():
             return np.zeros(EMBEDDING_DIM)

@@ -1,6 +1,6 @@
 """Generate the speech and the noise for two example systems.
 
-eSpeak NG speaks numbers, as in the demo corpus. `TimedVoice` also reports the time of each phone.
+eSpeak NG speaks the numbers. `TimedVoice` also reports the time of each phone.
 The noise and the rooms are synthetic.
 """
 

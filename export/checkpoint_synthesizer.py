@@ -124,7 +124,7 @@ def _settings_of(saved: dict[str, Any], overrides: str, path: str | Path) -> HPa
 def choose_speaking_decoder(name: str) -> Callable[..., Any]:
     """Return the decoder loop for the setting `decoder`.
 
-    If the folder fast_decoder/ is missing, this is the reference loop.
+    If the folder fast_decoder/ is missing, return the reference loop.
     """
     if name != "reference":
         with contextlib.suppress(ImportError):

@@ -93,7 +93,7 @@ def weights_of_graph(graph: Any, name: str) -> dict[str, np.ndarray]:
 
 
 def own_names(graph: Any, part: str) -> dict[str, str]:
-    """Return the names that weights with generated names should have, keyed by generated name.
+    """Return the correct names of the weights that have generated names, keyed by generated name.
 
     Args:
         part: "encoder", "decoder" or "postnet".

@@ -218,8 +218,8 @@ class Study:
         return f"{run}: word error rate {rate:.3f}"
 
     def keep(self, name: str, seed: int, point: int, result: Intelligibility) -> float:
-        """Add the run's epochs up to `point`, and the word error rate there, to values.csv. Return
-        the word error rate."""
+        """Add the run's epochs up to `point`, and the word error rate at `point`, to values.csv.
+        Return the word error rate."""
         progress = read_progress(self.out / name / f"seed_{seed}").query("epoch <= @point")
         own = progress.assign(name=name, seed=seed).set_index(INDEX).reindex(columns=COLUMNS[3:])
         words = sum(len(transcript.text.split()) for transcript in result.transcripts)

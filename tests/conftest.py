@@ -55,7 +55,8 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads this variable when it is imported
 
 
-# By default, hypothesis fails if an example takes longer than 0.2 s. Busy machines can be slower.
+# By default, hypothesis fails if an example takes longer than 0.2 s. Busy machines can be slower,
+# so this profile has no deadline.
 with contextlib.suppress(ModuleNotFoundError):  # GPU machines may lack hypothesis
     hypothesis = importlib.import_module("hypothesis")
     hypothesis.settings.register_profile("untimed", deadline=None)

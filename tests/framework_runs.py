@@ -178,7 +178,7 @@ def trainer_resumed(steps_per_update=1, dataloader_num_workers=0):
 
 
 def trainer_changed(**arguments):
-    """Resume in the middle of an epoch with arguments that differ from those of the original run."""
+    """Resume in the middle of an epoch with different arguments than in the original run."""
     folder = "changed-" + "-".join(map(str, arguments.values()))
     if not arguments.keys() & {"record", "seed"}:
         return trained(folder, **arguments)
@@ -203,8 +203,9 @@ def fit(
 ):
     """Return the training and validation batches of a Lightning run.
 
-    Lightning saves a checkpoint after Ctrl-C. With `save_every_step`, it also saves one after every
-    optimizer step, otherwise at the end of every epoch.
+    Lightning saves a checkpoint after Ctrl-C. With `save_every_step`, it also saves a checkpoint
+    after every optimizer step. Without `save_every_step`, it also saves a checkpoint at the end of
+    every epoch.
 
     Args:
         interrupt_at: press Ctrl-C during this batch.

@@ -233,7 +233,7 @@ class Child:
 
 
 class Together:
-    """Run `train.main(arguments)` in several processes, as torchrun does.
+    """Run `train.main(arguments)` in several processes, like torchrun.
 
     Args:
         arguments: arguments for all processes, or a list of arguments per process.
@@ -398,7 +398,8 @@ def kill_self() -> None:
 
 def act_at(owner, name: str, act, call: int = 1, *, after: bool = False) -> None:
     """Patch the function `owner.name`, so that its call number `call` also calls `act`. If `after`
-    is true, `act` is called after the original function, otherwise before it."""
+    is true, `act` is called after the original function. If `after` is false, `act` is called
+    before it."""
     original = getattr(owner, name)
     calls = 0
 

@@ -237,7 +237,8 @@ def soak(
             shutil.copytree(log / "before", run)
         shutil.rmtree(log / "before", ignore_errors=True)
     records = []
-    if (run / METRICS_FILE).exists():  # missing if all starts were stopped in set-up
+    # The file is missing if all starts were stopped in set-up.
+    if (run / METRICS_FILE).exists():
         records = read_metrics(run)
     epochs = 2 + max((record["epoch"] for record in records), default=0)
     for output in (run, undisturbed):

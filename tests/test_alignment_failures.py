@@ -27,7 +27,7 @@ def test_find_failures_returns_nothing_when_attention_passes_each_symbol_once():
             assert failures_of(spoken(sequence, len(sequence), seed), sequence) == []
 
 
-def test_word_is_reported_as_skipped_when_attention_never_reaches_it():
+def test_word_is_reported_as_skipped_when_attention_never_reaches_the_word():
     alignment = diagonal(60, 20)  # the text is "she was the last one"
     alignment[:, 8:11] = 0
     alignment[24:33, 7] = 1

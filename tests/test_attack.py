@@ -1,4 +1,4 @@
-"""Replace files that the programs read or write with links, pipes, folders and huge files.
+"""Test links, pipes, folders and huge files at the paths that the programs read or write.
 
 The programs must not change any other files, must not hang, and must print the path in the error.
 """

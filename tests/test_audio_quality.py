@@ -34,7 +34,7 @@ def test_quality_measures_are_equal_for_16_bit_and_float_samples():
     assert vars(measure_quality(as_integers, rate)) == pytest.approx(vars(floats), abs=1e-3)
 
 
-def test_level_follows_the_volume_but_signal_to_noise_ratio_does_not():
+def test_level_but_not_signal_to_noise_ratio_changes_when_volume_changes():
     samples, rate = CLIPS[0]
     loud = measure_quality(samples, rate)
     quiet = measure_quality(samples / 4, rate)

@@ -352,7 +352,7 @@ def test_second_pass_over_the_loader_raises_when_set_epoch_was_not_called(worker
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("other", [1, 2])
-def test_pass_raises_when_set_epoch_is_called_during_it(num_workers, other):
+def test_pass_raises_when_set_epoch_is_called_during_the_pass(num_workers, other):
     batches = make(batches_per_epoch=14)
     for loader in (loader_of(batches, num_workers=num_workers), DataLoader(batches, **LEAVES)):
         batches.set_epoch(1)
@@ -473,7 +473,7 @@ def test_batches_resume_exactly_in_the_torchdata_loader(options):
         first.sampler.set_epoch(1)
         seen = list(itertools.islice(first, drawn))
         second.load_state_dict(first.state_dict())
-        if drawn <= count:  # otherwise the loader has already begun the next epoch
+        if drawn <= count:  # for count + 1, epoch 2 has begun
             second.sampler.set_epoch(1)
             seen += list(second)
         second.sampler.set_epoch(2)
@@ -521,7 +521,7 @@ def test_record_detects_changed_options_that_affect_only_later_epochs(tmp_path):
     make(**options)
 
 
-def test_error_mentions_rank_sampler_when_the_loader_does_not_use_it():
+def test_error_mentions_rank_sampler_when_the_loader_does_not_use_rank_sampler():
     """In an earlier version, Lightning users got an error only after a whole epoch, and the error
     contained only the number of batches that were drawn."""
     batches = make()

@@ -177,8 +177,8 @@ def test_plan_differs_when_seed_or_epoch_differs(strategy):
     """For example, epoch 1 with seed 0 must differ from epoch 0 with seed 1. These plans would be
     equal if the code added the epoch to the seed."""
     lengths = lengths_like_speech(64)
-    # Give each pair of clips the same length. Otherwise, `sorted` would return the same order for
-    # every seed.
+    # Give each pair of clips the same length. If all lengths differed, `sorted` would return the
+    # same order for every seed.
     lengths[::2] = lengths[1::2]
     plans = {
         repr(as_lists(plan_epoch(lengths, 8, strategy, seed=seed, epoch=epoch, **SMALL)))
@@ -190,8 +190,8 @@ def test_plan_differs_when_seed_or_epoch_differs(strategy):
 
 @every_strategy
 def test_clips_of_equal_length_have_random_positions(strategy):
-    """In 400 epochs, each of the 8 clips is expected at each position 50 times. `random` is tested
-    with different lengths, because it mixes all lengths."""
+    """In 400 epochs, each of the 8 clips is expected at each position 50 times. The strategy
+    `random` is tested with different lengths, because this strategy mixes all lengths."""
     lengths = range(1, 9) if strategy == "random" else [5] * 8
     options = {"num_bins": 3, "bucket_size": 8}
     orders = [clips_of(plan_epoch(lengths, 4, strategy, epoch=e, **options)) for e in range(400)]

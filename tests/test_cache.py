@@ -121,7 +121,7 @@ print(seconds, own() - before)
 @pytest.mark.thorough
 def test_cache_of_a_million_clips_loads_fast_and_is_shared(tmp_path):
     """The cache file has 140 MB. Each process keeps only a small part of the clips in private
-    memory. All processes share the rest, which is mapped from the file."""
+    memory. All processes share the remaining data, which is mapped from the file."""
     filelist = str(tmp_path / "list.txt")
     clip = Clip("corpus/clip.wav", "x" * 20, (3,) * 20, 5)
     ClipTable.of(filelist, ((i, clip) for i in range(1_000_000)), True, KEY).write()

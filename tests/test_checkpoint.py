@@ -36,8 +36,8 @@ def names(directory) -> list[str]:
 
 
 def test_write_keeps_the_checkpoints_with_the_largest_numbers(tmp_path):
-    """Checkpoints are sorted by number, not by name. All other files are kept, whatever their
-    names."""
+    """Checkpoints are sorted by number, not by name. All other files are kept, regardless of
+    their names."""
     others = ["checkpoint_.pt", "checkpoint_5.pt.superseded", "my_checkpoint_3.pt"]
     for name in others:
         (tmp_path / name).write_text("mine")

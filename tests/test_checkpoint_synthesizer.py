@@ -46,7 +46,7 @@ TEXTS = (
 
 
 def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
-    """Return an alignment like those of a trained model.
+    """Return an alignment that is similar to the alignments of a trained model.
 
     Attention stays on each symbol for several decoder steps, with some weight on the neighbors.
     Attention skips silent symbols, and never reaches symbol `end` or any later symbol."""

@@ -220,7 +220,7 @@ def test_copies_are_kept_when_the_texts_of_all_recordings_are_invalid(recordings
 
 
 def test_table_with_mp3_files_is_prepared_by_one_command(recordings, tmp_path, capsys):
-    """Recordings of the same text are assigned to the same set."""
+    """The test also checks that recordings of the same text are in the same set."""
     rows = "".join(
         f"{name}.mp3\t{text}\n" for name, text in zip("abc", ("X!", "x", "Y"), strict=True)
     )
@@ -357,7 +357,7 @@ def write_mp3_without_length(path, samples, mode):
     path.write_bytes(content[second_frame:])
 
 
-def test_mp3_is_rejected_when_its_bit_rate_varies_and_it_lacks_its_length(tmp_path):
+def test_mp3_is_rejected_when_its_bit_rate_varies_and_the_file_lacks_its_length(tmp_path):
     silence = 0.0005 * np.random.default_rng(1).standard_normal(8 * RATE)
     samples = np.concatenate([speech(), silence, speech()]).astype(np.float32)
     write_mp3_without_length(tmp_path / "a.mp3", samples, "VARIABLE")
@@ -371,7 +371,8 @@ def test_mp3_is_rejected_when_its_bit_rate_varies_and_it_lacks_its_length(tmp_pa
 @pytest.mark.parametrize("mode", ["VARIABLE", "CONSTANT"])
 @pytest.mark.parametrize("rate", [22050, 44100])
 def test_mp3_is_rejected_when_it_contains_audio_after_its_listed_end(mode, rate, tmp_path):
-    """libsndfile reads as many samples as the first frame says."""
+    """libsndfile reads only the number of samples that the first frame contains, so the rest of the
+    audio would be lost."""
     samples = np.concatenate([speech()] * 3)
     path = tmp_path / "a.mp3"
     soundfile.write(path, samples, rate, format="MP3", bitrate_mode=mode)
@@ -400,7 +401,7 @@ def test_mp3_is_rejected_when_its_header_lists_no_frames(tmp_path):
     refusal(read_channels, path)
 
 
-def test_mp3_is_read_when_its_bit_rate_is_constant_and_it_lacks_its_length(tmp_path):
+def test_mp3_is_read_when_its_bit_rate_is_constant_and_the_file_lacks_its_length(tmp_path):
     samples = np.concatenate([speech()] * 4)
     write_mp3_without_length(tmp_path / "a.mp3", samples, "CONSTANT")
     read, _ = read_channels(tmp_path / "a.mp3")

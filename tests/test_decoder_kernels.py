@@ -239,7 +239,8 @@ def use_training_constants(monkeypatch):
 
 
 def many_clips(clips, symbols):
-    """Return the (symbols, frames) of each clip. Two clips are longer than the others."""
+    """Return the (symbols, frames) of each clip. The first two clips are longer than the
+    remaining clips."""
     return ((symbols, 3), (9, 2), *((3, 1),) * (clips - 2))
 
 
@@ -255,7 +256,8 @@ def test_kernels_match_the_reference_when_a_bucket_has_more_than_16_clips(clips,
 def test_kernels_are_as_accurate_as_the_reference_in_every_kind_of_bucket_when_autocast_is_on(
     clips, symbols, monkeypatch
 ):
-    """The number of clips and the length of the text decide which launches are used."""
+    """The number of clips and the length of the text determine which kernels are launched, so the
+    test uses several values of both numbers."""
     use_training_constants(monkeypatch)
     fast, reference = errors_by_precision(1, many_clips(clips, symbols), torch.bfloat16, run)
     assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
@@ -348,8 +350,8 @@ def test_graph_results_equal_the_results_of_single_launches_on_a_gpu():
 @gpu_only
 @pytest.mark.parametrize(("clips", "precision"), [(16, None), (22, torch.bfloat16)], ids=str)
 def test_results_stay_the_same_when_gpu_launches_are_dependent(clips, precision, monkeypatch):
-    """A launch that did not wait for the previous launch would read values that are not written
-    yet."""
+    """If a launch did not wait for the previous launch, it would read values that are not written
+    yet, and the results would change."""
     case = full_size(((120, 200), (33, 140)) * (clips // 2)).to(torch.float32)
     dependent = [run(case, fast_decoder.teacher_forced, precision) for _ in range(5)]
     monkeypatch.setattr(graphs, "DEPENDENT_LAUNCHES", False)
@@ -383,7 +385,7 @@ def test_full_size_kernels_are_as_accurate_as_the_reference_on_a_gpu(precision, 
     for name, error in ours.items():
         # This assertion checks the largest error of one random batch. The tests with autocast above
         # check typical errors. With TF32 on an H200, the largest error of the kernels was 2.51
-        # times that of the reference.
+        # times the error of the reference.
         assert error <= max(1e-5, 5 * reference[name]), (name, error, reference[name])
 
 

@@ -122,13 +122,13 @@ def alone_of_four(corpus, tmp_path_factory) -> Path:
 
 
 def assert_agrees(out: Path, alone: Path) -> None:
-    """Assert that losses and gradient norms are close to those of one process.
+    """Assert that losses and gradient norms are close to the values of a run in one process.
 
     Values are summed in a different order, so the last digits differ: by 4e-7 in training losses
     and gradient norms, and by 1e-4 in validation losses. The validation losses differ more for this
     reason: the gradient of a convolution bias before batch norm consists only of rounding errors,
     but Adam scales these errors to full steps. In training, batch norm subtracts the bias again. In
-    validation, it subtracts the running mean, which lags behind the bias.
+    validation, batch norm subtracts the running mean, which lags behind the bias.
     """
     for name in ("loss", "loss_unpadded", "gradient_norm"):
         a, b = (np.array(curves(x)[f"training/{name}"]) for x in (out, alone))
@@ -139,7 +139,7 @@ def assert_agrees(out: Path, alone: Path) -> None:
         assert found[name] == pytest.approx(expected[name], rel=2e-3)
 
 
-def test_batches_per_update_is_raised_to_the_number_of_processes(corpus, tmp_path):
+def test_batches_per_update_is_increased_to_the_number_of_processes(corpus, tmp_path):
     out = tmp_path / "out"
     first, second = Together(2, flags(out, corpus, batches_per_update=1, epochs=1)).end()
     check_all([first, second])

@@ -86,7 +86,8 @@ def test_encoder_uses_torch_when_kernels_are_not_available(monkeypatch):
 @gpu_only
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "tf32", "fp16"])
 def test_full_size_encoder_is_as_accurate_as_torch_on_a_gpu(precision):
-    """As in the decoder test, the error must be at most five times that of plain operations."""
+    """As in the decoder test, the error must be at most five times the error of plain
+    operations."""
     for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):
         switch.allow_tf32 = precision == "tf32"
     autocast = AUTOCAST_DTYPES[precision]

@@ -81,7 +81,7 @@ def test_pocketsphinx_uses_a_grammar_when_all_texts_are_numbers():
     assert {*of_texts("Two.", "Forty two.").transcribe(samples, rate).split()} <= WORDS
 
 
-def test_words_of_a_text_have_no_punctuation_and_spelled_out_numbers():
+def test_words_of_a_text_contain_spelled_out_numbers_but_no_punctuation():
     assert words_of("Mr. O'Neil's 42 cats -- sat!") == "mister o'neil's forty two cats sat"
     assert words_of("Seven hundred.") == "seven hundred"
     assert words_of("Er kam 1921, um 3,50 Uhr: »Ja«!", "de") == (
@@ -140,8 +140,8 @@ def reference_of(recordings, hparams=HPARAMS, vocoder="Griffin-Lim", quality_mod
 
 
 def test_measures_of_recordings_are_computed_again_only_when_settings_change(recordings):
-    """The settings include those of the log-mels, the vocoder, the recognizer and the quality
-    model."""
+    """The settings that matter are the log-mel settings, the vocoder, the recognizer and the
+    quality model."""
     reference = reference_of(recordings)
     # The recognizer omits "hundred" and substitutes "two".
     assert reference.recordings == Measures(2 / 4, None)
@@ -276,7 +276,7 @@ def test_evaluate_uses_the_speaker_of_each_line_in_a_filelist(with_speakers, tmp
     anna, bert = found.speakers["anna"], found.speakers["bert"]
     assert (anna.texts, anna.word_error_rate, anna.recordings) == (2, 1, 0)
     assert (bert.texts, bert.word_error_rate, bert.recordings) == (2, 2 / 3, 2 / 3)
-    # Anna's two recordings are equal, so the first recording is the nearest to both of her texts.
+    # Anna's two recordings are equal, so the first recording is the nearest to each of her texts.
     assert [t.nearest for t in found.transcripts][::3] == ["seven", "seven"]
     assert anna.identification_rate == 1 / 2
     rates = (anna.identification_rate + bert.identification_rate) / 2
@@ -358,8 +358,8 @@ def voice(name, rate=HPARAMS.sampling_rate):
 
 @pytest.fixture
 def with_voices(with_speakers, tmp_path, monkeypatch):
-    """Return a filelist with two recordings of anna and three of bert. One recording is mislabeled.
-    The stand-in model synthesizes one of bert's texts with anna's voice."""
+    """Return a filelist with two recordings of anna and three recordings of bert. One
+    recording is mislabeled. The stand-in model synthesizes one of bert's texts with anna's voice."""
     lines = ""
     for text, name in zip("12345", ("anna", "anna", "bert", "bert", "bert"), strict=True):
         write_wav(tmp_path / f"{text}.wav", voice("anna" if text == "5" else name), 22050)

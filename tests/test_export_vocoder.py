@@ -83,7 +83,7 @@ def test_fp16_halves_the_file_size_and_keeps_the_audio(folder):
 
 
 def test_exported_file_contains_the_mel_settings_of_its_weights(folder):
-    """--vocoder rejects a file whose settings differ from those of the voice."""
+    """The option --vocoder compares these settings with the settings of the voice."""
     change_config(folder, fmax=None, fmin=20.5)
     exported(folder)
     path = folder / "vocoder.onnx"

@@ -15,7 +15,7 @@ from fast_decoder.parity import EQUAL, Problem, relative_errors
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 # Tolerance relative to the largest value of each tensor.
-# The order of summation differs from that of the reference.
+# The order of summation differs from the order in the reference.
 # The largest observed errors were 2e-12 (float64) and 4e-6 (float32).
 # They were measured on an EPYC with SSE4.1, AVX2 and AVX-512, and with one to four threads.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 4e-5}

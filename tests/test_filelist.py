@@ -91,8 +91,8 @@ def test_moved_clips_are_found_in_clips_folder(sounds, tmp_path):
 
 
 def test_clips_folder_is_rejected_when_two_paths_match_one_file(sounds):
-    """Otherwise two files named a.wav in different folders would become one recording with two
-    texts."""
+    """The paths belong to two recordings with the same file name. If both paths were accepted, one
+    file would have the texts of both recordings."""
     filelist = write_list(sounds, "/old/anna/a.wav|One.", "/old/ben/a.wav|Two.")
     message = refusal(filelist, replace(H, clips_folder=str(sounds)))
     assert f"{filelist}:2: {sounds}/a.wav: " in message

@@ -56,7 +56,8 @@ def test_write_reports_the_file_when_the_disk_is_full(tmp_path, monkeypatch):
 
 
 def test_write_syncs_the_content_before_it_replaces_the_file(tmp_path, monkeypatch):
-    """A symbolic link with the name of the temporary file is not followed."""
+    """The test also checks that a symbolic link with the name of the temporary file is not
+    followed."""
     target = tmp_path / "a.txt"
     synced = []
     (tmp_path / f".a.txt.{os.getpid()}.tmp").symlink_to("b.txt")
@@ -101,7 +102,8 @@ def test_lock_fails_when_another_process_has_locked_the_folder(tmp_path):
 
 
 def test_lock_is_released_when_its_process_ends_before_its_workers(tmp_path):
-    """The workers of a killed run need a few seconds to detect that it has ended."""
+    """The workers of a killed run need a few seconds to detect that the run has
+    ended."""
     reader, writer = os.pipe()
     holder = os.fork()
     if holder == 0:

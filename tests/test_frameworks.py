@@ -106,7 +106,7 @@ def test_programs_train_every_clip_once_when_stopped(
 ):
     """Runs are stopped inside epochs and at the ends of epochs, with and without workers. They must
     train exactly the same batches as an uninterrupted run. The losses of the uninterrupted run must
-    equal those of the plain loop."""
+    equal the losses of the plain loop."""
     epoch = 13 if processes == 1 else 7
     jobs = [f"{program} --folder whole0", f"{program} --folder whole2 --workers 2"]
     runs = random_stops(program, processes, epoch)
@@ -190,7 +190,7 @@ WRONG_USES = {
         "trainer_changed seed=1": r"batches\.txt",
     },
     "lightning": {
-        # The first batch can match the plan by chance. In this case, saving the state raises.
+        # The first batch can match the plan by chance. In this case, saving raises an error.
         "fit folder='shuffled' loader_options={'shuffle':True}": f"{WRONG_BATCH}|trained=1",
         "fit folder='pairs' loader_options={'batch_size':2}": SEVERAL_BATCHES,
         "fit folder='four' world_size=4": "world_size=4",

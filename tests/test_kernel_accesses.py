@@ -23,10 +23,10 @@ SECTOR = 32  # bytes per sector; a GPU caches whole sectors
 
 @pytest.mark.parametrize("kernel_size", [5, 15])
 def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
-    """Test what a kernel reads before it waits for the previous launch. It must not read values
-    that its own launch or the previous launch writes, because the previous launch may still be
-    running. Earlier launches have ended, but the cache of a processor may still contain values from
-    before these launches. Loads with `.cg` bypass this cache."""
+    """Test what a kernel reads before it waits for the previous launch. The kernel must not
+    read values that its own launch or the previous launch writes, because the previous launch may
+    still be running. Earlier launches have ended, but the cache of a processor may still contain
+    values from before these launches. Loads with `.cg` bypass this cache."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     kernels, waited, early_bytes = graphs._kernels(), True, 0
@@ -82,13 +82,13 @@ def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
     monkeypatch.setattr(kernels, "_wait", wait)
     monkeypatch.setattr(graphs._Loop, "_launch", launch_graph)
     sizes = {"attention_location_kernel_size": kernel_size}
-    assert_parity(problem(((7, 6), (3, 5)), torch.float32, **sizes))  # float32, as on a GPU
+    assert_parity(problem(((7, 6), (3, 5)), torch.float32, **sizes))  # a GPU also uses float32
     assert early_bytes > 0
 
 
 def test_kernels_never_read_beyond_the_buffers(monkeypatch):
-    """This must be true even for kernel programs that have no clip, symbol or decoder step to
-    compute."""
+    """Even kernel programs that have no clip, symbol or decoder step to compute must not read
+    beyond the buffers."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     load, write, ranges, count = InterpreterBuilder.create_masked_load, graphs._Loop._write, [], 0

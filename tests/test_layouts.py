@@ -113,7 +113,7 @@ def test_note_is_printed_once_when_audio_files_are_found_by_similar_names(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "語" * 80, "../" * 3000 + "a"])
-def test_error_contains_the_line_number_when_its_audio_is_missing(tmp_path, name):
+def test_error_contains_the_line_number_when_the_audio_of_a_line_is_missing(tmp_path, name):
     """These names are too long for file names, as if --path-column had selected the texts by
     mistake."""
     (tmp_path / "metadata.csv").write_text(f"{name}|One.\n", encoding="utf-8")
@@ -136,7 +136,7 @@ def test_clips_with_equal_names_in_two_folders_keep_their_texts(tmp_path):
     assert "b/1.wav" in problem
 
 
-def test_error_contains_the_name_when_several_audio_files_match_it(recordings):
+def test_error_contains_the_name_when_several_audio_files_match_the_name(recordings):
     write_tone(recordings / "more/a.wav", 4000)
     table = recordings / "table.csv"
     table.write_text("path,text\na,One.\n")
@@ -148,7 +148,9 @@ def test_error_contains_the_name_when_several_audio_files_match_it(recordings):
 
 
 @pytest.mark.parametrize("second", ["b", "clips/b.FLAC", "../corpus/clips/b.flac", "link/b.FLAC"])
-def test_error_contains_the_audio_file_when_two_lines_list_it(recordings, monkeypatch, second):
+def test_error_contains_the_audio_file_when_two_lines_list_the_same_file(
+    recordings, monkeypatch, second
+):
     (recordings / "link").symlink_to("clips")
     (recordings / "table.csv").write_text(f"path,text\nclips/b.FLAC,One.\n{second},One.\n")
     monkeypatch.chdir(recordings.parent)
@@ -219,7 +221,7 @@ def test_table_is_rejected_when_its_texts_are_names_of_audio_files(recordings, l
     assert "--text-column" in message
 
 
-def test_text_may_equal_the_name_of_its_audio_file(recordings):
+def test_text_is_accepted_when_it_equals_the_name_of_its_audio_file(recordings):
     (recordings / "metadata.csv").write_text("a|A\nb|B\nC|c\n")
     assert read(recordings) == (expected("A", "B", "c"), [])
 
@@ -401,7 +403,7 @@ def test_texts_are_rejected_when_most_of_them_begin_with_times_or_speakers(text,
 
 
 @pytest.mark.parametrize("name", ["u{}", "00{}"])
-def test_name_of_the_recording_is_removed_together_with_the_colon_after_it(name, tmp_path):
+def test_name_of_the_recording_is_removed_together_with_the_following_colon(name, tmp_path):
     for number in (1, 2):
         base = name.format(number)
         soundfile.write(tmp_path / f"{base}.wav", np.zeros(100), 22050)

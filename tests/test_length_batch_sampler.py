@@ -137,7 +137,7 @@ def test_error_suggests_an_option_when_a_name_is_unknown(argument, expected):
             getattr(length_batching, name)(*arguments, **{argument: True})
 
 
-def test_iterator_raises_when_set_epoch_is_called_during_it():
+def test_iterator_raises_when_set_epoch_is_called_during_iteration():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     drawing = iter(loader_of(sampler, 1))  # a loader with a worker reads batches in advance
     sampler.set_epoch(3)
@@ -278,7 +278,7 @@ def test_ranks_train_every_clip_once_and_share_each_optimizer_step(
     assert all(a[0] >= b[-1] for a, b in pairwise(longest))
     if size == 1:
         assert [batch for [batch] in updates] == plan
-    # Optimizer steps keep the order of the plan, whether it is random or sorted.
+    # Optimizer steps keep the order of the plan, both for random and for sorted plans.
     number = {batch: k for k, batch in enumerate(plan)}
     planned = [update if update in whole else rest for update in updates]
     first_numbers = [min(number[batch] for batch in batches) for batches in planned]
@@ -461,7 +461,7 @@ def test_ranks_have_nearly_equal_work(randomize, world_size):
     for of_ranks in (longest, padded):
         assert 1 <= np.mean([max(update) / np.mean(update) for update in of_ranks]) <= 1.01
     slowest = sum(np.equal(update, max(update)) * 1 for update in longest)
-    assert slowest.min() > 0.7 * slowest.mean()  # all ranks are the slowest about equally often
+    assert slowest.min() > 0.7 * slowest.mean()  # each rank is the slowest about equally often
     if randomize and world_size == 4:
         plan = plan_epoch(lengths, 16, "semi_sorted", **options)
         in_plan = [lengths[batch].max() for batch in plan]

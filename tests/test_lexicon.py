@@ -188,7 +188,9 @@ def test_resume_rejects_a_lexicon_when_its_pronunciations_changed(tmp_path):
     check_lexicon(base, base)  # equal pronunciations are accepted
 
 
-def test_checkpoint_uses_its_pronunciations_and_notes_a_different_lexicon(tmp_path, capsys):
+def test_pronunciations_of_the_checkpoint_are_used_and_a_note_mentions_a_different_lexicon(
+    tmp_path, capsys
+):
     hparams = replace(create_hparams(SMALL_MODEL), pronunciations=("tom\ttim",))
     version = rules_version(hparams.pronunciations)
     path = save_small_model(tmp_path / "a.pt", hparams, text_rules=version)

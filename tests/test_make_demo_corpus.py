@@ -91,7 +91,7 @@ def test_existing_demo_corpus_is_not_changed(corpus, capsys):
 
 
 @pytest.mark.parametrize("precious", ["mine", "mine/thesis.txt"])
-def test_make_demo_corpus_is_rejected_when_the_folder_has_other_files(tmp_path, precious):
+def test_output_folder_is_rejected_when_it_contains_other_files(tmp_path, precious):
     (tmp_path / precious).parent.mkdir(exist_ok=True)
     (tmp_path / precious).write_text("precious", encoding="utf-8")
     with pytest.raises(UserError, match="mine"):

@@ -295,7 +295,7 @@ def test_letters_that_espeak_reads_are_accepted(language, text):
 
 
 @pytest.mark.parametrize("sign", "‰％")
-def test_sign_is_reported_when_espeak_skips_it(sign):
+def test_symbol_counts_as_silent_when_espeak_skips_it(sign):
     assert phones.is_silent(sign, "ar")
 
 
@@ -329,5 +329,6 @@ def test_prepare_lists_the_lines_whose_letters_espeak_spells_by_name(tmp_path, n
     ],
 )
 def test_text_has_the_phones_of_its_plain_spelling(language, text, plain):
-    """eSpeak skips unusual forms of letters and signs, or speaks their names."""
+    """eSpeak skips unusual forms of letters and symbols, or speaks their names. Therefore
+    `to_phones` replaces these forms with the usual spelling."""
     assert to_phones([text], language) == to_phones([plain], language)

@@ -1,4 +1,4 @@
-"""Test that plans are bitwise equal to those of release 0.4.0, so that its runs can be resumed."""
+"""Test that plans are bitwise equal to the plans of release 0.4.0, so old runs can be resumed."""
 
 import hashlib
 import itertools

@@ -148,7 +148,8 @@ def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
         # The two paths have only the root in common.
         ("/q/c/wavs/a.wav", "/p/filelists/c", "/q/c/wavs/a.wav"),
         ("/p/data/a.wav", "/p/x/y/z", "/p/data/a.wav"),  # a relative path would be too long
-        # As a relative path, it would lose its leading space, because fields are stripped.
+        # The relative path would begin with a space. The space would be lost, because fields are
+        # stripped.
         ("/p/c/ a.wav", "/p/c", "/p/c/ a.wav"),
     ],
 )
@@ -586,7 +587,7 @@ def test_output_folder_is_rejected_when_it_is_the_corpus(corpus, tmp_path):
 
 @pytest.mark.parametrize("form", ["Windows encoding", "semicolons", "named column"])
 def test_filelists_are_the_same_for_every_table_format(corpus, tmp_path, form):
-    """--convert is only needed if training cannot use the audio files."""
+    """The test never uses --convert, because training can use these audio files."""
     add_line(corpus, "c10|No. ten|Number ten, naïve café and the crème brûlée of Zoë.")
     write_tone(corpus / "wavs" / "c10.wav", 9000)
     prepare(Preparation(corpus, tmp_path / "plain"))

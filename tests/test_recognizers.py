@@ -71,8 +71,8 @@ def test_distillmos_rates_speech_higher_than_noise():
 
 @pytest.mark.skipif(find_spec("resemblyzer") is None, reason=NO_ENCODER)
 def test_resemblyzer_identifies_three_speakers():
-    """The speakers are a reader, the same reader at a slower playback speed, which lowers the
-    pitch, and eSpeak."""
+    """The speakers are a reader, the same reader played at a lower speed, and eSpeak. The lower
+    speed also lowers the pitch."""
     encoder = Resemblyzer()
     espeak = EspeakVoice()
     sounds = [(*clip(path.stem), "reader") for path in sorted(LJSPEECH_CLIPS.glob("*.wav"))]

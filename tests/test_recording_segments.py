@@ -325,7 +325,7 @@ def test_error_contains_the_line_and_value_when_a_lhotse_supervision_is_unsuppor
     assert repr(value) in message
 
 
-def test_all_segments_are_reported_when_one_segment_contains_the_others():
+def test_all_segments_are_reported_when_one_segment_contains_all_other_segments():
     clips, problems = padded(segments_of((0.0, 12.0), (2.0, 3.0), (5.0, 8.0)), 0.1)
     assert clips == []  # the times of the long segment may be incorrect
     assert len(problems) == 3
@@ -477,8 +477,11 @@ def write_cues(path, texts):
 
 
 @pytest.mark.parametrize("is_highlighted", [False, True])
-def test_captions_are_rejected_when_each_segment_repeats_the_words_before(is_highlighted, tmp_path):
-    """Captions that grow word by word, and captions by Whisper with --highlight_words."""
+def test_captions_are_rejected_when_most_segments_repeat_the_previous_segment(
+    is_highlighted, tmp_path
+):
+    """The captions show a sentence word by word, or highlight one word per segment, as the option
+    --highlight_words of Whisper does."""
     texts = []
     for sentence in ("the cat sat on the mat.", "we went home at last."):
         words = sentence.split()

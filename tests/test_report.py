@@ -186,7 +186,7 @@ def test_table_columns_cover_thirds_of_the_epochs_when_runs_are_short(tmp_path):
     assert [headings[f"unpadded {key}"][0] for key in VL] == [*THIRDS]
 
 
-def test_published_reductions_equal_those_computed_from_table_2():
+def test_published_reductions_equal_reductions_computed_from_table_2():
     for name, printed in published.TABLE_3.items():
         before = PAPER["minutes"]["RAND"]
         after = PAPER["minutes"][name]
@@ -271,7 +271,8 @@ def test_verdict_counts_comparisons_when_their_results_differ():
 
 
 def test_saving_is_undecided_when_minutes_per_epoch_vary(tmp_path):
-    """A saving that is smaller than in the paper counts as partly confirmed."""
+    """The test also checks that a saving counts as partly confirmed if it is smaller than in the
+    paper."""
     claim = CLAIMS[2][0]
     minutes = {"RAND": 3.0, BEST: 1.5}
     quiet = write_study(tmp_path / "quiet", tuple(minutes), minutes=minutes.get)

@@ -55,7 +55,9 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 # ---------------------------------------------------------------------------- damaged checkpoints
 
 
-def test_resume_uses_an_earlier_checkpoint_when_the_newest_is_damaged(copied, whole, capsys):
+def test_resume_uses_an_earlier_checkpoint_when_the_newest_checkpoint_is_damaged(
+    copied, whole, capsys
+):
     broken = newest(copied)
     os.truncate(broken, 1000)  # best.pt is a link to this file, so it is damaged too
     train.main([*flags(copied, ""), "--resume"])
@@ -136,7 +138,7 @@ def test_resumed_run_is_bitwise_equal_when_the_number_of_epochs_is_increased(
 
 
 def test_resume_keeps_logs_when_the_checkpoint_is_a_link(copied, tmp_path, monkeypatch):
-    """For example, the checkpoint was moved to another disk, so best.pt is a separate file."""
+    """A user may have moved the checkpoint to another disk. In this case, best.pt is a separate file."""
     linked = newest(copied)
     moved, before = linked.rename(tmp_path / "moved.pt"), metrics(copied)
     linked.symlink_to(moved)

@@ -94,8 +94,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def damage(rng: random.Random, folder: Path) -> None:
-    """Damage the output folder at random, in ways in which a killed process or a user could damage
-    it."""
+    """Cause random damage to the output folder, of a kind that a killed process or a user could
+    cause."""
     log = folder / "spoken.jsonl"
     made = [path for path in folder.iterdir() if path.suffix in (".wav", ".png")]
     if log.exists() and rng.random() < 0.5:

@@ -16,8 +16,8 @@ def test_table_contains_the_costs_of_tiles_and_the_cost_of_a_clip():
     measured = {n: tiles[-(-n // 16) * 16] + 0.5 * n for n in (16, 17, 24, 32, 48, 64)}
     text, error = row_costs.table_of(measured)
     costs, clip_cost = parse_row_costs(text)
-    # The tiles of 64 clips cost less than those of 48 clips, so the table uses the lower cost for
-    # 48 clips too.
+    # The tiles of 64 clips cost less than the tiles of 48 clips, so the table uses the lower
+    # cost for 48 clips too.
     assert costs == {16: 30, 32: 50, 48: 55, 64: 55}
     assert clip_cost == 0.5
     assert error < 1e-12

@@ -68,7 +68,7 @@ def test_batches_fill_whole_tiles_when_a_second_tile_doubles_the_cost():
     assert sum(sizes) == 500
 
 
-def test_large_batch_is_kept_when_its_decoder_step_costs_little_more_than_that_of_a_smaller_batch():
+def test_large_batch_is_kept_when_a_smaller_batch_costs_nearly_as_much_per_decoder_step():
     plan = plan_epoch(np.full(200, 10), 25, "sorted", dynamic_batch_size=True, row_costs=H100)
     assert {*plan.sizes.tolist()} == {25}  # 25 clips / 48.3 µs is more than 16 clips / 32.6 µs
 

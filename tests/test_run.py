@@ -26,7 +26,7 @@ from training.trainer import Trainer
 pytestmark = pytest.mark.usefixtures("clean_process")
 
 
-def test_run_keeps_the_newest_checkpoints_and_the_best(corpus, tmp_path, monkeypatch):
+def test_run_keeps_the_newest_checkpoints_and_the_best_checkpoint(corpus, tmp_path, monkeypatch):
     """Checkpoints are written every 3 optimizer steps, and validation runs after epochs 1, 2 and 3.
     The test gives the second validation the lowest loss."""
     saved = []

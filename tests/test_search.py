@@ -141,7 +141,8 @@ def test_search_finds_nothing_when_all_pairs_must_be_new():
 
 
 def test_search_applies_frame_budget_and_max_clips():
-    """`batch_capacity` limits only dynamic batches."""
+    """`batch_capacity` limits only dynamic batches. Therefore the test checks this option only for
+    dynamic batches."""
     lengths = np.random.default_rng(3).integers(80, 800, 90)
     surveyor = Surveyor(lengths, epochs=2)
     advice = search(surveyor, 8, batch_capacity=2 * lengths.max(), max_clips=6)
@@ -192,6 +193,6 @@ def test_library_and_command_find_the_same_options(tmp_path, capsys, monkeypatch
     plan_epoch(lengths, strategy=call.pop("batching_strategy"), **call)  # the call must be valid
 
 
-def test_search_defaults_equal_those_in_hparams():
+def test_search_defaults_equal_the_defaults_in_hparams():
     assert value_in_words("bucket", 1024) == "buckets of 1,024"
     assert {p.name: getattr(HParams(), p.name) for p in PARAMETERS} == DEFAULTS

@@ -36,7 +36,8 @@ def test_nearest_speaker_has_the_largest_cosine_similarity():
 
 
 def test_nearest_without_own_excludes_the_recording_from_its_centroid():
-    """Otherwise the recording at 60 degrees would be nearest to anna's centroid at 30 degrees."""
+    """If anna's centroid included the recording at 60 degrees, the centroid would be at 30 degrees,
+    and nearest to this recording."""
     recorded, names = [unit(0), unit(60), unit(100), unit(104)], ["anna", "anna", "bert", "bert"]
     assert nearest_speaker(unit(60), centroids_of(recorded, names)) == "anna"
     assert nearest_without_own(recorded, recorded, names) == ["anna", "bert", "bert", "bert"]
@@ -44,7 +45,7 @@ def test_nearest_without_own_excludes_the_recording_from_its_centroid():
     assert nearest_without_own(copies, recorded, names) == ["anna", "bert", "", "bert"]
 
 
-def test_speaker_with_only_silence_is_never_the_nearest():
+def test_speaker_with_only_silence_is_never_the_nearest_speaker():
     assert mean_vector([SILENCE, SILENCE]).tolist() == [0, 0]
     centroids = centroids_of([SILENCE, unit(0)], ["anna", "bert"])
     assert nearest_speaker(unit(60), centroids) == "bert"

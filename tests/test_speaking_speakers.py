@@ -376,7 +376,7 @@ def test_failures_and_limits_depend_on_the_speaker():
 @pytest.mark.thorough
 def test_checkpoints_contain_statistics_of_their_speakers(tmp_path):
     """Every checkpoint with several speakers contains statistics. If a run resumes from an older
-    checkpoint, it adds the statistics."""
+    checkpoint, the run adds the statistics."""
     lines = []
     for i in range(9):
         write_tone(tmp_path / f"{i}.wav", 4000 + 500 * i)

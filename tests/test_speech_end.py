@@ -37,7 +37,7 @@ def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
     finder, certain = EndDetector(WORDS, settings, ENGLISH, max_steps), 0
     for number, (frame, gate, weights) in enumerate(steps, 1):
         ended = finder.add(frame, gate, weights)
-        # Steps that were already yielded must stay in the speech.
+        # Decoder steps that were already yielded must stay in the speech.
         assert certain <= finder.num_certain
         certain = finder.num_certain
         if ended:

@@ -133,7 +133,8 @@ def test_table_reports_a_missing_run_when_a_second_process_crashed(tmp_path):
 
 @pytest.mark.parametrize("name", ["speech_recognition", "speech_enhancement"])
 def test_quick_table_contains_every_row(name, tmp_path):
-    """Each case takes two minutes and needs the training frameworks."""
+    """Each case takes two minutes. The test is skipped if a package that the examples need is
+    missing."""
     for package in ("accelerate", "lightning", "pesq"):
         pytest.importorskip(package)
     program = [sys.executable, "-m", f"examples.{name}", str(tmp_path), "--quick"]

@@ -55,7 +55,7 @@ def test_split_of_a_speaker_does_not_depend_on_the_remaining_speakers(speakers, 
 
 
 def test_clips_with_equal_texts_are_in_the_same_set_when_several_speakers_read_the_text():
-    """This matters if all speakers read the same sentences. Keeping the clips of a text together
+    """In some corpora, all speakers read the same sentences. Keeping the clips of a text together
     never reduces the number of held-out clips of a speaker."""
     clips = [
         Clip(f"wavs/{name}{i}.wav", f"Text {i}.", speaker=name)

@@ -138,7 +138,7 @@ W, C, S, INSIDE = Ending.WORD, Ending.CLAUSE, Ending.SENTENCE, Ending.INSIDE
         ),
     ],
 )
-def test_chunks_equal_those_split_by_hand(text, limit, parts, kinds):
+def test_chunks_equal_chunks_split_by_hand(text, limit, parts, kinds):
     assert split(text, limit) == parts
     assert endings(text, limit) == kinds
 

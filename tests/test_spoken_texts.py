@@ -68,7 +68,7 @@ def test_texts_are_rejected_when_nearly_all_of_them_begin_or_end_with_the_same_w
     assert "--repeated-words" in message
 
 
-def test_texts_are_rejected_when_those_of_one_speaker_begin_with_the_same_word():
+def test_texts_are_rejected_when_all_texts_of_one_speaker_begin_with_the_same_word():
     other = clips_of(SENTENCES, "other{}", speaker="bert")
     labeled = clips_of(each("ANNA. {text}"), speaker="anna")
     assert "'anna'" in refusal(check_repeated_words, other + labeled)
@@ -93,8 +93,8 @@ def test_words_contain_the_vowel_signs_of_indic_scripts():
     assert words_of("«ಒಂದು ಸಾವಿರ», [EN]Don't!") == ["ಒಂದು", "ಸಾವಿರ", "en", "don", "t"]
 
 
-def test_texts_are_kept_when_they_are_those_of_the_included_corpora():
-    """The test texts contain sentences of LJSpeech."""
+def test_texts_of_the_included_corpora_are_kept():
+    """These corpora contain sentences of LJSpeech, which has no unspoken words in its texts."""
     for path in (Path(__file__).parent / "data").rglob("*.csv"):
         rows = [line.split("|") for line in path.read_text(encoding="utf-8").splitlines()]
         texts = [row[-1] for row in rows if len(row) > 1]

@@ -117,7 +117,7 @@ def test_script_trains_the_table_row_in_its_file_name(run, name):
 
 
 def test_script_reads_settings_from_the_environment(run):
-    """The variable PYTHON can be a relative path."""
+    """The test also checks that the variable PYTHON can be a relative path."""
     settings = {"SEEDS": "3 5", "EPOCHS": 10, "EXTRA": "batch_size=8,precision=bf16"}
     status, output = run("sb.sh", PYTHON=Path("..") / "stand-in", **settings)
     assert status == 0, output
@@ -164,7 +164,7 @@ def test_script_fails_in_one_line_when_python_is_missing_or_has_no_torch(run, tm
 
 
 @pytest.mark.parametrize("failing", [None, "sb"])
-def test_all_sh_trains_ten_rows_and_reports_even_when_a_row_fails(run, failing):
+def test_all_sh_trains_ten_rows_and_writes_the_report_when_a_row_fails(run, failing):
     out = run.here / "out"
     out.mkdir()
     (out / f"status.{failing}").write_text("1")

@@ -77,7 +77,7 @@ def test_compatible_cleaners_return_the_same_text_as_the_nvidia_cleaners(text, e
     assert spoken(text) == expected
 
 
-def test_years_are_read_in_pairs_of_digits_as_inflect_does():
+def test_years_are_read_with_the_words_that_inflect_returns_for_pairs_of_digits():
     engine = inflect.engine()
     for year in range(1001, 3000):
         if year % 100 and not 2000 < year < 2010:
@@ -240,7 +240,5 @@ def test_text_counts_as_speakable_only_when_it_contains_letters_digits_or_phones
         ("<. >. end", ". . end"),
     ],
 )
-def test_words_in_capitals_and_signs_that_no_number_follows_have_the_expected_reading(
-    text, expected
-):
+def test_capitalized_words_and_symbols_without_a_number_have_the_expected_reading(text, expected):
     assert spoken(text, CORRECTED) == expected

@@ -73,7 +73,7 @@ def test_word_has_a_time_when_attention_skips_its_only_symbol(voice):
     assert timings.words[2].end > timings.words[2].start
 
 
-def test_alignment_path_never_moves_backward_when_attention_briefly_does():
+def test_alignment_path_never_moves_backward_when_attention_briefly_moves_backward():
     alignment = np.array([[9, 1, 0], [2, 8, 0], [9, 1, 0], [0, 9, 1], [0, 1, 9]]) / 10
     assert best_path(alignment).tolist() == [0, 0, 0, 1, 2]
     rng = np.random.default_rng(0)

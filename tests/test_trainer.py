@@ -232,7 +232,7 @@ def test_guided_attention_weight_decreases_to_0():
 def test_onednn_cache_is_small_unless_the_user_sets_its_size(by_user, expected, monkeypatch):
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     for name in names:
-        monkeypatch.setenv(name, by_user or "")  # monkeypatch restores it after the test
+        monkeypatch.setenv(name, by_user or "")  # monkeypatch restores the variable
         if by_user is None:
             monkeypatch.delenv(name)
     Trainer(small(), CPU)
@@ -289,7 +289,7 @@ def test_weights_do_not_change_when_any_optimizer_skips_a_step(make, monkeypatch
     assert not trainer.optimizer.state
 
 
-def test_fused_and_plain_optimizers_give_the_same_weights(monkeypatch):
+def test_fused_and_plain_optimizers_compute_the_same_weights(monkeypatch):
     """Fused Adam clips gradients and skips steps on the device. For all other optimizers,
     `apply_gradients` does this."""
     weights = []

@@ -158,7 +158,7 @@ def test_validation_warns_once_when_attention_ignores_the_text(
 
 def test_run_trains_and_resumes_without_validation_clips(corpus, tmp_path, capsys):
     """The test interrupts the run, resumes it, and writes its report. The final weights must equal
-    those of a run with validation."""
+    the weights of a run with validation."""
     with_list, out = tmp_path / "with", tmp_path / "out"
     settings = {"epochs": 3, "epochs_per_validation": 1, "iters_per_checkpoint": 3}
     run(with_list, corpus, **settings)
@@ -218,8 +218,8 @@ def test_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatch):
 def test_free_running_inference_equals_synthesis_with_the_checkpoint(
     settings, corpus, tmp_path, monkeypatch, capsys
 ):
-    """The plotted values, metrics and printed line must equal those of synthesis with the saved
-    model, even if the speech does not end."""
+    """The plotted values, metrics and printed line must equal the results of synthesis with the
+    saved model, even if the speech does not end."""
     out, takes, speak = tmp_path / "out", [], validation.speak
     keep = lambda *given: takes.append(speak(*given)) or takes[-1]  # noqa: E731
     monkeypatch.setattr(validation, "speak", keep)

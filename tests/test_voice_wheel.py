@@ -110,7 +110,7 @@ run()
 
 
 def test_wheel_works_when_user_files_have_the_names_of_its_modules(python, voices, tmp_path):
-    """User modules must not replace those of the library. torch must not be imported."""
+    """User modules must not replace modules of the library. torch must not be imported."""
     for name in COLLIDING:
         (tmp_path / name).write_text("raise ImportError('a file of the user')\n")
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -139,7 +139,7 @@ def test_range_of_usual_speaking_rates_depends_on_their_spread():
 
 
 LOUD = np.clip(4.0 * quiet_at_ends(), -32768, 32767).astype(np.int16)
-# For each fault: the changed clips, the text of the warning, and the affected clips.
+# For each problem: the changed clips, the text of the warning, and the affected clips.
 # The affected clips are listed with their values, worst first.
 FAULTS = {
     "silence": (
@@ -211,7 +211,8 @@ def test_each_kind_of_problem_has_a_separate_warning(tmp_path, capsys, fault):
 
 
 def quiet_corpus(folder: Path, clips: int = 12) -> Path:
-    """Write clips. Every third clip has long silence at both ends, and the rest have no silence."""
+    """Write clips. Every third clip has long silence at both ends. The remaining clips have no
+    silence."""
     changes = {f"c{i:02}": (sound(0.5, 1, 0.7 + 0.01 * i, i), TEXT) for i in range(0, clips, 3)}
     return write_corpus(folder, changes, clips)
 

@@ -46,7 +46,7 @@ def run(project: Path, *command: str) -> str:
     return ended.output
 
 
-def test_training_uses_the_reference_when_the_folder_is_missing(trained, project):
+def test_training_uses_the_reference_decoder_when_the_folder_is_missing(trained, project):
     directory, printed = trained
     assert [line for line in printed.splitlines() if "decoder:" in line] == [DECODER]
     assert list(directory.glob("checkpoint_*.pt"))

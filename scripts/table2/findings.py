@@ -102,8 +102,8 @@ def holm(p: pd.Series) -> pd.Series:
 
 
 def _error_by_epochs(runs: Runs, first: str, second: str) -> float:
-    """Return the relative standard error of the ratio of two rows' minutes that results from
-    differences between the epochs of each run."""
+    """Return a relative standard error of the ratio of two rows' minutes per epoch. It results
+    from the differences between the epochs of each run."""
     minutes = runs.epochs.groupby("run")["minutes"]
     shares = ERROR_OF_MEDIAN * minutes.sem().fillna(0) / minutes.median()
     by_seed = runs.table.assign(square=shares**2).set_index("seed").groupby("label")["square"]

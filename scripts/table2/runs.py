@@ -325,8 +325,8 @@ def deviations(runs: Runs) -> list[str]:
 
 
 def comparison_warnings(runs: Runs) -> list[str]:
-    """Return the differences between runs other than the strategy, and the changes within resumed
-    runs."""
+    """Return the differences between the runs, except in the strategy, and the changes within
+    resumed runs."""
     facts = runs.facts.drop(columns=[*BATCHING, *HEAD])
     warnings = []
     for name in facts.columns[facts.nunique() > 1]:

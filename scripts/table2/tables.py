@@ -3,9 +3,9 @@
     measured = Measured(read_runs([Path("runs")]))
     for table in paper_tables(measured): ...
 
-A summary is a DataFrame. Each of its rows becomes one row of a table in the report. The columns of a summary are `ours`,
-`standard_error`, `runs`, and `note`. If a value is missing, the note contains the reason. The
-titles, notes and captions of the report are in texts.jinja.
+A summary is a DataFrame. Each of its rows becomes one row of a table in the report. The columns of
+a summary are `ours`, `standard_error`, `runs`, and `note`. If a value is missing, the note contains
+the reason. The titles, notes and captions of the report are in texts.jinja.
 """
 
 import itertools
@@ -110,8 +110,8 @@ class Measured:
     """Compute all quantities of all runs, and summarize them over the seeds of each row.
 
     If all runs are long enough, VL1 to VL3 and VLavg use the paper's epochs (`as_published`).
-    Otherwise, VL1, VL2 and VL3 are means over the first, second and last third of each run, and
-    VLavg is the mean over all validations.
+    If a run is too short, VL1, VL2 and VL3 are means over the first, second and last third of each
+    run, and VLavg is the mean over all validations.
     """
 
     def __init__(self, runs: Runs) -> None:
