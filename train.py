@@ -427,8 +427,13 @@ def describe_speed(seconds: float, share: float) -> str:
 
 
 def time_left(run: Run, done: float, total: float, seconds: float) -> str:
-    """Return a phrase with the loss, the focus rate and the remaining times. So far, `done` of
-    `total` frames took `seconds`."""
+    """Return a phrase with the loss, the focus rate and the remaining times.
+
+    Args:
+        done: number of frames of this epoch that have been processed.
+        total: number of frames in the epoch.
+        seconds: time spent on the frames in `done`.
+    """
     left = seconds / done * (total - done)
     whole = left + seconds / done * total * (run.hparams.epochs - run.state.epoch)
     loss = "" if run.recent_loss is None else f"loss {run.recent_loss:.4f}, "

@@ -47,7 +47,7 @@ from tacotron2_voice.utils.files import numbered_lines
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.vocoder import load_vocoder
 
-WAYS = {  # maps each way of synthesis to (settings, number of retries)
+WAYS = {  # maps each synthesis mode to (settings, number of retries)
     "gate alone": ("attention_rest_time=0", 0),
     "end found": ("", 0),
     "with retries": ("", RETRIES),

@@ -260,7 +260,7 @@ def split_filelist_line(line: str) -> ListedClip:
 
 
 def audio_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    """Return the number of mel frames of an audio file. Raise UserError if `seconds` is a different
+    """Return the number of mel frames of an audio file. Raise UserError if `seconds` differs from this
     length."""
     if path.endswith(".npy"):
         raise UserError(
@@ -279,7 +279,7 @@ def audio_length(path: str, seconds: float | None, hparams: HParams, read_conten
 
 
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    """Return the number of frames of a cached mel. Raise UserError if `seconds` is a different
+    """Return the number of frames of a cached mel. Raise UserError if `seconds` differs from this
     length."""
     mel = read_mel(path, hparams, read_contents)
     num_frames = mel.shape[1]

@@ -93,7 +93,8 @@ class TextSource:
 
     @property
     def options(self) -> str:
-        """The options that the user has set and that are only valid without a table."""
+        """The options that the user has set and that are only valid without a table, joined with
+        "and"."""
         named = {
             "--text-folder": self.folder,
             "--transcripts": self.suffix,

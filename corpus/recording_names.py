@@ -28,7 +28,7 @@ def name_at_start(name: Path, text: str) -> re.Match[str] | None:
 
     Args:
         name: the path of the recording without its extension.
-        text: the text without spaces at its ends.
+        text: the text, without leading or trailing spaces.
     """
     parts = re.split(r"[-_. ]", name.name)
     ends = [name.name[len("".join(parts[:i])) + i :] for i in range(len(parts))]

@@ -247,10 +247,10 @@ def draw_parameter_sweeps(
 ) -> Figure:
     """Draw Figure 2 of Ge21: one column for each of SSB, BKT and ATS, all with fixed batch sizes.
 
-    The two upper rows show the zero-padding rate (ZPR) and the average batch length (ABL) as
-    functions of the strategy's parameter. A circle marks the chosen value. The lowest row shows the
-    length of the longest clip in every batch for the chosen value, once in the planned order and
-    once sorted.
+    The top two rows show the zero-padding rate (ZPR) and the average batch length (ABL) as
+    functions of the strategy's parameter. A circle marks the chosen value. The bottom row uses
+    the chosen value. It shows the length of the longest clip in each batch, in planned order and in
+    sorted order.
 
     Args:
         chosen: maps the name of each parameter to the chosen value. If the corpus does not allow a

@@ -76,8 +76,8 @@ class CheckpointSynthesizer(Synthesizer):
 def load_checkpoint_synthesizer(
     path: str | Path, overrides: str = "", device: torch.device | None = None
 ) -> CheckpointSynthesizer:
-    """Load a checkpoint from this project or from NVIDIA's project, which uses the default
-    settings.
+    """Load a checkpoint from this project or from NVIDIA's project. A checkpoint from NVIDIA's
+    project is loaded with the default settings.
 
     Args:
         overrides: settings in the format of --hparams. With `decoder=reference`, decoder steps run

@@ -536,7 +536,7 @@ class RankIterator(Iterator[int]):
         # Total number of batches drawn by all processes. None: the pass has not begun.
         self.position: int | None = None
         self.is_begun = False
-        self.saved_epoch = 0  # the epoch of the loaded position
+        self.saved_epoch = 0  # epoch of the position restored with `load_state_dict`
 
     def __next__(self) -> int:
         if not self.is_begun:

@@ -345,7 +345,10 @@ class BatchCosts:
         return np.add.reduceat(self.group_sizes[plan.order], plan.starts)
 
     def longest(self, plan: EpochPlan) -> np.ndarray:
-        """Return the cost per clip of each batch [batches]; without `cost`, the longest length."""
+        """Return the cost per clip of each batch, [batches].
+
+        If `cost` is None, this is the length of the longest clip in the batch.
+        """
         return self._costs_of(plan.longest(self.lengths))
 
     def starts(

@@ -188,7 +188,7 @@ class Speech(_Reported):
 
 
 class SpeechStream(_Reported):
-    """Iterate over pieces of audio [N] or of log-mels, as soon as they are computed.
+    """Yield pieces of audio [N] or of log-mels. Each piece is yielded as soon as it is computed.
 
     `chunks`, `warnings` and `notes` grow during the iteration. These lists are complete after the
     last piece.
@@ -691,7 +691,7 @@ def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
     """Change the speaking rate of consecutive log-mels [n_mels, frames] by a factor of `speed`.
 
     Each output frame is a linear interpolation of two input frames. The result does not depend on
-    the sizes of the pieces.
+    how the frames are divided into log-mels.
     """
     if speed == 1:
         yield from mels

@@ -1,4 +1,4 @@
-"""Test the types of options: tacotron2_voice/utils/arguments.py and benchmarks/options.py."""
+"""Test the argparse types in tacotron2_voice/utils/arguments.py and benchmarks/options.py."""
 
 import argparse
 import importlib

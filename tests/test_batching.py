@@ -490,8 +490,8 @@ def test_cost_functions_raise_when_batches_are_invalid():
     ("strategy", "options", "zero_padding_percent", "batch_length", "num_batches"),
     [
         # The values are from Ge et al., Tables 1 and 2, except the numbers of batches with DBS.
-        # The published numbers of batches (606, 449, 419) exceed the stated length budget.
-        # Therefore the numbers of batches below are computed with the published rule.
+        # The published numbers of batches with DBS (606, 449, 419) do not fit the stated frame budget.
+        # Therefore the numbers of batches below are computed with the rule in the paper.
         ("random", {}, 32.02, 773.82, 655),
         ("sorted", BR, 0.16, 526.43, 655),
         ("semi_sorted", BR, 6.22, 556.22, 655),

@@ -167,7 +167,7 @@ CORPORA = {
 
 
 def command_of(name: str) -> list[str]:
-    """Return the options for a corpus from the table on the page."""
+    """Return the options for a corpus, as listed in the table in docs/guides/corpora.md."""
     [row] = [line for line in PAGE.splitlines() if line.startswith(f"| {name} |")]
     return shlex.split(row.split("`")[1])
 

@@ -46,8 +46,11 @@ def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
 
 
 def through(gates=(), frames=(), after=()) -> list:
-    """Return decoder steps: one step on each symbol, then resting steps on the last symbol, then
-    additional steps."""
+    """Return decoder steps.
+
+    Attention spends one step on each symbol except the last. It then stays on the last symbol for
+    the steps in `gates`. The steps in `after` follow.
+    """
     reading = [(LOUD, 0.01, at(symbol)) for symbol in range(len(WORDS) - 1)]
     rest = zip(frames or [LOUD] * len(gates), gates, strict=True)
     return reading + [(frame, gate, at(len(WORDS) - 1)) for frame, gate in rest] + list(after)

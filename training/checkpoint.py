@@ -88,7 +88,7 @@ class LoopState:
     data_wait_seconds: float = 0.0
     # Seconds that this process waited for the gradients of other processes.
     process_wait_seconds: float = 0.0
-    # Sum of (largest load / mean load of a process) over optimizer steps.
+    # Sum over optimizer steps of the load imbalance: the largest load / the mean load per process.
     imbalance_sum: float = 0.0
     peak_memory_bytes: int = 0  # peak memory of the device during training
     skips_running: int = 0  # number of most recent optimizer steps skipped in a row

@@ -2,8 +2,8 @@
 
     hparams = with_measured_costs(trainer, clips.training)   # for the setting row_costs=measure
 
-Kernels of a GPU compute full tiles, so a decoder step with 17 clips takes as long as a decoder step
-with more clips. With the measured costs, `plan_epoch` ends batches at the sizes with the lowest
+GPU kernels compute full tiles of 16 clips, so a decoder step with 17 clips takes nearly as long as a
+decoder step with 32 clips. With the measured costs, `plan_epoch` ends batches at the sizes with the lowest
 cost per clip.
 """
 

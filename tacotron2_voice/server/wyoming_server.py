@@ -49,7 +49,8 @@ IDLE_SECONDS = 600.0  # time limit for the next event from a client
 
 
 def listen(opened: socket.socket, voices: Voices, workers: Workers) -> Background:
-    """Return a function that returns an async context. The server runs inside this context.
+    """Return a function that returns an async context manager. The server runs while the context is
+    active.
 
     Args:
         opened: a listening socket. The socket is closed at the end of the context.

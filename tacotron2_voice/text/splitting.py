@@ -87,8 +87,8 @@ def split_sequence(
 def _smallest_units(line: str) -> list[ChunkSpan]:
     """Split a text wherever a chunk may end.
 
-    Pieces without letters, digits or phones, such as a dash, stay with the previous word, or with
-    the next word at the start of the text.
+    A piece without letters, digits or phones, such as a dash, stays with the previous word. At the
+    start of the text, the piece stays with the next word.
     """
     spans: list[tuple[int, int]] = []
     for match in _UNITS.finditer(line):
