@@ -126,7 +126,7 @@ def test_shortest_allowed_clip_has_a_mel(h):
         (torch.full((4000,), 12345.0), "32768"),
     ],
 )
-def test_log_mel_is_rejected_when_samples_are_invalid(samples, words):
+def test_log_mel_spectrogram_raises_when_samples_are_invalid(samples, words):
     with pytest.raises(ValueError, match=words):
         log_mel_spectrogram(samples, REFERENCE)
 

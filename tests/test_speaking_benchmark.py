@@ -73,7 +73,7 @@ def test_benchmark_is_rejected_when_the_model_has_several_speakers(capsys):
 
 
 @pytest.mark.thorough
-def test_benchmark_measures_voices_when_requested(tmp_path):
+def test_benchmark_measures_exported_voices_when_requested(tmp_path):
     options = [*OPTIONS, "--hparams", SMALL, "--voices", "--repeats", "1", "--json"]
     synthesis.main([*options, str(tmp_path / "a.json")])
     rows = json.loads((tmp_path / "a.json").read_text())["rows"]
