@@ -260,8 +260,8 @@ def split_filelist_line(line: str) -> ListedClip:
 
 
 def audio_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    """Return the number of mel frames of an audio file. Raise UserError if `seconds` differs from this
-    length."""
+    """Return the number of mel frames of an audio file. Raise UserError if `seconds` differs
+    from the length of the file."""
     if path.endswith(".npy"):
         raise UserError(
             "this is a cached mel, expected an audio file; to train on cached mels, set "
@@ -279,8 +279,8 @@ def audio_length(path: str, seconds: float | None, hparams: HParams, read_conten
 
 
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    """Return the number of frames of a cached mel. Raise UserError if `seconds` differs from this
-    length."""
+    """Return the number of frames of a cached mel. Raise UserError if `seconds` differs
+    from the length of the file."""
     mel = read_mel(path, hparams, read_contents)
     num_frames = mel.shape[1]
     # This comparison also rejects NaN and infinity.
