@@ -93,22 +93,32 @@ def write_corpus(filelist: Path, out: Path, hparams: HParams) -> None:
     """Write mels of noise as long as the clips of the filelist, and a filelist of these mels.
 
     Clips of equal length share a mel through hard links, so that a corpus needs little disk space.
+
+    Raises:
+        UserError: if a clip has no length in seconds, or if `out` contains the mels of another
+            filelist.
     """
-    written = out / "filelists" / "train_mel.txt"
-    if written.exists():
-        return
     mels = out / "mels"
-    mels.mkdir(parents=True, exist_ok=True)
-    (out / "filelists").mkdir(exist_ok=True)
-    rng = np.random.default_rng(0)
-    first_of_length: dict[int, Path] = {}
+    frames_of: dict[Path, int] = {}
     lines = []
     for number, line in numbered_lines(filelist, "no such file; expected a filelist with seconds"):
         clip = split_filelist_line(line)
         if clip.seconds is None:
             raise UserError(f"{filelist}:{number}: no length in seconds")
-        frames = frame_count(round(clip.seconds * hparams.sampling_rate), hparams)
         path = mels / f"{number:06}.npy"
+        frames_of[path] = frame_count(round(clip.seconds * hparams.sampling_rate), hparams)
+        lines.append(f"{path}|{clip.text}|{clip.seconds:.6f}\n")
+    content = "".join(lines).encode()
+    written = out / "filelists" / "train_mel.txt"
+    if written.exists():
+        if written.read_bytes() != content:
+            raise UserError(f"{out}: contains the mels of another filelist. Choose another OUT")
+        return
+    mels.mkdir(parents=True, exist_ok=True)
+    written.parent.mkdir(exist_ok=True)
+    rng = np.random.default_rng(0)
+    first_of_length: dict[int, Path] = {}
+    for path, frames in frames_of.items():
         path.unlink(missing_ok=True)
         if frames in first_of_length:
             os.link(first_of_length[frames], path)
@@ -116,9 +126,8 @@ def write_corpus(filelist: Path, out: Path, hparams: HParams) -> None:
             noise = rng.normal(-5, 1.5, (hparams.n_mel_channels, frames))
             np.save(path, noise.astype(np.float32))
             first_of_length[frames] = path
-        lines.append(f"{path}|{clip.text}|{clip.seconds:.6f}\n")
     write_json(mels / MEL_SETTINGS_FILE, mel_fingerprint(hparams))
-    write_bytes(written, "".join(lines).encode())
+    write_bytes(written, content)
 
 
 def run_experiment(

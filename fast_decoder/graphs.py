@@ -37,7 +37,9 @@ ENERGIES = 8  # symbols per program of `attention_energies`
 # Symbols and attention dimensions per program of `attention_energies` if the dimensions are split
 SPLIT_ENERGIES = 32
 SPLIT_DIMS = 32
-FEW_CLIPS = 32  # maximum number of clips for launches that suit half-empty GPUs
+# Maximum number of clips with which `attention_energies` reads the windows early, and splits the
+# dimensions of long texts
+FEW_CLIPS = 32
 CONTEXT = 64  # maximum number of context columns per program of `attention_context`
 CONTEXT_VALUES = 2**14  # maximum number of memory values per program of `attention_context`
 # Number of warps that split the inner dimension of the float32 product in `lstm_step`; 1: no split
@@ -290,9 +292,8 @@ def _power_of_two(size: int, minimum: int = 16) -> int:
 def _constants(s: Setting, lstm: LSTM) -> dict:
     """Return the constants of all kernels, keyed by argument name."""
     tl = _kernels().tl  # Triton's types have the same names as PyTorch's types
-    dtype, operand, gradient = (
-        getattr(tl, str(x).removeprefix("torch."))
-        for x in (s.dtype, s.operand_dtype, _gradient_dtype(s))
+    dtype, operand = (
+        getattr(tl, str(x).removeprefix("torch.")) for x in (s.dtype, s.operand_dtype)
     )
     return {
         "SIZE": lstm.size,
@@ -313,7 +314,6 @@ def _constants(s: Setting, lstm: LSTM) -> dict:
         "CHUNK": CHUNK,
         "DTYPE": dtype,
         "OPERAND": operand,
-        "GRADIENT": gradient,
         "PRECISION": _attention_precision(s),
         "QUERY_PRECISION": _attention_precision(s),
         "EARLY": s.dependent_launch,
@@ -350,11 +350,6 @@ def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **op
 def _is_half(setting: Setting) -> bool:
     """Return whether the operands of the LSTMs' matrix products have half precision."""
     return setting.operand_dtype != setting.dtype
-
-
-def _gradient_dtype(setting: Setting) -> torch.dtype:
-    """Return the dtype in which backward products read the gradients of the gates."""
-    return setting.operand_dtype if _is_half(setting) else setting.dtype
 
 
 def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
@@ -408,8 +403,8 @@ def _attention_energies(setting: Setting) -> Callable:
         PARTS=parts,
         PARTS_BLOCK=min(128, _power_of_two(parts)),
         SYMBOLS_BLOCK=symbols,
-        # These limits were measured on an H100 and an H200. With more programs, a launch may leave no room for
-        # the next launch.
+        # These limits were measured on an H100 and an H200. With more programs, a launch may leave no
+        # room for the next launch.
         AHEAD=setting.clips <= FEW_CLIPS,
         LET_NEXT=setting.clips <= CLIPS or _attention_precision(setting) == "tf32",
         num_warps=4,
@@ -536,9 +531,11 @@ class Graphs:
         """Return the additional buffers of the backward loops, keyed by their names in the
         table."""
         _, batch_size, size = buffers.cells.shape
-        dgates, dtype = buffers.gates, _gradient_dtype(self.setting)
+        dgates = buffers.gates
+        if self.operand_dtype != dgates.dtype:
+            dgates = self._empty(*dgates.shape, dtype=self.operand_dtype)
         return {
-            "DGATES": dgates if dtype == dgates.dtype else self._empty(*dgates.shape, dtype=dtype),
+            "DGATES": dgates,
             "PARTIALS": self._empty(lstm.split()[0], batch_size, lstm.inner),
             "GRAD_ROWS": _aligned(grad_rows),
             "DCELL": self._zeros(batch_size, size),

@@ -422,7 +422,6 @@ def gradient_product(
     COLUMNS: tl.constexpr,  # result columns per program
     SPLIT: tl.constexpr,  # gates per program
     BLOCK: tl.constexpr,
-    GRADIENT: tl.constexpr,  # dtype of DGATES
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -439,7 +438,7 @@ def gradient_product(
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     first = tl.program_id(1) * SPLIT
     has_next = row < tl.where(t + 1 < tl.load(table + STEPS), batch, 0)
-    dgates = _buffer(table, DGATES, GRADIENT) + ((t + 1) * batch + row)[:, None] * (4 * SIZE)
+    dgates = _buffer(table, DGATES, OPERAND) + ((t + 1) * batch + row)[:, None] * (4 * SIZE)
     weight = _buffer(table, WEIGHT, OPERAND) + column[None, :]
     partials = _buffer(table, PARTIALS, DTYPE)
     _wait(EARLY)
@@ -554,7 +553,7 @@ def cell_gradient(
     UNITS: tl.constexpr,
     DROPOUT: tl.constexpr,
     LET_NEXT: tl.constexpr,
-    GRADIENT: tl.constexpr,
+    OPERAND: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
@@ -623,12 +622,12 @@ def cell_gradient(
     tl.store(gates + SIZE, df, inside)
     tl.store(gates + 2 * SIZE, dg, inside)
     tl.store(gates + 3 * SIZE, do, inside)
-    if GRADIENT != DTYPE:
-        dgates = _buffer(table, DGATES, GRADIENT) + step[:, None] * (4 * SIZE) + unit[None, :]
-        tl.store(dgates, di.to(GRADIENT), inside)
-        tl.store(dgates + SIZE, df.to(GRADIENT), inside)
-        tl.store(dgates + 2 * SIZE, dg.to(GRADIENT), inside)
-        tl.store(dgates + 3 * SIZE, do.to(GRADIENT), inside)
+    if OPERAND != DTYPE:
+        dgates = _buffer(table, DGATES, OPERAND) + step[:, None] * (4 * SIZE) + unit[None, :]
+        tl.store(dgates, di.to(OPERAND), inside)
+        tl.store(dgates + SIZE, df.to(OPERAND), inside)
+        tl.store(dgates + 2 * SIZE, dg.to(OPERAND), inside)
+        tl.store(dgates + 3 * SIZE, do.to(OPERAND), inside)
 
 
 @triton.jit

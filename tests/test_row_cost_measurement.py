@@ -77,6 +77,17 @@ def test_measurement_fails_when_the_host_limits_batches_of_any_length(monkeypatc
     assert (text, "proportional" in problem) == ("", True)
 
 
+def test_costs_are_not_used_when_the_clips_cost_more_than_the_tiles(monkeypatch):
+    def pass_seconds(trainer, num_clips, frames, symbols):
+        return frames * max(1, num_clips - 16) / 1e6
+
+    monkeypatch.setattr(row_costs, "pass_seconds", pass_seconds)
+    trainer = Trainer(create_hparams(tiny()), torch.device("cpu"))
+    text, problem = row_costs.measure(trainer, symbols=5)
+    assert text == ""
+    assert problem != ""
+
+
 def measure_as_on_a_gpu(monkeypatch, text: str, problem: str = "") -> None:
     """Let runs on this CPU use these costs as if they had been measured on a GPU."""
     monkeypatch.setattr(row_costs, "measure", lambda *_: (text, problem))

@@ -41,6 +41,15 @@ def test_filelist_is_rejected_when_a_line_has_no_seconds(tmp_path):
         whole_epochs.write_corpus(path, tmp_path, create_hparams(whole_epochs.AUDIO))
 
 
+def test_folder_is_rejected_when_it_contains_the_mels_of_another_filelist(filelist, tmp_path):
+    hparams = create_hparams(whole_epochs.AUDIO)
+    whole_epochs.write_corpus(filelist, tmp_path / "out", hparams)
+    whole_epochs.write_corpus(filelist, tmp_path / "out", hparams)
+    filelist.write_text(filelist.read_text() + "b.wav|Another text.|0.5\n")
+    with pytest.raises(UserError, match="out"):
+        whole_epochs.write_corpus(filelist, tmp_path / "out", hparams)
+
+
 def test_csv_file_has_a_row_for_each_chosen_experiment_of_table_2(filelist, tmp_path):
     out = tmp_path / "out"
     sizes = tiny().split(",")
