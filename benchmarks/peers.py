@@ -19,6 +19,7 @@ if not __package__:
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -30,8 +31,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from benchmarks import options
 from machine import synchronize
-from tacotron2_voice.utils.arguments import make_parser, positive
+from tacotron2_voice.utils.arguments import checked, make_parser, positive
 from tacotron2_voice.utils.console import markdown_table
 from tacotron2_voice.utils.files import write_json
 from tacotron2_voice.utils.program import run_program
@@ -296,6 +298,23 @@ def table_of(results: list[dict[str, Any]]) -> str:
     return markdown_table([*titles, "time relative to this recipe"], rows)
 
 
+def shapes(text: str) -> list[Shape]:
+    """Parse a text such as 16x774x120,64x203x32.
+
+    Raises:
+        ValueError: if the text has a different form.
+    """
+    for shape in text.split(","):
+        if not re.fullmatch(r"[1-9]\d*x[1-9]\d*x[1-9]\d*", shape):
+            raise ValueError(shape)
+    return [Shape.of(shape) for shape in text.split(",")]
+
+
+def precisions(text: str) -> list[str]:
+    """Parse a text such as bf16,fp32."""
+    return [options.precision(name) for name in text.split(",")]
+
+
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
@@ -308,10 +327,16 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         )
     add(
         "--shapes",
+        type=checked(shapes, "clips x frames x symbols, such as 16x774x120", bool),
         default="16x774x120,64x203x32",
         help="batches to measure, each as CLIPSxFRAMESxSYMBOLS (default: %(default)s)",
     )
-    add("--precisions", default="bf16", help="precisions to measure (default: %(default)s)")
+    add(
+        "--precisions",
+        type=precisions,
+        default="bf16",
+        help="precisions to measure (default: %(default)s)",
+    )
     add(
         "--seconds",
         type=positive,
@@ -320,7 +345,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     add("--json", type=Path, metavar="FILE.json", help="also write the results to this file")
     add("--measure", nargs=4, help=argparse.SUPPRESS)  # used for the process of one recipe
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    for peer in PEERS:
+        folder = getattr(args, peer.replace("-", "_"))
+        if folder is not None and not folder.is_dir():
+            parser.error(f"--{peer} {folder}: no such folder, expected a checkout of this project")
+    return args
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -335,10 +365,10 @@ def main(arguments: list[str] | None = None) -> None:
         if getattr(args, peer.replace("-", "_"))
     }
     results = []
-    for shape in args.shapes.split(","):
-        for precision in args.precisions.split(","):
+    for shape in args.shapes:
+        for precision in args.precisions:
             for name, folder in folders.items():
-                result = measure_in_process(name, folder, Shape.of(shape), precision, args.seconds)
+                result = measure_in_process(name, folder, shape, precision, args.seconds)
                 if isinstance(result, str):
                     print(f"{name}, {shape}, {precision}: failed: {result}", flush=True)
                     continue

@@ -88,3 +88,14 @@ def test_table_contains_the_speed_of_this_recipe_relative_to_other_recipes():
     *_, row = peers.table_of([ours, other]).splitlines()
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[2:] == ["speechbrain", "2,000.0 ms", "6,192", "2.5 GB", "50.0"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--shapes", "16x774"], ["--precisions", "bf17"], ["--tacotron2", "nowhere"]]
+)
+def test_peers_rejects_an_invalid_option_before_the_first_measurement(arguments, capsys):
+    with pytest.raises(SystemExit):
+        peers.main(arguments)
+    message = capsys.readouterr().err
+    assert arguments[0] in message
+    assert arguments[1] in message
