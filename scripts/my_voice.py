@@ -315,6 +315,8 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     out = args.out or Path(f"my-voice-{args.name}")
     check_is_folder(out, "--out")
+    if not args.recordings.is_dir():
+        raise UserError(f"{args.recordings}: no such folder, expected the folder of the recordings")
     check_options(out, args)
     began = time.monotonic()
     hparams = prepare(out, args)

@@ -240,3 +240,11 @@ def test_option_is_rejected_before_the_first_stage_when_its_value_is_invalid(
     assert name in message
     assert repr(value) in message
     assert commands == []
+
+
+def test_nothing_is_written_when_the_folder_of_the_recordings_does_not_exist(commands, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match="nowhere"):
+        my_voice.main([str(tmp_path / "nowhere"), "--name", "anna", "--out", str(out)])
+    assert not out.exists()
+    assert commands == []
