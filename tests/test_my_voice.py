@@ -17,6 +17,8 @@ from tacotron2_voice.utils.files import write_json
 def commands(tmp_path, monkeypatch):
     """Replace the programs of the stages with a function that writes the output files of these
     programs. Return a list to which each call of this function adds its command."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rec").mkdir()
     run = []
     out = tmp_path / "out"
 
