@@ -186,4 +186,5 @@ def _load_whisper(model: str) -> Any:
     try:
         return faster_whisper.WhisperModel(model, device="cpu", compute_type="int8")
     except Exception as error:  # disk, network and format errors have many types
-        raise UserError(f"--whisper-model {model}: {first_line(error)}") from None
+        reason = first_line(error)
+        raise UserError(f"--whisper-model {model}: cannot load this model ({reason})") from None

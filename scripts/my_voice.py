@@ -31,6 +31,7 @@ import torch
 
 from batch import synthetic_batch
 from corpus.filelist import split_filelist_line
+from evaluation.recognizers import NAMES, WHISPER, WHISPER_MODEL, make_recognizer
 from evaluation.results import Intelligibility, read_result
 from export.checkpoint_paths import list_others
 from hparams import HParams, batching_options, create_hparams, read_symbols
@@ -50,6 +51,7 @@ from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.voice import DESCRIPTION_FILE
 from training.checkpoint import BEST, list_checkpoints
 from training.precision import describe_precision
+from training.start import read_weights
 from training.trainer import Trainer
 
 START = ROOT / "voices" / "english"
@@ -90,11 +92,17 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
 
     Raises:
         UserError: if the folder was made with another name, language, start or number of optimizer
-            steps, or if the start does not exist.
+            steps, or if the start or the recognizer cannot be loaded.
     """
     if not args.start.exists():
         raise UserError(
             f"--start {args.start}: no such checkpoint or voice folder{list_others(args.start)}"
+        )
+    read_weights(args.start)
+    if make_recognizer(args.recognizer, args.whisper_model, args.language, texts=()) is None:
+        raise UserError(
+            f"--language {args.language}: --recognizer {args.recognizer} supports only English, so "
+            f"use --recognizer {WHISPER}"
         )
     path = out / OPTIONS_FILE
     options = {
@@ -216,8 +224,8 @@ def evaluate(
             "scripts/evaluate.py",
             *("--checkpoint", checkpoint, "--recordings", recordings),
             *("--output", folder / SPEECH, "-o", result, "--language", args.language),
-            *("--recognizer", args.recognizer, "--words-only"),
-            *(("--whisper-model", args.whisper_model) if args.whisper_model else ()),
+            *("--recognizer", args.recognizer, "--whisper-model", args.whisper_model),
+            "--words-only",
         )
     return read_result(result, Intelligibility)
 
@@ -307,11 +315,16 @@ def main(arguments: list[str] | None = None) -> None:
     )
     add(
         "--recognizer",
-        default="whisper",
-        choices=("whisper", "pocketsphinx"),
+        default=WHISPER,
+        choices=NAMES,
         help="transcribe the speech with this recognizer (default: %(default)s)",
     )
-    add("--whisper-model", metavar="MODEL", help="use this Whisper model (name or folder)")
+    add(
+        "--whisper-model",
+        default=WHISPER_MODEL,
+        metavar="MODEL",
+        help="use this Whisper model (name or folder; default: %(default)s)",
+    )
     args = parser.parse_args(arguments)
     out = args.out or Path(f"my-voice-{args.name}")
     check_is_folder(out, "--out")
