@@ -24,6 +24,8 @@ from pathlib import Path
 
 from tacotron2_voice.settings import Settings
 from tacotron2_voice.text.english import read_english
+from tacotron2_voice.text.english.quantities import full_stop
+from tacotron2_voice.text.english.words import ABBREVIATIONS, STREETS, TITLES
 from tacotron2_voice.text.notations import IPA_LETTER, check_notations
 from tacotron2_voice.text.phone_spans import CORRECTED, NAME
 from tacotron2_voice.text.rules import uses_english_rules
@@ -41,6 +43,11 @@ _CONTINUES = re.compile(r"[.,:]\w")
 _CONTINUED = re.compile(r"\w[.,:]")
 # A Roman numeral after a word
 _NUMERAL = re.compile(r"\b([^\W\d_][\w'’-]*) ([IVXLC]+)\b")
+# An abbreviation that the reading rules read together with its full stop
+_ABBREVIATION = re.compile(
+    rf"(?<![\w.])({'|'.join(map(re.escape, [*TITLES, *STREETS, *ABBREVIATIONS]))})\.",
+    re.IGNORECASE,
+)
 HEADERS = ("respelling", "pronunciation", "phones", "phonemes")
 _CURRENCIES = "$€£¥"
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -80,9 +87,9 @@ def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
 def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Sequence[str]) -> str:
     """Replace the words in a text with their respellings, after Roman numerals are read.
 
-    The English reading rules read "John VI" as "John the sixth", because John is the name of kings.
-    The respelling of John is not the name of kings. Therefore numerals after words in the lexicon
-    are read before the words are replaced.
+    The English reading rules read "John VI" as "John the sixth", because John is the name of kings,
+    and they drop the full stop of "Dr. Brown". A respelling does not match these rules. Therefore
+    numerals and full stops next to words in the lexicon are read before the words are replaced.
 
     Args:
         text: the text.
@@ -91,9 +98,22 @@ def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Seq
     """
     if pronunciations and CORRECTED in cleaner_names:
         for numeral in reversed([*_NUMERAL.finditer(text)]):
-            if respell(numeral[1], pronunciations) != numeral[1]:
+            if any(respell(numeral[i], pronunciations) != numeral[i] for i in (1, 2)):
                 text = _with_numeral_read(text, *numeral.span(2))
+        text = _ABBREVIATION.sub(
+            lambda match: (
+                _without_stop(match) if respell(match[1], pronunciations) != match[1] else match[0]
+            ),
+            text,
+        )
     return respell(text, pronunciations)
+
+
+def _without_stop(match: re.Match[str]) -> str:
+    """Return an abbreviation without its full stop, unless the full stop ends the sentence."""
+    is_title = match[1].capitalize() in TITLES and match[1].capitalize() not in STREETS
+    is_at_end = not match.string[match.end() :].strip()
+    return match[1] + ("." if is_at_end or (not is_title and full_stop(match)) else "")
 
 
 def _with_numeral_read(text: str, start: int, end: int) -> str:
@@ -108,6 +128,8 @@ def _with_numeral_read(text: str, start: int, end: int) -> str:
     if len(around) != 2 or not (read.startswith(around[0]) and read.endswith(around[1])):
         return text
     words = read[len(around[0]) : len(read) - len(around[1])]
+    if words.replace(" ", "").upper() == text[start:end].upper():  # read as a word or as letters
+        return text
     return text[:start] + (words.upper() if text.isupper() else words) + text[end:]
 
 

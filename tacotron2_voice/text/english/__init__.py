@@ -38,6 +38,7 @@ from tacotron2_voice.text.english.words import (
     CROWNS,
     DAYS,
     DOMAINS,
+    ENDINGS,
     FILE_ENDINGS,
     INITIALISMS,
     MONARCHS,
@@ -78,6 +79,8 @@ _ALIKE = {
     **dict.fromkeys("‐‑﹣－⁃", "-"),
     **dict.fromkeys(_BLANKS, " "),
     **dict.fromkeys("\xad\u200b\u2060\ufeff", ""),
+    "⁄": "/",
+    "∆": "Δ",
     **{"″": '"', "№": "No.", "℃": "°C", "℉": "°F", "μ": "µ", "\u2126": "Ω", "∕": "/", "…": "..."},
 }
 
@@ -104,6 +107,17 @@ def _plain_character(character: str) -> str:
     full_width = "\uff01" <= character <= "\uff5e" or same in SIGNS
     plain = same.isascii() and same.replace("/", "").isalnum()
     return same if plain or full_width else character
+
+
+def _read_greek_letter(match: Match) -> str:
+    """Read a single Greek letter by its name, such as beta in "β-carotene". Words of Greek letters
+    are transliterated later."""
+    # for example "GREEK SMALL LETTER FINAL SIGMA"; Unicode writes "LAMDA"
+    name = unicodedata.name(match[0].replace("µ", "μ")).split()[-1].lower()
+    before = match.string[match.start() - 1 : match.start()]
+    after = match.string[match.end() : match.end() + 1]
+    spoken = "lambda" if name == "lamda" else name
+    return " " * before.isalnum() + spoken + " " * after.isalnum()
 
 
 def _roman_characters(match: Match) -> str:
@@ -287,6 +301,10 @@ def _either_case(words: list[str]) -> str:
 
 # ---------------------------------------------------------------------------- signs
 
+# Greek letters without accents, and the micro sign, which replaces the letter mu.
+_GREEK = "α-ωΑ-Ωµ"
+_IN_GREEK_WORDS = "\u0370-\u03ff\u1f00-\u1fffµ"
+
 
 def _read_sign(match: Match) -> str:
     """Read a sign aloud, with a space between the sign and a neighboring word."""
@@ -297,6 +315,14 @@ def _read_sign(match: Match) -> str:
 
 
 RULES: list[Rule] = [
+    # Brackets around letters that an author added to a word: "[T]he", "colo[u]r", "claim[s]". At the
+    # end of a word, other letters can be the mark of a footnote.
+    rule(r"\[([^\W\d_]+)\](?=[^\W\d_])", r"\1"),
+    rule(rf"(?<=[^\W\d_])\[({'|'.join(ENDINGS)})\]", r"\1"),
+    # Spaces between thousands. Only groups of zeros are certain: "10 000", but not "100 200".
+    rule(
+        r"(?<![\d+.,:/-])\d{1,3}(?: \d{3})* 000(?! ?\d)", lambda match: match[0].replace(" ", ",")
+    ),
     # Addresses come first, because no other rule may read their dots, slashes, hyphens and digits.
     rule(_ADDRESS, _read_address),
     # "&c." comes before the sign "&". Short forms with a slash come before fractions and divisions.
@@ -368,6 +394,8 @@ RULES: list[Rule] = [
     *PLURAL_RULES,
     rule(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])(?!(?i:st|nd|rd|th)\b)", " "),
     *CORRECTED_NUMBER_RULES,
+    rule(rf"(?<![{_IN_GREEK_WORDS}])[{_GREEK}](?![{_IN_GREEK_WORDS}])", _read_greek_letter),
+    rule(r"§\s?§", "sections "),
     # Other currency signs come after numbers, because amounts already contain their currencies.
     rule(rf"\s?(?:{'|'.join(map(re.escape, SIGNS))})", _read_sign),
     # Capitals come last, because units and Roman numerals are capitals too.
