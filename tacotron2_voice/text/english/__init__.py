@@ -2,9 +2,9 @@
 
     read_english("At 3:45 pm on Nov. 25, 5 kg cost $3.50.")
 
-Rules run in order, and each rule reads the result of the rule before. Converted words are in lower
-case, and later rules do not change lower case. If a rule only converts the text around a number,
-the last rules spell the number. Comments in `RULES` explain the order.
+The rules run in order, and each rule gets the result of the previous rule. Rules write words in
+lower case, and later rules do not change words in lower case. Most rules convert the text around a
+number, and the last rules spell the number. The comments in `RULES` explain the order.
 """
 
 import re
@@ -86,8 +86,8 @@ _ALIKE = {
 
 
 def _plain_characters(text: str) -> str:
-    """Replace characters with the same look or meaning by a single character: apostrophes, hyphens,
-    spaces, digits of every script, fractions, Roman numerals."""
+    """Replace the variants of a character with one character: apostrophes, hyphens, spaces, digits
+    of every script, fractions and Roman numerals."""
     if text.isascii():
         return text
     text = _THOUSANDS.sub(lambda match: re.sub(r"\D", ",", match[0]), text)
@@ -149,7 +149,7 @@ def _without_shouting(text: str) -> str:
     """Convert a text of two or more words in capitals to capitalized words.
 
     In such a text, capitals do not show which words are initials. Known initials and Roman numerals
-    stay.
+    stay in capitals.
     """
     pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)  # between, word, between, ...
     if len(pieces) < 5:
@@ -183,8 +183,8 @@ def _read_shouted_it(match: Match) -> str:
 def _read_capitals(match: Match) -> str:
     """Read FBI as letters and NASA as a word; TVs and TV's get the same apostrophe.
 
-    Capitals are a word if they have four or more letters or are in WORDS_IN_CAPITALS. They are
-    letters if they are in INITIALISMS, have no vowel, or have a beginning that no English word has.
+    A name in capitals is read as a word if it has at least four letters or is in WORDS_IN_CAPITALS.
+    It is read as letters if it is in INITIALISMS, has no vowel, or begins as no English word does.
     """
     word, ending = match[1], match[2] or ""
     onset = re.split("[AEIOUY]", word)[0]

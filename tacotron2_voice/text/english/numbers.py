@@ -13,7 +13,7 @@ from tacotron2_voice.text.english.words import CURRENCIES
 
 Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
-_MAX_NAMED_DIGITS = 36  # most digits of a number; inflect has no names above 999 decillion
+_MAX_NAMED_DIGITS = 36  # inflect has no names for numbers with more digits
 
 
 # Letters belong to a currency only if no other letter precedes them: not the "A$" in "USA$5".
@@ -36,7 +36,7 @@ def _inflect_engine() -> Any:
 
 @lru_cache(maxsize=16384)
 def spell_number(number: str, andword: str = "") -> str:
-    """Spell a number: 12 -> twelve, 12th -> twelfth. A number without a name is spelled by digits."""
+    """Spell a number: 12 -> twelve, 12th -> twelfth. Very long numbers are spelled digit by digit."""
     digits = number.rstrip("dhnrst").lstrip("0") or "0"
     suffix = number.lstrip("0123456789")
     if len(digits) > _MAX_NAMED_DIGITS:

@@ -15,8 +15,8 @@ DAYS = dict(
     ).split()
 )
 
-# Words that begin a sentence and are not names. After an abbreviation they show that its full stop
-# ends a sentence too ("at 5 p.m. He left"). Before "St." or "Dr." they show that it is not a street.
+# Words that begin a sentence and are not names. If such a word follows an abbreviation, the full
+# stop also ends the sentence ("at 5 p.m. He left"). If it precedes "St." or "Dr.", this is no street.
 OPENERS = set(
     "A After All An And As At Before But By Each Every For From He Her Here His How I If In It Its "
     "Many My No Not Now On Once One Or Our She So Some That The Their Then There These They This "
