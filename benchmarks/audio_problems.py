@@ -1,4 +1,5 @@
-"""Add each audio problem in five strengths to clean clips, and count how often it is detected.
+"""Add each audio problem in five strengths to clean clips, and count how often the problem is
+detected.
 
     python -m benchmarks.audio_problems data/LJSpeech-1.1/wavs --clips 385 --csv problems.csv
 

@@ -60,7 +60,7 @@ COLUMNS = (
 
 
 class Experiment(NamedTuple):
-    """A script in scripts/table2, and settings that differ from its settings."""
+    """A script in scripts/table2, and settings that override the script's settings."""
 
     script: str
     settings: str = ""

@@ -164,8 +164,8 @@ class EvaluationOptions:
     Args:
         language: eSpeak's code for the language of the texts.
         recognizer, whisper_model: arguments for `make_recognizer`.
-        words_only: whether to skip the identification rate, whose computation takes most of the
-            time of an evaluation.
+        words_only: whether to skip the identification rate, which takes most of the time of an
+            evaluation.
         quality: whether to rate the audio with DistillMOS too.
         right_speaker: whether to measure the speaker identification accuracy too.
     """
@@ -277,8 +277,10 @@ def measure_reference(
     evaluators: Evaluators,
     speaker_column: str = "",
 ) -> Reference:
-    """Return the measures of recordings. Read the measures that an earlier call has saved next to
-    the recordings, if the recordings, settings, vocoder and evaluators have not changed.
+    """Return the measures of recordings.
+
+    The measures are saved next to the recordings. If the recordings, settings, vocoder and
+    evaluators have not changed, the saved measures are returned.
 
     Args:
         path, speaker_column: arguments for `read_recordings`.

@@ -32,7 +32,7 @@ WHISPER_MODEL = "tiny.en"
 # Whisper must not repeat a sequence of this many tokens. Without this limit, it may repeat the same
 # tokens until its window is full.
 LONGEST_LOOP = 6
-# Whisper's language codes, for eSpeak codes that differ from them
+# Maps eSpeak's language codes to Whisper's language codes, where the codes differ.
 WHISPER_LANGUAGES = {"cmn": "zh", "yue": "zh", "nb": "no"}
 
 

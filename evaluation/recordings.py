@@ -2,7 +2,7 @@
 
 recordings = read_recordings(Path("unseen"))           # metadata.csv and wavs/
 recordings = read_recordings(Path("lists/val.txt"))    # a filelist
-names = speakers_of_texts(recordings, synthesizer.hparams.speakers, None, path, checkpoint)
+names = speakers_of_texts(recordings, synthesizer.settings.speakers, None, path, checkpoint)
 """
 
 from collections.abc import Sequence

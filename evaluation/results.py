@@ -43,7 +43,7 @@ class Measures:
 
 @dataclass(frozen=True)
 class Reference:
-    """The measures of the recordings. A model rarely achieves better values."""
+    """The measures of the recordings. A model is rarely better."""
 
     recordings: Measures
     vocoded: Measures  # measures of the recordings, converted to mels and back to audio
@@ -81,7 +81,7 @@ class Intelligibility:
     recordings_after_griffin_lim: float | None
     texts: int
     checkpoint: str
-    epochs: int  # number of training epochs; 0 if the checkpoint does not contain it
+    epochs: int  # number of training epochs; 0: unknown
     transcripts: list[Transcript]
     identification_rate: float | None = None
     quality: float | None = None  # DistillMOS of the model's speech

@@ -1,7 +1,6 @@
 """Generate the speech and the noise for two example systems.
 
-eSpeak NG speaks the numbers. `TimedVoice` also reports the time of each phone.
-The noise and the rooms are synthetic.
+eSpeak NG speaks the numbers. The noise and the rooms are synthetic.
 """
 
 import ctypes
@@ -17,7 +16,7 @@ from tacotron2_voice.text.spoken_numbers import draw_numbers, sentence_of
 from tacotron2_voice.utils.console import progress_bar
 
 NOISES = ("street", "crowd")
-SILENCE = 50  # 16-bit samples before the speech count as silence if they are not larger than this
+SILENCE = 50  # samples up to this size (16 bit) at the beginning are silence
 
 
 class Event(ctypes.Structure):

@@ -94,7 +94,7 @@ class PaperTable:
     columns: Sequence[Column]  # columns of the table in the paper
     more_columns: Sequence[Column]
     claims: Sequence[Claim]
-    # number of single-threaded processes that make runs at the same time, even while runs are timed
+    # number of single-threaded processes that make runs at the same time; timed runs overlap too
     processes: int = 2
 
     def main(self, arguments: list[str] | None = None) -> None:

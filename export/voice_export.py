@@ -48,8 +48,8 @@ OPSET = 17
 CHECKED_STEPS = 200  # number of decoder steps whose outputs are compared
 MAX_DIFFERENCE = 1e-5  # maximum difference from PyTorch's output, relative to the largest output
 MAX_FRAMES = 200  # maximum number of frames per text when voices are compared
-# Maps each operator to the indices of the inputs that are stored in 8 bits, and their output
-# dimension.
+# Maps each operator to the indices of the inputs that are stored in 8 bits, and to the output
+# dimension of these inputs.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
 MIN_WEIGHTS = 2**10  # tensors with fewer values stay in float32
 LARGEST_INT8 = 127

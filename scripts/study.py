@@ -164,8 +164,9 @@ class Study:
         self._write_lock = threading.Lock()
 
     def stop(self, *_) -> None:
-        """Handle a signal. The first signal lets the programs save and exit, the second signal stops
-        them immediately."""
+        """Handle a signal. The first signal lets the programs save and exit. The second signal
+        stops the programs immediately.
+        """
         self.stops += 1
 
     def points_left(self, name: str, seed: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Record which texts are complete, so that the same command can resume after it was stopped.
+"""Record which texts are complete, so that the same command can resume.
 
 with ResumeLog(folder / "spoken.jsonl") as log:
     if not log.find(key, paths):
@@ -22,8 +22,8 @@ from tacotron2_voice.settings import VoiceSettings, values_of
 from tacotron2_voice.utils.files import json_lines, lock_path, naming, write_bytes
 from tacotron2_voice.version import __version__
 
-# Options that are not hashed: options that do not affect the audio, and options whose effect is
-# covered by the settings or by the contents of files, which are hashed separately.
+# Options that `options_hash` does not hash by name. They do not affect the audio, or the hash
+# contains their effect: the settings and the contents of files.
 OTHER_OPTIONS = set(
     "command text text_file list_speakers out save_mel stream time lexicon hparams checkpoint voice vocoder".split()
 )

@@ -8,9 +8,9 @@
 `VoiceSettings` contains the settings of synthesis: text, audio, and the sizes of the graphs.
 `HParams` extends this class with the settings of a training run, and gives every setting a default.
 
-An override has the form `name=value` or `name=[a,b]`. If a name occurs twice, the last value
-counts. `@PATH` stands for the overrides in a file, one per line; `#` at the start of a line or
-after a space begins a comment. All problems are reported together, with the file and the line.
+An override has the form `name=value` or `name=[a,b]`. If a name occurs twice, the last value is
+used. `@PATH` stands for the overrides in a file, one per line; `#` at the start of a line or after
+a space begins a comment. All problems are reported together, with the file and the line.
 """
 
 import difflib
@@ -44,7 +44,7 @@ HAS_PYDANTIC = importlib.util.find_spec("pydantic") is not None
 if HAS_PYDANTIC:
     import pydantic
 
-# Limits of a setting's values. Pydantic checks them if it is installed.
+# Limits of a setting's values. If pydantic is installed, it checks the limits.
 limits: Any = pydantic.Field if HAS_PYDANTIC else lambda **bounds: None
 
 # The upper limits are far above useful values, and below values that would exhaust the memory.
@@ -177,7 +177,7 @@ class VoiceSettings:
 
     @property
     def labels(self) -> dict[str, tuple[str, ...]]:
-        """Return the names for which the model has embeddings, by label; {} for one speaker."""
+        """Return the names that have embeddings, by label; {} for one speaker without a name."""
         names = {"speaker": self.speakers}
         return {label: known for label, known in names.items() if known}
 

@@ -41,8 +41,6 @@ def load_vocoder(path: str | Path, settings: VoiceSettings, threads: int = 1) ->
     of the voice.
 
     Args:
-        path: the ONNX file.
-        settings: settings of the voice.
         threads: number of CPU threads.
 
     Raises:
@@ -76,7 +74,6 @@ def check_mel_settings(
     Args:
         path: the file, for the message.
         vocoder_settings: values (numbers or strings) by their names in MEL_SETTINGS.
-        settings: settings of the voice.
 
     Raises:
         UserError: if settings differ. The message lists them.

@@ -102,8 +102,9 @@ def holm(p: pd.Series) -> pd.Series:
 
 
 def _error_by_epochs(runs: Runs, first: str, second: str) -> float:
-    """Return a relative standard error of the ratio of two rows' minutes per epoch. It results
-    from the differences between the epochs of each run."""
+    """Return a relative standard error of the ratio of two rows' minutes per epoch. The error is
+    estimated from the differences between the epochs of each run.
+    """
     minutes = runs.epochs.groupby("run")["minutes"]
     shares = ERROR_OF_MEDIAN * minutes.sem().fillna(0) / minutes.median()
     by_seed = runs.table.assign(square=shares**2).set_index("seed").groupby("label")["square"]
@@ -124,7 +125,6 @@ def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
     the budget.
 
     Args:
-        runs: the runs.
         spent: a cumulative column of `runs.epochs`, such as hours.
         budget: the value of this column for all runs, or for each run.
     """
@@ -209,8 +209,8 @@ SAVING = f"{BEST} saves {published.TABLE_3[BEST][1]:.0f}% of an epoch's time com
 LOWEST_LOSS = f"{BEST} has the lowest loss of all strategies (VL3)."
 EQUAL = f"After {{}}, {BEST} has a lower masked loss than RAND."
 # Each entry contains a claim, a quantity and pairs of strategies. According to the claim, the
-# quantity is lower for the second strategy of each pair. The paper only mentions the last two claims
-# (equal time, equally many optimizer steps) as a potential.
+# quantity is lower for the second strategy of each pair. The paper mentions the last two claims
+# (equal time, equally many optimizer steps) only as possibilities.
 CLAIMS: list[tuple[str, str, Pairs]] = [
     (SHORTER, "minutes", [("RAND", x) for x in ("SB-BR", "SSB-BR", "BKT-BR", "ATS-BR")]),
     ("Dynamic batch sizes (DBS) shorten an epoch further.", "minutes", [*published.DYNAMIC]),

@@ -313,7 +313,8 @@ def deviations(runs: Runs) -> list[str]:
     facts = runs.facts.copy()
     facts["epochs"] = facts["epochs"].astype(int).clip(upper=published.EPOCHS).astype(str)
     is_other = ~facts["batching_strategy"].isin(published.STRATEGIES)
-    # The paper does not contain these strategies, so their parameters cannot differ from it.
+    # The paper does not contain these strategies, so their parameters cannot differ from the
+    # paper's.
     facts.loc[is_other, [p.name for p in PARAMETERS]] = np.nan
     return [
         f"{name} {value} instead of {paper[name]}{where}"

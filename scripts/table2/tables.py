@@ -62,7 +62,8 @@ class Table:
         lines = [list(labels) for labels in self.lines]
         for column in self.columns:
             decimals = column.decimals
-            # Published minutes have two decimals. Our minutes have more if epochs are short.
+            # Published minutes have two decimals. If epochs are short, our minutes have more
+            # decimals.
             places = 2 if "minutes" in column.heading else decimals
             for line, cell in zip(lines, column.cells().to_dict("records"), strict=True):
                 if column.published is not None:

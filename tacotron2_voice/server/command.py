@@ -41,8 +41,6 @@ def serve(args: argparse.Namespace, paths: list[Path], load: Callable[[Path], Sy
 
     Args:
         args: options from `add_serve_options`.
-        paths: paths of the models.
-        load: a function that loads the model at a path.
 
     Raises:
         UserError: if the server cannot listen on the address, or if a voice cannot be loaded.

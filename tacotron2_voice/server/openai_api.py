@@ -249,7 +249,7 @@ class SpeechResponse(StreamingResponse):
         self.speaking = speaking
         self.workers = workers
         self.began = began
-        self.place = place  # closing it frees the text's place in the queue
+        self.place = place  # closing it removes the text from the queue
         is_events = speaking.request.stream_format == "sse"
         media_type = FORMATS[speaking.request.response_format].media_type
         super().__init__(

@@ -44,7 +44,7 @@ from tacotron2_voice.version import __version__
 Background = Callable[[], AbstractAsyncContextManager[None]]
 MAX_EVENT_BYTES = 2**18
 MAX_CONNECTIONS = 100
-POLL_SECONDS = 0.1  # how often to check whether a client is still connected
+POLL_SECONDS = 0.1  # seconds between two checks whether a client is still connected
 IDLE_SECONDS = 600.0  # time limit for the next event from a client
 
 
@@ -141,7 +141,7 @@ class Handler(AsyncEventHandler):
         self.limited_reader: Any = LimitedReader(reader)
         self.voices = voices
         self.workers = workers
-        # None except between synthesize-start and synthesize-stop
+        # None, unless a client has sent synthesize-start without synthesize-stop.
         self.sentences: SentenceBoundaryDetector | None = None
         self.voice: SynthesizeVoice | None = None
         self.num_characters = 0

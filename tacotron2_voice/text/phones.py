@@ -64,7 +64,7 @@ STRESS = re.compile("[ˈˌ]")
 # `_letter_names` compares this many letters at the beginning of a script, and the same number of
 # letters spread over the script.
 SAMPLES = 16
-# Minimum number of phone characters with which the names of several letters must begin.
+# Minimum number of phone characters that the names of several letters must have in common.
 MIN_NAME = 5
 GRACE_SECONDS = 1  # seconds to wait for the eSpeak process to exit before it is killed
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]

@@ -45,15 +45,15 @@ class ChunkSpan:
 
 # matches a letter or a phone in a string with one character per symbol
 _SPOKEN = re.compile(r"[^\W_]|@")
-# A unit ends before a space, after a dash between words, or after full-width punctuation and closing
-# quotation marks, because Chinese and Japanese have no spaces after them.
+# A unit ends before a space, after a dash between words, or after full-width punctuation and
+# closing quotation marks, because Chinese and Japanese have no spaces after punctuation.
 _FULL_WIDTH = "。！？，、；："
 _UNITS = re.compile(rf"\S+?(?:--+(?=[^-\s])|(?<=[{_FULL_WIDTH}])[{_FULL_WIDTH}」』”’）]*|(?=\s|$))")
 _AS_ASCII = str.maketrans(
     dict(zip("。．！？，、；：।॥؟،؛۔…", [*"..!?,,;:..?,;.", ".."], strict=True))
 )
-# Abbreviations that the cleaners keep. The text is rarely split after them, because the sentence
-# may continue.
+# Abbreviations that the cleaners keep. The text is rarely split after an abbreviation, because the
+# sentence may continue.
 _DOTTED = ABBREVIATIONS.keys() | set(
     "no nos vs prof messrs gov sen rep pres mt ave vol fig pp ed "
     "jan feb aug sept oct nov dec".split()

@@ -71,10 +71,6 @@ def make_parser(description: str | None, **options: Any) -> argparse.ArgumentPar
     """Return a parser that has a --version option and prints the description unchanged.
 
     Errors of the parser suggest similar options and commands.
-
-    Args:
-        description: the description, such as the docstring of the program.
-        options: additional arguments for argparse.ArgumentParser.
     """
     parser = Parser(
         description=description,
@@ -88,7 +84,9 @@ def make_parser(description: str | None, **options: Any) -> argparse.ArgumentPar
 def checked(
     convert: Callable[[str], Value], expected: str, accepts: Callable[[Any], bool]
 ) -> Callable[[str], Value]:
-    """Return an argument type that converts a string, and rejects values that `accepts` rejects."""
+    """Return an argument type that converts a string, and rejects values if `accepts` returns
+    False.
+    """
 
     def check(text: str) -> Value:
         with contextlib.suppress(ValueError):

@@ -52,7 +52,9 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, file: str | Path | int) -> "Identity":
-        """Return the identity of a file (path or descriptor). All values are 0 if it is missing."""
+        """Return the identity of a file (path or descriptor). If the file is missing, all values
+        are 0.
+        """
         try:
             status = os.stat(file)
         except OSError:
@@ -179,7 +181,6 @@ def numbered_lines(
     """Return the number and the text of every non-empty line, without whitespace at both ends.
 
     Args:
-        path: the file.
         if_missing: the message if the file is missing.
         content: the bytes of the file, if they have already been read.
 
