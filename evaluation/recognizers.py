@@ -40,7 +40,7 @@ class Recognizer(Protocol):
     name: str  # name of the recognizer and its model, for the results
 
     def transcribe(self, samples: np.ndarray, sampling_rate: int) -> str:
-        """Return the words in the audio, float samples [N] in [-1, 1]. The result may be empty."""
+        """Return the words in float samples [N] in [-1, 1], or "" if there are no words."""
 
 
 def make_recognizer(
@@ -67,8 +67,7 @@ def make_recognizer(
 
 
 def add_recognizer_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options --recognizer and --whisper-model, which are arguments for
-    `make_recognizer`."""
+    """Add the options --recognizer and --whisper-model for `make_recognizer`."""
     name_help = "speech recognizer; whisper needs requirements/whisper.txt (default: %(default)s)"
     parser.add_argument("--recognizer", choices=NAMES, default=POCKETSPHINX, help=name_help)
     model_help = (

@@ -47,7 +47,7 @@ class Reference:
 
     recordings: Measures
     vocoded: Measures  # measures of the recordings, converted to mels and back to audio
-    made_with: dict[str, Any]  # the texts, mel settings, vocoder and evaluators used
+    made_with: dict[str, Any]  # texts, mel settings, vocoder and evaluators of the measurement
     speakers: dict[str, Measures] = field(default_factory=dict)  # measures per speaker
     centroids: dict[str, list[float]] = field(default_factory=dict)  # mean embedding per speaker
 
@@ -71,8 +71,8 @@ class Intelligibility:
     """The measures of a checkpoint, and the same measures of recordings of the same texts.
 
     Word error rates are None if the recognizer does not support the language. The identification
-    rate is the fraction of texts whose nearest recording, among the recordings of the same speaker,
-    has the same text. A random choice would score 1 / (number of texts of the speaker).
+    rate is the fraction of texts whose nearest recording has the same text. Only recordings of the
+    same speaker are compared. A random choice would score 1 / (number of texts of the speaker).
     """
 
     word_error_rate: float | None

@@ -16,7 +16,7 @@ from tacotron2_voice.text.spoken_numbers import draw_numbers, sentence_of
 from tacotron2_voice.utils.console import progress_bar
 
 NOISES = ("street", "crowd")
-SILENCE = 50  # samples up to this size (16 bit) at the beginning are silence
+SILENCE = 50  # largest absolute value of a 16-bit sample that counts as silence
 
 
 class Event(ctypes.Structure):
@@ -84,7 +84,7 @@ class Utterance:
 
 
 def speak_numbers(voice: TimedVoice, numbers: Sequence[int], rng: np.random.Generator) -> Utterance:
-    """Speak numbers with pauses between them, each number at a random speaking rate."""
+    """Speak numbers at random speaking rates, with a pause before each number."""
     utterance = Utterance(np.zeros(0), [], [])
     for number in numbers:
         sentence = sentence_of(str(number))

@@ -63,7 +63,7 @@ CountFrom1 = Annotated[int, limits(strict=True, ge=1, le=MAX_COUNT)]
 
 
 class DamagedCheckpoint(UserError):
-    """Raised when the bytes of a checkpoint have changed since it was written."""
+    """Raised when a checkpoint file is damaged."""
 
 
 @dataclass

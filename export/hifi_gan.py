@@ -1,4 +1,4 @@
-"""Implement the HiFi-GAN generator, which is a vocoder, and read its published weights.
+"""Implement the generator of HiFi-GAN, a vocoder, and read its published weights.
 
     generator = load_generator("LJ_V1/generator_v1", "LJ_V1/config.json")
     audio = generator(mel)  # log-mel [1, num_mels, T] -> [1, 1, T * hop_size] in [-1, 1]

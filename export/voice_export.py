@@ -54,7 +54,7 @@ WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
 MIN_WEIGHTS = 2**10  # tensors with fewer values stay in float32
 LARGEST_INT8 = 127
 QUANTIZED_LARGEST = 64  # largest integer that `quantize_lstms` uses
-COMPRESSED_LARGEST = 46  # largest integer in a compressed voice; a full-size voice is then 20 MB
+COMPRESSED_LARGEST = 46  # largest integer in a compressed voice; a full-size voice has 20 MB
 TINY = np.float32(1e-30)  # scale for outputs whose weights are all 0
 
 
@@ -68,7 +68,7 @@ class ComparedText(NamedTuple):
 def encode(
     model: Tacotron2, text: torch.Tensor, speaker: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """Return the encoder memory of one text, and its projection for the attention.
+    """Return the encoder memory of one text, and the projection of this memory for the attention.
 
     Args:
         speaker: one-hot vector [1, speakers]; None for a single-speaker model.
@@ -200,8 +200,10 @@ def write_graph(
 
 
 def quantize_lstms(path: Path) -> None:
-    """Quantize the decoder LSTMs, which contain nearly all weights of the decoder, to int8. Each
-    column has its own scale."""
+    """Quantize the decoder LSTMs to int8. Each column has its own scale.
+
+    The LSTMs contain nearly all weights of the decoder.
+    """
     logging.disable(logging.WARNING)  # hide advice for developers of ONNX Runtime
     quantize_dynamic(
         path,
@@ -280,8 +282,8 @@ def write_description(folder: Path, description: VoiceDescription) -> None:
 class ComparedVoice(Voice):
     """A voice that compares every output of its graphs with PyTorch's output.
 
-    In each decoder step, the graphs and PyTorch both use PyTorch's outputs from the previous
-    decoder step as inputs, because attention would otherwise amplify rounding errors.
+    Attention amplifies rounding errors. Therefore the graphs also get PyTorch's outputs of the
+    previous decoder step as inputs.
     """
 
     model: Tacotron2
@@ -300,9 +302,10 @@ class ComparedVoice(Voice):
 
 
 def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
-    """Return the largest difference between the outputs of the graphs and PyTorch's outputs,
-    relative to the largest output, over CHECKED_STEPS decoder steps of the first and the last
-    speaker.
+    """Return the largest difference between the outputs of the graphs and PyTorch's outputs.
+
+    The difference is relative to the largest output. It is measured over CHECKED_STEPS decoder
+    steps of the first and the last speaker.
 
     Raises:
         UserError: if the difference is too large to be a rounding error.

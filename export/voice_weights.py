@@ -1,4 +1,4 @@
-"""Read the weights of an exported voice into a model's state, to start training from them.
+"""Read the weights of an exported voice into a model's state, to start training from this voice.
 
     state = state_of_voice(Path("voices/english"))
     state["state_dict"]["embedding.weight"]

@@ -134,13 +134,12 @@ def describe_corpus(path: Path, hparams: HParams, surveyor: Surveyor) -> list[st
 
 def progress(results: Iterable[Any]) -> Iterable[Any]:
     """Show a progress bar while `results` are computed: two results per strategy, with and without
-    DBS.
-    """
+    DBS."""
     return progress_bar("planning epochs", 2 * len(STRATEGIES), " strategies", iterable=results)
 
 
 def settings_of(survey: Survey) -> str:
-    """Return the settings of a surveyed strategy, as train.py --hparams reads them."""
+    """Return the settings of a surveyed strategy in the format of train.py --hparams."""
     options = survey.options()
     settings = {"batch_size": options.pop("batch_size")}
     settings["batching_strategy"] = options.pop("strategy")

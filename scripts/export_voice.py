@@ -29,7 +29,7 @@ from tacotron2_voice.utils.files import check_is_folder, numbered_lines
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.utterance import text_to_ids
 
-NUM_COMPARED = 20  # number of texts that measure the effect of the quantization
+NUM_COMPARED = 20  # number of texts for measuring the effect of the quantization
 
 
 def read_texts_to_compare(hparams: HParams, path: Path | None) -> list[ComparedText]:

@@ -223,8 +223,8 @@ def evaluate(
 
 
 def export(out: Path, checkpoint: Path) -> Path:
-    """Export the checkpoint unless the folder contains a newer export of it. Return the folder of
-    the voice."""
+    """Export the checkpoint unless the folder contains a newer export of the checkpoint. Return the
+    folder of the voice."""
     voice = out / "voice"
     description = voice / DESCRIPTION_FILE
     is_same = description.exists() and read_json(description)["checkpoint"] == checkpoint.name
@@ -260,7 +260,7 @@ def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
 
 
 def are_options(text: str) -> bool:
-    """Return whether the text can be split into options, as a shell does."""
+    """Return whether a shell could split the text into options."""
     try:
         shlex.split(text)
     except ValueError:

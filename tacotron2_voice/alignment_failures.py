@@ -17,7 +17,7 @@ from tacotron2_voice.speech_statistics import SpeechStatistics
 from tacotron2_voice.text import SymbolTable, sequence_to_text
 from tacotron2_voice.text.words import word_spans
 
-ATTENDED = 0.5  # a word counts as spoken if its weight in one decoder step is at least this
+ATTENDED = 0.5  # a word is spoken if its attention weight reaches this value in a decoder step
 MAX_SHOWN = 3  # maximum number of skipped words to list in a message
 ADVICE = "Train longer, or try another seed."
 
@@ -121,7 +121,7 @@ def _skipped_words(
     spans: Sequence[tuple[int, int]],
     table: SymbolTable,
 ) -> list[str]:
-    """Return the words in `spans` whose weight is never at least ATTENDED, in quotes."""
+    """Return the words in `spans` whose attention weight stays below ATTENDED, in quotes."""
     skipped = []
     for start, stop in spans:
         weight = alignment[:, _symbols_of_word(start, stop)].sum(axis=1).max()

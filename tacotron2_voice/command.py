@@ -111,14 +111,14 @@ def add_options(parser: argparse.ArgumentParser) -> Any:
 def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthesizer]) -> None:
     """Speak the texts that the command line selects.
 
-    With --stream, the audio is written to standard output. Without it, the file names are written
-    to standard output. Warnings are written to standard error.
+    With --stream, the audio is written to standard output. Without --stream, the file names are
+    written to standard output. Warnings are written to standard error.
     """
     if args.list_speakers:
         print(list_speakers(load()))
         return
     if not args.stream:
-        # The work continues after `| head` has closed the pipe.
+        # Continue the work after `| head` has closed the pipe.
         print_without_failing()
     _check_output_options(args)
     timer = Timer()

@@ -123,7 +123,7 @@ class GriffinLim:
     def stream(self, log_mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Yield float32 samples [N] for consecutive log-mels [n_mels, frames].
 
-        In total, this yields hop_length * frames - 1 samples. While a piece is computed, the
+        The total number of samples is hop_length * frames - 1. While a piece is computed, the
         samples of the previous piece stay fixed, so that the phases are continuous.
         """
         rng = np.random.default_rng(0)

@@ -108,7 +108,7 @@ class Output(ABC):
 
 
 class FolderOutput(Output):
-    """For each text, write a WAV and, if selected, a plot of the alignment and the log-mel.
+    """For each text, write a WAV and, if selected, the log-mel and a plot of the alignment.
 
     The files are named after the line number of the text. If an earlier run wrote other files for
     the same line, such as subtitles, these files are removed, because they belong to the old audio.
@@ -234,7 +234,7 @@ def write_speech(
     save_plot: bool = True,
     save_mel: bool = False,
 ) -> None:
-    """Write `base`.wav and, if selected, a plot of the alignment and the log-mel.
+    """Write `base`.wav and, if selected, the log-mel and a plot of the alignment.
 
         write_speech(Path("out/evening"), speech, voice.settings.table, save_plot=False)
 

@@ -117,7 +117,7 @@ class VoiceSettings:
     p_prenet_dropout: Dropout  # prenet dropout rate, also used in synthesis
     max_decoder_steps: DecoderSteps  # maximum number of decoder steps per chunk
     gate_threshold: Positive  # the speech ends when the stop probability exceeds this value
-    # time at the end of the text after which the speech ends, in ms; 0: off
+    # the speech ends when attention has rested on the last symbols for this time, in ms; 0: off
     attention_rest_time: MillisecondsOrZero
     # maximum number of symbols that attention may advance per decoder step; 0: no limit
     attention_window: CountOrZero
@@ -290,7 +290,7 @@ def change_speaking_settings(
         fixed: names of settings that cannot change, in addition to FIXED_SETTINGS.
 
     Raises:
-        UserError: if overrides contradict the training, or if `change_settings` raises it.
+        UserError: if overrides contradict the training; see also `change_settings`.
     """
     settings = change_settings(trained, overrides)
     problems = []
@@ -312,8 +312,8 @@ def override_lines(overrides: str, path_settings: tuple[str, ...] = ()) -> list[
 
 
 def check_text_settings(settings: Settings) -> Settings:
-    """Check the settings of text processing. If texts become phones, return the settings with the
-    version of eSpeak.
+    """Check the settings of text processing, and return the settings. If texts become phones, the
+    returned settings contain the version of eSpeak.
 
     Raises:
         UserError: if a cleaner or the language is unknown, the model has fewer symbols than the
@@ -434,7 +434,7 @@ def _parse(override: str, kind: type[VoiceSettings]) -> tuple[str, Any]:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message, which suggests a known name that resembles `name`."""
+    """Return a suggestion for the end of a message: a known name similar to `name`, or ""."""
     plain = name.lower().strip("-").replace("-", "_")
     similar = difflib.get_close_matches(plain, known, n=1, cutoff=MIN_SIMILARITY)
     return f" (did you mean {similar[0]}?)" if similar else ""
@@ -494,8 +494,8 @@ def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dic
 
 
 def _place_of(problem: str, places: Mapping[str, str]) -> str:
-    """Return the place ("FILE:LINE: ") of the first setting from a file that a problem mentions, or
-    "" if the problem mentions no such setting."""
+    """Return the place ("FILE:LINE: ") of the first setting that a problem mentions, or "" if none
+    of these settings is from a file."""
     for name in re.findall(r"\w+", problem):
         if places.get(name):
             return places[name]

@@ -152,8 +152,8 @@ def measure_speakers(
 
     Speakers with fewer than MIN_CLIPS clips get the statistics of the corpus. All other speakers
     get their own speaking rate (`_fit_speaker`). `fastest` and `slowest` are the same for all other
-    speakers, because a single speaker has too few clips to measure extremes. They are quantiles of
-    the clips' durations relative to the speaker's own rate.
+    speakers, because a single speaker has too few clips to measure extremes. Both values are
+    quantiles of the durations of these speakers' clips, relative to each speaker's own rate.
 
     Args:
         num_frames: [clips] lengths of the log-mels.

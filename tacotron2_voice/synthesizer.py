@@ -57,7 +57,7 @@ from tacotron2_voice.utterance import (
 )
 
 RETRIES = 3  # maximum number of retries per chunk
-MAX_CHUNK_SECONDS = 120.0  # upper limit for the audio of a chunk, even if the settings allow more
+MAX_CHUNK_SECONDS = 120.0  # maximum seconds of audio per chunk, even if the settings allow more
 MAX_RETRIES = 100  # largest accepted maximum number of retries
 PAUSE = 0.3  # default pause after a sentence, in seconds
 MAX_PAUSE = 60.0  # longest accepted pause after a sentence, in seconds
@@ -326,9 +326,7 @@ class Synthesizer(ABC):
         return self.speech_of(mel, stream.report)
 
     def speech_of(self, mel: np.ndarray, report: Report) -> Speech:
-        """Convert a log-mel [n_mels, frames] to speech. If the audio exceeds 1, all of it is scaled
-        down.
-        """
+        """Convert a log-mel [n_mels, frames] to speech, and scale the audio down if it exceeds 1."""
         audio = self.audio_of(mel)
         self._check_audio(audio)
         peak = float(np.abs(audio).max(initial=1.0))
@@ -446,8 +444,7 @@ class Synthesizer(ABC):
 
     def with_final_mark(self, ids: Sequence[int]) -> list[int]:
         """Add the most frequent end punctuation of the training texts to a chunk without end
-        punctuation. If the training texts have no common end punctuation, nothing is added.
-        """
+        punctuation. If the training texts have no common end punctuation, nothing is added."""
         table = self.settings.table
         ids = list(ids)
         statistics = self.training.statistics
@@ -579,7 +576,7 @@ class Synthesizer(ABC):
     ) -> Generator[np.ndarray, None, SpokenChunk]:
         """Yield the decoder's log-mels [n_mels, frames], and return the details of the attempt.
 
-        The log-mels are not refined by the postnet. Frames are yielded as soon as they are
+        The postnet has not been applied to the log-mels. Frames are yielded only when they are
         certainly speech.
         """
         settings = self.settings

@@ -103,8 +103,7 @@ def holm(p: pd.Series) -> pd.Series:
 
 def _error_by_epochs(runs: Runs, first: str, second: str) -> float:
     """Return a relative standard error of the ratio of two rows' minutes per epoch. The error is
-    estimated from the differences between the epochs of each run.
-    """
+    estimated from the differences between the epochs of each run."""
     minutes = runs.epochs.groupby("run")["minutes"]
     shares = ERROR_OF_MEDIAN * minutes.sem().fillna(0) / minutes.median()
     by_seed = runs.table.assign(square=shares**2).set_index("seed").groupby("label")["square"]
@@ -118,8 +117,7 @@ def p_text(p: float) -> str:
 
 
 def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
-    """Return the masked validation loss of each run at the time when it has spent the budget,
-    [runs].
+    """Return the masked validation loss [runs] of each run when the run has spent the budget.
 
     The loss is interpolated linearly between validations. The loss is NaN if a run does not reach
     the budget.
@@ -155,7 +153,7 @@ def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 def at_budget(
     values: pd.DataFrame, quantity: str, spent: str, budget: float, least: float = 0
 ) -> pd.DataFrame:
-    """Return the value of a quantity in each run at the time when `spent` reaches `budget`.
+    """Return the value of a quantity in each run when `spent` reaches `budget`.
 
     The logarithm of the value is interpolated linearly between measurements. The value is NaN if
     the budget is outside the measured range.
@@ -180,7 +178,7 @@ def at_budget(
 
 
 def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
-    """Add the loss at an equal budget to the measured quantities, and return its key.
+    """Add the loss at an equal budget to the measured quantities, and return the key of this loss.
 
     The budget is the total of `spent`, a cumulative column of `runs.epochs`, in the cheapest run
     with one of the labels.

@@ -127,8 +127,8 @@ class Measured:
             losses = run.epochs.set_index("epoch")[LOSSES]
             step = run.hparams.epochs_per_validation
             for place, key in enumerate(VL):
-                # In the paper, VL1 to VL3 are means of three validations: at the given epoch, before
-                # it and after it (Ge21, section 4.3). VLavg is the mean over a range of epochs.
+                # In the paper, VL1 to VL3 are means of three validations: before, at and after the
+                # given epoch (Ge21, section 4.3). VLavg is the mean over a range of epochs.
                 if self.as_published and place < 3:
                     first, last = points[place] - step, points[place] + step
                 else:
@@ -266,7 +266,7 @@ def _table_1(measured: Measured) -> Table:
     """Return Table 1: the parameters and the padding of the strategies.
 
     The padding comes from the rows with BR. If there are only rows without BR, the padding comes
-    from these rows, because BR does not change it.
+    from these rows, because BR does not change the padding.
     """
     runs = measured.runs
     labels: list[str] = []

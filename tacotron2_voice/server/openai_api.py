@@ -30,7 +30,7 @@ from tacotron2_voice.synthesizer import PAUSE, RETRIES, SpeechStream, Synthesize
 from tacotron2_voice.timings import timings_of
 from tacotron2_voice.utils.errors import UserError
 
-SPEEDS = (0.25, 4.0)  # range of OpenAI's API
+SPEEDS = (0.25, 4.0)  # range of the speed in OpenAI's API
 
 
 class VoiceId(BaseModel):

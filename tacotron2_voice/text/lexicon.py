@@ -128,9 +128,7 @@ def respell(text: str, pronunciations: tuple[str, ...]) -> str:
 
 
 def _respelled_match(word: re.Match[str], known: dict[str, str]) -> str:
-    """Return the respelling of a word in a text. A part of a number or of an abbreviation is not
-    changed.
-    """
+    """Return the respelling of a word. A part of a number or an abbreviation is not changed."""
     text = word.string
     is_part = _CONTINUES.match(text, word.end()) or _CONTINUED.fullmatch(text[: word.start()][-2:])
     is_amount = word.start() > 0 and text[word.start() - 1] in _CURRENCIES
@@ -242,8 +240,7 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
 
 def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
     """Raise UserError if a respelling contains other characters than letters, such as the phonetic
-    signs of a dictionary.
-    """
+    signs of a dictionary."""
     shown = repr(respelling[:60])
     for character in respelling:
         is_letter = unicodedata.category(character).startswith(_LETTER_CATEGORIES)

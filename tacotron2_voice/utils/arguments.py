@@ -84,9 +84,7 @@ def make_parser(description: str | None, **options: Any) -> argparse.ArgumentPar
 def checked(
     convert: Callable[[str], Value], expected: str, accepts: Callable[[Any], bool]
 ) -> Callable[[str], Value]:
-    """Return an argument type that converts a string, and rejects values if `accepts` returns
-    False.
-    """
+    """Return an argument type that converts a string, and rejects values that are not accepted."""
 
     def check(text: str) -> Value:
         with contextlib.suppress(ValueError):

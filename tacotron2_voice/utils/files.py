@@ -53,8 +53,7 @@ class Identity(NamedTuple):
     @classmethod
     def of(cls, file: str | Path | int) -> "Identity":
         """Return the identity of a file (path or descriptor). If the file is missing, all values
-        are 0.
-        """
+        are 0."""
         try:
             status = os.stat(file)
         except OSError:
@@ -344,7 +343,7 @@ def folder_locked(directory: Path, busy: str) -> Iterator[None]:
     """Lock `directory` in this context, so that no other process can lock it at the same time.
 
     Raises:
-        BlockingIOError: if another process has locked it. The message is `busy`.
+        BlockingIOError: if another process has locked the folder. The message is `busy`.
     """
     with lock_path(directory / LOCK_FILE, f"{directory}: {busy}"):
         yield
