@@ -8,8 +8,8 @@ recipes use their own model and loss, with autocast for bf16. Modules that other
 do not need for an optimizer step, such as audio libraries, are replaced with empty modules. The
 recipes run one after another, each in its own process. The times of other recipes are medians of
 two optimizer steps after a warm-up. The times of this recipe are medians of five blocks of ten
-optimizer steps. In a block, as in training, an optimizer step is launched while the GPU still runs
-the previous optimizer step.
+optimizer steps. In a block, an optimizer step is launched while the GPU still runs the previous
+optimizer step. Training does the same.
 """
 
 if not __package__:

@@ -52,8 +52,8 @@ def make_recognizer(
         name: "pocketsphinx" or "whisper".
         whisper_model: the argument `model` of `Whisper`.
         language: an eSpeak language code, such as "en-us".
-        texts: the texts of the audio. If they contain only English numbers, pocketsphinx uses a
-            grammar of numbers.
+        texts: the texts of the audio. If the texts contain only English numbers, pocketsphinx uses
+            a grammar of numbers.
 
     Raises:
         UserError: if the package or the model cannot be loaded.
@@ -96,8 +96,8 @@ def words_of(text: str, language: str = ENGLISH) -> str:
 
 
 def is_mostly_foreign(text: str) -> bool:
-    """Return whether most letters of a text are not Latin, so that `words_of` omits them in
-    English. Accents do not count."""
+    """Return whether most letters of a text are not Latin. In English, `words_of` omits these
+    letters. Accents do not count."""
     letters = [x for x in unicodedata.normalize("NFD", text) if x.isalpha()]
     return 2 * sum(not x.isascii() for x in letters) > len(letters)
 

@@ -153,7 +153,7 @@ def write_graphs(synthesizer: CheckpointSynthesizer, folder: Path) -> None:
 
 
 def name_weights(path: Path, part: str) -> None:
-    """Name the weights of a graph as in `Tacotron2`.
+    """Give the weights of a graph the same names as in `Tacotron2`.
 
     PyTorch's exporter transforms some weights and replaces their names with generated names, such as
     onnx::MatMul_243.
@@ -304,8 +304,8 @@ class ComparedVoice(Voice):
 def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
     """Return the largest difference between the outputs of the graphs and PyTorch's outputs.
 
-    The difference is relative to the largest output. It is measured over CHECKED_STEPS decoder
-    steps of the first and the last speaker.
+    The difference is relative to the largest output. The difference is measured over CHECKED_STEPS
+    decoder steps of the first and the last speaker.
 
     Raises:
         UserError: if the difference is too large to be a rounding error.

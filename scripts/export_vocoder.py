@@ -6,10 +6,10 @@
 The program reads the vocoder's settings from config.json in the folder of the weights, or from
 --config. With --voice or --checkpoint, it checks that the vocoder was trained with the same log-mel
 settings as the voice. The ONNX file contains these settings. Programs with the option --vocoder
-compare them with the settings of the voice. --fp16 halves the size of the file; the vocoder still
-computes in float32. Before the program writes the file, it compares the output of the graph with
-PyTorch's output. The export needs requirements/onnx.txt in addition to requirements.txt
-(docs/guides/deploy.md).
+compare the settings in the file with the settings of the voice. --fp16 halves the size of the file;
+the vocoder still computes in float32. Before the program writes the file, it compares the output of
+the graph with PyTorch's output. The export needs requirements/onnx.txt in addition to
+requirements.txt (docs/guides/deploy.md).
 """
 
 import project_root

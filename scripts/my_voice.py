@@ -6,8 +6,8 @@
 
 The program converts and checks the recordings, fine-tunes the voice or checkpoint in --start on the
 recordings, evaluates the speech for held-out texts, and exports the result. Every stage is a
-separate command. The program prints each command, so that you can also run it yourself. If you stop
-the program, run the same command again to continue.
+separate command. The program prints the commands, so that you can also run them yourself. If you
+stop the program, run the same command again to continue.
 
 Ask the person for permission. Tell listeners that the speech is synthetic.
 """

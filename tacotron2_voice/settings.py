@@ -200,7 +200,7 @@ MEL_SETTINGS = (  # settings that change a log-mel
     "mel_fmin",
     "mel_fmax",
 )
-# the attention window also contains this many symbols behind the furthest attended symbol
+# number of symbols in the attention window before the furthest attended symbol
 WINDOW_BACK = 2
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))

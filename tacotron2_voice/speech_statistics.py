@@ -5,8 +5,8 @@
     statistics.longest_time(40)     # longest plausible duration of 40 symbols
     measure_speakers(...)           # statistics per speaker, because speaking rates differ
 
-Training stores the statistics in every checkpoint. Synthesis uses them to limit the duration of a
-text, to detect a wrong speaking rate, and to add a missing final punctuation mark.
+Training stores the statistics in every checkpoint. Synthesis uses the statistics to limit the
+duration of a text, to detect a wrong speaking rate, and to add a missing final punctuation mark.
 """
 
 from collections import Counter

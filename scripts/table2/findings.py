@@ -130,7 +130,7 @@ def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
     losses = dict.fromkeys(runs.by_folder, np.nan)
     for folder, epochs in runs.epochs.dropna(subset=LOSS).groupby("run"):
         x, wanted = epochs[spent].to_numpy(float), budgets[folder]
-        if wanted <= x[-1] * (1 + 1e-12):  # allows for rounding
+        if wanted <= x[-1] * (1 + 1e-12):  # allows for rounding errors
             losses[str(folder)] = np.interp(wanted, x, epochs[LOSS], left=np.nan)
     return pd.Series(losses)
 

@@ -203,8 +203,8 @@ class Measured:
 
 
 def published_falls(key: str, pairs: Pairs) -> pd.DataFrame:
-    """Return the published decreases `fall` and `per_cent` for each pair. If the paper does not
-    contain them, they are computed from Table 2."""
+    """Return the published decreases `fall` and `per_cent` for each pair. Decreases that the paper
+    does not contain are computed from Table 2."""
     falls = []
     for first, second in pairs:
         before, after = PAPER[key].reindex([first, second])

@@ -11,8 +11,8 @@ comments.
     Reading  /ɹˈɛdɪŋ/
 
 Case is ignored, and only whole words are replaced. A part of a number (the 10 in 10,000) or of an
-abbreviation (the i in i.e.) is not a whole word. The settings store the pronunciations, so that
-checkpoints and exported voices contain them.
+abbreviation (the i in i.e.) is not a whole word. The settings store the pronunciations. Therefore
+checkpoints and exported voices contain the pronunciations.
 """
 
 import functools

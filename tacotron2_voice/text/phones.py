@@ -2,9 +2,8 @@
 
     to_phones(["Guten Tag, Welt!"], "de") == ["ɡˈuːtən tˈɑːk, vˈɛlt!"]
 
-eSpeak runs in a separate process (espeak.py). This process is started when it is first needed, and
-is started again after a crash. Only the eSpeak process imports the packages in
-requirements/phones.txt.
+eSpeak runs in a separate process (espeak.py). The process starts at the first request, and starts
+again after a crash. Only the eSpeak process imports the packages in requirements/phones.txt.
 """
 
 import atexit
@@ -194,8 +193,8 @@ def espeak_version() -> str:
 def version_of_phones(recorded: str) -> str:
     """Return the `recorded` version of eSpeak or, if it is empty, the installed version.
 
-    `recorded` is the version that produced the phones of a run. If it differs from the installed
-    version, print a warning.
+    `recorded` is the version that produced the phones of a run. If this version differs from the
+    installed version, print a warning.
     """
     here = espeak_version()
     if recorded not in ("", here):
@@ -429,7 +428,7 @@ def with_plain_letters(text: str, language: str) -> str:
     Rare apostrophes inside words become plain apostrophes, and full-width letters become plain
     letters (`OTHER_FORMS`). In Japanese, spaces separate kana from Latin letters, and repeated
     marks for long vowels (ー) become a single mark. In Hebrew, vowel points are removed, because
-    eSpeak does not read them.
+    eSpeak does not read vowel points.
     """
     if text.isascii():
         return text
@@ -491,7 +490,7 @@ def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
 
     Args:
         origin: the keys are strings of words without spaces at their ends. The values are the texts
-            that contain them, for messages about crashes.
+            that contain the words, for messages about crashes.
         language: eSpeak's code for the language.
     """
     words = [*origin]

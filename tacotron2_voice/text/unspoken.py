@@ -1,5 +1,4 @@
-"""Find the characters of a text that are dropped because the model has no symbols for these
-characters.
+"""Find the characters of a text for which the model has no symbols. These characters are dropped.
 
 left_out("A * dog.", ["english_cleaners"])
 # ["left out, because the model has no symbol for it: '*' at column 3"]

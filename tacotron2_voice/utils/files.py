@@ -84,8 +84,8 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
-    """Open a regular file, or a link to one, for reading bytes. Pipes are rejected, because opening
-    a pipe could block.
+    """Open a regular file, or a link to a regular file, for reading bytes. Pipes are rejected,
+    because opening a pipe could block.
 
     Raises:
         UserError: if the file is missing (with the message `if_missing`), is not a regular file, or
@@ -340,7 +340,7 @@ def lock_path(path: Path, busy: str) -> BaseFileLock:
 
 @contextlib.contextmanager
 def folder_locked(directory: Path, busy: str) -> Iterator[None]:
-    """Lock `directory` in this context, so that no other process can lock it at the same time.
+    """Lock `directory` in this context. No other process can lock the directory at the same time.
 
     Raises:
         BlockingIOError: if another process has locked the folder. The message is `busy`.

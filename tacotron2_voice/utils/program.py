@@ -98,8 +98,8 @@ def _end(message: str, code: int) -> None:
     with contextlib.suppress(OSError):
         if message:
             print(f"{name}: {shown}", file=sys.stderr, flush=True)
-    # Python flushes standard output again at exit. Redirect standard output to the null device, so
-    # that this flush does not print an error about a closed pipe or a full disk.
+    # Python flushes standard output again at exit. Redirect standard output to the null device,
+    # because this flush would print an error about a closed pipe or a full disk.
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
