@@ -102,7 +102,6 @@ def padding_mask(lengths: torch.Tensor, max_len: int | None = None) -> torch.Ten
 
 
 def tacotron2(folder: Path) -> tuple[torch.nn.Module, Callable]:
-    """Return the model of NVIDIA/tacotron2 and its loss."""
     sys.path.insert(0, str(folder))
     add_module("librosa")
     add_module("librosa.filters", mel=None)
@@ -124,7 +123,6 @@ def tacotron2(folder: Path) -> tuple[torch.nn.Module, Callable]:
 
 
 def deep_learning_examples(folder: Path) -> tuple[torch.nn.Module, Callable]:
-    """Return the model of NVIDIA/DeepLearningExamples and its loss."""
     sys.path.insert(0, str(folder / "PyTorch" / "SpeechSynthesis" / "Tacotron2"))
     add_module("librosa")
     add_module("librosa.filters", mel=None)

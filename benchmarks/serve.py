@@ -53,8 +53,6 @@ TITLES = (
 
 
 class Reply(NamedTuple):
-    """The server's reply to one request."""
-
     first_audio: float  # seconds from the request to the first bytes
     total: float  # seconds from the request to the last byte
     num_bytes: int
@@ -83,7 +81,6 @@ def server(args: argparse.Namespace) -> Iterator[tuple[str, int]]:
 
 
 def speak(address: str, text: str, speaker: str) -> Reply:
-    """Request the speech for a text, and return the reply."""
     inputs = {"model": "tts-1", "voice": speaker, "input": text, "response_format": "wav"}
     began = time.perf_counter()
     connection = http.client.HTTPConnection(address)

@@ -59,8 +59,6 @@ TINY = np.float32(1e-30)  # scale for outputs whose weights are all 0
 
 
 class ComparedText(NamedTuple):
-    """A text for comparing voices."""
-
     ids: list[int]  # symbol ids of the text
     speaker: str | None = None  # a speaker of the model; None for a single-speaker model
 
@@ -110,7 +108,6 @@ def take_step(
 
 
 def refine(model: Tacotron2, mel: torch.Tensor) -> tuple[torch.Tensor]:
-    """Run the postnet."""
     return (mel + model.postnet(mel),)
 
 
@@ -417,7 +414,6 @@ def export_voice(
 
 
 def quantize(folder: Path, compressed: bool) -> None:
-    """Quantize all graphs in a folder."""
     quantize_lstms(folder / "decoder.onnx")
     if compressed:
         round_further(folder / "decoder.onnx")

@@ -25,7 +25,6 @@ PRENET_LAYER = re.compile(r"/layers\.(\d+)/linear_layer/MatMul")
 
 
 def is_voice(path: Path) -> bool:
-    """Return whether `path` is the folder of an exported voice."""
     return (path / DESCRIPTION_FILE).is_file()
 
 

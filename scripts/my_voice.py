@@ -125,7 +125,6 @@ def settings_file() -> str:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest checkpoint of a run, or None if there is no checkpoint."""
     checkpoints = list_checkpoints(folder)
     return checkpoints[-1][1] if checkpoints else None
 

@@ -214,7 +214,6 @@ def next_command(out: Path, *, has_gpu: bool) -> str:
 
 
 def stopped() -> str:
-    """Return the message for a program that was stopped."""
     return STOPPED if is_stage() else f"{STOPPED}. Run the same command to resume"
 
 

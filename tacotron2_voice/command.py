@@ -311,7 +311,6 @@ class Timer:
         self.loaded = time.perf_counter()
 
     def add(self, seconds: float) -> None:
-        """Add seconds of audio."""
         if not self.seconds:
             self.first = time.perf_counter()
         self.seconds += seconds

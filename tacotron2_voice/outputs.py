@@ -441,7 +441,6 @@ class AudioFileOutput(Output):
         return [path for path in paths if path.is_file()]
 
     def add_samples(self, samples: bytes) -> None:
-        """Append samples to the current text."""
         if self.end + self.size + len(samples) > MAX_WAV_BYTES:
             line = int(self.keys[self.num_complete][0])
             problem = f"the speech of line {line} does not fit (expected at most 4 GiB per WAV)"

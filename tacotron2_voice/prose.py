@@ -27,8 +27,6 @@ MAX_SHOWN = 5  # maximum number of words or lines to list in a note
 
 
 class Prose(NamedTuple):
-    """The paragraphs of a file."""
-
     paragraphs: list[tuple[int, str]]  # number of the first line, and text
     notes: list[str]  # notes about joined words, dropped lines and skipped blocks
 

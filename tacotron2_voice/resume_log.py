@@ -82,7 +82,6 @@ class ResumeLog:
         warnings: list[str],
         timings: dict[str, Any] | None = None,
     ) -> None:
-        """Add an entry for a text whose files are complete."""
         with naming(self.path), open(self.path, "ab") as file:
             file.write(_line_of(Entry(key, files, warnings, timings)))
 

@@ -337,7 +337,6 @@ def check_text_settings(settings: Settings) -> Settings:
 
 
 def values_of(settings: VoiceSettings) -> dict[str, Any]:
-    """Return the values of all settings by name."""
     return {field.name: getattr(settings, field.name) for field in fields(settings)}
 
 

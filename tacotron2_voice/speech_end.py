@@ -36,8 +36,6 @@ DECIBELS = 20 / np.log(10)
 
 
 class StopReason(Enum):
-    """Why speech ended."""
-
     GATE = "the stop probability exceeded its threshold"
     REST = "attention rested on the last symbols"
     STUCK = "attention stopped inside the text"

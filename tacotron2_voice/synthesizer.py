@@ -326,7 +326,7 @@ class Synthesizer(ABC):
         return self.speech_of(mel, stream.report)
 
     def speech_of(self, mel: np.ndarray, report: Report) -> Speech:
-        """Convert a log-mel [n_mels, frames] to speech, and scale the audio down if it exceeds 1."""
+        """Convert a log-mel [n_mels, frames] to speech. Audio that exceeds 1 is scaled down."""
         audio = self.audio_of(mel)
         self._check_audio(audio)
         peak = float(np.abs(audio).max(initial=1.0))

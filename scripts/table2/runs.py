@@ -69,8 +69,6 @@ MEASURES = [LOSSES[1], "alignment_sharpness", "gradient_norm"]
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run."""
-
     folder: str
     hparams: HParams  # settings at the end of the run
     lengths: np.ndarray  # number of frames of each training clip, [clips]

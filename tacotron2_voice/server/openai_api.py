@@ -156,7 +156,6 @@ def _as_image(values: np.ndarray, low: float, high: float) -> dict[str, Any]:
 
 
 def event(data: dict[str, Any]) -> bytes:
-    """Return a server-sent event."""
     return f"data: {json.dumps(data)}\n\n".encode()
 
 

@@ -82,7 +82,6 @@ def listen(opened: socket.socket, voices: Voices, workers: Workers) -> Backgroun
 
 
 def described(voices: Voices) -> Info:
-    """Return the description of all voices."""
     attribution = Attribution("Tacotron 2 with length batching", "")
     found = []
     for voice in voices.described():

@@ -128,7 +128,6 @@ class Espeak:
         return answered
 
     def close(self) -> None:
-        """Stop the eSpeak process."""
         process = self.process
         self.process = None
         if process is None:
