@@ -4,10 +4,10 @@
     python scripts/my_voice.py RECORDINGS --name anna --language nl --out voices-nl
     python scripts/my_voice.py RECORDINGS --name anna --prepare "--csv RECORDINGS/table.csv"
 
-The program converts and checks the recordings, fine-tunes the voice or checkpoint given with --start
-on them, evaluates the speech for held-out texts, and exports the result. Every stage is a separate
-command. The program prints each command, so that you can also run it yourself. If you stop the
-program, run the same command again to continue.
+The program converts and checks the recordings, fine-tunes the voice or checkpoint in --start on the
+recordings, evaluates the speech for held-out texts, and exports the result. Every stage is a
+separate command. The program prints the commands, so that you can also run them yourself. If you
+stop the program, run the same command again to continue.
 
 Ask the person for permission. Tell listeners that the speech is synthetic.
 """
@@ -133,7 +133,6 @@ def settings_file() -> str:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest checkpoint of a run, or None if there is no checkpoint."""
     checkpoints = list_checkpoints(folder)
     return checkpoints[-1][1] if checkpoints else None
 
@@ -231,8 +230,8 @@ def evaluate(
 
 
 def export(out: Path, checkpoint: Path) -> Path:
-    """Export the checkpoint unless the folder contains a newer export of it. Return the folder of
-    the voice."""
+    """Export the checkpoint unless the folder contains a newer export of the checkpoint. Return the
+    folder of the voice."""
     voice = out / "voice"
     description = voice / DESCRIPTION_FILE
     is_same = description.exists() and read_json(description)["checkpoint"] == checkpoint.name
@@ -268,7 +267,7 @@ def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
 
 
 def are_options(text: str) -> bool:
-    """Return whether the text can be split into options, as a shell does."""
+    """Return whether a shell could split the text into options."""
     try:
         shlex.split(text)
     except ValueError:

@@ -11,8 +11,8 @@ comments.
     Reading  /ɹˈɛdɪŋ/
 
 Case is ignored, and only whole words are replaced. A part of a number (the 10 in 10,000) or of an
-abbreviation (the i in i.e.) is not a whole word. The settings store the pronunciations, so that
-checkpoints and exported voices contain them.
+abbreviation (the i in i.e.) is not a whole word. The settings store the pronunciations. Therefore
+checkpoints and exported voices contain the pronunciations.
 """
 
 import functools
@@ -62,12 +62,11 @@ _SAME = str.maketrans("’‐‑", "'--")
 def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
     """Return the settings with the pronunciations from a file.
 
-    Args:
-        settings: the settings. If `path` is None, the setting `lexicon` contains the path of the
-            file, or is empty.
-        path: a different file. The pronunciations in this file are added to the pronunciations in
-            the settings. If a word is in the file and in the settings, the pronunciation in the
-            file is used.
+    With `path`, the pronunciations in the file are added to the pronunciations in the settings. If
+    a word has two pronunciations, the pronunciation in the file is used.
+
+    Without `path`, the setting `lexicon` is the path of the file. If this setting is empty, the
+    returned settings contain no pronunciations.
 
     Raises:
         UserError: if the file cannot be read, or if it contains an invalid line.
@@ -85,16 +84,15 @@ def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
 
 
 def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Sequence[str]) -> str:
-    """Replace the words in a text with their respellings, after Roman numerals are read.
+    """Replace the words in a text with their respellings, and read Roman numerals after these
+    words.
 
     The English reading rules read "John VI" as "John the sixth", because John is the name of kings,
     and they drop the full stop of "Dr. Brown". A respelling does not match these rules. Therefore
     numerals and full stops next to words in the lexicon are read before the words are replaced.
 
     Args:
-        text: the text.
         pronunciations: strings of the form "word<TAB>respelling", as in the settings.
-        cleaner_names: names of the text cleaners.
     """
     if pronunciations and CORRECTED in cleaner_names:
         for numeral in reversed([*_NUMERAL.finditer(text)]):
@@ -136,11 +134,10 @@ def _with_numeral_read(text: str, start: int, end: int) -> str:
 def respell(text: str, pronunciations: tuple[str, ...]) -> str:
     """Replace the words in a text with their respellings.
 
-    Hyphenated compounds, and words that end in 's, are looked up as a whole first. If the whole word
-    is not in the lexicon, its parts are looked up.
+    Hyphenated compounds, and words that end in 's, are looked up as a whole first. If the whole
+    word is not in the lexicon, its parts are looked up.
 
     Args:
-        text: the text.
         pronunciations: strings of the form "word<TAB>respelling", as in the settings.
     """
     if not pronunciations:
@@ -153,8 +150,7 @@ def respell(text: str, pronunciations: tuple[str, ...]) -> str:
 
 
 def _respelled_match(word: re.Match[str], known: dict[str, str]) -> str:
-    """Return the respelling of a word in a text. Part of a number or abbreviation is left
-    unchanged."""
+    """Return the respelling of a word. A part of a number or an abbreviation is not changed."""
     text = word.string
     is_part = _CONTINUES.match(text, word.end()) or _CONTINUED.fullmatch(text[: word.start()][-2:])
     is_amount = word.start() > 0 and text[word.start() - 1] in _CURRENCIES
@@ -265,8 +261,8 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
 
 
 def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
-    """Raise UserError if a respelling does not consist of letters, but uses a dictionary's
-    notation."""
+    """Raise UserError if a respelling contains other characters than letters, such as the phonetic
+    signs of a dictionary."""
     shown = repr(respelling[:60])
     for character in respelling:
         is_letter = unicodedata.category(character).startswith(_LETTER_CATEGORIES)
