@@ -476,7 +476,8 @@ def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
         return AlreadyReported("another process could not read its next batch; see its error")
     if not isinstance(failure, UserError):
         return failure
-    # Raise a new exception, because the traceback of the old one keeps the DataLoader workers alive.
+    # Return a new exception, because the traceback of the old exception keeps the DataLoader
+    # workers alive.
     return UserError(f"cannot read the next batch: {stopped}")
 
 

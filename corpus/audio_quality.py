@@ -18,8 +18,9 @@ import numpy as np
 WINDOW_SECONDS = 0.02  # length of the windows for levels
 SPECTRUM_SECONDS = 0.25  # length of the windows for spectra; bins are 4 Hz apart
 EDGE_SECONDS = 0.01  # seconds at each end of a clip that are checked for cut-off speech
-SPEECH_DECIBELS = 30  # a window is speech if it is at most this many dB below the loudest window
-SILENCE_DECIBELS = 40  # a window is a pause if it is more than this many dB below the loudest window
+# The next two levels are relative to the loudest window.
+SPEECH_DECIBELS = 30  # a window is speech if it is quieter by at most this many dB
+SILENCE_DECIBELS = 40  # a window is a pause if it is quieter by more than this many dB
 # The noise level is this quantile of the window levels. Pauses fill a larger fraction of most
 # clips, so this quantile is the level of a pause.
 NOISE_SHARE = 1 / 40

@@ -30,7 +30,7 @@ from tacotron2_voice.utils.files import Identity, naming, open_file, write_atomi
 SUFFIX = ".clips"  # suffix of the cache's file name
 VERSION = 7
 CHUNK = 10_000  # number of clips to decode at a time
-LABELS = ("speaker",)  # the fields of `Clip` that contain a name for which the model has an embedding
+LABELS = ("speaker",)  # fields of `Clip` with names for which a model has embeddings
 MAX_NAMES = 10_000  # maximum number of names per label; more names are probably texts or paths
 COLUMNS = {
     "path": pa.large_binary(),  # bytes, because paths may not be valid UTF-8
@@ -136,7 +136,7 @@ class ClipTable:
         return self.numbers["speaker"]
 
     def identities(self, first: int, stop: int) -> list[Identity]:
-        """Return the identities of the files of clips `first` to `stop` - 1, from before the check."""
+        """Return the identities that files `first` to `stop` - 1 had before the check."""
         return [Identity(*values) for values in self._rows(Identity._fields, first, stop)]
 
     def _fingerprint(self) -> str:

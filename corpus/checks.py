@@ -173,7 +173,7 @@ def count_clipped(samples: np.ndarray) -> int:
 
 
 def _runs(chosen: np.ndarray) -> np.ndarray:
-    """Return the lengths of the runs of True in `chosen` [N], without runs below MIN_CLIPPED_RUN."""
+    """Return the lengths of the runs of True in `chosen` [N] from MIN_CLIPPED_RUN values on."""
     edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
     runs = edges[1::2] - edges[::2]
     return runs[runs >= MIN_CLIPPED_RUN]

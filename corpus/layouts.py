@@ -530,7 +530,7 @@ def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container
 
 
 def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
-    """Return a list with the path of the file in the first folder that contains it, otherwise []."""
+    """Return [path of the file in the first folder that contains it]; [] if there is none."""
     # Joining a folder and an absolute path returns the absolute path.
     listed = name.replace("\\", "/")
     paths = [folder / f"{listed}{end}" for end in ("", ".wav", ".flac") for folder in folders]

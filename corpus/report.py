@@ -65,7 +65,6 @@ def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
 
 
 class SpeakerFacts(NamedTuple):
-
     name: str
     clips: int
     held_out: int  # number of clips for validation

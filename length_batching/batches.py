@@ -435,8 +435,8 @@ class LengthBatches(Dataset[Any]):
     def _begin_pass(self, position: int | None, saved_epoch: int) -> int:
         """Begin a `RankSampler` pass, and return the index of its first batch.
 
-            position: index of the batch in epoch `saved_epoch` where a DataLoader resumes. None:
-                the DataLoader does not resume from its own state.
+        position: index of the batch in epoch `saved_epoch` where a DataLoader resumes. None:
+            the DataLoader does not resume from its own state.
         """
         state = self._state
         epoch = state.epoch

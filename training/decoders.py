@@ -1,6 +1,6 @@
 """Choose the functions for the recurrent layers in training: reference or fast decoder.
 
-    functions = checked_decoder("fast", hparams, attention, device, processes)
+functions = checked_decoder("fast", hparams, attention, device, processes)
 """
 
 import importlib.util

@@ -103,7 +103,7 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """Return the command that resumes the run, or "" if another program started the training."""
+        """Return the command that resumes the run; "" if another program started training."""
         if is_stage():
             return ""
         options = ["-o", str(self.folder.path)]

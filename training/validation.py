@@ -1,8 +1,8 @@
 """Validate a model, and prepare one example clip per speaker for TensorBoard.
 
-    result = validate(run, stop)
-    if result is not None:
-        log_validation(run, *result)
+result = validate(run, stop)
+if result is not None:
+    log_validation(run, *result)
 """
 
 import itertools
