@@ -96,8 +96,8 @@ def settings_at(sampling_rate: int) -> str:
 def unusual_frames(hparams: VoiceSettings) -> str | None:
     """Return a warning if the hop or the window has an unusual duration, otherwise None.
 
-    The hop and the window are set in samples. Their durations change if you change only the
-    sampling rate.
+    The hop and the window are set in samples. Therefore the durations of the hop and the window
+    change if you change only the sampling rate.
     """
     rate = hparams.sampling_rate
     usual_rate = HParams.sampling_rate
@@ -155,8 +155,8 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 def is_truncated(file: BinaryIO, file_format: str) -> bool:
     """Return whether the end of an audio file is missing, because soundfile does not report this.
 
-    The header of a WAV, RF64 or AIFF file contains the size of the file. The last page of an Ogg
-    file has a flag. FLAC and MP3 files contain the number of samples, which `read_samples` checks.
+    The header of a WAV, RF64 or AIFF file contains the size of the file. A flag marks the last page
+    of an Ogg file. FLAC and MP3 files contain the number of samples, which `read_samples` checks.
     """
     size = os.fstat(file.fileno()).st_size
     if file_format == "OGG":
@@ -195,9 +195,10 @@ def start_of_mp3(beginning: bytes) -> int:
 def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> None:
     """Raise UserError if libsndfile would not read all samples of an MP3 file.
 
-    If the first frame contains a length, libsndfile does not read samples after this length. Such
-    samples exist if several MP3 files were joined. Without a length, libsndfile estimates it from
-    the first frame and the size of the file. This estimate is wrong if the bit rate varies.
+    If the first frame contains a length, libsndfile does not read samples after this length. A
+    joined MP3 file has samples after this length. Without a length, libsndfile estimates the length
+    from the first frame and the size of the file. The estimated length is wrong if the bit rate
+    varies.
 
     Args:
         num_samples: number of samples according to libsndfile.
@@ -221,7 +222,7 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
 def count_mp3_samples(path: str, size: int, modified: int) -> int:
     """Count the samples per channel in the frames of an MP3 file.
 
-    `size` and `modified` are only needed for the cache of the results, because a file may change.
+    `size` and `modified` distinguish versions of the file in the cache of the results.
     """
     content = Path(path).read_bytes()
     position = start_of_mp3(content)

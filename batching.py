@@ -12,8 +12,8 @@ efficient batching strategies" (Interspeech 2021), is implemented in one of thes
     `batch_randomization`: BR                                length_batching/plan.py, `plan_epoch`
     zero-padding rate (eq. 1), average batch length          length_batching/costs.py
 
-`describe_costs` prints the zero-padding rate and the average batch length. `speaker_balance` is not
-from this paper: it makes an epoch repeat the clips of speakers with little speech
+`describe_costs` prints the zero-padding rate and the average batch length. `speaker_balance` (not
+from this paper) makes an epoch repeat the clips of speakers with little speech
 (`balancing_weights`).
 """
 
@@ -118,8 +118,8 @@ def describe_costs(
 ) -> str:
     """Return lines that compare the sampler's batches in one epoch with random batches.
 
-    The lines compare padding, decoder steps and padded frames. They describe the current epoch.
-    During `random_epochs`, they describe the first epoch after the random epochs.
+    The lines compare padding, decoder steps and padded frames. The lines describe the current
+    epoch. During the random epochs, the lines describe the first epoch after the random epochs.
 
     Args:
         weights: the result of `balancing_weights`.

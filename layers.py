@@ -126,8 +126,8 @@ def draw_keep_mask(
     """Draw a bool mask for `drop`, or return None if p is 0.
 
     With a generator, the mask is drawn on the generator's device. On a CPU, each random 64-bit word
-    is split into four values. Therefore the probability is rounded to a multiple of 1/65,536. This
-    method is three times faster than `torch.Tensor.bernoulli_`.
+    is split into four values. Therefore the probability is rounded to a multiple of 1/65,536.
+    Splitting words is three times faster than `torch.Tensor.bernoulli_`.
     """
     if p == 0:
         return None
@@ -146,7 +146,8 @@ def draw_keep_mask(
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Apply dropout. On a CPU, `draw_keep_mask` is used, which is five times faster."""
+    """Apply dropout. On a CPU, use `draw_keep_mask`, which is five times faster than
+    `F.dropout`."""
     if x.device.type != "cpu":
         return F.dropout(x, p, training)
     return drop(x, draw_keep_mask(x.shape, p, x.device), p) if training else x
@@ -204,8 +205,8 @@ class LocationSensitiveAttention(Attention):
     """Location-sensitive attention (Chorowski et al. 2015) in the form that Tacotron 2 uses.
 
     If `attention_location_gradient` is False, no gradient flows through past alignments. Over many
-    decoder steps, this gradient can become very large. It then hides the gradients that teach
-    attention to follow the text (docs/guides/training-runs.md).
+    decoder steps, this gradient can become very large. A very large gradient hides the gradients
+    that teach attention to follow the text (docs/guides/training-runs.md).
     """
 
     def __init__(self, hparams: HParams):

@@ -49,8 +49,8 @@ class Tacotron2Loss(nn.Module):
     compare results with the paper. Use the masked loss to compare batching strategies.
 
     Args:
-        gate_positive_weight: weight of the stop-token error at the last decoder step of a clip.
-            This is the only positive step among hundreds. 1: unweighted.
+        gate_positive_weight: weight of the stop-token error at the last decoder step of a clip. 1:
+            unweighted. The last decoder step is the only positive step among hundreds.
     """
 
     def __init__(self, gate_positive_weight: float = 1.0):

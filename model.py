@@ -329,8 +329,8 @@ class SpokenSteps(NamedTuple):
 def outside_window(mask: torch.Tensor, furthest: torch.Tensor, ahead: int) -> torch.Tensor:
     """Return a copy of `mask` [B, T_in] that is also True outside the attention window.
 
-    The window starts WINDOW_BACK symbols before `furthest` and ends `ahead` symbols after it. It
-    only moves forward. The window prevents repeated words and long skips.
+    The window starts WINDOW_BACK symbols before `furthest` and ends `ahead` symbols after it. The
+    window only moves forward. The window prevents repeated words and long skips.
 
     Args:
         furthest: [B, 1], the furthest symbol that attention has reached so far.
@@ -347,7 +347,7 @@ def free_running(
     max_steps: int,
     window: int = 0,
 ) -> Iterator[SpokenSteps]:
-    """Run free-running inference: a decoder step reads its own previous frames.
+    """Run free-running inference: a decoder step reads the decoder's own previous frames.
 
     The first decoder step reads zeros. The generator computes decoder steps on demand, up to
     `max_steps`.
@@ -405,7 +405,7 @@ class Tacotron2(nn.Module):
         self.postnet = Postnet(hparams)
 
     def forward(self, batch: Batch, dropout_masks: DropoutMasks | None = None) -> Outputs:
-        """Compute the outputs with teacher forcing. Without dropout masks, draw new masks.
+        """Compute the outputs with teacher forcing. If `dropout_masks` is None, draw new masks.
 
         As in NVIDIA's implementation, padding affects the encoder convolutions, the postnet and
         batch norm. If `mask_padding` is set, mel is 0 and gate is 1e3 beyond the end of each clip.
@@ -431,8 +431,8 @@ class Tacotron2(nn.Module):
         """Encode texts [B, T_in] to the memory [B, T_in, memory_dim] that the decoder attends to.
 
         Args:
-            labels: the same format as `Batch.labels`.
-            mask: the same effect as in `Encoder`.
+            labels: names in the same format as `Batch.labels`.
+            mask: [B, T_in], with the same effect as in `Encoder`.
 
         Raises:
             ValueError: if the labels are not the labels of the model.

@@ -171,8 +171,7 @@ def _hum(spectra: np.ndarray, frequencies: np.ndarray, base: int) -> float:
 def _upper_band(spectra: np.ndarray, frequencies: np.ndarray) -> float:
     """Return the power density from 4.5 to 8 kHz, in dB relative to the telephone band.
 
-    Only the loud windows are compared. The result is 0 if the sampling rate is too low for these
-    frequencies.
+    Only loud windows count. The result is 0 if the sampling rate is too low for these frequencies.
     """
     if frequencies[-1] < UPPER_BAND[1]:
         return 0.0

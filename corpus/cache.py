@@ -5,10 +5,11 @@
     table = read_cache(cache_path("train.txt"), key)
     table.num_frames, table[0].text
 
-The check of a filelist opens every audio file. Its results are stored in `NAME.clips`, so that
-later runs can skip the check. The cache is mapped into memory. Therefore a new process only reads
-the lengths of clips and texts at first, and all processes on a machine share the same memory pages.
-A new cache replaces the old file atomically, so that a running process can keep using the old file.
+The check of a filelist opens every audio file. The results of the check are stored in `NAME.clips`,
+so that later runs can skip the check. The cache is mapped into memory. Therefore a new process only
+reads the lengths of clips and texts at first, and all processes on a machine share the same memory
+pages. A new cache replaces the old file atomically, so that a running process can keep using the
+old file.
 """
 
 import hashlib

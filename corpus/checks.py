@@ -155,8 +155,9 @@ def count_clipped(samples: np.ndarray) -> int:
     """Count the clipped samples in int16 or float32 samples [N].
 
     Samples are clipped if at least MIN_CLIPPED_RUN consecutive samples are at full scale (32767 or
-    -32767 in 16 bits). A clip without such samples may have been clipped and then scaled. Its
-    highest or lowest samples count as clipped if they form at least MIN_FLAT_TOPS flat peaks.
+    -32767 in 16 bits). A clip without such samples may have been clipped and then scaled. The
+    highest or lowest samples of such a clip count as clipped if they form at least MIN_FLAT_TOPS
+    flat peaks.
     """
     step = 1 if samples.dtype == np.int16 else 1 / 32768
     high = float(samples.max())
@@ -173,7 +174,7 @@ def count_clipped(samples: np.ndarray) -> int:
 
 
 def _runs(chosen: np.ndarray) -> np.ndarray:
-    """Return the lengths of the runs of True in `chosen` [N] from MIN_CLIPPED_RUN values on."""
+    """Return the lengths of runs of at least MIN_CLIPPED_RUN True values in `chosen` [N]."""
     edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
     runs = edges[1::2] - edges[::2]
     return runs[runs >= MIN_CLIPPED_RUN]

@@ -1,4 +1,4 @@
-"""Define `Clip`, which describes a clip from the table of the corpus to training."""
+"""Define `Clip`, the description of a clip at every stage from the corpus table to training."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Segment:
-    """The seconds of a long recording that a text transcribes."""
+    """The part of a long recording in which a text is spoken. Times are in seconds."""
 
     start: float
     seconds: float | None = None  # length in seconds; None: up to the end of the recording

@@ -177,8 +177,8 @@ def check_is_outside(folder: Path, corpus: Path, option: str) -> None:
 def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> None:
     """Record the source of each copy, and delete copies whose id now belongs to another recording.
 
-    Call this before making any copy. Then the source of each copy is known even if the process is
-    killed.
+    Call this before making any copy. If the process is killed, the source of each copy is then
+    still known.
     """
     path = wavs / SOURCES_FILE
     try:
@@ -202,7 +202,7 @@ def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> 
 
 
 def note_of_folders(clips: Sequence[Clip], corpus: Path) -> str | None:
-    """Return a note if the recordings are in several folders, which may be speakers."""
+    """Return a note if the recordings are in several folders, because folders may be speakers."""
     parts = [os.path.relpath(clip.path, corpus).split(os.sep) for clip in clips]
     folders = sorted({first for first, *others in parts if others and first != os.pardir})
     if len(folders) < 2:

@@ -69,9 +69,10 @@ class DerivedFolder:
         """Make the missing files in several threads, one file per clip.
 
         Args:
-            is_made: a function that returns whether a clip's file exists. It raises UserError if
-                this file is bad.
-            make: a function that makes a clip's file. It raises UserError if the clip is bad.
+            is_made: a function that returns whether a clip's file exists. The function raises
+                UserError if this file is bad.
+            make: a function that makes a clip's file. The function raises UserError if the clip is
+                bad.
             first: a function that is called once, after the folder is locked and before any file is
                 made.
 

@@ -222,7 +222,7 @@ def path_of_clip(listed: str, filelist: str | Path, clips_folder: str = "") -> t
 
 
 def foreign_letters(text: str) -> set[str]:
-    """Return the letters of a text that English does not have, in lower case."""
+    """Return the letters of a text that are not English, in lower case."""
     composed = unicodedata.normalize("NFC", text.lower())
     return {x for x in composed if not x.isascii() and x.isalpha()}
 
@@ -461,13 +461,13 @@ def checked_clips(
 ) -> ClipTable:
     """Return the clips of a filelist, from its cache if the cache is up to date.
 
-    The cache is up to date if no file has changed since the check. Otherwise every clip is opened
-    and the cache is written again.
+    The cache is up to date if no file has changed since the check. If the cache is missing or
+    outdated, every clip is opened and the cache is written again.
 
     Args:
         new_run: see `read_filelist`.
-        just_checked: whether another process has just checked the clips. In this case, this process
-            does not look for changed files.
+        just_checked: whether another process has just checked the clips. If True, this process does
+            not look for changed files.
 
     Raises:
         UserError: see `read_filelist`; also if the filelist or a clip changes during the check.

@@ -74,7 +74,8 @@ MICROPHONE, OTHER_MICROPHONE = "_mic1", "_mic2"
 
 @dataclass(frozen=True)
 class TextSource:
-    """Where to find the texts of a corpus without a table. By default, they are next to the audio.
+    """Where to find the texts of a corpus without a table. By default, the texts are next to the
+    audio.
 
     Args:
         folder: a folder of text files, at any depth, with the same names as the audio files.
@@ -92,7 +93,7 @@ class TextSource:
 
     @property
     def options(self) -> str:
-        """The options of the user that are only valid without a table, joined with "and"."""
+        """The names of the set options that are valid only without a table, joined with "and"."""
         named = {
             "--text-folder": self.folder,
             "--transcripts": self.suffix,
@@ -369,11 +370,11 @@ def _texts_without_names(
     """Remove the name of the recording from each text.
 
     For example, each text in Kaldi's format begins with the name of its recording. A text may also
-    begin with such a word by chance.
+    begin with the name by chance, if the name is a word.
 
     Returns:
-        {path of the recording without extension: text}. The text is None if it lacks the name.
-        Empty texts, and texts that may contain the name by chance, are left out.
+        {path of the recording without extension: text}. A text without the name becomes None. Empty
+        texts, and texts that may contain the name by chance, are left out.
     """
     stripped = {name: texts.get(path, "").strip() for name, path in contents.items()}
     stripped = {name: text for name, text in stripped.items() if text}
@@ -483,7 +484,7 @@ def advice_on_tables(corpus: Path) -> str:
 def _read_table(
     corpus: Path, table: Table, speaker_column: str = ""
 ) -> tuple[list[Clip], list[str]]:
-    """Return the recordings in a table. See `read_table` and `with_names` for errors."""
+    """Return the recordings in a table. Raises the same errors as `read_table` and `with_names`."""
     problems = list[str]()
     if is_lhotse(table.path):
         entries = read_lhotse(table.path)
@@ -530,7 +531,7 @@ def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container
 
 
 def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
-    """Return [path of the file in the first folder that contains it]; [] if there is none."""
+    """Return [path in the first folder that contains the file], or [] if no folder contains it."""
     # Joining a folder and an absolute path returns the absolute path.
     listed = name.replace("\\", "/")
     paths = [folder / f"{listed}{end}" for end in ("", ".wav", ".flac") for folder in folders]
@@ -744,7 +745,7 @@ def audio_files(corpus: Path) -> list[Path]:
 
 
 def readable_first(files: Sequence[Path]) -> list[Path]:
-    """Sort the files by format, in the order of READABLE. All other formats come last."""
+    """Sort the files by format, in the order of READABLE. Files in other formats come last."""
     ranks = {suffix: rank for rank, suffix in enumerate(READABLE)}
     return sorted(files, key=lambda path: ranks.get(path.suffix.lower(), len(ranks)))
 

@@ -246,7 +246,8 @@ def with_examples_first(clips: Sequence[Clip], findings: Sequence[Finding]) -> l
     """Move one example clip per speaker to the front, because training plots the first clips.
 
     The example is the clip of median length among the speaker's clips without problems. If all
-    clips of the speaker have problems, it is the clip of median length among all of them.
+    clips of the speaker have problems, the example is the clip of median length among all clips of
+    the speaker.
     """
     flagged = {clip.where for finding in findings for clip, _ in finding.notes}
     examples = []
@@ -369,8 +370,8 @@ def listed_path(path: str, out: Path) -> str:
     """Return the path of a clip for a filelist in the folder `out`.
 
     If the path goes up at most MAX_FOLDERS_UP levels, it is relative to `out`, so that the user can
-    move filelists and clips together. All other paths, and paths that would begin or end with a
-    space, stay absolute.
+    move filelists and clips together. Paths that go up more levels, and paths that would begin or
+    end with a space, stay absolute.
     """
     # Resolve links in `out` first, because ".." starts at the target of a link.
     relative = os.path.relpath(path, os.path.realpath(out))

@@ -313,8 +313,8 @@ def are_labels(text: str) -> bool:
     """Return whether a text file contains Audacity labels instead of plain text.
 
     The file contains labels if its first line begins with two numbers and a tab between them. Some
-    files have spaces instead of tabs. Such a file contains labels if it has at least two lines and
-    every line begins with two decimal numbers.
+    files have spaces instead of tabs. A file with spaces contains labels if it has at least two
+    lines and every line begins with two decimal numbers.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if lines and re.match(rf"{NUMBER}\t{NUMBER}(\t|$)", lines[0]):
@@ -326,8 +326,8 @@ def are_labels(text: str) -> bool:
 def check_is_plain(path: Path, text: str) -> None:
     """Raise UserError if a text contains times or speaker labels.
 
-    Such texts are label files of HTK and Festival, captions that were saved as text, and
-    transcripts with the names of the speakers (diarization).
+    Examples are label files of HTK and Festival, captions that were saved as text, and transcripts
+    with the names of the speakers (diarization).
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     unusual = [line for line in lines if TIMED_LINE.match(line)]
@@ -409,7 +409,7 @@ def read_kaldi(folder: Path) -> list[Entry]:
 def _check_open_ends(entries: Sequence[Entry]) -> None:
     """Raise UserError if a segment without an end overlaps another segment of its recording.
 
-    Such a segment lasts until the end of the recording and must be its last segment.
+    A segment without an end lasts until the end of the recording, so it must be the last segment.
     """
     latest: dict[str, Entry] = {}
     for entry in entries:

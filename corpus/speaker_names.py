@@ -104,8 +104,8 @@ def with_names(
 def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
     """Raise UserError if two names differ only in case, spaces or the encoding of letters.
 
-    Such names usually mean the same speaker. If they mean two speakers, file systems that ignore
-    case mix up the files of the two speakers.
+    Such names usually mean the same speaker. If such names mean two speakers, file systems that
+    ignore case mix up the files of the two speakers.
 
     Args:
         named: pairs of a name and its origin, such as a file and line.

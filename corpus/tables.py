@@ -4,7 +4,7 @@
     entries, problems = read_table(Table(path, path_column="3", text_column="5"), speaker_column="1")
 
 An example is LJSpeech's metadata.csv (id|text|normalized text, no header). A table must have common
-column titles or LJSpeech's columns. Otherwise the user must specify the columns.
+column titles or LJSpeech's columns. For any other table, the user must specify the columns.
 """
 
 import csv
@@ -59,8 +59,8 @@ class Table:
     """A table of recordings, and how to read it.
 
     Args:
-        path: the file. Paths in the table are relative to the table's folder or to the corpus.
-            They may differ from the paths of the audio files in extension and in case.
+        path: the file. Paths in the table are relative to the table's folder or to the corpus. The
+            paths may differ from the paths of the audio files in extension and in case.
         path_column, text_column: title of the column with the paths or the texts, or its number,
             counted from 1. Default: a column with a common title, or LJSpeech's column.
         delimiter: the character between fields. Default: the delimiter that most lines contain.
@@ -153,7 +153,7 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
 
 
 def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
-    """Return the delimiter of a table. Most lines must contain it.
+    """Return the delimiter of a table, which most lines must contain.
 
     Commas and semicolons count as delimiters only if the table has a header, because texts also
     contain commas and semicolons.
@@ -316,7 +316,7 @@ def choose_columns(
     The column of the speaker does not count.
 
     Raises:
-        UserError: if a column of the user does not exist, or if the user must specify a column.
+        UserError: if a selected column does not exist, or if the user must specify a column.
     """
 
     def column(option: str, asked: str, usual: Sequence[str]) -> int | None:

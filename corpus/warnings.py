@@ -307,8 +307,8 @@ def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
 
     For example, the texts may be shifted because a line of the table is missing, or the selected
     column may not contain the texts. The function correlates the logarithms of seconds and symbols.
-    In LJSpeech, the correlation is 0.97. It is at most 0.15 if the texts are shifted by a few
-    lines.
+    In LJSpeech, the correlation is 0.97. The correlation is at most 0.15 if the texts are shifted
+    by a few lines.
     """
     seconds = np.log([clip.measured.speech_samples for clip in clips])
     symbols = np.log([len(clip.symbols) for clip in clips])

@@ -100,8 +100,8 @@ def replayed(function: Callable, device: torch.device) -> Iterator:
     """Call `function()` repeatedly by replaying a CUDA graph, and yield the results.
 
     The first call runs without a graph, because it loads kernels and allocates the workspaces of
-    the stream. Both are not possible during a capture. If the capture fails, print a warning and
-    make all calls without a graph.
+    the stream. Loading and allocating are not possible during a capture. If the capture fails,
+    print a warning and make all calls without a graph.
     """
     with _alone_on_side_stream(device):
         result = function()

@@ -3,8 +3,8 @@
     python -m fast_decoder.compare_kernels < request.json    # prints [is_right, text]
 
 The program computes outputs and gradients of the training decoder and the encoder LSTM on two small
-batches, with the sizes and the precision of the run. It compares them with exact float64 results.
-The errors must be as small as the tests require.
+batches, with the sizes and the precision of the run. The program compares these tensors with exact
+float64 results. The errors must be as small as the tests require.
 """
 
 import functools
@@ -26,7 +26,8 @@ from model import Decoder
 # Numbers of symbols of the clips in each batch. The first batch has 20 clips, as is common with
 # dynamic batch sizes. The second batch runs the GPU programs for large batches and long texts.
 BATCHES = ((40, 23, *range(1, 19)), (100, *range(1, 33)))
-# Both batches have this number of decoder steps after the first chunk: an incomplete second chunk.
+# Number of decoder steps after the first chunk in both batches. The second chunk is incomplete on
+# purpose.
 STEPS_AFTER_A_CHUNK = 3
 # The tolerance of a tensor is relative to its largest value. It is the larger of two numbers:
 # `min_bound`, and TIMES_PLAIN times the error of plain operations in the same precision. The
@@ -40,7 +41,8 @@ ROUNDOFF = {"TF32": 2**-11, "float16": 2**-11, "bfloat16": 2**-9}
 
 
 def main() -> None:
-    """Check the kernels for the request on standard input. The last line is [is_right, text]."""
+    """Check the kernels for the request on standard input. The last line of the output is
+    [is_right, text]."""
     request = json.load(sys.stdin)
     device = torch.device(request["device"])
     facts = request["facts"]

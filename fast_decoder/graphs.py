@@ -8,7 +8,8 @@ number of steps, because GPU programs without a clip or symbol return at once. `
 cached.
 
 If the GPU supports programmatic dependent launch (`uses_dependent_launches`), a launch starts while
-the previous launch still runs. It waits on the GPU for the results of the previous launch.
+the previous launch still runs. The new launch waits on the GPU for the results of the previous
+launch.
 """
 
 import functools
@@ -359,8 +360,8 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     # With half-precision operands, 64 rows are faster than 32, even if most rows are empty.
     rows = ROWS if half and setting.clips > 16 else min(ROWS, _power_of_two(setting.clips))
     # These values were the fastest on an H200. Warps do not split the inner dimension with
-    # half-precision operands. They also do not split it in products with 64 rows, because the
-    # tensor-core instructions of such products need several warps.
+    # half-precision operands. Warps also do not split products with 64 rows, because the
+    # tensor-core instructions of these products need several warps.
     warps = WARPS if rows < 64 and not half else 1
     # With larger blocks, a program would need too many registers.
     block = 128 if (warps > 1 and rows == 16) or (half and rows == 64) else 64

@@ -6,8 +6,8 @@ steps at once, because no step depends on their results. `next_chunk` ends a chu
 The first argument of each kernel is an int64 table on the device. The table contains the steps to
 run, the sizes, and the addresses of all buffers. Only the table contains sizes and addresses.
 Therefore one captured graph can be used for batches of any length, and no tensor needs padding.
-`offset` is the index of the step within a graph. It counts from the first step, or from the last
-step in the backward pass. Programs beyond the last step return at once.
+`offset` is the index of the step within a graph. The index counts from the first step, or from the
+last step in the backward pass. Programs beyond the last step return at once.
 
 Some sums are split over several programs: the inner dimensions of matrix products, the query, and
 the energies. Each program writes a partial sum. The program that needs the sum adds the partial
@@ -106,8 +106,8 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
 def _tanh(x):
     """Return tanh(x) from exp(-2 |x|), because this value cannot overflow.
 
-    Near 0 the formula would lose digits. There, the result is the first terms of the Taylor series.
-    The omitted terms are below 1e-11 of the sum.
+    Near 0 the formula would lose digits. Therefore the result near 0 is the sum of the first terms
+    of the Taylor series. The omitted terms are below 1e-11 of the sum.
     """
     e = tl.exp(-2 * tl.abs(x))
     y = (1 - e) / (1 + e)
@@ -139,8 +139,8 @@ def _product(
     """Return the matrix product [ROWS, COLUMNS].
 
     Each iteration reads BLOCK values of the inner dimension. If WARPS > 1, each warp sums over its
-    own part of every block. This shortens the chain of dependent products. The sums of the warps
-    are then added in a fixed order.
+    own part of every block. Several warps shorten the chain of dependent products. The sums of the
+    warps are then added in a fixed order.
     """
     if WARPS == 1:
         total = tl.zeros((rows.shape[0], columns.shape[0]), DTYPE)
@@ -810,7 +810,7 @@ def attention_sums(
 
 @triton.jit
 def next_chunk(table, CHUNK: tl.constexpr, BACKWARDS: tl.constexpr, EARLY: tl.constexpr):
-    """Set START and STOP for the next graph. The host then does not need to set them.
+    """Set START and STOP for the next graph. The host then does not need to set START and STOP.
 
     The kernel runs as a single program.
     """

@@ -93,8 +93,8 @@ def _once(backward: Callable) -> Callable:
 class AttentionRecurrence(Function):
     """Compute the attention LSTM and the location-sensitive attention over all decoder steps.
 
-    The state of a step is [hidden, context]. It is an input of the next step's gates and of the
-    decoder LSTM:
+    The state of a step is [hidden, context]. The state is an input of the next step's gates and of
+    the decoder LSTM:
 
         gates_t = input_weight x_t + bias + state_weight state_(t-1)
         pre_tn = processed_memory_n + query_weight hidden_t + location_weight window_tn

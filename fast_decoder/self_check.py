@@ -95,7 +95,7 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
 
 
 def read_cache(file: Path, facts: dict) -> Answer | None:
-    """Return the cached answer, or None if the file is missing, damaged or from other facts."""
+    """Return the cached answer, or None if the file is missing, damaged or contains other facts."""
     try:
         cached = Answer(**read_json(file))
     except (ValueError, TypeError):

@@ -82,7 +82,8 @@ __all__ = [
     "register",
     "segments_of",
 ]
-# These modules import torch. They are imported on first use, so that planning works without torch.
+# Modules that import torch. Each of these modules is imported on first use, so that planning works
+# without torch.
 NEED_TORCH = {
     "LengthBatches": "batches",
     "RankSampler": "batches",

@@ -158,7 +158,7 @@ def resolve_ranks(
 def check_trains_alone() -> None:
     """Raise BatchingError if torch.distributed has several processes.
 
-    This function is for callers that set no world size. Each process would train on all batches.
+    Call this function if the user set no world size. Each process would then train on all batches.
     """
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

@@ -5,8 +5,8 @@
         ...
 
 The strategies in strategies.py sort the clips. `plan_epoch` cuts the sorted clips into batches of a
-fixed size or of dynamic sizes (DBS). Then `plan_epoch` may shuffle the batches (BR). strategies.py
-cites the papers.
+fixed size or of dynamic sizes (DBS). With `batch_randomization`, `plan_epoch` then shuffles the
+batches (BR). strategies.py cites the papers.
 """
 
 import itertools
@@ -135,8 +135,8 @@ def plan_epoch(
         row_costs: cost of one step (a frame or a token) for each batch size, such as
             {16: 33, 32: 48, 48: 57}. GPU kernels compute full tiles, so 17 clips cost as much as
             32. When the next clip does not fit, the function chooses where the batch ends: before
-            this clip, or at one of these sizes. It chooses the size with the lowest cost per clip.
-            This option never makes a batch larger.
+            this clip, or at one of these sizes. The function chooses the size with the lowest cost
+            per clip. This option never makes a batch larger.
         cost: a function `cost(*largest)` that receives the largest length of each kind in a batch.
             The function returns the batch's cost per clip, and this cost then replaces the length.
             The cost must not decrease when a length increases.

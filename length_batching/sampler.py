@@ -119,8 +119,8 @@ class LengthBatchSampler:
     def batch_size(self) -> NoReturn:
         """Raise BatchingError, because frameworks must not use this sampler.
 
-        Only frameworks read this attribute. They would distribute the batches among the processes a
-        second time.
+        Only frameworks read this attribute. A framework would distribute the batches among the
+        processes a second time.
         """
         raise BatchingError(
             "LengthBatchSampler: a framework would distribute the batches among the processes a "

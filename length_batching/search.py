@@ -6,13 +6,13 @@
         sampler = LengthBatchSampler(lengths, **result.best.options())
 
 The search plans whole epochs, because the amount of padding is not proportional to the size of a
-corpus. It takes a few seconds for 10,000 clips and less than 2 minutes for a million. The result
-does not predict how well a model learns.
+corpus. A search takes a few seconds for 10,000 clips, and less than 2 minutes for a million clips.
+The result does not predict how well a model learns.
 
-The search tries every strategy with fixed and with dynamic batch sizes. For each strategy, it
-considers a list of values of the strategy's parameter (`parameter_values`). More random values need
-more decoder steps. Therefore a bisection finds the least random value that mixes the clips well
-enough. The search returns the strategy and value with the fewest decoder steps.
+The search tries every strategy with fixed and with dynamic batch sizes. For each strategy, the
+search considers a list of values of the strategy's parameter (`parameter_values`). More random
+values need more decoder steps. Therefore a bisection finds the least random value that mixes the
+clips well enough. The search returns the strategy and value with the fewest decoder steps.
 """
 
 import functools

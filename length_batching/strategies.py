@@ -120,7 +120,8 @@ REGISTRY: dict[str, Strategy] = {}  # strategies by name, in the order of this f
 def register(
     name: str, short_name: str, source: str, parameter: Parameter | None = None
 ) -> Callable[[OrderFunction], OrderFunction]:
-    """Add the decorated function to REGISTRY. Its docstring becomes the strategy's description.
+    """Add the decorated function to REGISTRY. The docstring of the function becomes the
+    description.
 
         @register("longest_first", "LF", "ours")
         def _longest_first(clips: ShuffledClips) -> Order:

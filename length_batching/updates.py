@@ -27,8 +27,8 @@ from length_batching.plan import BatchCosts, EpochPlan, check_clips, plan_epoch,
 from length_batching.strategies import StrategyName
 
 BatchesPerEpoch = int | Literal["constant", "per_phase"]
-# A constant number of batches per epoch is this number times the batches that the first epoch of
-# the phase needs.
+# With a constant number of batches per epoch, an epoch has this many times the batches that the
+# first epoch of the phase needs.
 CONSTANT_MARGIN = 1.01
 # A warning is issued if an epoch after the random epochs contains more than this number times the
 # batches that it needs.

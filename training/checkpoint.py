@@ -362,7 +362,7 @@ def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
 
 
 def load_newest(directory: Path) -> Checkpoint:
-    """Return the newest undamaged checkpoint of a run, and print a warning for each damaged one.
+    """Return the newest undamaged checkpoint of a run. Print a warning for each damaged checkpoint.
 
     `best.pt` is tried last.
 
@@ -416,8 +416,8 @@ def restore(
     """Load a checkpoint into a new trainer and sampler, and return the state of the training loop.
 
     Args:
-        new_clips: whether the clips differ from the checkpoint's clips. If they differ, the epoch
-            starts again.
+        new_clips: whether the clips differ from the checkpoint's clips. If the clips differ, the
+            epoch starts again.
 
     Raises:
         UserError: if the model or the optimizer differs from the checkpoint, or if the checkpoint

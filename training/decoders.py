@@ -27,7 +27,7 @@ class TrainingFunctions(NamedTuple):
 
 
 def reference(reason: str = "") -> TrainingFunctions:
-    """Return the functions in model.py. Their description contains the `reason` for using them."""
+    """Return the functions in model.py, with a description that contains `reason`."""
     description = "reference, step by step" + (f": {reason}" if reason else "")
     return TrainingFunctions(teacher_forced, packed_lstm, description)
 

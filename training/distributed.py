@@ -124,7 +124,8 @@ class Processes:
         return wrapped
 
     def start_all_reduce(self, vector: torch.Tensor) -> dist.Work | None:
-        """Start to sum `vector` in place over all processes. Wait for the returned work."""
+        """Start to sum `vector` in place over all processes. The caller must wait for the returned
+        work."""
         return None if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
 
     def all_or_none(self, action: Callable[[], T]) -> T:
@@ -305,8 +306,8 @@ def join(seconds: float) -> Processes:
 def leave_at_exit() -> None:
     """Make the process wait for SECONDS_TO_LEAVE before it exits.
 
-    During this time, a PyTorch thread releases the tensors of the last exchange. Otherwise the
-    process would abort.
+    During this time, a PyTorch thread releases the tensors of the last exchange. If the process
+    exited earlier, it would abort.
     """
     if dist.is_initialized():
         atexit.register(time.sleep, SECONDS_TO_LEAVE)

@@ -46,7 +46,7 @@ def next_batches(loader: DataLoader[Any]) -> Iterator[Batch]:
     """Yield the loader's batches.
 
     Raises:
-        NoNextBatch: if a batch cannot be read. Its cause is the original exception.
+        NoNextBatch: if a batch cannot be read. The cause of NoNextBatch is the original exception.
     """
     try:
         yield from loader

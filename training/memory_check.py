@@ -3,8 +3,8 @@
     peak_bytes = check_memory(trainer, training_clips, validation_clips)
 
 With this check, a run that needs too much memory fails before its first optimizer step. Without the
-check, it would fail hours later, when the longest clips are in one batch. On a GPU the check runs
-the worst-case batches. On a CPU it estimates their memory (cpu_memory.py).
+check, the run would fail hours later, when the longest clips are in one batch. On a GPU the check
+runs the worst-case batches. On a CPU it estimates their memory (cpu_memory.py).
 """
 
 import bisect
@@ -80,8 +80,8 @@ def check_memory(
     """Check that the worst-case batches fit into memory, and return the peak memory in bytes.
 
     The check runs a forward and a backward pass of the training batches, and a forward pass of the
-    validation batch. Then it restores buffers, gradients and random states bit for bit. On a CPU
-    these batches have fewer clips, and the result is an estimate. The result is 0 if the system
+    validation batch. The check then restores buffers, gradients and random states bit for bit. On a
+    CPU these batches have fewer clips, and the result is an estimate. The result is 0 if the system
     does not report the values that the estimate needs.
 
     Args:

@@ -68,11 +68,12 @@ def is_useful_on(device: torch.device) -> bool:
 def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
     """Return the value of the setting `row_costs`, and a message.
 
-    The message says why the costs cannot be used; it is "" if they can be used.
+    The message says why the costs cannot be used, or is "" if the costs can be used.
 
     The time of a batch is a constant plus a cost per decoder step. The difference between the times
-    of two lengths gives the cost per decoder step. This cost has two terms: a cost per number of
-    tiles, and a constant cost per clip. `row_costs` lists the first term for each batch size.
+    of two lengths gives the cost per decoder step. The cost per decoder step has two terms: a cost
+    per number of tiles, and a constant cost per clip. `row_costs` lists the first term for each
+    batch size.
 
     Args:
         symbols: number of symbols of each clip.
@@ -113,7 +114,7 @@ def table_of(cost: dict[int, float]) -> tuple[str, float]:
     two_tiles = 2 * TILE
     clip_cost = max(0.0, (cost[two_tiles] - cost[PARTIAL]) / (two_tiles - PARTIAL))
     by_tiles = [cost[size] - clip_cost * size for size in SIZES if size in cost]
-    # Batches can always use more tiles. If a larger number of tiles is cheaper, its cost counts.
+    # A batch can always use more tiles. Therefore, if more tiles cost less, use the lower cost.
     lowest = np.minimum.accumulate(by_tiles[::-1])[::-1]
     predicted = cost[two_tiles] - clip_cost * (two_tiles - CHECK)
     pairs = [f"{size}:{value:.3g}" for size, value in zip(SIZES, lowest.tolist(), strict=False)]

@@ -20,8 +20,8 @@ DEFAULT_LOGS = "logs"  # folder for TensorBoard files, relative to the run folde
 class RunFolder:
     """The output folder of a run. Only one run can use the folder at a time.
 
-    If the folder exists, it is locked at once, before any checkpoint is read. Otherwise `make`
-    creates and locks the folder.
+    If the folder exists, it is locked at once, before any checkpoint is read. If the folder is
+    missing, `make` creates and locks it.
 
     Args:
         logs: folder for TensorBoard files, relative to `path`.

@@ -22,10 +22,11 @@ OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure"
 OF_DEAD_WORKERS = "DataLoader worker (pid"  # PyTorch may raise this error anywhere in the code
 
 
-# Seconds that the current optimizer step may still take after the first Ctrl-C. On a CPU it may
-# take minutes.
+# Seconds that the current optimizer step may still take after the first Ctrl-C. On a CPU, an
+# optimizer step may take minutes.
 SECONDS_FOR_STEP = 10
-# Seconds until the second Ctrl-C ends the process if the main thread does not exit by itself.
+# Seconds after the second Ctrl-C until the process is ended, if the main thread does not exit by
+# itself.
 SECONDS_TO_END = 2
 STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # exit code of a process stopped by Ctrl-C
 

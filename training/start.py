@@ -65,8 +65,8 @@ def find_start(
 ) -> Start:
     """Read the checkpoint that the run starts from.
 
-    With `resume`, this is the newest checkpoint in the folder; otherwise it is the checkpoint at
-    `path`. The first process chooses the checkpoint, and every process reads it.
+    With `resume`, the run starts from the newest checkpoint in the folder, otherwise from the
+    checkpoint at `path`. The first process chooses the checkpoint, and every process reads it.
 
     Raises:
         UserError: if the checkpoint cannot be used, or if the folder contains a run and no option

@@ -118,7 +118,8 @@ class TensorBoard:
         return SummaryWriter(str(self.directory), filename_suffix=SUFFIX)
 
     def write(self, method: str, *values: Any, **options: Any) -> None:
-        """Call a method of SummaryWriter, such as "add_scalar". If it fails, print a warning."""
+        """Call a method of SummaryWriter, such as "add_scalar". Print a warning if the method
+        fails."""
         if not self._works:
             return
         try:

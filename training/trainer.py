@@ -248,9 +248,9 @@ class Trainer:
     ) -> torch.Tensor:
         """Compute the gradients of the whole optimizer step in every process.
 
-        Return a vector [terms + 2], summed over all micro-batches and processes. It contains the
-        LossTerms, the number of processes that were asked to stop, and the number of processes
-        without a next batch.
+        Return a vector [terms + 2], summed over all micro-batches and processes. The vector
+        contains the LossTerms, the number of processes that were asked to stop, and the number of
+        processes without a next batch.
 
         The running statistics of batch norm become the mean over the micro-batches. Each
         micro-batch updates the statistics from before the optimizer step.
@@ -331,8 +331,8 @@ class RunningStatistics:
     """Update the running statistics of batch norm in an optimizer step of several batches.
 
     Each batch starts from the statistics before the optimizer step. The new statistics are the mean
-    over the batches. Therefore they depend neither on the order of the batches nor on their
-    distribution among the processes.
+    over the batches. Therefore the new statistics depend neither on the order of the batches nor on
+    their distribution among the processes.
     """
 
     def __init__(self, model: torch.nn.Module):
@@ -359,7 +359,7 @@ class RunningStatistics:
     def write(self, means: torch.Tensor, applied: torch.Tensor) -> None:
         """Set the statistics to `means` if the optimizer step was `applied`.
 
-        Otherwise restore the statistics from before the optimizer step.
+        If the optimizer step was skipped, restore the statistics from before this optimizer step.
         """
         self._put(torch.where(applied, means, self._before))
         torch._foreach_copy_(self._counts, list((self._counts_before + applied).unbind()))

@@ -208,8 +208,8 @@ def _validate_batch(
 def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> float:
     """Shuffle the texts, and return the relative increase of the masked loss compared with `loss`.
 
-    If this text effect is near 0, the model predicts frames only from the previous frames. Such a
-    model cannot speak words, even if its attention is focused.
+    If this text effect is near 0, the model predicts frames only from the previous frames. A model
+    that ignores the text cannot speak words, even if its attention is focused.
     """
     text = batch.text.clone()
     generator = torch.Generator().manual_seed(VALIDATION_SEED)
