@@ -4,11 +4,11 @@
     losses.total.backward()
 
 To add a term to the training loss:
-1. Write a function of (outputs, batch) in this file, such as `guided_attention_loss`.
-2. Add the term and its weight in `Trainer.losses_of` (training/trainer.py). If the weight changes
-   during a run, add it to `Schedule` (training/optimizer.py).
-3. To log the term, add it to `LossTerms` (training/trainer.py) and to the sums of `LoopState`
-   (training/checkpoint.py).
+- Write a function of (outputs, batch) in this file, such as `guided_attention_loss`.
+- Add the term and its weight in `Trainer.losses_of` (training/trainer.py). If the weight changes
+  during a run, add it to `Schedule` (training/optimizer.py).
+- To log the term, add it to `LossTerms` (training/trainer.py) and to the sums of `LoopState`
+  (training/checkpoint.py).
 """
 
 from typing import NamedTuple

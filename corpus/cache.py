@@ -28,7 +28,7 @@ from corpus.clips import Clip, clip_id
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, naming, open_file, write_atomically
 
-SUFFIX = ".clips"  # suffix of the cache's file name
+SUFFIX = ".clips"
 VERSION = 7
 CHUNK = 10_000  # number of clips to decode at a time
 LABELS = ("speaker",)  # fields of `Clip` with names for which a model has embeddings

@@ -11,10 +11,10 @@ class Measurements:
     """The measurements of a clip's audio. Lengths are in samples."""
 
     num_samples: int = 0
-    silence_before: int = 0  # number of silent samples before speech
-    silence_after: int = 0  # number of silent samples after speech
-    clipped: int = 0  # number of clipped samples
-    checksum: int = 0  # checksum of the samples
+    silence_before: int = 0
+    silence_after: int = 0
+    clipped: int = 0
+    checksum: int = 0
     quality: Quality = UNMEASURED
 
     @property

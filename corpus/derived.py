@@ -42,7 +42,7 @@ class DerivedFolder:
     """A folder of files that were all made with the same settings."""
 
     path: Path
-    option: str  # command-line option that sets this folder
+    option: str
     settings_file: str  # name of the file in the folder that contains the settings
     settings: dict[str, Any]
 

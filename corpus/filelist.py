@@ -42,7 +42,7 @@ from tacotron2_voice.utils.files import (
     write_bytes,
 )
 
-FIELDS = "|".join(("path", "text", "seconds", *LABELS))  # format of a line
+FIELDS = "|".join(("path", "text", "seconds", *LABELS))
 # File with the settings of the cached mels in a folder.
 MEL_SETTINGS_FILE = "mel_settings.json"
 # File in the run folder with the id and the number of frames of each training clip.

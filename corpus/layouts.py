@@ -74,8 +74,7 @@ MICROPHONE, OTHER_MICROPHONE = "_mic1", "_mic2"
 
 @dataclass(frozen=True)
 class TextSource:
-    """Where to find the texts of a corpus without a table. By default, the texts are next to the
-    audio.
+    """Where to find the texts of a corpus without a table (default: next to the audio).
 
     Args:
         folder: a folder of text files, at any depth, with the same names as the audio files.
@@ -367,7 +366,7 @@ def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
 def _texts_without_names(
     contents: dict[Path, Path], texts: dict[Path, str]
 ) -> dict[Path, str | None]:
-    """Remove the name of the recording from each text.
+    """Remove the name of the recording from each text that contains it.
 
     For example, each text in Kaldi's format begins with the name of its recording. A text may also
     begin with the name by chance, if the name is a word.

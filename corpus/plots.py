@@ -44,7 +44,7 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
     axes.set(xlabel="length of a clip (seconds)", ylabel="percentage of the set's clips")
     axes.set_xlim(left=0)
     axes.grid(axis="y", color="0.9")
-    rate = hparams.sampling_rate / hparams.hop_length  # frames per second
+    rate = hparams.sampling_rate / hparams.hop_length
     conversions = (lambda seconds: seconds * rate, lambda frames: frames / rate)
     upper = axes.secondary_xaxis("top", functions=conversions)
     upper.set_xlabel(f"mel frames (one every {1000 / rate:.4g} ms)")

@@ -120,7 +120,7 @@ class Preparation:
     overrides: str = ""  # settings, such as "name=value"
     lexicon: Path | None = None  # file with pronunciations; None: the file in the settings
     val_fraction: float = VAL_FRACTION  # fraction of the clips to hold out for validation
-    seed: int = SEED  # seed of the split
+    seed: int = SEED
     mels: Path | None = None  # folder for cached log-mels
     skip_bad: bool = False  # whether to leave bad clips out of the filelists
     # Maximum length in seconds; longer clips are left out of the filelists.

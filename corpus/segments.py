@@ -55,7 +55,7 @@ TIMED_LINE = re.compile(
 )
 # In automatic captions, at least this fraction of the subtitles repeats a line.
 MIN_ROLLING_SHARE = 0.3
-MIN_ROLLING_SHARE_WITH_GAPS = 0.8  # the same, if there are gaps between the subtitles
+MIN_ROLLING_SHARE_WITH_GAPS = 0.8  # used if there are gaps between the subtitles
 MAX_ROLLING_GAP = 0.1  # seconds between two subtitles; a longer time is a gap
 MIN_SPEECH_SECONDS = 0.1  # a shorter subtitle contains no speech
 MAX_OVERLAP = 0.05  # seconds by which consecutive subtitles may overlap
@@ -212,7 +212,7 @@ def without_rolling_lines(
     is_flash = [
         count == len(x.split("\n")) for count, (_, _, x) in zip(repeated, cues, strict=True)
     ]
-    # The end of the previous subtitle, for each subtitle.
+    # ends[i] is the end of the subtitle before subtitle i.
     ends = [0.0, *(end for _, end, _ in cues)]
     is_certain = [
         count > 0 and (flash or start - end < MAX_ROLLING_GAP)

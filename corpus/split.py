@@ -14,7 +14,7 @@ from corpus.clips import Clip
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
 VAL_FRACTION = 0.2  # default fraction of validation clips; SPLIT_FILE has the same fraction
-SEED = 0  # default seed
+SEED = 0
 # A warning is printed if more than this fraction of the validation clips have a text that is also
 # in the training set. In LJSpeech the fraction is 0.002, because titles are repeated.
 MAX_KNOWN_SHARE = 0.01
@@ -78,7 +78,7 @@ def wording(text: str) -> str:
 def texts_in_both(sets: Mapping[str, Sequence[Clip]]) -> str | None:
     """Return a warning if many validation texts are also in the training set, otherwise None.
 
-    The validation loss then partly measures sentences of the training set.
+    With many such texts, the validation loss partly measures sentences of the training set.
     """
     trained = {wording(clip.text) for clip in sets["train"]}
     known = [clip for clip in sets.get("val", ()) if wording(clip.text) in trained]

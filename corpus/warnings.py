@@ -30,8 +30,8 @@ MAX_SILENCE_SECONDS = 0.3  # longer silence before or after speech causes a warn
 WORST_SHOWN = 5  # maximum number of clips to list in a warning
 MANUAL = "docs/guides/own-data.md"
 TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # an HTML tag without attributes
-# Matches texts in UTF-8 that were read as Windows-1252. They contain accented letters, quotation
-# marks or Cyrillic letters.
+# Matches accented letters, quotation marks and Cyrillic letters in UTF-8 that were read as
+# Windows-1252.
 TWICE_ENCODED = re.compile("[ÂÃÐÑ][^\x00-\x7fÀ-ÿ]|â€")
 # For each kind of unusual text: a description, advice, and a pattern.
 UNUSUAL_TEXTS = (

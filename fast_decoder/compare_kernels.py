@@ -41,8 +41,7 @@ ROUNDOFF = {"TF32": 2**-11, "float16": 2**-11, "bfloat16": 2**-9}
 
 
 def main() -> None:
-    """Check the kernels for the request on standard input. The last line of the output is
-    [is_right, text]."""
+    """Check the kernels for the request on standard input. Print [is_right, text] last."""
     request = json.load(sys.stdin)
     device = torch.device(request["device"])
     facts = request["facts"]

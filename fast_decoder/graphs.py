@@ -25,7 +25,7 @@ from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMB
 
 CHUNK = 32  # number of decoder steps per graph
 MAX_GRAPHS = 64  # maximum number of cached `Graphs` objects; each needs a few megabytes
-UNITS = 8  # LSTM cells per program; for 1,024 cells, 128 of 132 multiprocessors of an H200 are used
+UNITS = 8  # LSTM cells per program; 1,024 cells use 128 of the 132 multiprocessors of an H200
 PROCESSORS = 132
 COLUMNS = 64  # result columns per program of a backward product
 INNER = 64  # values of the inner dimension that a backward product reads at once
@@ -76,8 +76,8 @@ class Setting(NamedTuple):
     dtype: torch.dtype  # dtype of parameters and buffers
     operand_dtype: torch.dtype  # dtype of the operands in the matrix products of the LSTMs
     tf32: bool  # whether float32 products may use TF32
-    clips: int  # maximum number of clips in the bucket
-    symbols: int  # maximum number of symbols in the bucket
+    clips: int
+    symbols: int
     attention: LSTM  # the attention LSTM; its size is 0 in the encoder
     lstm: LSTM  # the decoder LSTM or the encoder LSTM
     context_size: int  # width of the context, E
@@ -218,10 +218,10 @@ class _Loop:
     def __init__(
         self,
         setting: Setting,
-        launches: tuple[Callable, ...],  # launches in each step
-        before: tuple[Callable, ...] = (),  # launches at the beginning of a chunk
-        after: tuple[Callable, ...] = (),  # launches at the end of a chunk
-        backwards: bool = False,  # whether the steps run in reverse order
+        launches: tuple[Callable, ...],
+        before: tuple[Callable, ...] = (),
+        after: tuple[Callable, ...] = (),
+        backwards: bool = False,
     ):
         device = setting.device
         self.backwards = backwards

@@ -751,7 +751,7 @@ def attention_slopes(
 @triton.jit
 def attention_sums(
     table,
-    GROUPS: tl.constexpr,  # number of groups of steps
+    GROUPS: tl.constexpr,
     DIM: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
     KERNEL: tl.constexpr,

@@ -31,7 +31,7 @@ from length_batching.plan import EpochPlan
 from length_batching.strategies import StrategyName
 from length_batching.updates import BatchesPerEpoch, EpochUpdates, UpdatePlanner
 
-MAX_WORKERS = 1024  # maximum number of workers per DataLoader
+MAX_WORKERS = 1024
 UNKNOWN_START = -1  # the framework decides where the pass begins, by skipping batches
 
 

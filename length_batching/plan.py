@@ -151,7 +151,7 @@ def plan_epoch(
         BatchingError: if an option or a length is invalid. The message contains the option, its
             value and the allowed values.
     """
-    options = dict(locals())  # all arguments of this function
+    options = dict(locals())
     del options["lengths"], options["epoch"]
     check_count("epoch", epoch, 0)
     costs, weights = check_clips(lengths, options)

@@ -117,8 +117,8 @@ class Survey(PaddingStats):
     """
 
     strategy: str
-    parameter: str | None  # name of the strategy's parameter
-    value: Any  # value of the strategy's parameter
+    parameter: str | None
+    value: Any
     batch_size: int
     dynamic_batch_size: bool
     batch_capacity: float | None  # None: batch_size times the length of the longest clip

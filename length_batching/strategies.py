@@ -4,10 +4,10 @@ A strategy receives the clips of an epoch in random order and returns them in a 
 cuts this order into batches. Therefore neighboring clips share a batch.
 
 To add a strategy:
-    1. Write a function with `@register` below the other strategies and above `STRATEGIES`. The
-       docstring of the function becomes the description in the tables of strategies.
-    2. Add the strategy's name to `StrategyName`, so that type checkers accept the name.
-    3. Work out the strategy's order for a few lengths by hand, and add this example to the tests.
+    - Write a function with `@register` below the other strategies and above `STRATEGIES`. The
+      docstring of the function becomes the description in the tables of strategies.
+    - Add the strategy's name to `StrategyName`, so that type checkers accept the name.
+    - Work out the strategy's order for a few lengths by hand, and add this example to the tests.
 If the strategy needs a new parameter, also add a `Parameter` to `PARAMETERS`. Then add an argument
 of the same name to `plan_epoch` in plan.py and to `PlanOptions` in options.py.
 
@@ -92,7 +92,7 @@ class Strategy:
     name: str
     order: OrderFunction
     description: str
-    short_name: str  # short name for tables and plots
+    short_name: str
     source: str
     parameter: Parameter | None = None
 
@@ -120,8 +120,7 @@ REGISTRY: dict[str, Strategy] = {}  # strategies by name, in the order of this f
 def register(
     name: str, short_name: str, source: str, parameter: Parameter | None = None
 ) -> Callable[[OrderFunction], OrderFunction]:
-    """Add the decorated function to REGISTRY. The docstring of the function becomes the
-    description.
+    """Add the decorated function to REGISTRY, with its docstring as the description.
 
         @register("longest_first", "LF", "ours")
         def _longest_first(clips: ShuffledClips) -> Order:

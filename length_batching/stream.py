@@ -18,7 +18,7 @@ from length_batching.options import PlanOptions, check_option_names, check_optio
 from length_batching.strategies import StrategyName
 from length_batching.updates import UpdatePlanner
 
-MAX_WORKERS = 1024  # maximum number of workers per DataLoader
+MAX_WORKERS = 1024
 MAX_WINDOWS = 10**6  # maximum number of windows per epoch; each window is planned like an epoch
 START = {
     "epoch": 0,

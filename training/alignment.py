@@ -16,11 +16,10 @@ def alignment_sums(
 ) -> torch.Tensor:
     """Return three sums over a batch, as a tensor [3].
 
-    1. The sum over all real decoder steps of the largest weight. Divided by the number of decoder
-       steps, this sum is the focus rate.
-    2. The sum over all real decoder steps of the weights near the diagonal. Divided by the number
-       of decoder steps, this sum is the diagonality (1 minus the guided attention loss).
-    3. The number of covered symbols. Divided by the number of symbols, it is the coverage.
+    - sum of the largest weight over all real decoder steps; focus rate = sum / decoder steps
+    - sum of the weights near the diagonal over all real decoder steps; diagonality = sum / decoder
+      steps = 1 - guided attention loss
+    - number of covered symbols; coverage = number / symbols
     """
     weights = real_weights(alignments, steps, symbols)
     near = 1 - off_diagonal(alignments, steps, symbols, SIGMA)

@@ -124,8 +124,7 @@ class Processes:
         return wrapped
 
     def start_all_reduce(self, vector: torch.Tensor) -> dist.Work | None:
-        """Start to sum `vector` in place over all processes. The caller must wait for the returned
-        work."""
+        """Start to sum `vector` over all processes, in place. Wait for the returned `Work`."""
         return None if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
 
     def all_or_none(self, action: Callable[[], T]) -> T:

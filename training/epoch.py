@@ -134,7 +134,8 @@ def read_pending(run: Run, leave: int = 0) -> None:
 
 
 def imbalance(planned: PlannedStep, world_size: int) -> float:
-    """Return the most padded frames of any process, divided by the mean over processes."""
+    """Return the largest number of padded frames per process, divided by the mean over
+    processes."""
     padded = [weight.padded_frames for weight in planned.weights]
     return world_size * max(sum(padded[rank::world_size]) for rank in range(world_size))
 

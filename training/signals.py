@@ -37,7 +37,7 @@ class StopRequest:
         with StopRequest(SECONDS_FOR_STEP, lambda: "stopped without saving") as stop:
             train(run, stop)
 
-    A second SIGINT stops the process at once. SIGHUP is ignored under nohup.
+    If the second signal is SIGINT, the process stops at once. SIGHUP is ignored under nohup.
 
     Python calls signal handlers only between two operations of the main thread. A PyTorch operation
     may take minutes and delay a handler. Therefore a second thread also reads the signals. The

@@ -63,7 +63,7 @@ class Example:
     speaker: str  # name of the speaker; "" for a single-speaker model
     recording: np.ndarray  # [n_mels, frames], log-mel
     gate_target: np.ndarray  # [T]
-    teacher_forced: Prediction  # prediction with teacher forcing
+    teacher_forced: Prediction
     ids: list[int]  # symbol ids of the text
     gate_threshold: float
     sampling_rate: int
@@ -118,8 +118,8 @@ class TensorBoard:
         return SummaryWriter(str(self.directory), filename_suffix=SUFFIX)
 
     def write(self, method: str, *values: Any, **options: Any) -> None:
-        """Call a method of SummaryWriter, such as "add_scalar". Print a warning if the method
-        fails."""
+        """Call a SummaryWriter method, such as "add_scalar". If the method fails, print a
+        warning."""
         if not self._works:
             return
         try:

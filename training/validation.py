@@ -92,10 +92,10 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
     focus rate, diagonality and coverage, and speakers.py for the losses of speakers.
 
     Returns:
-        The record for metrics.jsonl and, in the first process, one example clip per speaker. None
-        in all processes if a process was asked to stop or if validation failed. Validation fails,
-        with a warning, if for example a clip cannot be read, a loss is not finite or memory runs
-        out.
+        The record for metrics.jsonl, and one example clip per speaker (only in the first process).
+        The result is None in all processes if a process was asked to stop or if validation failed.
+        After a failure, such as a clip that cannot be read, a loss that is not finite or missing
+        memory, a warning is printed.
     """
     assert run.validation_loader is not None  # never called without validation clips
     trainer = run.trainer
