@@ -22,39 +22,39 @@ from tacotron2_voice.settings import LOG_FLOOR, MEL_SETTINGS, VoiceSettings
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import open_file
 
-# A clip counts as silent if its largest and its smallest sample differ by at most this value (3
-# steps of 16-bit audio).
+# A clip is silent if its largest and its smallest sample differ by at most this value (3 steps of
+# 16-bit audio).
 SILENT_RANGE = 1e-4
-# soundfile's names of the formats that training can read. WAV, WAVEX and RF64 are kinds of WAV
+# The formats that training can read, with soundfile's names. WAV, WAVEX and RF64 are kinds of WAV
 # files.
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")
-# maximum number of samples per clip, about 3 hours; a small FLAC file of silence could otherwise
-# exhaust memory
+# Maximum number of samples per clip, about 3 hours. Otherwise a small FLAC file of silence could
+# exhaust memory.
 MAX_SAMPLES = 2**28
-# Formats in which missing samples at the end of a file can be detected.
+# Formats that show whether samples are missing at the end of a file.
 READABLE_FORMATS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC", "OGG", "MP3")
 EXPECTED_FORMATS = "expected WAV, FLAC, Ogg, MP3 or AIFF"
 OGG_END_OF_STREAM = 4  # flag that marks the last page of an Ogg stream
 OGG_PAGE = re.compile(rb"OggS\0.(.{8})", re.DOTALL)
 MAX_OGG_PAGE = 27 + 255 + 255 * 255  # maximum size of an Ogg page in bytes
-# If the first frame of an MP3 file contains one of these words, the frame also contains the length
-# of the file.
+# If the first frame of an MP3 file contains one of these words, it also contains the length of the
+# file.
 MP3_HEADERS = (b"Xing", b"Info", b"VBRI")
 MP3_FRAME_BYTES = 2048  # number of bytes to read; larger than any MP3 frame
 MP3_TOLERANCE = 12_000  # maximum error of the estimated length of an MP3 file, in samples
-# MP3 files may lack up to this many samples at their end, because their length may be estimated.
+# An MP3 file of estimated length may lack this many samples at its end.
 MP3_MISSING = 4 * 1152
 # The first three bytes of an MP3 frame.
 MP3_FRAME = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xef]")
-# Bit rates in kbit/s and sampling rates in Hz, by their codes in the frame
+# Bit rates in kbit/s and sampling rates in Hz, by their codes in the frame.
 MPEG1_BIT_RATES = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 MPEG2_BIT_RATES = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 MPEG1_RATES = (44_100, 48_000, 32_000)
 UNKNOWN_BYTES = (
     0x7FFFF000  # if the size field in the header is at least this large, the size is unknown
 )
-# Hops and windows (in ms) that differ from the defaults by more than this factor cause a warning.
-# The paper's values differ by a factor of 1.08.
+# A warning is printed if the hop or the window (in ms) differs from the default by more than this
+# factor. The paper's values differ by a factor of 1.08.
 MAX_FRAME_RATIO = 1.25
 CONVERT = "run scripts/prepare.py --convert DIR to make a copy that training can read"
 
@@ -65,25 +65,24 @@ def mel_fingerprint(hparams: VoiceSettings) -> dict[str, float]:
 
 
 def frame_count(num_samples: int, hparams: VoiceSettings) -> int:
-    """Return the number of mel frames for `num_samples` samples. Training uses this number as the
-    clip's length."""
+    """Return the number of mel frames of a clip."""
     return 1 + num_samples // hparams.hop_length
 
 
 def minimum_samples(hparams: VoiceSettings) -> int:
-    """Return the minimum number of samples needed to compute a mel.
+    """Return the minimum number of samples of a clip from which a mel can be computed.
 
-    At each end, the clip is padded with its own reflection, filter_length / 2 samples long.
-    Therefore the clip must be longer than filter_length / 2 samples.
+    Each end of the clip is padded with its own reflection of filter_length / 2 samples. Therefore
+    the clip must be longer than filter_length / 2 samples.
     """
     return hparams.filter_length // 2 + 1
 
 
 def settings_at(sampling_rate: int) -> str:
-    """Return setting overrides for a different sampling rate.
+    """Return setting overrides for another sampling rate.
 
     Windows and hops keep their default durations. The highest mel frequency scales with the
-    sampling rate, but is at least 8,000 Hz if the rate allows it.
+    sampling rate, but it is at least 8,000 Hz if the rate allows it.
 
     settings_at(16000)  # "sampling_rate=16000,win_time=46.4,hop_time=11.6,mel_fmax=8000"
     """
@@ -96,11 +95,10 @@ def settings_at(sampling_rate: int) -> str:
 
 
 def unusual_frames(hparams: VoiceSettings) -> str | None:
-    """Return a warning if the hop or the window is much shorter or longer than by default,
-    otherwise None.
+    """Return a warning if the hop or the window has an unusual duration, otherwise None.
 
-    Hop and window are set in samples, so their durations change if you change only the sampling
-    rate.
+    The hop and the window are set in samples. Therefore the durations of the hop and the window
+    change if you change only the sampling rate.
     """
     rate = hparams.sampling_rate
     usual_rate = HParams.sampling_rate
@@ -128,9 +126,8 @@ def open_audio(path: str | Path) -> Iterator[Any]:
     """Open an audio file as a `soundfile.SoundFile`.
 
     Raises:
-        UserError: if the file does not exist, if libsndfile cannot read it, if its end is missing,
-            or if libsndfile would not read all of an MP3 or Ogg Vorbis file. The message does not contain the
-            path.
+        UserError: if the file does not exist, if libsndfile cannot read it or would read only a
+            part of it, or if its end is missing. The message does not contain the path.
     """
     with open_file(
         path, "no such file; check the corpus folder and the paths in the filelist"
@@ -140,7 +137,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
         try:
             audio = soundfile.SoundFile(file.fileno(), closefd=False)
         except soundfile.SoundFileError as error:
-            # str(error) would also contain the file descriptor
+            # str(error) would also contain the file descriptor.
             reason = getattr(error, "error_string", error)
             found = f"cannot read this file as audio ({reason})"
             raise UserError(f"{found}, {EXPECTED_FORMATS}") from None
@@ -162,11 +159,10 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 
 
 def is_truncated(file: BinaryIO, file_format: str) -> bool:
-    """Return whether the end of an audio file is missing. soundfile does not report this.
+    """Return whether the end of an audio file is missing, because soundfile does not report this.
 
-    The header of a WAV, RF64 or AIFF file contains the size of the file. The last page of an Ogg
-    file is marked by a flag. FLAC and MP3 files contain the number of samples, which `read_samples`
-    checks.
+    The header of a WAV, RF64 or AIFF file contains the size of the file. A flag marks the last page
+    of an Ogg file. FLAC and MP3 files contain the number of samples, which `read_samples` checks.
     """
     size = os.fstat(file.fileno()).st_size
     if file_format == "OGG":
@@ -190,7 +186,7 @@ def contains_mp3_length(descriptor: int) -> bool:
 
 
 def start_of_mp3(beginning: bytes) -> int:
-    """Return the position of the first MP3 frame. An ID3 tag may precede this frame.
+    """Return the position of the first MP3 frame, which is after the ID3 tag if there is a tag.
 
     Args:
         beginning: at least the first 10 bytes of the file.
@@ -203,12 +199,16 @@ def start_of_mp3(beginning: bytes) -> int:
 
 
 def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> None:
-    """Raise UserError if libsndfile does not read all `num_samples` samples of an MP3 file.
+    """Raise UserError if libsndfile would not read all samples of an MP3 file.
 
-    If the first frame contains the length of the file, libsndfile does not read the samples after
-    this length. Such samples exist if several MP3 files were joined. If the first frame does not
-    contain the length, libsndfile estimates the length from this frame and the size of the file. If
-    the bit rate varies, the estimate is wrong.
+    If the first frame contains a length, libsndfile does not read samples after this length. A
+    joined MP3 file has samples after this length. Without a length, libsndfile estimates the length
+    from the first frame and the size of the file. The estimated length is wrong if the bit rate
+    varies.
+
+    Args:
+        num_samples: number of samples according to libsndfile.
+        has_length: whether the first frame contains a length.
     """
     status = os.stat(path)
     counted = count_mp3_samples(str(path), status.st_size, status.st_mtime_ns)
@@ -237,7 +237,7 @@ def count_mp3_samples(path: str, size: int, modified: int) -> int:
     while frame := MP3_FRAME.search(content, position):
         start = frame.start()
         num_bytes, in_frame = mp3_frame(content[start : start + 3])
-        # Other bytes, such as a picture in a tag, may look like a frame, but no frame follows them.
+        # Other bytes, such as a picture in a tag, may look like a frame, but no frame follows.
         follows = (is_found and start == position) or MP3_FRAME.match(content, start + num_bytes)
         is_found = bool(follows) and num_bytes > 0
         if is_found:
@@ -267,7 +267,9 @@ def mp3_frame(header: bytes) -> tuple[int, int]:
 
 
 def ends_with_last_page(content: bytes) -> bool:
-    """Return whether the last page in `content` is complete and ends the stream (RFC 3533, section 6).
+    """Return whether the last page in `content` is complete and ends the stream.
+
+    The format is defined in RFC 3533, section 6.
 
     Args:
         content: the last bytes of an Ogg file.
@@ -296,10 +298,11 @@ def min_ogg_samples(file: BinaryIO) -> int:
 
 
 def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarray:
-    """Read all samples of an open audio file, as an array [N] or [N, channels].
+    """Return all samples of an open audio file, [N] or [N, channels].
 
-    `most` is the maximum number of samples per channel. `options` are passed to
-    `soundfile.SoundFile.read`.
+    Args:
+        most: maximum number of samples per channel.
+        options: arguments of `soundfile.SoundFile.read`.
 
     Raises:
         UserError: if the file is damaged, shorter than its header says, or longer than `most`.
@@ -328,8 +331,7 @@ def are_missing(audio: Any, num_missing: int) -> bool:
 
 @contextlib.contextmanager
 def _open_clip(path: str | Path, hparams: VoiceSettings) -> Iterator[Any]:
-    """Open a clip after checking that its header matches `hparams`. Raises the same errors as
-    `read_header`."""
+    """Open a clip whose header matches the settings. Raises the same errors as `read_header`."""
     rate = hparams.sampling_rate
     minimum = minimum_samples(hparams)
     with open_audio(path) as audio:
@@ -369,7 +371,7 @@ def read_header(path: str | Path, hparams: VoiceSettings) -> int:
 
 
 def read_audio(path: str | Path, hparams: VoiceSettings) -> torch.Tensor:
-    """Read the samples of a mono WAV or FLAC file as float32 [N] in [-1, 1].
+    """Return the samples of a mono WAV or FLAC file, float32 [N] in [-1, 1].
 
     Raises:
         UserError: in the same cases as `read_header` and `read_samples`.
@@ -379,16 +381,16 @@ def read_audio(path: str | Path, hparams: VoiceSettings) -> torch.Tensor:
 
 
 def read_checked(path: str | Path, hparams: VoiceSettings) -> np.ndarray:
-    """Read all samples [N] of a clip, and check that training can use the clip.
+    """Return all samples [N] of a clip, and check that training can use them.
 
-    Return int16 samples if the file has 16-bit samples, otherwise float32 samples in [-1, 1].
+    The samples are int16 if the file has 16-bit samples, otherwise float32 in [-1, 1].
 
     Raises:
-        UserError: in the same cases as `read_audio`, if the whole clip is silent, or if a sample is
-            outside [-1, 1] or not finite.
+        UserError: in the same cases as `read_audio`; also if the whole clip is silent, or if a
+            sample is outside [-1, 1] or not finite.
     """
     with _open_clip(path, hparams) as audio:
-        # Keep 16-bit samples as int16, because reading is then three times faster.
+        # Keep 16-bit samples as int16, because reading them is three times faster.
         dtype = "int16" if audio.subtype == "PCM_16" else "float32"
         samples = read_samples(audio, dtype, MAX_SAMPLES)
     full_scale = 1 if dtype == "float32" else 32768
@@ -410,12 +412,13 @@ def read_checked(path: str | Path, hparams: VoiceSettings) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def mel_filters(hparams: VoiceSettings, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Return triangular mel filters with Slaney's scale and norm, float32 [n_mel_channels,
-    filter_length / 2 + 1].
+    """Return triangular mel filters with Slaney's scale and norm.
+
+    The filters are float32 [n_mel_channels, filter_length / 2 + 1].
     """
     import librosa
 
-    # Hide librosa's warning about empty bands, because the warning from `silent_bands` also names
+    # Hide librosa's warning about empty bands, because the warning of `silent_bands` also contains
     # the settings to change.
     with warnings.catch_warnings(action="ignore"):
         filters = librosa.filters.mel(
@@ -441,22 +444,24 @@ def silent_bands(hparams: VoiceSettings) -> str | None:
 
 
 def log_mel_spectrogram(samples: torch.Tensor, hparams: VoiceSettings) -> torch.Tensor:
-    """Compute log-mel magnitudes (natural logarithm), as in NVIDIA's Tacotron 2 and WaveGlow.
+    """Return log-mel magnitudes (natural logarithm), as in NVIDIA's Tacotron 2 and WaveGlow.
 
     mel = log_mel_spectrogram(read_audio("a.wav", hparams), hparams)
 
-    `samples` are floats [N] in [-1, 1], with N of at least `minimum_samples`. The result is float32
-    [n_mel_channels, 1 + N // hop_length].
+    The result is float32 [n_mel_channels, 1 + N // hop_length].
 
     The Fourier transform of filter_length samples uses a periodic Hann window in its center. The
     clip is padded with its reflection at both ends. Mel filters with Slaney's scale and norm are
     applied to magnitudes (not powers). The floor is 1e-5.
 
+    Args:
+        samples: floats [N] in [-1, 1]; N must be at least `minimum_samples`.
+
     Raises:
         UserError: if samples are outside [-1, 1].
     """
     peak = samples.abs().max().item()
-    if not peak <= 1:  # this condition is also true if the peak is NaN
+    if not peak <= 1:  # also true if the peak is NaN
         raise UserError(
             f"samples reach {peak:g}, expected values in [-1, 1]; divide 16-bit samples by 32768"
         )

@@ -18,7 +18,7 @@ from hparams import HParams
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of padded clips. Text and mel are padded with 0, gate is padded with 1.
+    """A batch of padded clips. Text and mel are padded with 0; gate is padded with 1.
 
     A batch is immutable: `to` and `pin_memory` return new batches.
     """
@@ -29,7 +29,7 @@ class Batch:
     gate: torch.Tensor  # [B, T] float32, 1 from the last real decoder step on
     mel_lengths: torch.Tensor  # [B] int64, number of real frames
     clip_indices: torch.Tensor | None = None  # [B] int64, indices of the clips in the dataset
-    # Maps each label, such as "speaker", to indices [B] int64 into hparams.labels. Empty for a
+    # {label, such as "speaker": index of the name in hparams.labels}, int64 [B]. Empty for a
     # single-speaker model.
     labels: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
@@ -40,7 +40,7 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         """Return the batch with text, mel, gate and labels on `device`.
 
-        Lengths and indices stay on the CPU, because the encoder and error messages need them there.
+        Lengths and indices stay on the CPU, because the encoder and error messages use them there.
         If the batch is in pinned memory, the copy overlaps with kernels that are already queued.
         Kernels that are queued later wait for the copy.
         """
@@ -53,7 +53,7 @@ class Batch:
             moved = self._with(lambda tensor: tensor.to(device, non_blocking=True))
         using.wait_stream(copying)
         for tensor in (moved.text, moved.mel, moved.gate, *moved.labels.values()):
-            # Without this call, PyTorch could reuse the memory before the kernels have read it.
+            # Without this call, PyTorch might reuse the memory before the kernels have read it.
             tensor.record_stream(using)
         return moved
 
@@ -107,10 +107,14 @@ def collate(items: Sequence[tuple[Any, ...]], n_frames_per_step: int = 1) -> Bat
 def synthetic_batch(
     mel_lengths: Iterable[int], text_lengths: Iterable[int], hparams: HParams, seed: int = 0
 ) -> Batch:
-    """Return a batch of random mels and texts with the given lengths in frames [B] and symbols [B].
+    """Return a batch of random mels and texts.
 
-    The same seed always returns the same batch. Every clip gets the first name of each label, such
-    as the first speaker.
+    The same seed always gives the same batch. Every clip gets the first name of each label, such as
+    the first speaker.
+
+    Args:
+        mel_lengths: numbers of frames [B].
+        text_lengths: numbers of symbols [B].
     """
     generator = torch.Generator().manual_seed(seed)
     items = [

@@ -4,16 +4,16 @@
     sampler.set_epoch(epoch)                  # plans the epoch; see sampler.plan
     loader = make_loader(clips, hparams, sampler, pin_memory=True)
 
-The following list shows where each setting and each equation from Ge et al., "Speed up training
-with variable length inputs by efficient batching strategies" (Interspeech 2021), is implemented:
+Each setting and each equation of Ge et al., "Speed up training with variable length inputs by
+efficient batching strategies" (Interspeech 2021), is implemented in one of these files:
 
     `batching_strategy`: RAND, SB, SSB (eq. 2-3), BKT, ATS   length_batching/strategies.py
     `dynamic_batch_size`, `batch_capacity`: DBS              length_batching/plan.py, `batch_starts`
     `batch_randomization`: BR                                length_batching/plan.py, `plan_epoch`
     zero-padding rate (eq. 1), average batch length          length_batching/costs.py
 
-`describe_costs` prints the zero-padding rate and the average batch length. `speaker_balance`, which
-is not from this paper, makes an epoch repeat clips of speakers with little speech
+`describe_costs` prints the zero-padding rate and the average batch length. `speaker_balance` (not
+from this paper) makes an epoch repeat the clips of speakers with little speech
 (`balancing_weights`).
 """
 
@@ -38,10 +38,10 @@ def balancing_weights(
     """Return the sampling weight of each clip [clips], or None if an epoch draws each clip once.
 
     A speaker's share of an epoch is proportional to F ** (1 - speaker_balance), where F is the
-    speaker's number of frames. All clips of a speaker are drawn equally often, so the weight of a
-    clip is F ** -speaker_balance. Multilingual models sample languages in the same way, with a
-    temperature T = 1 / (1 - speaker_balance): Arivazhagan et al., "Massively multilingual neural
-    machine translation in the wild", 2019.
+    speaker's number of frames. All clips of a speaker are drawn equally often. Therefore the weight
+    of a clip is F ** -speaker_balance. Arivazhagan et al., "Massively multilingual neural machine
+    translation in the wild" (2019), sample languages in the same way, with a temperature
+    T = 1 / (1 - speaker_balance).
 
     Args:
         lengths: [clips], number of frames of each clip.
@@ -105,7 +105,10 @@ def make_sampler(
 def validation_batches(
     lengths: np.ndarray, hparams: HParams, rank: int = 0, world_size: int = 1
 ) -> list[list[int]]:
-    """Return a process's validation batches: random, but the same in every run and every epoch."""
+    """Return the validation batches of a process.
+
+    The batches are random, but they are the same in every run and every epoch.
+    """
     plan = plan_epoch(lengths, hparams.validation_batch_size, "random", seed=VALIDATION_SEED)
     return [batch.tolist() for batch in plan][rank::world_size]
 
@@ -115,11 +118,11 @@ def describe_costs(
 ) -> str:
     """Return lines that compare the sampler's batches in one epoch with random batches.
 
-    The lines compare padding, decoder steps and padded frames. The epoch is the current epoch or,
-    during `random_epochs`, the first epoch after them.
+    The lines compare padding, decoder steps and padded frames. The lines describe the current
+    epoch. During the random epochs, the lines describe the first epoch after the random epochs.
 
     Args:
-        weights: the argument `weights` of `make_sampler`.
+        weights: the result of `balancing_weights`.
     """
     epoch = max(sampler.epoch, hparams.random_epochs)
     draw: dict[str, Any] = {}
@@ -174,11 +177,7 @@ def describe_costs(
 
 
 def few_updates(sampler: LengthBatchSampler, hparams: HParams) -> str | None:
-    """Return a warning if an epoch has fewer than MIN_UPDATES optimizer steps, otherwise None.
-
-    A model needs many optimizer steps, but a small corpus in large batches has only a few per
-    epoch.
-    """
+    """Return a warning if an epoch has fewer than MIN_UPDATES optimizer steps, otherwise None."""
     updates = updates_of(sampler, hparams)
     limits_frames = hparams.dynamic_batch_size and hparams.batch_capacity
     name = "batch_capacity" if limits_frames else "batch_size"
@@ -198,6 +197,6 @@ def few_updates(sampler: LengthBatchSampler, hparams: HParams) -> str | None:
 
 
 def updates_of(sampler: LengthBatchSampler, hparams: HParams) -> int:
-    """Return the number of optimizer steps in an epoch after `random_epochs`."""
+    """Return the number of optimizer steps in an epoch after the random epochs."""
     batches = len(sampler.plan_of(max(sampler.epoch, hparams.random_epochs)))
     return math.ceil(batches / hparams.batches_per_update)

@@ -1,5 +1,4 @@
-"""Define the dataset of the clips in a filelist, and the DataLoader that returns padded batches
-(batch.py).
+"""Define the dataset of the clips in a filelist, and the DataLoader of padded batches.
 
 loader = make_loader(clips, hparams, sampler, pin_memory=True)
 for batch in loader:
@@ -43,8 +42,7 @@ class TextMelDataset(Dataset):
     def __init__(self, clips: ClipTable, hparams: HParams):
         self.clips = clips
         self.hparams = hparams
-        # For each label, a list that maps each name's index in the filelist to its index in
-        # hparams.labels.
+        # {label: list}. A list contains the index in hparams.labels for each name in the filelist.
         self._indices: dict[str, list[int]] = {}
         for label, names in hparams.labels.items():
             index_of = {name: index for index, name in enumerate(names)}
@@ -60,8 +58,8 @@ class TextMelDataset(Dataset):
             mel = self._mel(clip.path)
         except UserError as error:
             raise UserError(f"{name}: {error}. {HOW_TO_CHANGE_CLIPS}") from None
-        # Compare only size and modification time, because a backup or a new file mode changes the
-        # status change time, which is the third value of the identity.
+        # Compare only size and modification time. The third value, the status change time, changes
+        # with a backup or a new file mode.
         is_same_file = Identity.of(clip.path)[:2] == clip.identity[:2]
         if mel.shape[1] != clip.num_frames or not is_same_file:
             raise UserError(
@@ -78,8 +76,8 @@ class TextMelDataset(Dataset):
     def _mel(self, path: str) -> torch.Tensor:
         if self.hparams.load_mel_from_disk:
             return torch.from_numpy(read_mel(path, self.hparams))
-        # Use one thread, as DataLoader workers do. Matrix products may round differently with
-        # several threads, but a run must not depend on num_workers.
+        # Use one thread, as DataLoader workers do. With several threads, matrix products may round
+        # differently, and a run must not depend on num_workers.
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
@@ -91,8 +89,8 @@ class TextMelDataset(Dataset):
 def collate_and_share(items: Sequence[tuple[Any, ...]], n_frames_per_step: int) -> Batch:
     """Run `collate`. In a DataLoader worker, also move the batch to shared memory.
 
-    If PyTorch moved the batch itself, it would do so in a thread that only prints errors, and the
-    DataLoader would hang after an error.
+    By default, PyTorch moves the batch in a thread that only prints errors, so the DataLoader would
+    hang after an error.
 
     Raises:
         UserError: if shared memory is full.
@@ -131,10 +129,10 @@ def _start_worker(_worker_id: int) -> None:
         parent.join()
         os._exit(1)
 
-    signal.set_wakeup_fd(-1)  # otherwise a forked worker would report its signals to the trainer
+    signal.set_wakeup_fd(-1)  # otherwise a forked worker would send its signals to the trainer
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # On macOS, which lacks sigwaitinfo, a worker exits after any SIGTERM.
+    # macOS has no sigwaitinfo. There, a worker exits after any SIGTERM.
     if hasattr(signal, "sigwaitinfo"):
         # Block SIGTERM here and in all later threads, so that only the waiting thread receives it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -149,13 +147,12 @@ def make_loader(
     *,
     pin_memory: bool,
 ) -> DataLoader[Any]:
-    """Return a DataLoader that yields a `Batch` for each batch of `batch_sampler`, in the same
-    order.
+    """Return a DataLoader that yields a `Batch` for each batch of `batch_sampler`, in order.
 
     Workers stay alive between epochs.
 
     Args:
-        pin_memory: whether to copy batches to pinned memory, which GPUs read faster.
+        pin_memory: whether to copy batches to pinned memory. GPUs read pinned memory faster.
     """
     return DataLoader(
         TextMelDataset(clips, hparams),
@@ -165,7 +162,7 @@ def make_loader(
         pin_memory=pin_memory,
         persistent_workers=hparams.num_workers > 0,
         worker_init_fn=_start_worker,
-        # The DataLoader gets its own generator, so that loading never changes the global random
+        # An own generator for the DataLoader, so that loading never changes the global random
         # state.
         generator=torch.Generator(),
     )

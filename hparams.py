@@ -1,11 +1,11 @@
-"""List every setting of the recipe with its meaning and its default, on one line per setting.
+"""List every setting of the recipe with its meaning and its default.
 
     create_hparams("batch_size=32,text_cleaners=[basic_cleaners],win_time=50,hop_time=12.5")
     create_hparams("@filelists/ljspeech/settings.txt,batch_size=32")  # from a file first
 
-If NVIDIA's recipe has the same setting, the name and the default are the same, too.
-docs/guides/migration.md lists the exceptions. Values are converted to the annotated type.
-tacotron2_voice/settings.py parses and checks them.
+A setting of NVIDIA's recipe has the same name and default here. docs/guides/migration.md lists the
+exceptions. tacotron2_voice/settings.py parses and checks the values, and converts them to the
+annotated types.
 """
 
 import math
@@ -43,7 +43,7 @@ from tacotron2_voice.settings import (
 from tacotron2_voice.settings import override_lines as lines_of_overrides
 
 NVIDIA_CLEANERS = ("english_cleaners",)
-# NVIDIA's settings that do not exist here, and their replacements.
+# Settings of NVIDIA's recipe that do not exist here, with their replacements.
 NVIDIA_ONLY = {
     "fp16_run": "use precision=fp16 on a GPU",
     "dynamic_loss_scaling": "precision=fp16 always scales the loss dynamically",
@@ -71,7 +71,7 @@ class HParams(VoiceSettings):
     """All settings of a run. Objects are immutable.
 
     Raises:
-        UserError: if values are not valid. The message lists all of these values.
+        UserError: if values are not valid. The message lists all of them.
     """
 
     # fmt: off
@@ -188,8 +188,7 @@ class HParams(VoiceSettings):
 
     @classmethod
     def contradictions(cls, values: Any) -> Iterator[str]:
-        """Yield a message for each contradiction between settings. The settings are attributes of
-        `values`."""
+        """Yield a message for each contradiction between the settings in `values`."""
         yield from VoiceSettings.contradictions(values)
         if values.speaker_balance and not values.speaker_embedding_dim:
             expected = "expected 0, because speaker_embedding_dim=0"
@@ -204,25 +203,27 @@ class HParams(VoiceSettings):
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
     """Return the defaults, or `base`, with overrides such as "batch_size=32,win_time=50".
 
-    `@PATH` stands for the overrides in a file; filelist paths in the file may be relative to its
+    `@PATH` stands for the overrides in a file. Filelist paths in this file may be relative to its
     folder. Ge et al., section 3, use `win_time=50,hop_time=12.5`.
 
     Raises:
-        UserError: if overrides are wrong; the message lists every problem with its file and line.
+        UserError: if overrides are wrong. The message lists every problem with its file and line.
     """
     return change_settings(base or HParams(), overrides or "")
 
 
 def override_lines(overrides: str) -> list[str]:
-    """Split overrides into the lines of a settings file. `@PATH` becomes the lines of the file at
-    PATH."""
+    """Split overrides into the lines of a settings file.
+
+    `@PATH` becomes the lines of the file at PATH.
+    """
     return lines_of_overrides(overrides, HParams.path_settings)
 
 
 def hparams_from_dict(values: Mapping[str, Any]) -> HParams:
     """Restore the settings that were saved with a run.
 
-    Unknown names are ignored. Missing settings get their defaults, except that text_cleaners gets
+    Unknown names are ignored. Missing settings get their defaults. A missing text_cleaners gets
     NVIDIA's value, because NVIDIA's checkpoints contain no settings.
 
     Raises:
@@ -273,8 +274,7 @@ def parse_row_costs(text: str) -> tuple[dict[int, float] | None, float]:
 
 
 def symbols_path(hparams: HParams) -> Path:
-    """Return the path of the symbol table. Do not call this function for the built-in English
-    table."""
+    """Return the path of the symbol table. The built-in English table has no path."""
     from tacotron2_voice.text.symbols import SYMBOLS_FILE
 
     if hparams.symbols == "corpus":
@@ -283,7 +283,7 @@ def symbols_path(hparams: HParams) -> Path:
 
 
 def read_symbols(hparams: HParams) -> HParams:
-    """Read the symbol table from the file in `symbols`, and return settings that contain it.
+    """Return settings with the symbol table from the file in `symbols`.
 
     Raises:
         UserError: if the file cannot be read or contains no symbol table.
@@ -296,7 +296,6 @@ def read_symbols(hparams: HParams) -> HParams:
 
 
 def with_table(hparams: HParams, table: tuple[str, ...]) -> HParams:
-    """Return settings with this symbol table."""
     return replace(hparams, symbol_table=table, n_symbols=len(table))
 
 

@@ -1,5 +1,4 @@
-"""Define the building blocks of Tacotron 2: initialized layers, prenet, attention, masks and
-dropout.
+"""Define the building blocks of Tacotron 2: layers, prenet, attention, masks and dropout.
 
 Parameters have the same names as in NVIDIA's implementation. Dimensions: B clips, T_in symbols, T
 decoder steps.
@@ -32,8 +31,10 @@ class Linear(nn.Module):
 
 
 class Conv1d(nn.Module):
-    """Convolution with an odd kernel size that keeps the length. Initial weights are
-    Xavier-uniform."""
+    """Convolution with an odd kernel size that keeps the length.
+
+    The initial weights are Xavier-uniform.
+    """
 
     def __init__(
         self, in_dim: int, out_dim: int, kernel_size: int, bias: bool = True, gain: Gain = "linear"
@@ -49,8 +50,8 @@ class Conv1d(nn.Module):
 class BatchNorm(nn.BatchNorm1d):
     """Batch norm that accepts training batches with a single value per channel.
 
-    A batch of one clip with one symbol or frame has no variance. For such a batch the layer uses
-    its running statistics, and does not update them.
+    A batch of one clip with one symbol or frame has no variance. For such a batch, the layer uses
+    its running statistics and does not update them.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, dim, T] -> [B, dim, T]
@@ -62,7 +63,7 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 def without_waiting(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy `x` to `device` without waiting for the GPU. Tensors on the CPU are pinned first."""
+    """Copy `x` to `device` without waiting for the GPU. Tensors on the CPU are first pinned."""
     if device.type == "cuda" and x.device.type == "cpu":
         x = x.pin_memory()
     return x.to(device, non_blocking=True)
@@ -74,10 +75,10 @@ def padding_mask(lengths: torch.Tensor, max_length: int, device: torch.device) -
 
 
 def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the row indices and `batch_sizes` needed to pack a padded batch into a PackedSequence.
+    """Return row indices and `batch_sizes`, to pack a padded batch into a PackedSequence.
 
-    The indices are rows of the batch flattened to [B * max_length]. The indices are sorted by time
-    step; within a time step, longer sequences come first.
+    The indices are rows of the batch flattened to [B * max_length], sorted by time step. Within a
+    time step, longer sequences come first.
 
     Raises:
         ValueError: if a length is not from 1 to max_length.
@@ -93,7 +94,8 @@ def reversal(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torc
     """Return row indices that reverse each sequence in a batch, and the padding mask.
 
     Indices and mask have the shape [B, max_length]. The indices are rows of the batch flattened to
-    [B * max_length]. Padding stays in place, so applying the indices twice restores the batch.
+    [B * max_length]. Padding stays in place. Therefore applying the indices twice restores the
+    batch.
 
     Raises:
         ValueError: if a length is not from 1 to max_length.
@@ -114,8 +116,7 @@ def _check_lengths(lengths: torch.Tensor, max_length: int) -> None:
 
 
 def drop(x: torch.Tensor, keep: torch.Tensor | None, p: float) -> torch.Tensor:
-    """Apply dropout with a bool mask from `draw_keep_mask`. The mask is True with probability 1 -
-    p."""
+    """Apply dropout with a mask from `draw_keep_mask`, which is True with probability 1 - p."""
     return x if keep is None else x * keep / (1 - p)
 
 
@@ -124,9 +125,9 @@ def draw_keep_mask(
 ) -> torch.Tensor | None:
     """Draw a bool mask for `drop`, or return None if p is 0.
 
-    If there is a generator, the mask is drawn on the generator's device. On a CPU the probability
-    is rounded to a multiple of 1/65,536, because each random 64-bit word is split into four values.
-    This method is three times faster than `torch.Tensor.bernoulli_`.
+    With a generator, the mask is drawn on the generator's device. On a CPU, each random 64-bit word
+    is split into four values. Therefore the probability is rounded to a multiple of 1/65,536.
+    Splitting words is three times faster than `torch.Tensor.bernoulli_`.
     """
     if p == 0:
         return None
@@ -137,16 +138,15 @@ def draw_keep_mask(
     count = math.prod(shape)
     words = torch.empty(-(-count // 4), dtype=torch.int64)
     words.random_(-(2**63), None, generator=generator)
-    # uniformly distributed from -2^15 to 2^15 - 1
+    # Uniformly distributed from -2^15 to 2^15 - 1.
     values = words.view(torch.int16)[:count].view(shape)
-    # Keep an element if its value is among the `count` smallest of the 2^16 possible values.
+    # Keep an element if its value is one of the `num_kept` smallest of the 2^16 possible values.
     num_kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)
     return (values < num_kept - 2**15).to(device)
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Apply dropout. On a CPU this uses `draw_keep_mask`, which is five times faster than
-    `F.dropout`."""
+    """Apply dropout. On a CPU, `draw_keep_mask` is five times faster than `F.dropout`."""
     if x.device.type != "cpu":
         return F.dropout(x, p, training)
     return drop(x, draw_keep_mask(x.shape, p, x.device), p) if training else x
@@ -184,8 +184,8 @@ class LocationLayer(nn.Module):
 class Attention(nn.Module):
     """The interface of all attention modules: `memory_layer` and `forward`."""
 
-    # Maps the memory [B, T_in, memory_dim] to the processed memory. The decoder calls this layer
-    # once per text.
+    # Maps the memory [B, T_in, memory_dim] to the processed memory. The decoder calls it once per
+    # text.
     memory_layer: nn.Module
 
     def forward(
@@ -204,8 +204,8 @@ class LocationSensitiveAttention(Attention):
     """Location-sensitive attention (Chorowski et al. 2015) in the form that Tacotron 2 uses.
 
     If `attention_location_gradient` is False, no gradient flows through past alignments. Over many
-    decoder steps, this gradient can grow so large that it hides the gradients that teach attention
-    to follow the text (docs/guides/training-runs.md).
+    decoder steps, this gradient can become very large. A very large gradient hides the gradients
+    that teach attention to follow the text (docs/guides/training-runs.md).
     """
 
     def __init__(self, hparams: HParams):
@@ -238,9 +238,9 @@ class LocationSensitiveAttention(Attention):
 
 
 def make_attention(hparams: HParams) -> Attention:
-    """Return the decoder's attention module. This is the only function that chooses the attention.
+    """Return the decoder's attention module. Only this function chooses the attention.
 
-    With an attention other than `LocationSensitiveAttention`, training uses the reference decoder,
-    because the fast decoder supports no other attention (training/decoders.py).
+    The fast decoder supports only `LocationSensitiveAttention` (training/decoders.py). With any
+    other attention, training uses the reference decoder.
     """
     return LocationSensitiveAttention(hparams)

@@ -4,11 +4,11 @@
     losses.total.backward()
 
 To add a term to the training loss:
-1. Write a function of (outputs, batch) in this file. See `guided_attention_loss` for an example.
-2. Add the term and its weight in `Trainer.losses_of` (training/trainer.py). If its weight changes
-   during a run, add it to `Schedule` (training/optimizer.py).
-3. To log the term, add it to `LossTerms` (training/trainer.py) and to the sums of `LoopState`
-   (training/checkpoint.py).
+- Write a function of (outputs, batch) in this file, such as `guided_attention_loss`.
+- Add the term and its weight in `Trainer.losses_of` (training/trainer.py). If the weight changes
+  during a run, add it to `Schedule` (training/optimizer.py).
+- To log the term, add it to `LossTerms` (training/trainer.py) and to the sums of `LoopState`
+  (training/checkpoint.py).
 """
 
 from typing import NamedTuple
@@ -25,9 +25,8 @@ from model import Outputs
 class Losses(NamedTuple):
     """The losses of a batch, as scalars.
 
-    The first four losses are means that include padding, as in NVIDIA's implementation. The other
-    losses are masked losses: means over real frames or, for the stop token, over real decoder
-    steps.
+    The first four losses are means that include padding, as in NVIDIA's implementation. All other
+    losses are masked losses: means over real frames, or over real decoder steps for the stop token.
     """
 
     total: torch.Tensor
@@ -41,16 +40,17 @@ class Losses(NamedTuple):
 
 
 class Tacotron2Loss(nn.Module):
-    """Compute the mean squared error before and after the postnet, and the binary cross-entropy of
-    the stop token ("gate").
+    """Compute the mel error before and after the postnet, and the stop-token error.
+
+    The mel error is a mean squared error. The stop-token ("gate") error is a binary cross-entropy.
 
     The padded loss is the loss of NVIDIA's implementation. Batches with more padding have a smaller
     padded loss, because padded frames count in the mean but add no error. Use the padded loss to
     compare results with the paper. Use the masked loss to compare batching strategies.
 
     Args:
-        gate_positive_weight: weight of the stop-token error at the last decoder step of a clip, the
-            only positive step among hundreds; 1: unweighted.
+        gate_positive_weight: weight of the stop-token error at the last decoder step of a clip. 1:
+            unweighted. The last decoder step is the only positive step among hundreds.
     """
 
     def __init__(self, gate_positive_weight: float = 1.0):
@@ -58,7 +58,6 @@ class Tacotron2Loss(nn.Module):
         self.gate_positive_weight = gate_positive_weight
 
     def forward(self, outputs: Outputs, batch: Batch) -> Losses:
-        """Return the losses for a batch and the model's outputs."""
         num_mels, num_frames = batch.mel.shape[1:]
         frames_per_step = num_frames // outputs.gate.shape[1]
         frame_mask, step_mask = _padding_masks(outputs, batch)
@@ -83,10 +82,10 @@ def sums_of_clips(outputs: Outputs, batch: Batch) -> torch.Tensor:
 
     The first row contains the squared mel errors before and after the postnet, averaged over bands
     and summed over the clip's real frames. The second row contains the unweighted cross-entropy of
-    the stop token, summed over the clip's real decoder steps. The masked loss of a clip is the
-    first row divided by its number of frames, plus the second row divided by its number of decoder
-    steps. For the masked loss of several clips, first sum both rows and both numbers over the
-    clips.
+    the stop token, summed over the clip's real decoder steps.
+
+    The masked loss of a clip is row 1 / number of frames + row 2 / number of decoder steps. For the
+    masked loss of several clips, first sum both rows and both numbers over the clips.
     """
     frame_mask, step_mask = _padding_masks(outputs, batch)
     mel, mel_postnet, gate = _at_least_float32(outputs)
@@ -105,7 +104,7 @@ def _padding_masks(outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, torch.
     """Return bool masks [B, T_out] and [B, T] that are True beyond the end of each clip."""
     num_frames = batch.mel.shape[2]
     frame_mask = padding_mask(batch.mel_lengths, num_frames, outputs.mel.device)
-    # A decoder step counts as beyond the end if its first frame is beyond the end.
+    # A decoder step is beyond the end if its first frame is beyond the end.
     step_mask = frame_mask[:, :: num_frames // outputs.gate.shape[1]]
     return frame_mask, step_mask
 
@@ -132,12 +131,12 @@ def off_diagonal(
 
         W[t, n] = 1 - exp(-(n / N - t / T)^2 / (2 g^2))
 
-    T and N are the clip's own numbers of decoder steps and symbols, t and n are counted from 0, and
-    g is `sigma`. Source: Tachibana et al., "Efficiently trainable text-to-speech system based on
-    deep convolutional networks with guided attention", 2018, section 4.1.
+    T and N are the numbers of decoder steps and symbols of the clip. t and n are counted from 0. g
+    is `sigma`. Source: Tachibana et al., "Efficiently trainable text-to-speech system based on deep
+    convolutional networks with guided attention", 2018, section 4.1.
 
     Args:
-        alignments: [B, T, N]; only its shape and its device are used.
+        alignments: [B, T, N]; only the shape and the device are used.
         steps: int64 [B], number of decoder steps of each clip, on the CPU.
         symbols: int64 [B], number of symbols of each clip, on the CPU.
     """
@@ -151,8 +150,7 @@ def off_diagonal(
 def real_weights(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor
 ) -> torch.Tensor:
-    """Return the alignments [B, T, N] in float32 or a higher precision, with 0 beyond each clip's
-    end."""
+    """Return the alignments [B, T, N], with 0 beyond each clip's end, in at least float32."""
     num_steps, num_symbols = alignments.shape[1:]
     beyond_steps = padding_mask(steps, num_steps, alignments.device)[:, :, None]
     beyond = beyond_steps | padding_mask(symbols, num_symbols, alignments.device)[:, None, :]
@@ -165,8 +163,8 @@ def guided_attention_loss(
 ) -> torch.Tensor:
     """Return a penalty from 0 to 1 for attention that is far from the diagonal.
 
-    The penalty is the mean of sum_n A[t, n] W[t, n] over the real decoder steps t, where A is
-    `alignments`. `off_diagonal` defines W and describes the arguments.
+    The penalty is the mean of sum_n A[t, n] W[t, n] over the real decoder steps t. A is
+    `alignments`, and `off_diagonal` defines W and the arguments.
     """
     weights = off_diagonal(alignments, steps, symbols, sigma)
     return (real_weights(alignments, steps, symbols) * weights).sum() / int(steps.sum())

@@ -23,7 +23,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any) -> float:
-    """Return how many seconds `run(*arguments)` takes, including its GPU work."""
+    """Return the seconds that `run(*arguments)` takes, including its work on the GPU."""
     synchronize(device)
     start = time.perf_counter()
     run(*arguments)
@@ -32,7 +32,8 @@ def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any
 
 
 def reset_peak_memory(device: torch.device) -> bool:
-    """Restart the measurement of `peak_memory`, and return whether the system supports a restart.
+    """Restart the measurement of `peak_memory`, and return whether the system can restart it.
+
     Without a restart, `peak_memory` returns the peak since the process started.
     """
     if device.type == "cuda":
@@ -52,8 +53,8 @@ def reset_peak_memory(device: torch.device) -> bool:
 def peak_memory(device: torch.device) -> int:
     """Return the peak memory in bytes since the last call of `reset_peak_memory`.
 
-    On a GPU this is the memory that PyTorch has allocated. On a CPU it is the resident memory of
-    this process.
+    On a GPU, this is the memory that PyTorch has allocated. On a CPU, it is the resident memory of
+    the process.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -66,21 +67,20 @@ def peak_memory(device: torch.device) -> int:
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error means that the GPU or the machine ran out of memory.
 
-    Python, PyTorch, cuBLAS, cuDNN and the driver report this with different messages.
+    Python, PyTorch, cuBLAS, cuDNN and the driver have different messages for this error.
     """
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     words = (
         *("ALLOC_FAILED", "out of memory", "can't allocate memory", "not enough memory"),
-        # cuDNN's messages if no convolution algorithm fits into memory
+        # cuDNN's messages if no convolution algorithm fits into memory.
         *("was unable to find an engine", "Unable to find a valid cuDNN algorithm"),
     )
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
 def machine(device: torch.device) -> str:
-    """Return the name of the GPU, or the name of the CPU with its numbers of cores and PyTorch
-    threads."""
+    """Return the name of the GPU, or of the CPU with its numbers of cores and PyTorch threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")

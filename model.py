@@ -1,10 +1,9 @@
-"""Define Tacotron 2 (Shen et al. 2018) with the same structure and parameter names as NVIDIA's
-implementation.
+"""Define Tacotron 2 (Shen et al. 2018) with the structure and parameter names of NVIDIA's code.
 
     outputs = model(batch)                        # train: teacher forcing
     outputs = model.eval().infer(text, lengths)   # synthesize: free-running inference
 
-This file contains the reference decoder, which favors readability over speed. You can replace three
+This file contains the reference decoder, which is readable but not fast. You can replace three
 functions with faster functions of the same signature: `Tacotron2.training_decoder`
 (`teacher_forced`), `Tacotron2.speaking_decoder` (`free_running`) and `Encoder.run_lstm`
 (`packed_lstm`).
@@ -32,23 +31,21 @@ from tacotron2_voice.settings import WINDOW_BACK
 
 # Dropout probability after each convolution of encoder and postnet, in training.
 P_CONVOLUTION_DROPOUT = 0.5
-PADDED_GATE = 1e3  # stop-token logit beyond the end of a clip: stop probability 1, no loss
+PADDED_GATE = 1e3  # stop-token logit beyond the end of a clip: stop probability 1, loss 0
 NO_LABELS: Mapping[str, torch.Tensor] = {}  # labels for a single-speaker model
 
 
 class Outputs(NamedTuple):
-    """The outputs of the model for a batch."""
-
     mel: torch.Tensor  # [B, n_mels, T_out], before the postnet
     mel_postnet: torch.Tensor  # [B, n_mels, T_out]
-    # [B, T] stop-token logits: whether a decoder step is the last step of the clip.
+    # [B, T], stop-token logits: whether a decoder step is the last step of the clip.
     gate: torch.Tensor
     alignments: torch.Tensor  # [B, T, T_in]
     mel_lengths: torch.Tensor | None = None  # [B] number of frames, on the CPU; set only by `infer`
 
 
 class DropoutMasks(NamedTuple):
-    """The decoder's dropout masks for one batch, drawn by `Decoder.draw_masks`.
+    """The decoder's dropout masks for one batch, from `Decoder.draw_masks`.
 
     True keeps a value. If a mask is None, all values are kept.
     """
@@ -88,9 +85,10 @@ class Encoder(nn.Module):
     ) -> torch.Tensor:  # [B, symbols_embedding_dim, T_in] -> [B, T_in, encoder_embedding_dim]
         """Encode texts.
 
-        `mask` [B, T_in] is True at padding. With a mask, the convolutions read zeros at padding, so
-        the result for a text does not depend on the other texts in the batch. Without a mask, they
-        read the padding, as in NVIDIA's training.
+        Args:
+            mask: [B, T_in], True at padding. With a mask, the convolutions read zeros at padding,
+                so that the result for a text does not depend on the other texts in the batch.
+                Without a mask, the convolutions read the padding, as in NVIDIA's training.
         """
         for convolution in self.convolutions:
             x = _without_padding(x, mask)
@@ -99,14 +97,15 @@ class Encoder(nn.Module):
 
 
 def packed_lstm(lstm: nn.LSTM, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Run an LSTM over each text in [B, T_in, in] separately. The outputs [B, T_in, out] are 0 at
-    padding.
+    """Run an LSTM over each text in [B, T_in, in] separately.
+
+    The outputs [B, T_in, out] are 0 at padding.
 
     Raises:
         ValueError: if a length is not from 1 to T_in.
     """
-    # PyTorch's own packing synchronizes with the GPU. The packing also launches a copy for every
-    # length and, in the backward pass, for every symbol.
+    # PyTorch's own packing synchronizes with the GPU. It also launches a copy for every length and,
+    # in the backward pass, for every symbol.
     places, batch_sizes = layers.packing(lengths.cpu(), x.shape[1])
     places = layers.without_waiting(places, x.device)
     packed = PackedSequence(x.flatten(0, 1).index_select(0, places), batch_sizes)
@@ -116,7 +115,7 @@ def packed_lstm(lstm: nn.LSTM, x: torch.Tensor, lengths: torch.Tensor) -> torch.
 
 
 class Postnet(nn.Module):
-    """Compute a correction of the whole mel with convolutions. The model adds it to the mel."""
+    """Compute a correction with convolutions. The model adds the correction to the mel."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
@@ -131,7 +130,8 @@ class Postnet(nn.Module):
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """Map a mel [B, n_mels, T_out] to a correction of the same shape.
 
-        `mask` [B, T_out] has the same effect as in `Encoder`."""
+        `mask` [B, T_out] has the same effect as in `Encoder`.
+        """
         for i, convolution in enumerate(self.convolutions):
             x = convolution(_without_padding(x, mask))
             if i < len(self.convolutions) - 1:
@@ -162,15 +162,14 @@ def _embedding_of(names: Sequence[str], dim: int) -> nn.Embedding | None:
 
 
 class DecoderState(NamedTuple):
-    """The state that a decoder step passes to the next decoder step; all zeros before the first
-    decoder step."""
+    """The state that a decoder step passes to the next step. The initial state is all zeros."""
 
     attention_hidden: torch.Tensor  # [B, attention_rnn_dim], after dropout
     attention_cell: torch.Tensor  # [B, attention_rnn_dim]
     decoder_hidden: torch.Tensor  # [B, decoder_rnn_dim], after dropout
     decoder_cell: torch.Tensor  # [B, decoder_rnn_dim]
     alignment: torch.Tensor  # [B, T_in], attention weights of the last decoder step
-    # [B, T_in], sum of the attention weights over all decoder steps so far
+    # [B, T_in], sum of the attention weights over all decoder steps so far.
     cumulative_alignment: torch.Tensor
     attention_context: torch.Tensor  # [B, memory_dim]
 
@@ -216,7 +215,7 @@ class Decoder(nn.Module):
         )
 
     def initial_state(self, memory: torch.Tensor) -> DecoderState:
-        """Return the state before the first decoder step, which is all zeros."""
+        """Return the state before the first decoder step."""
         batch_size, num_symbols, memory_dim = memory.shape
         attention_dim = self.attention_rnn.hidden_size
         decoder_dim = self.decoder_rnn.hidden_size
@@ -225,7 +224,7 @@ class Decoder(nn.Module):
 
     def step(
         self,
-        # [B, prenet_dim], computed from the previous decoder step's frames
+        # [B, prenet_dim], computed from the frames of the previous decoder step.
         prenet_output: torch.Tensor,
         state: DecoderState,
         memory: torch.Tensor,  # [B, T_in, memory_dim]
@@ -267,13 +266,16 @@ class Decoder(nn.Module):
 
     def to_frames(self, steps: torch.Tensor) -> torch.Tensor:
         """Rearrange the outputs of decoder steps [T, B, n_mels * r] into a mel [B, n_mels, T_out].
-        The frames of a decoder step are consecutive."""
+
+        The frames of a decoder step are consecutive.
+        """
         frames = steps.transpose(0, 1).unflatten(2, (self.n_frames_per_step, self.n_mel_channels))
         return frames.flatten(1, 2).transpose(1, 2)
 
     def to_steps(self, mel: torch.Tensor) -> torch.Tensor:
-        """Rearrange a mel [B, n_mels, T_out] into decoder steps [T, B, n_mels * r] (the inverse of
-        `to_frames`).
+        """Rearrange a mel [B, n_mels, T_out] into decoder steps [T, B, n_mels * r].
+
+        This is the inverse of `to_frames`.
 
         Raises:
             ValueError: if T_out is not a multiple of r.
@@ -293,10 +295,9 @@ def teacher_forced(
     mel: torch.Tensor,  # [B, n_mels, T_out], the target frames
     dropout_masks: DropoutMasks,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Run the decoder with teacher forcing: each decoder step gets the previous real frames as
-    input.
+    """Run the decoder with teacher forcing: a decoder step reads the previous real frames.
 
-    The first decoder step gets zeros. Return mel [B, n_mels, T_out], stop-token logits [B, T] and
+    The first decoder step reads zeros. Return mel [B, n_mels, T_out], stop-token logits [B, T] and
     alignments [B, T, T_in].
     """
     previous = F.pad(decoder.to_steps(mel)[:-1], (0, 0, 0, 0, 1, 0))  # [T, B, n_mels * r]
@@ -326,12 +327,13 @@ class SpokenSteps(NamedTuple):
 
 
 def outside_window(mask: torch.Tensor, furthest: torch.Tensor, ahead: int) -> torch.Tensor:
-    """Return a copy of `mask` [B, T_in] that is also True outside this decoder step's attention
-    window.
+    """Return a copy of `mask` [B, T_in] that is also True outside the attention window.
 
-    `furthest` [B, 1] is the furthest symbol attended to so far. The window starts WINDOW_BACK
-    symbols before this symbol and ends `ahead` symbols after it. The window only moves forward.
-    Such a window prevents repeated words and long skips.
+    The window starts WINDOW_BACK symbols before `furthest` and ends `ahead` symbols after it. The
+    window only moves forward. The window prevents repeated words and long skips.
+
+    Args:
+        furthest: [B, 1], the furthest symbol that attention has reached so far.
     """
     positions = torch.arange(mask.shape[1], device=mask.device)
     return mask | (positions > furthest + ahead) | (positions < furthest - WINDOW_BACK)
@@ -345,14 +347,13 @@ def free_running(
     max_steps: int,
     window: int = 0,
 ) -> Iterator[SpokenSteps]:
-    """Run free-running inference: each decoder step gets the decoder's own previous frames as
-    input.
+    """Run free-running inference: a decoder step reads the decoder's own previous frames.
 
-    The first decoder step gets zeros. The generator computes decoder steps on demand, up to
+    The first decoder step reads zeros. The generator computes decoder steps on demand, up to
     `max_steps`.
 
     Args:
-        window: maximum number of symbols that attention may move ahead per decoder step (see
+        window: maximum number of symbols that attention may advance per decoder step (see
             `outside_window`); 0: no limit.
     """
     processed_memory = decoder.attention_layer.memory_layer(memory)
@@ -374,8 +375,7 @@ def free_running(
 
 
 class Tacotron2(nn.Module):
-    """The complete text-to-mel model. `forward` is for training; `infer` and `speak` are for
-    synthesis.
+    """The complete text-to-mel model. Use `forward` in training; `infer` and `speak` in synthesis.
 
     If `speaker_embedding_dim` is set, a learned speaker embedding is appended to the encoder output
     at every symbol, as in Jia et al. (2018), section 2.2.
@@ -405,8 +405,7 @@ class Tacotron2(nn.Module):
         self.postnet = Postnet(hparams)
 
     def forward(self, batch: Batch, dropout_masks: DropoutMasks | None = None) -> Outputs:
-        """Compute the outputs with teacher forcing. Draw new dropout masks if `dropout_masks` is
-        None.
+        """Compute the outputs with teacher forcing. If `dropout_masks` is None, draw new masks.
 
         As in NVIDIA's implementation, padding affects the encoder convolutions, the postnet and
         batch norm. If `mask_padding` is set, mel is 0 and gate is 1e3 beyond the end of each clip.
@@ -431,20 +430,19 @@ class Tacotron2(nn.Module):
     ) -> torch.Tensor:
         """Encode texts [B, T_in] to the memory [B, T_in, memory_dim] that the decoder attends to.
 
-        `labels` has the same format as `Batch.labels`, and `mask` has the same effect as in
-        `Encoder`.
+        Args:
+            labels: names in the same format as `Batch.labels`.
+            mask: [B, T_in], with the same effect as in `Encoder`.
 
         Raises:
-            ValueError: if `labels` contains a label without an embedding, or lacks a label of the
-                model.
+            ValueError: if the labels are not the labels of the model.
         """
         known = {"speaker": self.speaker_embedding}
         embeddings = {label: x for label, x in known.items() if x is not None}
         if labels.keys() != embeddings.keys():
             raise ValueError(f"the labels are {[*labels]}, expected {[*embeddings]}")
         memory = self.encoder(self.embedding(text).transpose(1, 2), text_lengths, mask)
-        # The label embeddings reach every context vector unchanged, because attention weights sum
-        # to 1.
+        # Attention weights sum to 1, so the label embeddings reach every context vector unchanged.
         for label, embedding in embeddings.items():
             vectors = embedding(labels[label])[:, None].expand(-1, memory.shape[1], -1)
             memory = torch.cat([memory, vectors.to(memory.dtype)], dim=2)
@@ -453,7 +451,7 @@ class Tacotron2(nn.Module):
     def _mask(self, outputs: Outputs, mel_lengths: torch.Tensor) -> Outputs:
         mel, mel_postnet, gate = outputs[:3]
         frames = layers.padding_mask(mel_lengths, mel.shape[2], mel.device)
-        # A decoder step counts as beyond the end if its first frame is beyond the end.
+        # A decoder step is beyond the end if its first frame is beyond the end.
         steps = frames[:, :: self.n_frames_per_step]
         return outputs._replace(
             mel=mel.masked_fill(frames.unsqueeze(1), 0.0),
@@ -473,7 +471,7 @@ class Tacotron2(nn.Module):
     ) -> Iterator[SpokenSteps]:
         """Yield decoder steps for texts on demand. The caller decides where speech ends.
 
-        Arguments and errors are the same as for `infer`. `free_running` describes `window`.
+        See `infer` for the arguments and errors, and `free_running` for `window`.
         """
         if self.training:
             raise RuntimeError("the model is in training mode. Call model.eval() first")
@@ -493,8 +491,9 @@ class Tacotron2(nn.Module):
         """Synthesize texts with free-running inference.
 
         A text ends at the first decoder step whose stop probability exceeds `gate_threshold`, or
-        after `max_decoder_steps`. Beyond the end, mel is 0 and gate is 1e3. Except for rounding,
-        the result for a text depends only on its prenet masks, not on the other texts in the batch.
+        after `max_decoder_steps`. Beyond the end, mel is 0 and gate is 1e3. The result for a text
+        depends on its prenet masks. Except for rounding, it does not depend on the other texts in
+        the batch.
 
         Args:
             text: int64 [B, T_in]; padding may have any value.
@@ -520,8 +519,7 @@ class Tacotron2(nn.Module):
                 break
         not_yet = torch.cat(stops).cpu().cumsum(dim=0) == 0  # [decoder steps so far, B]
         num_steps = (not_yet.sum(dim=0) + 1).clamp(max=self.max_decoder_steps)
-        # Cut off extra decoder steps, because the decoder may have run longer than the longest text
-        # needs.
+        # Cut off extra decoder steps. The decoder may have run longer than the longest text needs.
         frames, gate, alignments = (
             torch.cat(parts)[: int(num_steps.max())] for parts in zip(*spoken, strict=True)
         )

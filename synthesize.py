@@ -9,11 +9,11 @@
     python synthesize.py --voice voice --speaker anna --text "It was a quiet evening."
 
 -o FOLDER writes a WAV and a plot of the alignment for each text, named after the line number:
-out/0012.wav. --save-mel adds the log-mel, float32 [n_mels, frames], which HiFi-GAN and WaveGlow
-read. -o NAME.wav writes the speech of all texts into one WAV, with pauses between the texts.
-NAME.mp3, NAME.flac and NAME.ogg work too. --stream writes 16-bit samples to standard output as soon
-as they are computed. `wav` begins with a header that does not contain the length; `raw` has no
-header. Griffin-Lim produces the audio. Use --vocoder for another vocoder (docs/guides/deploy.md).
+out/0012.wav. --save-mel adds the log-mel, float32 [n_mels, frames], for HiFi-GAN and WaveGlow. -o
+NAME.wav writes the speech of all texts into one WAV, with pauses between the texts. NAME.mp3,
+NAME.flac and NAME.ogg work too. --stream writes 16-bit samples to standard output as soon as they
+are computed. `wav` begins with a header that does not contain the length; `raw` has no header.
+Griffin-Lim produces the audio. Use --vocoder for another vocoder (docs/guides/deploy.md).
 
 If you stop the command, run it again to continue where it stopped. A text that is longer than the
 longest training text is split into chunks, after sentences where possible. An exported voice
@@ -34,8 +34,7 @@ from tacotron2_voice.voice import Voice
 
 
 def write_forced_mels(checkpoint: Path, filelist: Path, folder: Path) -> None:
-    """Write the teacher-forced log-mels of the recordings in a filelist."""
-    # Imported here, because speaking with a voice needs no PyTorch.
+    # Imported here, because synthesis with an exported voice needs no PyTorch.
     from evaluation.teacher_forcing import write_teacher_forced_mels
     from export.checkpoint_synthesizer import load_checkpoint_synthesizer
 

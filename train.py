@@ -10,7 +10,7 @@
 
 After Ctrl-C, SIGTERM or a closed terminal (SIGHUP), training saves a checkpoint and stops. After a
 second Ctrl-C, it stops at once without saving. hparams.py lists all settings. This file shows the
-whole training from top to bottom. The parts are in training/:
+whole training from top to bottom. The folder training/ contains its parts:
 
 - before training: start.py (checkpoint, settings), clips.py (filelists), memory_check.py,
   row_costs.py
@@ -25,13 +25,13 @@ different attention, see layers.make_attention.
 import os
 
 # Make idle threads sleep instead of spin. Spinning threads made a decoder step ten times slower on
-# a machine with other work. Must be set before torch is imported.
+# a machine with other work. Set this variable before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import signal
 
 if __name__ == "__main__":
-    # Exit without a traceback if Ctrl-C is pressed during the imports, which take seconds.
+    # Exit without a traceback if Ctrl-C is pressed during the imports, because they take seconds.
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
 
 import argparse
@@ -147,7 +147,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     add("--group_name", default="", help="has no effect; accepted for compatibility")
     args = parser.parse_args(arguments)
-    if not args.output_directory:  # for example, -o "$NAME" if NAME is not set
+    if not args.output_directory:  # such as -o "$NAME" if NAME is not set
         parser.error("-o: the folder name is empty")
     args.output_directory = Path(args.output_directory)
     if args.n_gpus != 1 or args.rank != 0:
@@ -170,7 +170,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         is_inside = name == checkpoint.BEST or inside.exists()
         args.checkpoint_path = inside if is_inside else Path(name)
         args.resume = False
-    # realpath, because Path.resolve raises an error for links that form a loop
+    # Use realpath, because Path.resolve raises an error for links that form a loop.
     output = Path(os.path.realpath(args.output_directory))
     logs = Path(os.path.realpath(output / args.log_directory))
     if not logs.is_relative_to(output):
@@ -190,8 +190,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
-    """Check all inputs and build the run in every process. Return None if the run is already
-    finished."""
+    """Check all inputs and build the run. Return None if the run is already finished."""
     folder = processes.all_or_none(
         lambda: RunFolder(args.output_directory, args.log_directory, processes.is_first)
     )
@@ -277,9 +276,9 @@ def build_run(
 
 
 def plan_by_measured_costs(run: Run, weights: np.ndarray | None) -> None:
-    """Measure the costs of a decoder step, and plan the batches with them.
+    """Measure the costs of decoder steps, and plan the batches with these costs.
 
-    The measured costs become a setting of the run, so that a resumed run plans the same batches.
+    The costs become a setting of the run, so that a resumed run plans the same batches.
     """
     processes = run.processes
     training_clips = run.clips.training
@@ -296,7 +295,6 @@ def plan_by_measured_costs(run: Run, weights: np.ndarray | None) -> None:
 
 
 def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None:
-    """Print the settings and any warnings about this device."""
     print(describe(hparams))
     if device.type == "cpu":
         print("note: no CUDA GPU found, so training runs on the CPU")
@@ -310,8 +308,8 @@ def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None
     if meaning:
         print(meaning)
     if not hparams.load_mel_from_disk:
-        # `silent_bands` imports librosa. Import it now, so that neither the workers nor the first
-        # epoch has to wait for it.
+        # `silent_bands` imports librosa. Import librosa now, so that the workers and the first
+        # epoch do not wait for it.
         warning = silent_bands(hparams)
         if warning:
             print(warning)
@@ -321,8 +319,7 @@ def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None
 
 
 def train(run: Run, stop: StopRequest) -> None:
-    """Train the remaining epochs. In each epoch, plan the batches, train, save, validate, log, and
-    save again."""
+    """Train the remaining epochs: plan, train, save, validate, log, and save again."""
     hparams = run.hparams
     run.trainer.model.train()
     while run.state.epoch <= hparams.epochs:
@@ -364,7 +361,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
     sampler = run.sampler
     trainer = run.trainer
     several = run.processes.world_size > 1
-    # Compute the remaining time from frames, because the time per batch grows with its longest
+    # Compute the remaining time from frames, because the time of a batch grows with its longest
     # clip.
     longest = sampler.plan.longest(sampler.lengths)
     total = longest.sum()
@@ -393,8 +390,8 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             state.iteration += 1
             run.pending.append(PendingStep(state.iteration, losses, planned, before))
             if several or (state.iteration - 1) % hparams.log_interval == 0:
-                # With several processes, read the losses of every optimizer step, because the
-                # losses also contain the stop requests of other processes.
+                # With several processes, read the losses of every optimizer step, because they
+                # contain the stop requests of the other processes.
                 read_pending(run, leave=1)
             seconds = state.seconds + time.perf_counter() - clock
             frames = longest[before : planned.end].sum()
@@ -418,8 +415,12 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
 
 
 def describe_speed(seconds: float, share: float) -> str:
-    """Return a line about the time of the first optimizer step and of a whole epoch. `share` is the
-    fraction of an epoch in the first optimizer step."""
+    """Return a line about the time of the first optimizer step and of a whole epoch.
+
+    Args:
+        seconds: time of the first optimizer step.
+        share: fraction of an epoch in the first optimizer step.
+    """
     return (
         f"the first optimizer step took {seconds:.1f} s, so an epoch will take about "
         f"{duration(seconds / share)}"
@@ -430,9 +431,9 @@ def time_left(run: Run, done: float, total: float, seconds: float) -> str:
     """Return a phrase with the loss, the focus rate and the remaining times.
 
     Args:
-        done: number of frames of this epoch that have been processed.
+        done: number of frames of this epoch that have been trained on.
         total: number of frames in the epoch.
-        seconds: time spent on the frames in `done`.
+        seconds: time spent on the `done` frames.
     """
     left = seconds / done * (total - done)
     whole = left + seconds / done * total * (run.hparams.epochs - run.state.epoch)
@@ -444,8 +445,8 @@ def time_left(run: Run, done: float, total: float, seconds: float) -> str:
 def make_stop_request(run: Run) -> StopRequest:
     """Return the object that records stop signals of this process.
 
-    With several processes there is no time limit for an optimizer step, because all processes must
-    stop at the same optimizer step.
+    With several processes, all processes must stop at the same optimizer step. Therefore an
+    optimizer step has no time limit.
     """
     limit = SECONDS_FOR_STEP if run.processes.world_size == 1 else None
     resume = functools.partial(stopped_without_saving, run.folder.path, run.resume_command)
@@ -463,8 +464,10 @@ def save(run: Run, stop: StopRequest) -> None:
 
 
 def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
-    """Save a checkpoint after a process failed to read its next batch. Return the exception to
-    raise."""
+    """Save a checkpoint after a process could not read its next batch.
+
+    Return the exception to raise.
+    """
     read_pending(run)
     path = run.save()
     print(f"saved a checkpoint of the last completed optimizer step: {path}", flush=True)
@@ -473,7 +476,8 @@ def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
         return AlreadyReported("another process could not read its next batch; see its error")
     if not isinstance(failure, UserError):
         return failure
-    # Create a new exception, because the old traceback would keep the DataLoader workers alive.
+    # Return a new exception, because the traceback of the old exception keeps the DataLoader
+    # workers alive.
     return UserError(f"cannot read the next batch: {stopped}")
 
 

@@ -1,60 +1,63 @@
-"""Detect problems in a clip's audio: noise, hum, a constant offset, a narrow frequency band,
-cut-off speech and long pauses.
+"""Detect problems in the audio of a clip.
+
+The problems are noise, hum, a constant offset, a narrow frequency band, cut-off speech and long
+pauses.
 
     quality = measure_quality(samples, 22050)
     quality.signal_to_noise  # 36.1 dB
     problems_of(quality)     # {}
 
 `benchmarks/audio_problems.py` adds each problem in five strengths to clean clips, and prints how
-often `problems_of` reports the problem.
+often `problems_of` reports it.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-WINDOW_SECONDS = 0.02  # window length for levels
-SPECTRUM_SECONDS = 0.25  # window length for spectra; bins are 4 Hz apart
-EDGE_SECONDS = 0.01  # seconds at the start and at the end that are checked for cut-off speech
-SPEECH_DECIBELS = 30  # a window is speech if it is at most this many dB below the loudest window
-SILENCE_DECIBELS = (
-    40  # a window is a pause if it is more than this many dB below the loudest window
-)
+WINDOW_SECONDS = 0.02  # length of the windows for levels
+SPECTRUM_SECONDS = 0.25  # length of the windows for spectra; bins are 4 Hz apart
+EDGE_SECONDS = 0.01  # seconds at each end of a clip that are checked for cut-off speech
+# The next two levels are relative to the loudest window.
+SPEECH_DECIBELS = 30  # a window is speech if it is quieter by at most this many dB
+SILENCE_DECIBELS = 40  # a window is a pause if it is quieter by more than this many dB
 # The noise level is this quantile of the window levels. Pauses fill a larger fraction of most
-# clips, so the quantile is a level inside pauses.
+# clips, so this quantile is the level of a pause.
 NOISE_SHARE = 1 / 40
-SILENT_DECIBELS = -90  # windows below this level (in dBFS) contain digital silence instead of noise
+SILENT_DECIBELS = -90  # in dBFS; quieter windows contain digital silence instead of noise
 # A window is also a pause if it is less than this many dB above the noise level.
 PAUSE_ABOVE_NOISE = 6
 MAINS = (50, 60)  # mains frequencies, in Hz
 HARMONICS = 5  # number of harmonics of the mains frequency to search for hum
-# The hum at a frequency is this percentile of the power over all windows, because hum also fills
-# the quiet windows.
+# The hum at a frequency is this percentile of the power over all windows, because quiet windows
+# contain the hum too.
 HUM_PERCENTILE = 20
 MIN_PROMINENCE = 15  # dB by which a hum harmonic must exceed the neighboring frequencies
-VOICE_BAND = (300, 3400)  # frequency band of telephones, in Hz
-UPPER_BAND = (4500, 8000)  # frequency band that telephones do not transmit, in Hz
+VOICE_BAND = (300, 3400)  # in Hz; the frequencies that telephones transmit
+UPPER_BAND = (4500, 8000)  # in Hz; higher frequencies of speech, which telephones do not transmit
 
-# Thresholds for `problems_of`. At most 1 in 100 clean clips is reported because of each threshold.
+# Thresholds for `problems_of`. Each threshold reports at most 1 in 100 clean clips.
 MIN_SIGNAL_TO_NOISE = 19  # in dB
 MAX_HUM = -28  # in dB relative to the speech level
 MAX_OFFSET = -20  # in dB relative to the speech level
 MIN_UPPER_BAND = -36  # in dB relative to the telephone band
 MAX_EDGE = -10  # in dB relative to the speech level
 MAX_PAUSE = 0.9  # in seconds
-TINY = 1e-20  # smaller powers are replaced by this power, so that the logarithm is finite
+TINY = 1e-20  # lower limit for powers, so that every logarithm is finite
 
 
 @dataclass(frozen=True)
 class Quality:
-    """The measurements of a clip's audio. Unless a comment says otherwise, levels are in dB
-    relative to the clip's speech level."""
+    """The measurements of a clip's audio.
+
+    Unless a comment says otherwise, levels are in dB relative to the speech level of the clip.
+    """
 
     level: float = -20.0  # speech level, in dBFS
     signal_to_noise: float = 60.0  # speech level relative to the noise level, in dB
     hum: float = -100.0  # level of constant tones at multiples of 50 or 60 Hz
-    offset: float = -100.0  # level of the samples' mean
-    # Power density from 4.5 to 8 kHz relative to that from 300 to 3,400 Hz, in dB.
+    offset: float = -100.0  # level of the mean of all samples
+    # Power density from 4.5 to 8 kHz, in dB relative to the power density from 300 to 3,400 Hz.
     upper_band: float = 0.0
     start: float = -60.0  # level of the first 10 ms; leading zeros are skipped
     end: float = -60.0  # level of the last 10 ms; trailing zeros are skipped
@@ -98,7 +101,7 @@ def measure_quality(samples: np.ndarray, sampling_rate: int) -> Quality:
 
 
 def problems_of(quality: Quality) -> dict[str, str]:
-    """Return the problems of a clip as a dict of each problem's name and its measured value.
+    """Return the problems of a clip as {name: measured value}.
 
     problems_of(measure_quality(samples, 22050))  # {"hum": "-20 dB"}
     """
@@ -129,7 +132,7 @@ def _decibels(power: float) -> float:
 
 
 def _window_levels(waves: np.ndarray, sampling_rate: int) -> np.ndarray:
-    """Return the level in dB of each 20 ms window, float64 [windows]."""
+    """Return the level in dB of each 20 ms window [windows]."""
     length = round(WINDOW_SECONDS * sampling_rate)
     count = max(1, len(waves) // length)
     windows = np.square(waves[: count * length]).reshape(count, -1)
@@ -137,10 +140,9 @@ def _window_levels(waves: np.ndarray, sampling_rate: int) -> np.ndarray:
 
 
 def _power_spectra(waves: np.ndarray, sampling_rate: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the power spectrum of each 0.25 s window [windows, bins], and each bin's frequency in
-    Hz.
+    """Return the power spectrum of each 0.25 s window [windows, bins], and the frequencies [bins].
 
-    The powers of a window add up to the mean square of its samples.
+    The powers of a window add up to the mean square of its samples. Frequencies are in Hz.
     """
     length = round(SPECTRUM_SECONDS * sampling_rate)
     if len(waves) < length:
@@ -153,7 +155,7 @@ def _power_spectra(waves: np.ndarray, sampling_rate: int) -> tuple[np.ndarray, n
 
 
 def _hum(spectra: np.ndarray, frequencies: np.ndarray, base: int) -> float:
-    """Return the total level of constant tones at multiples of the frequency `base`, in dB."""
+    """Return the total level in dB of constant tones at multiples of the frequency `base`."""
     constant = np.percentile(spectra, HUM_PERCENTILE, axis=0)
     total = 0.0
     for harmonic in range(1, HARMONICS + 1):
@@ -167,10 +169,9 @@ def _hum(spectra: np.ndarray, frequencies: np.ndarray, base: int) -> float:
 
 
 def _upper_band(spectra: np.ndarray, frequencies: np.ndarray) -> float:
-    """Return the power density from 4.5 to 8 kHz relative to the telephone band, in dB.
+    """Return the power density from 4.5 to 8 kHz, in dB relative to the telephone band.
 
-    Only the loud windows are compared. If the sampling rate is too low for these frequencies,
-    return 0.
+    Only loud windows count. The result is 0 if the sampling rate is too low for these frequencies.
     """
     if frequencies[-1] < UPPER_BAND[1]:
         return 0.0
@@ -182,7 +183,7 @@ def _upper_band(spectra: np.ndarray, frequencies: np.ndarray) -> float:
 
 
 def _longest_pause(levels: np.ndarray, noise: float) -> float:
-    """Return the length of the longest pause between two windows of speech, in seconds."""
+    """Return the seconds of the longest pause between two windows of speech."""
     limit = max(levels.max() - SILENCE_DECIBELS, noise + PAUSE_ABOVE_NOISE)
     spoken = np.flatnonzero(levels >= limit)
     return (

@@ -6,10 +6,10 @@
     table.num_frames, table[0].text
 
 The check of a filelist opens every audio file. The results of the check are stored in `NAME.clips`,
-so that later runs can skip the check. The cache is mapped into memory: a new process only reads the
-lengths of clips and texts at first, and all processes on a machine share the same memory pages. A
-new cache replaces the old file atomically, so that a running process keeps using the file that it
-has opened.
+so that later runs can skip the check. The cache is mapped into memory. Therefore a new process only
+reads the lengths of clips and texts at first, and all processes on a machine share the same memory
+pages. A new cache replaces the old file atomically, so that a running process can keep using the
+old file.
 """
 
 import hashlib
@@ -28,11 +28,11 @@ from corpus.clips import Clip, clip_id
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, naming, open_file, write_atomically
 
-SUFFIX = ".clips"  # suffix of the cache's file name
+SUFFIX = ".clips"
 VERSION = 7
 CHUNK = 10_000  # number of clips to decode at a time
-LABELS = ("speaker",)  # fields of `Clip` that contain a name for which the model has an embedding
-MAX_NAMES = 10_000  # maximum number of names per label; more values are probably texts or paths
+LABELS = ("speaker",)  # fields of `Clip` with names for which a model has embeddings
+MAX_NAMES = 10_000  # maximum number of names per label; more names are probably texts or paths
 COLUMNS = {
     "path": pa.large_binary(),  # bytes, because paths may not be valid UTF-8
     "is_relative": pa.bool_(),  # whether `path` is relative to the filelist's folder
@@ -51,12 +51,13 @@ class ClipTable:
 
     Attributes:
         num_frames, num_symbols: lengths of the clips and of their texts, int64 [clips].
-        names: maps each label to its names, in order of first occurrence, or to () if no clip has
-        a name.
-        numbers: maps each label to the index of each clip's name, uint16 [clips]; the indices are 0
-            if no clip has a name.
+        names: {label: names}. The names are in order of first occurrence, or () if no clip has a
+            name.
+        numbers: {label: index of each clip's name}, uint16 [clips]. The indices are 0 if no clip
+            has a name.
         complete: whether the full contents of the clips were checked, not only the headers.
-        fingerprint: hash of file names, texts, lengths and labels; it does not depend on folders.
+        fingerprint: hash of file names, texts, lengths and labels. The hash does not depend on
+            folders.
         made_from: JSON object of everything that the table depends on. If this object changes, the
             cache is out of date.
         is_on_disk: whether the table was read from a cache file, which other processes can open.
@@ -136,8 +137,7 @@ class ClipTable:
         return self.numbers["speaker"]
 
     def identities(self, first: int, stop: int) -> list[Identity]:
-        """Return the identities that the files of clips `first` to `stop` - 1 had before the
-        check."""
+        """Return the identities that files `first` to `stop` - 1 had before the check."""
         return [Identity(*values) for values in self._rows(Identity._fields, first, stop)]
 
     def _fingerprint(self) -> str:
@@ -151,7 +151,7 @@ class ClipTable:
         return len(self.num_frames)
 
     def __getitem__(self, index: int) -> Clip:
-        # Indexing a range accepts negative indices and raises IndexError beyond the end.
+        # Indexing a range accepts negative indices, and raises IndexError beyond the end.
         i = range(len(self))[index]
         row = {name: self._batch.column(place)[i].as_py() for place, name in enumerate(COLUMNS)}
         labels: dict[str, Any] = {x: names[row[x]] for x, names in self.names.items() if names}
@@ -176,23 +176,23 @@ class ClipTable:
     def _rows(
         self, columns: Sequence[str], first: int = 0, stop: int | None = None
     ) -> Iterator[tuple]:
-        """Yield the column values of clips `first` to `stop` - 1, reading CHUNK clips at a time."""
+        """Yield the column values of clips `first` to `stop` - 1. Read CHUNK clips at a time."""
         indices = range(len(self))[first:stop]
         for start in indices[::CHUNK]:
             chunk = self._batch.slice(start, min(CHUNK, indices.stop - start))
             yield from zip(*(chunk.column(name).to_pylist() for name in columns), strict=True)
 
     def paths(self, first: int = 0, stop: int | None = None) -> Iterator[str]:
-        """Yield the paths of clips `first` to `stop` - 1 without creating `Clip` objects."""
+        """Yield the paths of clips `first` to `stop` - 1."""
         return itertools.starmap(self._path, self._rows(("path", "is_relative"), first, stop))
 
     def paths_and_texts(self) -> Iterator[tuple[str, str]]:
-        """Yield the path and text of each clip without creating `Clip` objects."""
+        """Yield the path and text of each clip."""
         for path, is_relative, text in self._rows(("path", "is_relative", "text")):
             yield self._path(path, is_relative), text
 
     def symbols(self) -> Iterator[np.ndarray]:
-        """Yield the symbol ids of each text, uint16 [symbols], without creating `Clip` objects."""
+        """Yield the symbol ids of each text, uint16 [symbols]."""
         ids = self._batch.column("symbols").values.to_numpy()
         return (ids[start:stop] for start, stop in itertools.pairwise(self._symbol_ends))
 
@@ -200,26 +200,24 @@ class ClipTable:
         return map(clip_id, self.paths())
 
     def names_of(self, label: str) -> Iterator[str]:
-        """Yield each clip's name for `label`, or "" if the filelist has no names."""
+        """Yield each clip's name for `label`, or "" if no clip has a name."""
         names = self.names[label] or ("",)
         return (names[number] for number in self.numbers[label].tolist())
 
     def labels(self) -> Iterator[str]:
-        """Yield the names of each clip as one string, such as `|anna`, for the fingerprint."""
+        """Yield the names of each clip as one string, such as `|anna`. The fingerprint uses it."""
         columns = (self.names_of(label) for label in LABELS)
         for names in zip(*columns, strict=True):
             yield "".join(f"|{name}" for name in names if name)
 
     def __reduce__(self) -> tuple:
-        # Pickle only the path if the cache is on disk, so that the other process maps the same
-        # file.
+        # If the cache is on disk, pickle only its path. The other process then maps the same file.
         if self.is_on_disk:
             return read_cache, (cache_path(self.filelist), self.made_from)
         known = self.names, self.complete, self.fingerprint, self.made_from
         return ClipTable, (self.filelist, self._batch, *known)
 
     def write(self) -> None:
-        """Write the cache next to the filelist."""
         about = [VERSION, self.names, self.complete, self.fingerprint, self.made_from]
         schema = SCHEMA.with_metadata({"about": json.dumps(about)})
 
@@ -238,8 +236,8 @@ def read_cache(path: str | Path, made_from: Mapping[str, Any] | None = None) -> 
     """Map a cache file into memory.
 
     Raises:
-        UserError: if the file is not a cache of this version, or if it was not made from
-            `made_from`.
+        UserError: if the file is not a cache of this version, or was made from something other
+            than `made_from`.
     """
     with naming(path):
         file = open_file(path)

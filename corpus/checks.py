@@ -24,17 +24,16 @@ from tacotron2_voice.utils.files import Identity, map_in_threads
 WINDOW_SECONDS = 0.02  # length of the windows for measuring levels
 # A window is silent if it is more than this many dB below the clip's loudest window.
 SILENCE_DECIBELS = 40
-# A window counts towards the speech level if it is at most this many dB below the loudest window.
+# A window counts for the speech level if it is at most this many dB below the loudest window.
 SPEECH_DECIBELS = 30
-# Minimum number of consecutive samples at the limit that count as clipped. Unclipped peaks that
-# reach full scale are shorter.
+# Samples at the limit are clipped if at least this many are consecutive. Peaks that reach full
+# scale without clipping are shorter.
 MIN_CLIPPED_RUN = 3
 # Minimum number of flat peaks in a clip that was clipped and then scaled. None of 87 real clips had
-# a flat peak. After we clipped these clips at 70% of their peak, each had at least three flat
-# peaks.
+# a flat peak. After clipping at 70% of their peak, each of these clips had at least three.
 MIN_FLAT_TOPS = 3
-# A peak is flat if its samples are within this many 16-bit steps of the highest sample (dither
-# moves them), and within this fraction of the highest sample.
+# A peak is flat if its samples differ from the highest sample by at most this many 16-bit steps,
+# because dither moves samples, and by at most this fraction of the highest sample.
 FLAT_STEPS, FLAT_SHARE = 2, 1e-3
 
 
@@ -49,7 +48,7 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
     def measured_or_problem(clip: Clip) -> Clip | str:
         if problem := problem_of_missing(clip) or problem_of_text(clip):
             return problem
-        # The identity is read before the file is opened, so that later changes are noticed.
+        # Read the identity before opening the file, so that later changes are noticed.
         clip = replace(clip, identity=Identity.of(clip.path))
         if clip.segment:
             return (
@@ -79,7 +78,7 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
 
 
 def problem_of_text(clip: Clip) -> str:
-    """Return why metadata.csv and filelists cannot contain a text, or "" if they can."""
+    """Return why metadata.csv and filelists cannot contain the text of a clip; "" if they can."""
     if not clip.text.strip():
         return f"{clip.where}: no text, expected the words that are spoken"
     if "|" in clip.text:
@@ -91,7 +90,7 @@ def problem_of_text(clip: Clip) -> str:
 def check_ids(clips: Sequence[Clip]) -> None:
     """Raise UserError if different files have the same id.
 
-    Cached mels and trimmed copies are named after the id, so they would overwrite each other.
+    Cached mels and trimmed copies are named after the id, so one file would overwrite the other.
     """
     first: dict[str, Clip] = {}
     for clip in clips:
@@ -104,20 +103,16 @@ def check_ids(clips: Sequence[Clip]) -> None:
 
 
 def seconds_of(clips: Sequence[Clip], hparams: HParams) -> np.ndarray:
-    """Return the length of each clip in seconds, float64 [clips]."""
+    """Return the length of each clip in seconds [clips]."""
     return np.array([clip.measured.num_samples for clip in clips]) / hparams.sampling_rate
 
 
 def measure(path: Path, hparams: HParams) -> Measurements:
-    """Check and measure the audio of a clip.
-
-    Raises:
-        UserError: see `audio.read_checked`.
-    """
+    """Check and measure the audio of a clip. Raises the same errors as `audio.read_checked`."""
     samples = read_checked(path, hparams)
     before, after = silence_at_ends(samples, hparams.sampling_rate)
-    # CRC-32 is good enough for a warning about equal clips. SHA-256 would take two seconds longer
-    # for 24 hours of speech.
+    # CRC-32 is good enough for a warning about equal clips. SHA-256 would take two more seconds for
+    # 24 hours of speech.
     checksum = zlib.crc32(samples.data) << 32 | len(samples)
     quality = measure_quality(samples, hparams.sampling_rate)
     return Measurements(len(samples), before, after, count_clipped(samples), checksum, quality)
@@ -127,17 +122,16 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
     """Return the number of silent samples before and after speech.
 
     A 20 ms window is silent if its range (highest minus lowest sample) is more than 40 dB below the
-    range of the clip's loudest window. Unlike a root mean square, the range does not depend on a
-    constant offset. `librosa.effects.trim(top_db=40)` uses root mean squares and takes ten times as
-    long.
+    range of the clip's loudest window. The range does not depend on a constant offset, unlike a
+    root mean square. `librosa.effects.trim(top_db=40)` uses root mean squares and takes ten times
+    as long.
 
     Args:
         samples: int16 or float32 [N]; must not all be equal.
-        sampling_rate: in Hz.
     """
     window = round(WINDOW_SECONDS * sampling_rate)
     starts = np.arange(0, len(samples), window)
-    # Convert to float32 first: the difference of two 16-bit samples can require 17 bits.
+    # Convert to float32 first, because the difference of two 16-bit samples may need 17 bits.
     highest = np.maximum.reduceat(samples, starts).astype(np.float32)
     ranges = highest - np.minimum.reduceat(samples, starts)
     loud = np.flatnonzero(ranges >= ranges.max() * 10 ** (-SILENCE_DECIBELS / 20))
@@ -147,8 +141,8 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
 def speech_level(samples: np.ndarray, sampling_rate: int) -> float:
     """Return the root mean square of the loud windows of samples [N].
 
-    A window is loud if it is at most SPEECH_DECIBELS below the loudest window, so pauses do not
-    count. (ITU-T P.56 detects pauses with an envelope instead.)
+    A window is loud if it is at most SPEECH_DECIBELS below the loudest window. Therefore pauses do
+    not count. (ITU-T P.56 detects pauses with an envelope.)
     """
     window = round(WINDOW_SECONDS * sampling_rate)
     starts = np.arange(0, len(samples), window)
@@ -161,9 +155,9 @@ def count_clipped(samples: np.ndarray) -> int:
     """Count the clipped samples in int16 or float32 samples [N].
 
     Samples are clipped if at least MIN_CLIPPED_RUN consecutive samples are at full scale (32767 or
-    -32767 in 16 bits). If the clip has no such run, flat peaks at its highest or lowest value count
-    as clipped if there are at least MIN_FLAT_TOPS flat peaks. Flat peaks occur in audio that was
-    clipped and then scaled.
+    -32767 in 16 bits). A clip without such samples may have been clipped and then scaled. The
+    highest or lowest samples of such a clip count as clipped if they form at least MIN_FLAT_TOPS
+    flat peaks.
     """
     step = 1 if samples.dtype == np.int16 else 1 / 32768
     high = float(samples.max())
@@ -180,8 +174,7 @@ def count_clipped(samples: np.ndarray) -> int:
 
 
 def _runs(chosen: np.ndarray) -> np.ndarray:
-    """Return the lengths of all runs of True in `chosen` [N] that have at least MIN_CLIPPED_RUN
-    values."""
+    """Return the lengths of runs of at least MIN_CLIPPED_RUN True values in `chosen` [N]."""
     edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
     runs = edges[1::2] - edges[::2]
     return runs[runs >= MIN_CLIPPED_RUN]

@@ -1,4 +1,4 @@
-"""Define `Clip`, which describes a clip at every stage, from the corpus's table to training."""
+"""Define `Clip`, the description of a clip at every stage from the corpus table to training."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from tacotron2_voice.utils.files import UNKNOWN, Identity
 
 @dataclass(frozen=True)
 class Measurements:
-    """The results of `checks.measure` for a clip. Lengths are in samples."""
+    """The measurements of a clip's audio. Lengths are in samples."""
 
     num_samples: int = 0
-    silence_before: int = 0  # number of silent samples before speech
-    silence_after: int = 0  # number of silent samples after speech
-    clipped: int = 0  # number of clipped samples
-    checksum: int = 0  # checksum of the samples
+    silence_before: int = 0
+    silence_after: int = 0
+    clipped: int = 0
+    checksum: int = 0
     quality: Quality = UNMEASURED
 
     @property
@@ -24,7 +24,7 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Segment:
-    """The part of a long recording that a text transcribes. Times are in seconds."""
+    """The part of a long recording in which a text is spoken. Times are in seconds."""
 
     start: float
     seconds: float | None = None  # length in seconds; None: up to the end of the recording
@@ -32,7 +32,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Clip:
-    """A clip that is listed in a corpus's table or in a filelist."""
+    """A clip in the table of a corpus or in a filelist."""
 
     path: str  # path of an audio file or, with load_mel_from_disk, of a log-mel (.npy)
     text: str
@@ -40,10 +40,10 @@ class Clip:
     num_frames: int = 0  # number of mel frames in training
     where: str = ""  # "file:line", for messages
     measured: Measurements = Measurements()  # set by `checks.check_clips`
-    identity: Identity = UNKNOWN  # identity that the file had before the check
+    identity: Identity = UNKNOWN  # identity of the file before the check
     is_relative: bool = False  # whether the listed path is relative to the filelist's folder
     speaker: str = ""  # name of the speaker; empty if the filelist has no speakers
-    segment: Segment | None = None  # the clip's part of a long recording; None: the whole file
+    segment: Segment | None = None  # None: the whole file
 
     @property
     def id(self) -> str:
@@ -55,6 +55,6 @@ def clip_id(path: str) -> str:
 
     clip_id("wavs/a.wav")  # "a"
     """
-    # This function runs for every clip, and string methods are ten times faster than PurePath.
+    # String methods are ten times faster than PurePath, and this function runs for every clip.
     name = path.rpartition("/")[2]
     return name.rpartition(".")[0] or name

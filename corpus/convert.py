@@ -1,10 +1,10 @@
-"""Copy a corpus to LJSpeech's layout with audio ready for training: `prepare.py --convert`.
+"""Copy a corpus into the layout of LJSpeech, with audio for training (`prepare.py --convert`).
 
     problems, total = convert(Path("data/mine"), Path("data/new"), None, create_hparams())
     convert(corpus, folder, None, create_hparams(), SpeakerSource(folders=True))
 
-The copies are 16-bit mono files at the sampling rate of the settings, with the same speech level
-and little silence at the ends. The original recordings are not changed.
+The copies are 16-bit mono files with the sampling rate of the settings, the same speech level, and
+little silence at the ends. The original recordings do not change.
 """
 
 import os
@@ -37,20 +37,19 @@ from tacotron2_voice.utils.audio_files import encode
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, read_json, write_bytes, write_json
 
-# Speech level of the converted copies, in dBFS. LJSpeech has this level, and public vocoders expect
-# it.
+# Speech level of the copies, in dBFS. LJSpeech has this level, and public vocoders expect it.
 LEVEL = -20
-MAX_PEAK = 0.95  # highest allowed sample; audio with high peaks gets a level below LEVEL
-# If the mean of all channels is quieter than this fraction of the loudest channel, the channels
-# cancel each other out.
+MAX_PEAK = 0.95  # if a sample would be higher, the copy gets a lower level
+# The channels cancel each other out if their mean is quieter than this fraction of the loudest
+# channel.
 MIN_MIXED = 0.5
 MIN_SECONDS = 0.05  # minimum length of a recording or segment
-# Maximum length of a recording, in seconds; limited because the recording is read into memory.
+# Maximum length of a recording, in seconds. The whole recording is read into memory.
 MAX_SECONDS = 600
 SEGMENT_PADDING = 0.1  # default number of seconds to add at each end of a segment
 MAX_MISSING_SECONDS = 0.5  # a segment may end up to this many seconds after its recording ends
 SETTINGS_FILE = "conversion_settings.json"
-# JSON file that maps each id to its source: a list of path, size, modification time and segment.
+# JSON file of {id: source}. A source is a list of path, size, modification time and segment.
 SOURCES_FILE = "sources.json"
 SPEAKER_COLUMN = "2"  # speaker column in the metadata.csv of the copies
 
@@ -72,19 +71,16 @@ def convert(
     Args:
         corpus: the folder of the recordings.
         folder: the folder for the copies.
-        table: the table of the recordings; None for layouts that have no table.
-        hparams: settings that contain the sampling rate of the copies.
-        speakers: where the corpus stores speaker names.
+        table: the table of the recordings; None for layouts without a table.
         texts: where the texts are if there is no table.
-        padding: number of seconds to add at each end of the segments of long recordings.
+        padding: seconds to add at each end of the segments of long recordings.
 
     Returns:
-        A message for each bad recording (bad recordings are not copied); and the total number of
-        recordings.
+        A message for each bad recording, which is not copied; and the total number of recordings.
 
     Raises:
-        UserError: see `read_layout`; also if `folder` contains files that were made with different
-            settings, or if `folder` contains `corpus` or is inside `corpus`.
+        UserError: see `read_layout`; also if `folder` contains files from different settings, or if
+            one of the folders `folder` and `corpus` contains the other.
     """
     check_is_outside(folder, corpus, "--convert")
     wavs = folder / "wavs"
@@ -106,7 +102,7 @@ def convert(
     clips, overlapping = padded(clips, padding)
     problems += overlapping
     ids = dict(zip((clip.where for clip in clips), unique_ids(clips, corpus), strict=True))
-    assert len(ids) == len(clips)  # otherwise, two clips would overwrite each other
+    assert len(ids) == len(clips)  # otherwise, one copy would overwrite another
     cut_seconds = list[float]()
 
     def copy_of(clip: Clip) -> Path:
@@ -144,9 +140,9 @@ def convert(
 def recordings_of(
     corpus: Path, table: Table | None, speakers: SpeakerSource, texts: TextSource
 ) -> tuple[list[Clip], list[str]]:
-    """Return the recordings that have audio and a text, and a message for each bad recording.
+    """Return the recordings with audio and a text, and a message for each bad recording.
 
-    Also print notes about unused audio and about folders that may be speakers.
+    Also print notes about unused audio, and about folders that may be speakers.
     """
     clips, problems = read_layout(corpus, table, speakers, texts)
     if not texts.repeated_words:
@@ -167,7 +163,8 @@ def recordings_of(
 def check_is_outside(folder: Path, corpus: Path, option: str) -> None:
     """Raise UserError if one of the two folders contains the other, directly or through a link.
 
-    The message begins with `option`, the option that specifies `folder`.
+    Args:
+        option: the option that specifies `folder`. The message begins with this option.
     """
     here = folder.resolve()
     there = corpus.resolve()
@@ -180,8 +177,8 @@ def check_is_outside(folder: Path, corpus: Path, option: str) -> None:
 def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> None:
     """Record the source of each copy, and delete copies whose id now belongs to another recording.
 
-    Call this before any copy is made, so that the source of each copy is known even if the process
-    is killed.
+    Call this before making any copy. If the process is killed, the source of each copy is then
+    still known.
     """
     path = wavs / SOURCES_FILE
     try:
@@ -198,14 +195,14 @@ def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> 
         for name, clip in recordings.items()
     }
     for name, source in now.items():
-        # An id may now belong to a different recording, such as 001 of a different speaker.
+        # An id may now belong to another recording, such as 001 of another speaker.
         if before.get(name, source) != source:
             (wavs / f"{name}.wav").unlink(missing_ok=True)
     write_json(path, before | now)
 
 
 def note_of_folders(clips: Sequence[Clip], corpus: Path) -> str | None:
-    """Return a note if the recordings are in several folders, which may be speakers."""
+    """Return a note if the recordings are in several folders, because folders may be speakers."""
     parts = [os.path.relpath(clip.path, corpus).split(os.sep) for clip in clips]
     folders = sorted({first for first, *others in parts if others and first != os.pardir})
     if len(folders) < 2:
@@ -227,10 +224,10 @@ def converted(
 ) -> tuple[np.ndarray, float]:
     """Return the converted samples of a recording or segment, float32 [N] in [-1, 1].
 
-    Also return how many seconds of silence were cut off at the ends.
+    Also return the seconds of silence that were cut off at the ends.
 
     Raises:
-        UserError: if the file cannot be read, or if it is silent.
+        UserError: if the file cannot be read or is silent.
     """
     channels, rate = read_channels(path, segment)
     samples = mixed(channels)
@@ -251,7 +248,7 @@ def converted(
 
 
 def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.ndarray, int]:
-    """Read the samples of a recording, float32 [N, channels] in [-1, 1], and its sampling rate.
+    """Return the samples of a recording, float32 [N, channels] in [-1, 1], and its sampling rate.
 
     Floating-point files that exceed this range are scaled down. libsndfile can read WAV, FLAC, Ogg,
     Opus, MP3 and AIFF.
@@ -277,7 +274,7 @@ def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.
 
 
 def read_segment(audio: Any, segment: Segment) -> np.ndarray:
-    """Read the samples of a segment, float32 [N, channels].
+    """Return the samples of a segment, float32 [N, channels].
 
     Raises:
         UserError: if the segment is too long or outside the recording.
@@ -310,8 +307,8 @@ def read_segment(audio: Any, segment: Segment) -> np.ndarray:
 def mixed(channels: np.ndarray) -> np.ndarray:
     """Mix samples [N, channels] to one channel [N], and remove a constant offset.
 
-    Return the mean of the channels. If the channels cancel each other out, as channels of opposite
-    polarity do, return the loudest channel instead.
+    The result is the mean of the channels. Channels of opposite polarity cancel each other out; in
+    this case, the result is the loudest channel.
     """
     channels = channels - channels.mean(axis=0)
     mean = channels.mean(axis=1)

@@ -1,4 +1,4 @@
-"""Make a corpus of numbers, spoken by eSpeak NG, in LJSpeech's layout.
+"""Make a corpus of spoken numbers in the layout of LJSpeech. The voice is eSpeak NG.
 
 make_corpus("demo/corpus", clips=1000)
 """
@@ -22,12 +22,12 @@ from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import folder_made_whole, read_bytes, write_bytes
 
-RECORD_FILE = "demo_corpus.json"  # contains the options that the corpus was made with
+RECORD_FILE = "demo_corpus.json"  # contains the options of the corpus
 MADE_BY = "scripts/make_demo_corpus.py (speech synthesized by eSpeak NG)"
 VERSION = 3  # increase this number when a code change affects the corpus
 SAMPLE_RATE = 22050
 WORDS_PER_MINUTE = 175  # speaking rate, as defined by eSpeak
-SILENCE_AFTER = 0.05  # seconds of silence after each number, from which a model learns when to stop
+SILENCE_AFTER = 0.05  # seconds of silence after each number; a model needs it to learn when to stop
 VOLUME = 80  # at eSpeak's default of 100, the loudest vowels clip
 NOISE = 30.0  # standard deviation of the added noise, in 16-bit steps; like a quiet room (-61 dBFS)
 
@@ -52,14 +52,13 @@ class EspeakVoice:
         self._chunks: list[np.ndarray] = []
         samples = ctypes.POINTER(ctypes.c_int16)
         kind = ctypes.CFUNCTYPE(ctypes.c_int, samples, ctypes.c_int, ctypes.c_void_p)
-        # Python must hold a reference to the callback, because eSpeak only stores a pointer.
+        # Keep a reference to the callback, because eSpeak only stores a pointer.
         self._callback = kind(self._receive)
-        # The folder must outlive this call, because eSpeak later reads dictionaries from it.
+        # The folder must exist after this call, because eSpeak later reads dictionaries from it.
         folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        # eSpeak carries state over from one utterance to the next, even after the library was
-        # terminated. Loading a fresh copy of the library starts without this state, so the corpus
-        # is reproducible.
+        # eSpeak keeps state between utterances, even after the library was terminated. A fresh copy
+        # of the library starts without this state, so that the corpus is reproducible.
         copy = shutil.copy(espeakng_loader.get_library_path(), folder)
         self._library = library = ctypes.CDLL(str(copy))
         data = Path(folder, "espeak-ng-data")  # eSpeak truncates paths longer than 160 bytes
@@ -67,7 +66,7 @@ class EspeakVoice:
         synchronous = 2  # a constant of eSpeak's speak_lib.h
         rate = library.espeak_Initialize(synchronous, 0, os.fsencode(data), self.OPTIONS)
         library.espeak_SetSynthCallback(self._callback)
-        # Some voices only exist under the short code: fr instead of fr-fr.
+        # Some voices exist only under the short code: fr instead of fr-fr.
         names = language.encode(), language.partition("-")[0].encode()
         if rate != SAMPLE_RATE or all(library.espeak_SetVoiceByName(name) for name in names):
             raise UserError(
@@ -81,7 +80,7 @@ class EspeakVoice:
         return 0  # tells eSpeak to continue
 
     def speak(self, text: str, words_per_minute: int) -> np.ndarray:
-        """Return speech for `text`, int16 [N] at 22,050 Hz, without silence at the ends."""
+        """Return speech, int16 [N] at 22,050 Hz, without silence at the ends."""
         self._chunks.clear()
         data, utf8, rate, volume = text.encode(), 1, 1, 2  # constants of eSpeak's speak_lib.h
         size = ctypes.c_size_t(len(data) + 1)
@@ -102,11 +101,9 @@ def make_corpus(
     """Make the corpus in the folder `out`; do nothing if `out` already contains this corpus.
 
     Args:
-        out: the folder to create.
         clips: number of clips. Each clip contains one random number.
-        seed: seed for drawing the numbers and the noise.
-        skip: how many of the drawn numbers to skip, for example because another corpus contains
-            them.
+        seed: seed of the numbers and of the noise.
+        skip: how many of the drawn numbers to skip, for example because they are in another corpus.
         language: eSpeak's code for the language, such as de.
 
     Raises:

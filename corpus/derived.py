@@ -1,4 +1,4 @@
-"""Make folders of files that are derived from a corpus's clips: trimmed copies and cached log-mels.
+"""Make folders of files that are derived from clips: trimmed copies and cached log-mels.
 
 folder = mel_folder(Path("mels/mine"), hparams, corpus, trimmed=False)
 folder.check_settings()
@@ -42,7 +42,7 @@ class DerivedFolder:
     """A folder of files that were all made with the same settings."""
 
     path: Path
-    option: str  # command-line option that sets this folder
+    option: str
     settings_file: str  # name of the file in the folder that contains the settings
     settings: dict[str, Any]
 
@@ -50,7 +50,7 @@ class DerivedFolder:
         """Raise UserError if the folder contains files made with different or unknown settings."""
         if not any(path.suffix in (".npy", ".wav", ".flac") for path in self.path.glob("*")):
             return
-        # Files without known settings are not replaced, because they may be original recordings.
+        # Do not replace files without known settings, because they may be original recordings.
         file = self.path / self.settings_file
         if problem := settings_problem(file, self.settings):
             raise UserError(
@@ -69,13 +69,12 @@ class DerivedFolder:
         """Make the missing files in several threads, one file per clip.
 
         Args:
-            clips: the clips for which to make files.
-            is_made: a function that returns whether a clip's file exists, and raises UserError if
-                this file is bad.
-            make: a function that makes a clip's file, and raises UserError if the clip is bad.
-            threads: number of threads.
-            first: a function that is called once before any file is made, while the folder is
-                locked.
+            is_made: a function that returns whether a clip's file exists. The function raises
+                UserError if this file is bad.
+            make: a function that makes a clip's file. The function raises UserError if the clip is
+                bad.
+            first: a function that is called once, after the folder is locked and before any file is
+                made.
 
         Returns:
             A message for each bad clip, keyed by `Clip.where`.
@@ -93,15 +92,14 @@ class DerivedFolder:
             return True
 
         self.path.mkdir(parents=True, exist_ok=True)
-        # The lock keeps this process from deleting unfinished files of another process.
+        # Without the lock, this process might delete unfinished files of another process.
         busy = f"another process is writing to it; wait, or choose a different {self.option}"
         with folder_locked(self.path, busy):
             remove_leftovers(self.path)
             write_json(self.path / self.settings_file, self.settings)
             first()
             progress = progress_bar(self.option, len(clips), " clips", iterable=clips)
-            # After an interrupt, closing the iterator lets the threads finish the files that they
-            # are writing.
+            # After an interrupt, closing the iterator lets the threads finish their current files.
             with contextlib.closing(map_in_threads(made_or_problem, clips, threads)) as results:
                 outcomes = {c.where: result for c, result in zip(progress, results, strict=True)}
         if already := [*outcomes.values()].count(False):
@@ -112,19 +110,17 @@ class DerivedFolder:
 
 
 def is_newer(path: str | Path, clip: Clip) -> bool:
-    """Return whether `path` is newer than the last modification or renaming of the clip's file."""
+    """Return whether `path` is newer than the last change or renaming of the clip's file."""
     return Identity.of(path).modified > max(Identity.of(clip.path)[1:])
 
 
 def mel_folder(path: Path, hparams: HParams, clips: Path, trimmed: bool) -> DerivedFolder:
-    """Return the folder for the log-mels of a corpus.
+    """Return the folder `path` for the log-mels of a corpus.
 
     Args:
-        path: the folder for the log-mels.
-        hparams: audio settings of the log-mels.
         clips: the folder of the clips.
-        trimmed: whether the clips are trimmed copies. A folder must not contain mels of both
-            trimmed and original clips.
+        trimmed: whether the clips are trimmed copies. A folder must not contain both mels of
+            trimmed clips and mels of original clips.
     """
     source = {"silence_trimmed": trimmed, SOURCE: path_from(path, clips)}
     settings = audio.mel_fingerprint(hparams) | source
@@ -134,8 +130,8 @@ def mel_folder(path: Path, hparams: HParams, clips: Path, trimmed: bool) -> Deri
 def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> dict[str, str]:
     """Write the missing log-mels of the clips as ID.npy, float32 [n_mel_channels, frames].
 
-    PyTorch computes each mel with one thread, so that it is bitwise equal to a mel computed during
-    training.
+    PyTorch computes each mel with one thread. Therefore the mel is bitwise equal to a mel that is
+    computed during training.
 
     Returns:
         A message for each bad clip, keyed by `Clip.where`.
@@ -155,7 +151,7 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
             )
         write_mel(folder.path / f"{clip.id}.npy", mel)
 
-    # This call also caches the mel filters, so that the threads do not compute them repeatedly.
+    # This call also caches the mel filters. Otherwise every thread would compute them.
     if warning := audio.silent_bands(hparams):
         print(warning)
     threads_before = torch.get_num_threads()
@@ -167,8 +163,10 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
 
 
 def path_from(folder: Path, corpus: Path) -> str:
-    """Return the relative path from a folder to the corpus. The path stays valid if the folder and
-    the corpus are moved together."""
+    """Return the relative path from a folder to the corpus.
+
+    The path stays valid if the folder and the corpus are moved together.
+    """
     return os.path.relpath(os.path.realpath(corpus), os.path.realpath(folder))
 
 
@@ -186,11 +184,11 @@ def trim_folder(path: Path, corpus: Path) -> DerivedFolder:
 def trim_clips(
     clips: list[Clip], folder: DerivedFolder, hparams: HParams
 ) -> tuple[list[Clip], dict[str, str]]:
-    """Write a trimmed copy of every clip to the folder. Keep an existing copy if it is newer than its
-    clip and has the expected length.
+    """Write a trimmed copy of every clip to the folder.
 
     At each end, silence that is longer than KEPT_SECONDS is shortened to this length. All other
-    samples stay bitwise the same.
+    samples stay bitwise the same. An existing copy is kept if it is newer than its clip and has the
+    expected length.
 
     Returns:
         The trimmed clips; and a message for each bad clip, keyed by `Clip.where`.
@@ -223,12 +221,12 @@ def trim_clips(
 def encoded_part(path: str, start: int, stop: int) -> memoryview:
     """Encode the samples `start` to `stop` - 1 of an audio file as a new audio file.
 
-    The samples and the format stay the same, except that WAV files with compressed samples become
-    16-bit PCM.
+    The samples and the format stay the same. Only WAV files with compressed samples become 16-bit
+    PCM.
     """
     with audio.open_audio(path) as source:
         subtype = source.subtype if source.subtype in EXACT_SUBTYPES else "PCM_16"
-        # int32 represents all integer samples exactly, and float64 all floating-point samples.
+        # int32 represents all integer samples exactly; float64 all floating-point samples.
         dtype = "float64" if subtype in ("FLOAT", "DOUBLE") else "int32"
         samples = audio.read_samples(source, dtype, audio.MAX_SAMPLES)
         if len(samples) < stop:
@@ -240,8 +238,10 @@ def encoded_part(path: str, start: int, stop: int) -> memoryview:
 
 
 def trimmed(clip: Clip, folder: Path, hparams: HParams) -> Clip:
-    """Return the `Clip` of the trimmed copy in `folder`. A clip that would become too short is not
-    trimmed."""
+    """Return the `Clip` of the trimmed copy in `folder`.
+
+    A clip is not trimmed if it would become too short.
+    """
     measured = clip.measured
     kept_samples = round(KEPT_SECONDS * hparams.sampling_rate)
     before = min(measured.silence_before, kept_samples)

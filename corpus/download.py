@@ -1,4 +1,4 @@
-"""Download, verify and unpack the public corpus LJSpeech-1.1: `prepare.py --download`.
+"""Download, verify and unpack the public corpus LJSpeech-1.1 (`prepare.py --download`).
 
 download_corpus(Path("data/LJSpeech-1.1"))
 """
@@ -24,13 +24,13 @@ from tacotron2_voice.utils.files import naming, open_file
 URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
 ARCHIVE_BYTES = 2_748_572_632
 SHA256 = "be1a30453f28eb8dd26af4101ae40cbf2c50413b1bb21936cbcdc6fae3de8aa5"
-UNPACKED_BYTES = 3_850_000_000  # disk space for the 13,100 WAVs and the texts
+UNPACKED_BYTES = 3_850_000_000  # disk space of the 13,100 WAVs and the texts
 
 CHUNK = 1 << 20  # number of bytes to read at a time
 TIMEOUT = 60  # a connection counts as lost after this many seconds without data
 TRIES = 5  # the download fails after this many consecutive connections without new data
-FIRST_WAIT = 1.0  # seconds to wait before the second connection; doubled before each further try
-# Exceptions that indicate a lost connection. Other types of OSError come from the disk.
+FIRST_WAIT = 1.0  # seconds before the second connection; doubled for each further connection
+# Exceptions that mean a lost connection. All other types of OSError come from the disk.
 LOST = (
     urllib.error.URLError,
     http.client.HTTPException,
@@ -41,16 +41,17 @@ LOST = (
 
 
 def download_corpus(corpus: Path) -> None:
-    """Download the archive into the parent folder of `corpus`, and unpack it atomically to
-    `corpus`.
+    """Download the archive into the parent folder of `corpus`, and unpack it to `corpus`.
 
-    If `corpus` contains a metadata.csv, it is not changed. A partial download is kept in a `.part`
-    file, and a later call resumes it.
+    A `corpus` that contains a metadata.csv does not change. A partial download is kept in a `.part`
+    file, and a later call resumes the download. Unpacking is atomic.
 
     Raises:
-        UserError: if `corpus` contains other files but no metadata.csv, if there is not enough disk
-            space, if the server does not have the expected file, or if the archive is damaged or
-            contains paths outside its folder.
+        UserError: in these cases:
+            - `corpus` contains files but no metadata.csv.
+            - There is not enough disk space.
+            - The server does not have the expected file.
+            - The archive is damaged or contains paths outside its folder.
         ConnectionError: after `TRIES` consecutive connections without new data.
     """
     corpus = corpus.absolute()
@@ -94,7 +95,7 @@ def _size(path: Path) -> int:
 
 
 def _fetch(part: Path) -> None:
-    """Download into `part` until it contains ARCHIVE_BYTES, reconnecting as needed."""
+    """Download into `part` until it contains ARCHIVE_BYTES. Reconnect as needed."""
     failures = 0
     furthest = _size(part)
     print(f"Downloading {URL} into {part.parent}, from byte {furthest:,}", flush=True)
@@ -118,8 +119,10 @@ def _fetch(part: Path) -> None:
 
 
 def _receive(part: Path, bar: tqdm) -> None:
-    """Append the data of one connection to `part`. Raise an exception in LOST if the connection
-    breaks."""
+    """Append the data of one connection to `part`.
+
+    Raises an exception in LOST if the connection breaks.
+    """
     start = _size(part)
     headers = {"User-Agent": "tacotron2-recipe", "Range": f"bytes={start}-"}
     request = urllib.request.Request(URL, headers=headers)
@@ -131,7 +134,7 @@ def _receive(part: Path, bar: tqdm) -> None:
             raise  # a temporary failure
         raise UserError(f"{URL}: cannot be downloaded ({error})") from None
     with response:
-        if response.status != 206:  # a server that does not support resuming sends the whole file
+        if response.status != 206:  # a server without support for resuming sends the whole file
             start = 0
         bar.update(start - bar.n)
         with open(part, "ab") as file:

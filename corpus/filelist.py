@@ -1,4 +1,4 @@
-"""Check every line of a filelist once, and store the checked clips in a cache next to the filelist.
+"""Check every line of a filelist once, and store the checked clips in a cache.
 
     training, validation = (checked_clips(path, hparams, new_run=True) for path in filelists)
 
@@ -42,20 +42,20 @@ from tacotron2_voice.utils.files import (
     write_bytes,
 )
 
-FIELDS = "|".join(("path", "text", "seconds", *LABELS))  # format of a line
-# File in a folder of cached mels that contains the settings of these mels.
+FIELDS = "|".join(("path", "text", "seconds", *LABELS))
+# File with the settings of the cached mels in a folder.
 MEL_SETTINGS_FILE = "mel_settings.json"
-# File in a run's folder with the id and the number of frames of each training clip.
+# File in the run folder with the id and the number of frames of each training clip.
 LENGTHS_FILE = "lengths.csv"
-LONG_SECONDS = 15  # longer clips cause a warning
-LONG = 3  # clips longer than this multiple of the median cause a warning
+LONG_SECONDS = 15  # a warning lists clips longer than this
+LONG = 3  # a warning lists clips longer than this multiple of the median
 NO_FILELIST = (
     "no such filelist; make a filelist with scripts/prepare.py, or set the paths of your filelists "
     "with --hparams training_files=...,validation_files=..."
 )
 CHANGED_IN_CHECK = "changed during the check; start again when no other program is writing to it"
 IF_MOVED = "if you moved the folder of the clips, set its new path: --hparams clips_folder=FOLDER"
-# Maximum length of a clip's text (about five minutes of speech). Cleaning long texts is slow.
+# Maximum length of a clip's text (about five minutes of speech), because cleaning is slow.
 MAX_CHARACTERS = 5000
 FIX_UNKNOWN = (
     "correct the text, run prepare.py again, or leave the symbols out with --hparams "
@@ -71,16 +71,18 @@ NOTHING_TO_SPEAK = "contains no letter after cleaning; write the words that are 
 def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = False) -> ClipTable:
     """Read and check a filelist.
 
-    Each line describes one clip as `path|text|seconds|speaker`, as `path|text|seconds`, or in
-    NVIDIA's format `path|text`. Fields are split at every `|` and stripped of whitespace.
-    `path_of_clip` explains relative paths. Lengths are read from the file headers. If a line
-    contains seconds, they must be equal to the length of the audio to within half a sample plus one
-    microsecond. If the line lists a cached mel, the seconds must correspond to the number of frames
-    of this mel.
+    A line describes one clip in one of these formats:
+
+        path|text|seconds|speaker
+        path|text|seconds
+        path|text                   (NVIDIA's format)
+
+    Fields are split at every `|` and stripped of whitespace. `path_of_clip` explains relative
+    paths. Lengths are read from the file headers. Seconds in a line must be equal to the length of
+    the audio, to within half a sample plus one microsecond. Seconds in a line with a cached mel
+    must correspond to the number of frames of this mel.
 
     Args:
-        filelist: path of the filelist.
-        hparams: audio and text settings.
         new_run: also check all samples or mel values, and reject texts without a letter.
 
     Raises:
@@ -99,7 +101,7 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
         try:
             listed, text, seconds, *names = split_filelist_line(numbered_line[1])
             path, is_relative = path_of_clip(listed, filelist, hparams.clips_folder)
-            identity = Identity.of(path)  # read before the file is opened, to notice later changes
+            identity = Identity.of(path)  # before the file is opened, so that changes are noticed
             is_mel = path.endswith(".npy")
             if not os.path.lexists(path) and is_mel == hparams.load_mel_from_disk:
                 also = f", and no {listed} in the working directory" if is_relative else ""
@@ -121,7 +123,7 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
         except UserError as error:
             return UserError(f"{path}: {error}" if path else str(error))
 
-    listed_as: dict[str, str] = {}  # maps the path of each clip to its path in the filelist
+    listed_as: dict[str, str] = {}  # {path of a clip: its path in the filelist}
 
     def checked() -> Iterator[tuple[int, Clip]]:
         progress = progress_bar("Checking clips", len(lines), " clips", iterable=lines)
@@ -142,8 +144,8 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
             except UserError as error:
                 problems.append(f"{filelist}:{number}: {error}")
 
-    # `checked` is an iterator, because a list of `Clip` objects would need many times the memory of
-    # the table.
+    # A list of `Clip` objects would need many times the memory of the table, so `checked` is an
+    # iterator.
     table = ClipTable.of(filelist, checked(), new_run, table_key(content, hparams))
     if problems:
         raise lines_rejected(filelist, problems, len(lines))
@@ -154,8 +156,7 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
 
 
 def check_all_have_names(table: ClipTable) -> None:
-    """Raise UserError if some clips have a speaker (or other label) and other clips do not have
-    one."""
+    """Raise UserError if only some of the clips have a speaker (or another label)."""
     for label, names in table.names.items():
         if "" in names:
             is_missing = table.numbers[label] == names.index("")
@@ -171,11 +172,11 @@ def check_all_have_names(table: ClipTable) -> None:
 def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, ...]:
     """Return the symbol ids of a clip's text.
 
-    With the English table or with `drop_unknown`, symbols that are not in the table are dropped.
+    The English table and `drop_unknown` drop symbols that are not in the table.
 
     Raises:
         UserError: if the text is too long, contains no letter, or contains symbols that are not in
-            the table and must not be dropped.
+            the table and are not dropped.
     """
     if len(text) > MAX_CHARACTERS:
         count = f"{len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
@@ -205,9 +206,9 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
 def path_of_clip(listed: str, filelist: str | Path, clips_folder: str = "") -> tuple[str, bool]:
     """Return the path of a listed clip, and whether it is relative to the filelist's folder.
 
-    A relative path is relative to the filelist's folder or, if the file does not exist there, to the
-    working directory. With a `clips_folder`, leading folders are removed from the listed path until
-    the rest exists in `clips_folder`.
+    A relative path is relative to the filelist's folder. If the file does not exist there, the path
+    is relative to the working directory. With a `clips_folder`, leading folders are removed from
+    the listed path until the rest exists in `clips_folder`.
     """
     if clips_folder:
         parts = [x for x in re.split(r"[/\\]", listed) if x not in ("", ".", "..")]
@@ -221,13 +222,13 @@ def path_of_clip(listed: str, filelist: str | Path, clips_folder: str = "") -> t
 
 
 def foreign_letters(text: str) -> set[str]:
-    """Return the letters of a text that do not exist in English, in lower case."""
+    """Return the letters of a text that are not English, in lower case."""
     composed = unicodedata.normalize("NFC", text.lower())
     return {x for x in composed if not x.isascii() and x.isalpha()}
 
 
 class ListedClip(NamedTuple):
-    """The fields of a line in a filelist; the last fields are the LABELS."""
+    """The fields of a line in a filelist. The last fields are the LABELS."""
 
     path: str
     text: str
@@ -260,8 +261,10 @@ def split_filelist_line(line: str) -> ListedClip:
 
 
 def audio_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    """Return the number of mel frames of an audio file. Raise UserError if `seconds` differs
-    from the length of the file."""
+    """Return the number of mel frames of an audio file.
+
+    Raises UserError if `seconds` differs from the length of the file.
+    """
     if path.endswith(".npy"):
         raise UserError(
             "this is a cached mel, expected an audio file; to train on cached mels, set "
@@ -279,11 +282,13 @@ def audio_length(path: str, seconds: float | None, hparams: HParams, read_conten
 
 
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
-    """Return the number of frames of a cached mel. Raise UserError if `seconds` differs
-    from the length of the file."""
+    """Return the number of frames of a cached mel.
+
+    Raises UserError if `seconds` differs from the length of the file.
+    """
     mel = read_mel(path, hparams, read_contents)
     num_frames = mel.shape[1]
-    # This comparison also rejects NaN and infinity.
+    # The comparison below also rejects NaN and infinity.
     samples = 0.5 + (seconds or 0) * hparams.sampling_rate
     if seconds is not None and num_frames != 1 + samples // hparams.hop_length:
         listed = f"{seconds:.6f} seconds in the filelist"
@@ -296,13 +301,11 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
 
 
 def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndarray:
-    """Read a cached log-mel, float32 [n_mel_channels, frames].
+    """Return a cached log-mel from a .npy file, float32 [n_mel_channels, frames].
 
     Args:
-        path: the .npy file.
-        hparams: audio settings.
-        read_contents: whether to read the values. If not, the file is mapped into memory, and only
-            its shape is read.
+        read_contents: whether to read the values. If False, the file is mapped into memory, and
+            only its shape is read.
 
     Raises:
         UserError: if the file does not contain a log-mel.
@@ -322,7 +325,7 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
 
 
 def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
-    """Return how the settings in a JSON file differ from `wanted`, or "" if they are the same."""
+    """Return how the settings in a JSON file differ from `wanted`, or "" if they are equal."""
     try:
         saved = dict(read_json(path))
     except (ValueError, TypeError):
@@ -338,11 +341,11 @@ def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
 def warn_of_long_clips(
     seconds: Sequence[float] | np.ndarray, name_of: Callable[[int], str]
 ) -> str | None:
-    """Return a warning if clips are long, or much longer than the median; otherwise None.
+    """Return a warning about clips that are long or much longer than the median, otherwise None.
 
     Args:
         seconds: length of each clip, [clips].
-        name_of: returns the name of a clip, given its index.
+        name_of: a function that returns the name of the clip with a given index.
     """
     lengths = np.asarray(seconds)
     median = float(np.median(lengths))
@@ -359,13 +362,12 @@ def warn_of_long_clips(
 
 
 def corpus_fingerprint(*tables: ClipTable) -> str:
-    """Return a hash of the clips in all tables; it does not depend on the clips' folders."""
+    """Return a hash of the clips in all tables. The hash does not depend on the clips' folders."""
     return hashlib.sha256("|".join(table.fingerprint for table in tables).encode()).hexdigest()
 
 
 def write_lengths(path: Path, clips: ClipTable) -> None:
-    """Write the id and number of frames of every clip, for tools that have no access to the
-    audio."""
+    """Write the id and number of frames of every clip, for tools without access to the audio."""
     content = io.StringIO()
     rows = zip(clips.ids(), clips.num_frames, strict=True)
     csv.writer(content, lineterminator="\n").writerows([("id", "frames"), *rows])
@@ -376,10 +378,13 @@ def write_lengths(path: Path, clips: ClipTable) -> None:
 
 
 def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
-    """Return everything that a filelist cache depends on. `filelist` is the content of the
-    filelist."""
+    """Return everything that the cache of a filelist depends on.
+
+    Args:
+        filelist: the content of the filelist.
+    """
     audio = mel_fingerprint(hparams)
-    # Only these settings determine the length of an audio file, and whether it is too short.
+    # Only these settings determine the length of an audio file and whether it is too short.
     if not hparams.load_mel_from_disk:
         audio = {name: audio[name] for name in ("sampling_rate", "hop_length", "filter_length")}
     return {
@@ -397,11 +402,11 @@ def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
 
 
 def cached_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
-    """Return the cached clips of a filelist if the cache matches these settings, otherwise None."""
+    """Return the cached clips of a filelist, or None if the cache does not match the settings."""
     try:
         key = table_key(read_bytes(filelist), hparams)
         table = read_cache(cache_path(filelist), key)
-    except (UserError, OSError):  # reading the filelist afterwards reports the problem
+    except (UserError, OSError):  # `read_filelist` reports the problem later
         return None
     mels = table.paths() if hparams.load_mel_from_disk else ()
     files = {Path(os.path.dirname(path), MEL_SETTINGS_FILE) for path in mels}
@@ -409,7 +414,7 @@ def cached_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
 
 
 def cache_table(table: ClipTable, hparams: HParams) -> ClipTable:
-    """Write the cache of a filelist. Return a table that is read from the cache.
+    """Write the cache of a filelist, and return the table that is read from the cache.
 
     If the cache cannot be written, print a warning and return `table`.
 
@@ -456,15 +461,13 @@ def checked_clips(
 ) -> ClipTable:
     """Return the clips of a filelist, from its cache if the cache is up to date.
 
-    The cache is up to date if no file has changed since it was checked. If the cache is missing or
+    The cache is up to date if no file has changed since the check. If the cache is missing or
     outdated, every clip is opened and the cache is written again.
 
     Args:
-        filelist: path of the filelist.
-        hparams: audio and text settings.
         new_run: see `read_filelist`.
-        just_checked: whether another process has just checked the clips. If so, this process does
-            not check whether the files have changed.
+        just_checked: whether another process has just checked the clips. If True, this process does
+            not look for changed files.
 
     Raises:
         UserError: see `read_filelist`; also if the filelist or a clip changes during the check.

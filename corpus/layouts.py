@@ -1,9 +1,9 @@
-"""Find the audio file and the text of every recording in a corpus with a common layout.
+"""Find the audio file and the text of every recording in a corpus.
 
     clips, problems = read_layout(Path("data/LJSpeech-1.1"))
     clips, problems = read_layout(Path("data/mine"), Table(Path("data/mine/validated.tsv")))
 
-Layouts:
+Supported layouts:
 
     a table        metadata.csv in the corpus, or any CSV, TSV or JSON Lines file (`Table`)
     texts          NAME.txt, NAME.lab or NAME.normalized.txt next to each NAME.wav, at any depth,
@@ -58,30 +58,29 @@ from tacotron2_voice.utils.files import read_bytes
 
 METADATA = "metadata.csv"
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
-# Suffixes of text files, in order of preference. LibriTTS uses .normalized.txt.
+# Suffixes of text files. The first suffix that exists is used. LibriTTS has .normalized.txt.
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
-# The end of a subtitle file's name that contains the language, such as .en.vtt.
+# Matches a language at the end of a subtitle file's name, such as .en.vtt.
 LANGUAGE = re.compile(r"\.[a-z]{2,3}(-\w{2,8})*\.(srt|vtt)$", re.IGNORECASE)
-# An id contains at most this many characters of the speaker's name, because file names are limited
-# to 255 bytes.
+# Maximum number of characters of the speaker's name in an id. File names are limited to 255 bytes.
 MAX_PREFIX = 40
-# A listed duration may differ from the length of the file by this many seconds, or by this fraction.
+# A listed duration may differ from the length of the file by these seconds, or by this fraction.
 DURATION_SECONDS, DURATION_SHARE = 0.5, 0.1
 TRANSCRIPTS = "--transcripts EXTENSION"
 SHOWN = 5  # maximum number of files to list in a note
-# VCTK 0.92 contains two recordings of each text, made with two microphones.
+# VCTK 0.92 contains two recordings of each text, from two microphones.
 MICROPHONE, OTHER_MICROPHONE = "_mic1", "_mic2"
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """Where to find the texts of a corpus without a table; by default, next to the audio.
+    """Where to find the texts of a corpus without a table (default: next to the audio).
 
     Args:
-        folder: a folder in which text files, at any depth, have the same names as the audio files.
-        suffix: only read transcripts with this extension; "": read all transcripts.
+        folder: a folder of text files, at any depth, with the same names as the audio files.
+        suffix: extension of the transcripts to read; "": read all transcripts.
         tier: the tier to read from TextGrids with several tiers.
-        encoding: encoding of the texts; "": UTF-8, or an encoding that is detected.
+        encoding: encoding of the texts; "": UTF-8 or an encoding that is detected.
         repeated_words: whether all texts may begin or end with the same word.
     """
 
@@ -93,8 +92,7 @@ class TextSource:
 
     @property
     def options(self) -> str:
-        """The options that the user has set and that are only valid without a table, joined with
-        "and"."""
+        """The names of the set options that are valid only without a table, joined with "and"."""
         named = {
             "--text-folder": self.folder,
             "--transcripts": self.suffix,
@@ -112,12 +110,10 @@ def read_layout(
     speakers: SpeakerSource = NO_SPEAKERS,
     texts: TextSource = NEXT_TO_AUDIO,
 ) -> tuple[list[Clip], list[str]]:
-    """Read the recordings of a corpus in order, and collect a message for each bad line.
+    """Return the recordings of a corpus in order, and a message for each bad line.
 
     Args:
-        corpus: the folder of the recordings.
         table: the table of the recordings. Default: metadata.csv, or the texts next to the audio.
-        speakers: where the corpus stores speaker names.
         texts: where the texts are if there is no table.
 
     Raises:
@@ -210,7 +206,7 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
 
 
 def _read_table_of_folders(corpus: Path, table: Table) -> tuple[list[Clip], list[str]]:
-    """Read a table, and use the folder of each audio file as the name of its speaker."""
+    """Read a table in which each audio file is in a folder with the name of its speaker."""
     clips, problems = _read_table(corpus, table)
     inside = {}
     for clip in clips:
@@ -227,8 +223,10 @@ def _read_table_of_folders(corpus: Path, table: Table) -> tuple[list[Clip], list
 
 
 def speakers_of_folders(corpus: Path, names: Sequence[str]) -> dict[str, str]:
-    """Map the name of each folder to a speaker's name, in the order of `names`. Raise UserError if
-    names are invalid."""
+    """Return {name of the folder: name of the speaker}, in the order of `names`.
+
+    Raises UserError if names are invalid.
+    """
     names = list(dict.fromkeys(names))
     checked = each_or_all_errors(lambda name: checked_name(name, f"{corpus}: folder"), names)
     check_lookalikes([(x, str(corpus / name)) for name, x in zip(names, checked, strict=True)])
@@ -236,7 +234,7 @@ def speakers_of_folders(corpus: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def each_or_all_errors(function: Callable[[Any], Any], names: Iterable[Any]) -> list[Any]:
-    """Call the function for each name, and raise a single UserError with all error messages."""
+    """Call the function for each name, and raise one UserError with all error messages."""
     results = []
     errors = []
     for name in names:
@@ -270,7 +268,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             for path in texts_next_to(place, subtitles.get(place, []), texts.suffix)
         ]
         if not found:
-            # Some programs append their extension to the whole name: a.mp3.srt
+            # Some programs append their extension to the whole name: a.mp3.srt.
             suffix = by_name[name].suffix
             whole = [place.with_name(f"{place.name}{suffix}") for place in places]
             found = [path for place in whole for path in texts_next_to(place, (), texts.suffix)]
@@ -347,11 +345,11 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
 
 
 def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
-    """Return the paths, without extensions, at which the text of an audio file may be.
+    """Return the paths, without extensions, where the text of an audio file may be.
 
-    Without a text folder, the text is next to the audio file. With a text folder, the text is
-    directly in this folder, in a subfolder with the speaker's name, or in a subfolder with the same
-    relative path as the audio file's folder in the corpus.
+    Without a text folder, the text is next to the audio file. With a text folder, the text is in
+    this folder, in a subfolder with the speaker's name, or in a subfolder with the same relative
+    path as the audio file's folder in the corpus.
     """
     if folder is None:
         return [name]
@@ -368,19 +366,21 @@ def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
 def _texts_without_names(
     contents: dict[Path, Path], texts: dict[Path, str]
 ) -> dict[Path, str | None]:
-    """Return each text without the name of its recording, keyed by the path of the recording
-    without its extension. A text that does not contain the name becomes None.
+    """Remove the name of the recording from each text that contains it.
 
-    In Kaldi's format, for example, each text begins with the name of its recording. Some names are
-    also words, so a text may begin with the name by chance. The result does not contain such texts,
-    and it does not contain empty texts.
+    For example, each text in Kaldi's format begins with the name of its recording. A text may also
+    begin with the name by chance, if the name is a word.
+
+    Returns:
+        {path of the recording without extension: text}. A text without the name becomes None. Empty
+        texts, and texts that may contain the name by chance, are left out.
     """
     stripped = {name: texts.get(path, "").strip() for name, path in contents.items()}
     stripped = {name: text for name, text in stripped.items() if text}
     starts = {name: name_at_start(name, text) for name, text in stripped.items()}
     ends = {name: name_at_end(name, text) for name, text in stripped.items()}
     if len(stripped) >= MIN_TEXTS and all(re.search(r"\d", name.name) for name in stripped):
-        # Different numbers cannot begin or end all texts by chance.
+        # All texts cannot begin or end with different numbers by chance.
         after = {name: stripped[name][match.end() :] for name, match in starts.items() if match}
         before = {name: stripped[name][: match.start()] for name, match in ends.items() if match}
         for rest in (after, before):
@@ -397,14 +397,14 @@ def _texts_without_names(
             found[name] = text[: ending.start()]
         elif is_id or is_certain:
             found[name] = text[match.end() :] if match else None
-    # If all texts are names, such as 0001, the names are spoken.
+    # If every text consists only of a name, such as 0001, the names are spoken.
     return found if any(found.values()) else {}
 
 
 def corpus_texts(corpus: Path) -> list[Path]:
     """Return the text files of a corpus that belong to no audio file.
 
-    Other versions of a text, such as LibriTTS's NAME.original.txt, belong to the audio file NAME.
+    Other versions of a text, such as NAME.original.txt in LibriTTS, belong to the audio file NAME.
     """
     suffixes = tuple(x.lower() for x in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES))
     files = (path for path in visible_files(corpus) if path.name.lower().endswith(suffixes))
@@ -417,7 +417,7 @@ def _has_audio(path: Path) -> bool:
 
 
 def subtitles_in_languages(corpus: Path) -> dict[Path, list[Path]]:
-    """Return the subtitles whose names contain a language (NAME.en.vtt), keyed by NAME's path."""
+    """Return {path of NAME: subtitles whose names contain a language, such as NAME.en.vtt}."""
     found = defaultdict[Path, list[Path]](list)
     for path in visible_files(corpus):
         language = LANGUAGE.search(path.name)
@@ -427,7 +427,7 @@ def subtitles_in_languages(corpus: Path) -> dict[Path, list[Path]]:
 
 
 def texts_with_longer_names(corpus: Path) -> dict[Path, Path]:
-    """Return texts such as NAME_en.srt and NAME.English.srt, keyed by NAME's path."""
+    """Return {path of NAME: text with a longer name, such as NAME_en.srt or NAME.English.srt}."""
     suffixes = tuple(x.lower() for x in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES))
     found: dict[Path, Path] = {}
     for path in visible_files(corpus):
@@ -452,7 +452,7 @@ def texts_next_to(name: Path, subtitles: Sequence[Path] = (), suffix: str = "") 
         files += [path for path in paths if path.is_file()][:1]
     files += subtitles
     if not files and not unicodedata.is_normalized("NFC", name.name):
-        # macOS writes é as two characters, and the text may come from a different system.
+        # macOS writes é as two characters, but the text may come from another system.
         return texts_next_to(name.with_name(unicodedata.normalize("NFC", name.name)), (), suffix)
     if suffix:
         ending = f".{suffix.lower().lstrip('.')}"
@@ -469,8 +469,8 @@ def _has_segments(path: Path) -> bool:
 
 
 def advice_on_tables(corpus: Path) -> str:
-    """Return the end of an error about a missing table: advice to add --csv, with the tables in the
-    folder."""
+    """Return advice to use --csv, with the tables in the folder, for an error about a missing
+    table."""
     tables = sorted(
         path
         for path in corpus.iterdir()
@@ -483,7 +483,7 @@ def advice_on_tables(corpus: Path) -> str:
 def _read_table(
     corpus: Path, table: Table, speaker_column: str = ""
 ) -> tuple[list[Clip], list[str]]:
-    """Read the recordings listed in a table. See `read_table` and `with_names` for errors."""
+    """Return the recordings in a table. Raises the same errors as `read_table` and `with_names`."""
     problems = list[str]()
     if is_lhotse(table.path):
         entries = read_lhotse(table.path)
@@ -498,7 +498,8 @@ def _with_audio_and_names(
 ) -> tuple[list[Clip], list[str]]:
     """Find the audio files of all entries. With `speaker_column`, also check the speaker names.
 
-    `path` is the file from which the entries were read.
+    Args:
+        path: the file that contains the entries.
     """
     clips, problems = with_audio(entries, corpus, path.parent)
     if not speaker_column:
@@ -511,7 +512,6 @@ def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container
     """Raise UserError if most texts are names of audio files, because the columns are swapped.
 
     Args:
-        entries: the lines of the table.
         names: the names in the entries without folder and extension, converted by `comparable`.
         files: the names of all audio files in the corpus, converted in the same way.
     """
@@ -530,22 +530,21 @@ def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container
 
 
 def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
-    """Return a list with the path of the file in the first folder that contains it, or an empty
-    list if no folder contains the file."""
+    """Return [path in the first folder that contains the file], or [] if no folder contains it."""
     # Joining a folder and an absolute path returns the absolute path.
     listed = name.replace("\\", "/")
     paths = [folder / f"{listed}{end}" for end in ("", ".wav", ".flac") for folder in folders]
-    # Named pipes and broken links are returned, too, because a later check reports them.
+    # Also return named pipes and broken links, because a later check reports them.
     return [path for path in paths if os.path.lexists(path) and not os.path.isdir(path)][:1]
 
 
 def similar_files(name: str, files: Sequence[Path], *, in_folder: bool) -> list[Path]:
-    """Return the files that a listed name may refer to.
+    """Return the files that a listed name may mean.
 
     Args:
         name: the listed name, with or without folders and extension.
-        files: the audio files that have the same name, ignoring folders, case and extension.
-        in_folder: whether the folder of the file must have the name of the last folder in `name`.
+        files: the audio files with the same name, ignoring folders, case and extension.
+        in_folder: whether the file must be in a folder with the name of the last folder in `name`.
     """
     stem = without_folder_and_suffix(name)
     folders = [comparable(part) for part in re.split(r"[/\\]", name)[:-1]]
@@ -571,7 +570,7 @@ def _ends_with(folder: Path, names: Sequence[str]) -> bool:
 
 
 def comparable(name: str) -> str:
-    """Return a name in a form for comparison that ignores case and the encoding of accents.
+    """Return a form of a name for comparisons that ignore case and the encoding of accents.
 
     macOS and some archives write é as two characters, e and an accent.
     """
@@ -586,14 +585,16 @@ def without_folder_and_suffix(name: str) -> str:
 def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list[Clip], list[str]]:
     """Find the audio file of each entry.
 
-    The entry's name is a path relative to `base` or `corpus`, with or without an extension.
-    If there is no file at this path, and the corpus contains exactly one audio file of this name,
-    this audio file is used. If no file is found, the clip gets the path where the file was
-    expected, and `problem_of_missing` reports the clip later.
+    The entry's name is a path relative to `base` or `corpus`, with or without an extension. If this
+    path does not exist, but the corpus contains exactly one audio file with this name, that file is
+    used. If no file is found, the clip gets the expected path, and `problem_of_missing` reports the
+    clip later.
 
     Returns:
-        The clips; and a message for each entry that matches several files, whose file belongs to an
-        earlier entry with the same text, or whose file also belongs to a different text.
+        The clips; and a message for each entry with one of these problems:
+            - Several files match the entry.
+            - An earlier entry has the same file and the same text.
+            - Another entry has the same file and a different text.
     """
     files = defaultdict[str, list[Path]](list)
     for path in audio_files(corpus):
@@ -602,7 +603,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     check_texts(entries, names, files)
     # Entries with the same name, such as 001 of two speakers, must be in different folders.
     counts = Counter(comparable(without_folder_and_suffix(x)) for x in {x.name for x in entries})
-    # The folders may be speakers, so a file in another folder is a different recording.
+    # If the folders are speakers, a file in another folder is a different recording.
     listed_folders = {
         comparable(re.split(r"[/\\]", x.name)[-2])
         for x in entries
@@ -628,7 +629,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             found = similar_files(entry.name, files[name], in_folder=in_folder)
             renamed += [(entry.name, path) for path in found[:1]]
         if not found:
-            # The clip stays in the list, so that the split does not change if the file is added
+            # Keep the clip in the list, so that the split stays the same if the file is added
             # later.
             listed = entry.name.replace("\\", "/")
             has_suffix = listed.lower().endswith(AUDIO_SUFFIXES)
@@ -647,7 +648,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             problems.append(f"{entry.where}: {entry.name!r}: {same}; delete one of the two lines")
             continue
         if earlier is not entry:
-            # Either of the two texts may be wrong.
+            # Report both entries, because either of the two texts may be wrong.
             conflicting[entry.where] = problem_of_texts(entry, earlier)
             conflicting.setdefault(earlier.where, problem_of_texts(earlier, entry))
             continue
@@ -677,7 +678,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
 
 
 def problem_of_texts(entry: Entry, other: Entry) -> str:
-    """Return a message about two lines that have the same audio but different texts."""
+    """Return a message about two entries with the same audio but different texts."""
     fix = "delete the wrong line"
     if not entry.segment:
         fix += (
@@ -690,10 +691,10 @@ def problem_of_texts(entry: Entry, other: Entry) -> str:
 
 
 def problem_of_duration(entry: Entry, path: Path) -> str:
-    """Return a message if the listed duration differs much from the length of the audio file,
-    otherwise "". The duration may be in seconds or in milliseconds.
+    """Return a message if the listed duration differs much from the length of the file.
 
-    In NeMo manifests, a line without an offset may transcribe only the beginning of a file.
+    Otherwise return "". The duration may be in seconds or in milliseconds. In NeMo manifests, a
+    line without an offset may transcribe only the beginning of a file.
     """
     assert entry.duration is not None
     try:
@@ -748,7 +749,7 @@ def visible_files(corpus: Path) -> list[Path]:
 
 
 def readable_first(files: Sequence[Path]) -> list[Path]:
-    """Sort the files by their format's position in READABLE; other formats come last."""
+    """Sort the files by format, in the order of READABLE. Files in other formats come last."""
     ranks = {suffix: rank for rank, suffix in enumerate(READABLE)}
     return sorted(files, key=lambda path: ranks.get(path.suffix.lower(), len(ranks)))
 
@@ -756,9 +757,9 @@ def readable_first(files: Sequence[Path]) -> list[Path]:
 def note_of_unused_audio(
     clips: Sequence[Clip], problems: Sequence[str], corpus: Path
 ) -> str | None:
-    """Return a note about audio files that no clip uses and that are not reported as a problem.
+    """Return a note about audio files that no clip uses and that no problem reports.
 
-    An audio file is not mentioned if a file with the same name in a different format is used.
+    A file is not mentioned if a file with the same name in another format is used.
     """
     used = {os.path.splitext(os.path.realpath(clip.path))[0] for clip in clips}
     bad = {problem.partition(": ")[0] for problem in problems}
@@ -777,9 +778,10 @@ def note_of_unused_audio(
 def unique_ids(clips: Sequence[Clip], corpus: Path) -> list[str]:
     """Return a unique id for each clip, for file names and for the new metadata.csv.
 
-    The id is the name of the audio file; for segments, the start in milliseconds is appended. If
-    several clips have the same id (ignoring case), the speaker's name is prepended. If the ids are
-    still not unique, or if there are no speakers, the folders are prepended.
+    The id is the name of the audio file. The id of a segment also contains its start in
+    milliseconds. If several clips have the same id (ignoring case), the id begins with the
+    speaker's name. If the ids are still not unique, or if there are no speakers, the id begins with
+    the folders.
     """
 
     def clean(name: str) -> str:

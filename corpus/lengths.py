@@ -26,7 +26,7 @@ def read_lengths(path: str | Path, hparams: HParams) -> np.ndarray:
     """Read the number of frames of each clip, int64 [clips].
 
     The file is a CSV with one of HEADERS, a filelist with seconds, or a filelist cache. Samples and
-    seconds are converted to frames with the settings; frames are returned unchanged.
+    seconds are converted to frames with the settings.
 
     Raises:
         UserError: if any line is bad. The message lists every bad line with its number and the
@@ -74,7 +74,7 @@ def read_lengths(path: str | Path, hparams: HParams) -> np.ndarray:
 def _parsed(
     path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str], int]
 ) -> np.ndarray:
-    """Parse every line, or raise a UserError that lists all lines that cannot be parsed."""
+    """Parse every line, or raise UserError with all lines that cannot be parsed."""
     frames = []
     problems = []
     for number, line in lines:

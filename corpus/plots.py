@@ -20,18 +20,18 @@ from corpus.warnings import (
 )
 from hparams import HParams
 
-# These styles, a light area and a dark line, can be distinguished even without color.
+# A light area and a dark line can be distinguished even without color.
 AREA: dict[str, Any] = {"histtype": "stepfilled", "facecolor": "#A6CBE5", "edgecolor": "#5B8DB0"}
 LINE: dict[str, Any] = {"histtype": "step", "edgecolor": "#A33B00", "linewidth": 2}
 LIMIT: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
 CLIPS_COLOR = "#5B8DB0"
-# Colors and markers for speakers. Color-blind people can distinguish these colors (Okabe and Ito).
+# Colors and markers for speakers. Color-blind people can distinguish them (Okabe and Ito).
 COLORS = "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #555555 #B8A800".split()
 MARKERS = "os^vDPh*"
 
 
 def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
-    """Plot a histogram of the clip lengths in each set. Return the plot as a PNG."""
+    """Return a histogram of the clip lengths in each set, as a PNG."""
     seconds = {}
     for name, clips in sets.items():
         values = seconds_of(clips, hparams)
@@ -44,7 +44,7 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
     axes.set(xlabel="length of a clip (seconds)", ylabel="percentage of the set's clips")
     axes.set_xlim(left=0)
     axes.grid(axis="y", color="0.9")
-    rate = hparams.sampling_rate / hparams.hop_length  # frames per second
+    rate = hparams.sampling_rate / hparams.hop_length
     conversions = (lambda seconds: seconds * rate, lambda frames: frames / rate)
     upper = axes.secondary_xaxis("top", functions=conversions)
     upper.set_xlabel(f"mel frames (one every {1000 / rate:.4g} ms)")
@@ -53,11 +53,7 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
 
 
 def draw_corpus(clips: list[Clip], hparams: HParams) -> bytes:
-    """Plot each clip's seconds of speech over its number of symbols, and the silence at the ends.
-
-    Returns:
-        The plot as a PNG.
-    """
+    """Return plots of seconds of speech over number of symbols, and of silence, as a PNG."""
     return _png(corpus_figure(clips, hparams))
 
 
@@ -70,7 +66,7 @@ def corpus_figure(clips: list[Clip], hparams: HParams) -> Figure:
 
 
 def draw_audio(clips: list[Clip]) -> bytes:
-    """Plot histograms of the clips' levels and signal-to-noise ratios. Return the plot as a PNG."""
+    """Return histograms of the levels and signal-to-noise ratios of the clips, as a PNG."""
     figure = Figure(figsize=(10, 4), dpi=150, layout="constrained")
     levels, ratios = figure.subplots(1, 2)
     qualities = [clip.measured.quality for clip in clips]
@@ -88,7 +84,7 @@ def draw_audio(clips: list[Clip]) -> bytes:
 
 
 def _edges(values: np.ndarray, *others: float) -> np.ndarray:
-    """Return the edges of 30 bins that cover all values in `values` and `others`."""
+    """Return the edges of 30 bins that contain all `values` and `others`."""
     every = [*values.tolist(), *others]
     return np.linspace(min(every) - 1, max(every) + 1, 31)
 
@@ -113,7 +109,7 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
     rates = comparable_rates(clips, rate)
     low, median, high = usual_rates(rates)
     usual = (rates >= low) & (rates <= high)
-    # Points are translucent, so that areas with many points appear darker.
+    # Make points translucent, so that areas with many points are darker.
     opacity = float(np.clip(60 / len(clips) ** 0.5, 0.1, 0.8))
     size = 12 if len(clips) < 1000 else 4
     styles = _styles(clips)
@@ -125,8 +121,8 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
     label = f"unusual clips: {(~usual).sum():,}"
     axes.scatter(symbols[~usual], seconds[~usual], 40, "#A33B00", marker="x", label=label)
     ends = np.array([0, 1.05 * symbols.max()])
-    # With several speakers, `median` is a ratio to each speaker's median, so compute the median in
-    # symbols per second.
+    # With several speakers, `median` is a ratio and not in symbols per second. Compute the median
+    # in symbols per second.
     if have_several_speakers(clips):
         median = float(np.median(symbol_rates(clips, rate)))
     label = f"median: {median:.1f} symbols per second"
@@ -145,10 +141,9 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
 
 
 def _styles(clips: list[Clip]) -> dict[str, tuple[str, str]]:
-    """Return the color and marker of each speaker.
+    """Return {speaker: (color, marker)}.
 
-    With a single speaker, or with more speakers than colors, return a dict with one style
-    under the key "".
+    With a single speaker, or with more speakers than colors, the only key is "".
     """
     names = [*by_speaker(clips)]
     if 1 < len(names) <= len(COLORS):
@@ -165,7 +160,7 @@ def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
     edges = np.linspace(0, 1.05 * longest, 31)
     _draw_histograms(axes, silences, edges, percent=False)
     axes.axvline(MAX_SILENCE_SECONDS, **LIMIT, label="warning threshold")
-    axes.set_yscale("symlog", linthresh=1)  # makes a single clip among thousands visible
+    axes.set_yscale("symlog", linthresh=1)  # so that a single clip among thousands is visible
     axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
     axes.set(xlabel="seconds", ylabel="clips")
     axes.legend(fontsize="small")

@@ -50,7 +50,7 @@ from tacotron2_voice.utils.files import (
     read_bytes,
 )
 
-SPEAKER_EMBEDDING_DIM = 64  # value in settings.txt if the corpus has several speakers
+SPEAKER_EMBEDDING_DIM = 64  # for settings.txt, if the corpus has several speakers
 LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
 FIRST_FILE = "lengths.png"  # `prepare` writes this file first, and settings.txt last
 HEADER = "# Written by scripts/prepare.py for: train.py --hparams @this_file,name=value,..."
@@ -59,16 +59,18 @@ PLOTS = {
     "corpus.png": "Symbols per second, and silence at the ends",
     "audio.png": "Levels and noise",
 }
-EARLIER = ".earlier"  # suffix for old filelists that the new settings.txt does not list
-# A path in a filelist may go up this many levels: from filelists/NAME to the project folder, which
-# contains data/ and mels/.
+EARLIER = ".earlier"  # suffix for old filelists that are not in the new settings.txt
+# A path in a filelist may go up this many levels, from filelists/NAME to the project folder. The
+# project folder contains data/ and mels/.
 MAX_FOLDERS_UP = 2
 LEXICON_FILE = "lexicon.txt"  # file with the pronunciations, next to the filelists
 
 
 def check_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
-    """Raise UserError if any clip is bad. With `skip_bad`, only print a warning if at least
-    one clip is good."""
+    """Raise UserError if any clip is bad.
+
+    With `skip_bad`, only print a warning if at least one clip is good.
+    """
     if not problems:
         return
     count = f"{len(problems):,} of {total:,} clips"
@@ -91,8 +93,7 @@ def settings(
     several_speakers: bool = False,
     has_lexicon: bool = False,
 ) -> str:
-    """Return the content of settings.txt for train.py: `overrides` and the paths of the
-    filelists."""
+    """Return the content of settings.txt: `overrides` and the paths of the filelists."""
     ours = {
         "load_mel_from_disk": bool(suffix),
         "training_files": f"train{suffix}.txt",
@@ -111,15 +112,15 @@ def settings(
 
 @dataclass
 class Preparation:
-    """The arguments of `prepare`; scripts/prepare.py has an option for each argument."""
+    """The arguments of `prepare`. scripts/prepare.py has an option for each argument."""
 
     # `corpus`, `mels`, `trim` and `convert` are converted to absolute paths.
     corpus: Path  # folder of the recordings
     out: Path  # folder for the filelists
-    overrides: str = ""  # overrides of settings, such as "name=value"
+    overrides: str = ""  # settings, such as "name=value"
     lexicon: Path | None = None  # file with pronunciations; None: the file in the settings
     val_fraction: float = VAL_FRACTION  # fraction of the clips to hold out for validation
-    seed: int = SEED  # seed of the split
+    seed: int = SEED
     mels: Path | None = None  # folder for cached log-mels
     skip_bad: bool = False  # whether to leave bad clips out of the filelists
     # Maximum length in seconds; longer clips are left out of the filelists.
@@ -161,12 +162,11 @@ class Preparation:
 
     @property
     def folder(self) -> Path:
-        """The folder from which the clips are read."""
         return self.convert or self.corpus
 
     @property
     def new_folders(self) -> dict[str, Path]:
-        """The folders to which files are written, keyed by their command-line options."""
+        """The folders for new files, keyed by their command-line options."""
         folders = {
             "--cache-mels": self.mels,
             "--trim-silence": self.trim,
@@ -176,10 +176,10 @@ class Preparation:
 
 
 def prepare(asked: Preparation) -> list[Path]:
-    """Check a corpus, and write its filelists and mels. Return the paths of the files written to `asked.out`.
+    """Check a corpus, write its filelists and mels, and return the paths of the new files in `out`.
 
     Raises:
-        UserError: if any clip is bad (unless `skip_bad` is set), or if any other check fails. The
+        UserError: if any clip is bad and `skip_bad` is False, or if any other check fails. The
             message lists every bad clip, and no filelist is written.
     """
     hparams = with_lexicon(check_text_settings(create_hparams(asked.overrides)), asked.lexicon)
@@ -245,8 +245,9 @@ def prepare(asked: Preparation) -> list[Path]:
 def with_examples_first(clips: Sequence[Clip], findings: Sequence[Finding]) -> list[Clip]:
     """Move one example clip per speaker to the front, because training plots the first clips.
 
-    The example is the clip of median length among the speaker's clips without problems. If all of
-    the speaker's clips have problems, the example is chosen from all of the speaker's clips.
+    The example is the clip of median length among the speaker's clips without problems. If all
+    clips of the speaker have problems, the example is the clip of median length among all clips of
+    the speaker.
     """
     flagged = {clip.where for finding in findings for clip, _ in finding.notes}
     examples = []
@@ -269,8 +270,8 @@ def usable_clips(
     """Check, trim and cache the clips according to the options in `asked`.
 
     Returns:
-        The clips to train on; all good clips before trimming; and the settings, which contain the
-        corpus's own symbol table if symbols=corpus.
+        The clips to train on; all good clips before trimming; and the settings. With
+        symbols=corpus, the settings contain the symbol table of the corpus.
     """
     makes_table = hparams.symbols == "corpus"
     hparams = with_symbols_of(entries, hparams) if makes_table else hparams
@@ -309,8 +310,8 @@ def split_clips(
     Raises:
         UserError: if a set is empty.
     """
-    # The split depends on all lines, including the lines of bad clips, so that leaving out a bad
-    # clip does not move other clips between the sets.
+    # Split all lines, including the lines of bad clips. Otherwise, leaving out a bad clip would
+    # move other clips between the sets.
     validation, origin = choose_split(
         entries, asked.val_fraction, asked.seed, by_text=asked.split_by_text
     )
@@ -341,8 +342,7 @@ def describe(
 ) -> list[str]:
     """Print the symbols, the lengths, the split, the speakers and all warnings.
 
-    Returns:
-        The warnings about the corpus as a whole.
+    Return the warnings about the corpus as a whole.
     """
     if hparams.symbols == "corpus":
         table = "".join(hparams.symbol_table)
@@ -369,18 +369,17 @@ def describe(
 def listed_path(path: str, out: Path) -> str:
     """Return the path of a clip for a filelist in the folder `out`.
 
-    The path is relative to `out` if it goes up at most MAX_FOLDERS_UP levels, so that the user can
-    move filelists and clips together. Paths that go up more levels, or that
-    would begin or end with a space, stay absolute.
+    If the path goes up at most MAX_FOLDERS_UP levels, it is relative to `out`, so that the user can
+    move filelists and clips together. Paths that go up more levels, and paths that would begin or
+    end with a space, stay absolute.
     """
-    # Links in `out` are resolved first, because ".." starts at the target of a link.
+    # Resolve links in `out` first, because ".." starts at the target of a link.
     relative = os.path.relpath(path, os.path.realpath(out))
     is_far = Path(relative).parts.count(os.pardir) > MAX_FOLDERS_UP
     return path if is_far or relative != relative.strip() else relative
 
 
 def list_line(path: str, clip: Clip, seconds: float) -> str:
-    """Return the filelist line for a clip."""
     speaker = f"|{clip.speaker}" if clip.speaker else ""
     return f"{path}|{clip.text}|{seconds:.6f}{speaker}\n"
 
@@ -388,10 +387,10 @@ def list_line(path: str, clip: Clip, seconds: float) -> str:
 def write_lists(
     sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, files: dict[str, bytes]
 ) -> list[Path]:
-    """Write all files to `out`, replacing the files of an earlier call. Return the paths of all
-    files.
+    """Write all files to `out`, and return their paths. Files of an earlier call are replaced.
 
-    `files` contains the plots and the report.
+    Args:
+        files: the plots and the report.
     """
     out = asked.out
     mels = asked.mels
@@ -405,7 +404,7 @@ def write_lists(
     ).encode()
     given = asked.lexicon or hparams.lexicon
     is_given = bool(given) and os.path.realpath(given) == os.path.realpath(out / LEXICON_FILE)
-    # If the user's own file is already there, it is not replaced, so that its comments are kept.
+    # Do not replace the user's own file, so that its comments are kept.
     if hparams.pronunciations and not is_given:
         contents[LEXICON_FILE] = "".join(f"{one}\n" for one in hparams.pronunciations).encode()
     if hparams.symbols == "corpus":
@@ -431,7 +430,7 @@ def write_lists(
             for path, clip in zip(paths, clips, strict=True)
         ]
     out.mkdir(parents=True, exist_ok=True)
-    # settings.txt is written last, so that it never lists a file that does not exist.
+    # Write settings.txt last, so that it never lists a file that does not exist.
     contents["settings.txt"] = contents.pop("settings.txt")
     busy = "another process is writing to it; wait, or choose a different --out"
     with folder_locked(out, busy):
@@ -449,7 +448,7 @@ def write_lists(
 
 
 def check_is_ours(out: Path, names: Iterable[str]) -> None:
-    """Raise UserError if the folder contains files with these names that `prepare` did not write."""
+    """Raise UserError if the folder contains files with these names that are not from `prepare`."""
     settings_file = out / "settings.txt"
     if settings_file.is_file() and read_bytes(settings_file).startswith(HEADER[:28].encode()):
         return
@@ -474,10 +473,9 @@ def note_of_earlier_files(out: Path, replaced: Sequence[str], renamed: Sequence[
 
 
 def put_into(out: Path, contents: dict[str, bytes]) -> list[str]:
-    """Write all files to a temporary folder first, then move them into `out`.
+    """Write all files to a temporary folder, then move them into `out`.
 
-    Returns:
-        The names of replaced files whose contents were different.
+    Return the names of replaced files whose contents were different.
     """
     earlier = [name for name in contents if (out / name).exists()]
     replaced = [name for name in earlier if read_bytes(out / name) != contents[name]]
@@ -490,11 +488,13 @@ def put_into(out: Path, contents: dict[str, bytes]) -> list[str]:
 
 
 def rename_earlier_lists(out: Path, written: set[str], hparams: HParams) -> list[str]:
-    """Rename the filelists and the symbol table of an earlier call, and delete the caches of the
-    filelists. Return the old names.
+    """Rename the filelists and the symbol table of an earlier call, and delete old caches.
 
     The files are renamed because old filelists may split the clips differently. Call this after
     settings.txt has been replaced, because the old settings.txt may list these filelists.
+
+    Returns:
+        The old names of the files.
     """
     kept = {os.path.realpath(out / name) for name in written} | {os.path.realpath(hparams.symbols)}
     renamed = []

@@ -3,28 +3,27 @@ r"""Find the name of a recording in its text.
     name_at_start(Path("wavs/u1"), "u1.wav|Yes.").end()  # 7
     name_at_end(Path("wavs/u1"), "Yes. (u1)").start()  # 4
 
-Corpora in Kaldi's and CMU Sphinx's formats contain such names, which are not spoken.
+Corpora in the formats of Kaldi and CMU Sphinx contain such names, but the names are not spoken.
 """
 
 import re
 from pathlib import Path
 
-# Formats that libsndfile can read. If several files differ only in format, the format that comes
-# first in this list is used.
+# Formats that libsndfile can read, in order of preference if several files differ only in format.
 READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
 AUDIO_SUFFIXES = (*READABLE, ".m4a", ".aac", ".wma", ".mp4", ".webm")
-# A name with letters and digits, or a number such as 0012, which is not a word
+# A name with letters and digits, or a number that is not a word, such as 0012.
 RECORDING_ID = re.compile(r"(?=.*[^\W\d_])(?=.*\d).+|0\d+")
 MAX_BEFORE_NAME = 100  # maximum number of characters before the name, such as folders
-# The character after the name of a recording at the beginning of its text
+# The characters after the name of a recording at the beginning of its text.
 AFTER_NAME = r"(?P<pipe>\s*\|\s*)|\s*[:：]\s*|[,;=]\s*|\.?\s+(?:[-–—=]+\s+)?|$"
 
 
 def name_at_start(name: Path, text: str) -> re.Match[str] | None:
     """Match the name of a recording at the beginning of its text.
 
-    The name may have an extension, folders before it, quotation marks, brackets, or a number sign.
-    It may lack its first parts: the text of anna_0012.wav may begin with 0012.
+    The text may add an extension, folders, quotation marks, brackets or a number sign to the name.
+    The text may omit the first words of the name: the text of anna_0012.wav may begin with 0012.
 
     Args:
         name: the path of the recording without its extension.
@@ -35,7 +34,7 @@ def name_at_start(name: Path, text: str) -> re.Match[str] | None:
     candidates = [x for i, x in enumerate(ends) if not i or RECORDING_ID.fullmatch(x)]
     beginning = text[: len(str(name)) + MAX_BEFORE_NAME].lower()
     if not any(x.lower() in beginning for x in candidates):
-        return None  # this check is much faster than the pattern
+        return None  # because this check is much faster than the pattern
     names = "|".join(map(re.escape, candidates))
     suffixes = "|".join(map(re.escape, (*AUDIO_SUFFIXES, ".txt", ".lab")))
     listed = rf"(?:#\s*)?(?:[a-z]:)?(?:[\w.-]*[/\\])*(?:{names})(?P<suffix>{suffixes})?"
@@ -44,9 +43,11 @@ def name_at_start(name: Path, text: str) -> re.Match[str] | None:
 
 
 def name_at_end(name: Path, text: str) -> re.Match[str] | None:
-    """Match the name of a recording at the end of its text, after a space or a pipe, or in
-    parentheses as in CMU Sphinx."""
+    """Match the name of a recording at the end of its text.
+
+    The name is after a space or a pipe, or in parentheses as in CMU Sphinx.
+    """
     if name.name not in text:
-        return None  # this check is much faster than the pattern
+        return None  # because this check is much faster than the pattern
     escaped = re.escape(name.name)
     return re.search(rf"(\s*(?P<open>\()|\s*\|\s*|\s+){escaped}(?(open)\))\s*$", text)

@@ -1,5 +1,4 @@
-"""Compute parts of the report of `prepare`: a table of lengths, a table of speakers, a summary, and
-warnings about speakers."""
+"""Make the tables, the summary and the warnings about speakers for the report of `prepare`."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,13 +11,13 @@ from hparams import HParams
 from tacotron2_voice.speech_statistics import SpeechStatistics, last_symbol, measure
 from tacotron2_voice.utils.console import markdown_table
 
-# Maximum number of speakers in the table. If there are more speakers, the table shows the speakers
-# with the most audio and the speakers with the least audio, half of each.
+# Maximum number of speakers in the table. With more speakers, half of the table lists the speakers
+# with the most audio, and half lists the speakers with the least audio.
 MAX_ROWS = 20
 MAX_NAMED = 5  # maximum number of speakers to list in a warning
-MAX_LETTERS = 30  # speaker names with more letters are shortened in the table
+MAX_LETTERS = 30  # maximum number of letters of a speaker name in the table
 MAX_LEVEL_DECIBELS = 6  # a larger difference between two speakers causes a warning
-MIN_MINUTES = 2  # fewer minutes of audio for a speaker cause a warning
+MIN_MINUTES = 2  # a warning lists speakers with less audio
 
 
 def table_of_lengths(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> str:
@@ -57,7 +56,7 @@ def summary_of(
 
 
 def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
-    """Compute the statistics of the clips' speech that training stores in checkpoints."""
+    """Return the statistics of speech that training stores in checkpoints."""
     symbols = hparams.table.symbols
     last = (last_symbol(symbols[i] for i in clip.symbols) for clip in clips)
     frames = np.array([clip.num_frames for clip in clips])
@@ -66,19 +65,17 @@ def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
 
 
 class SpeakerFacts(NamedTuple):
-    """The measurements of a speaker's clips."""
-
     name: str
     clips: int
     held_out: int  # number of clips for validation
     minutes: float
     pace: float  # milliseconds per symbol, excluding silence at the ends
-    silence: float  # seconds of silence before and after speech together; mean over clips
+    silence: float  # seconds of silence before speech plus after speech; mean over clips
     level: float  # speech level in dBFS; median over clips
 
 
 def by_speaker(clips: Sequence[Clip]) -> dict[str, list[Clip]]:
-    """Group the clips by speaker, sorted by name."""
+    """Return {speaker: clips}, sorted by name."""
     clips_of: dict[str, list[Clip]] = {clip.speaker: [] for clip in clips}
     for clip in clips:
         clips_of[clip.speaker].append(clip)
@@ -86,7 +83,7 @@ def by_speaker(clips: Sequence[Clip]) -> dict[str, list[Clip]]:
 
 
 def facts_of(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> list[SpeakerFacts]:
-    """Measure each speaker in the given sets of clips. The speakers are sorted by name."""
+    """Return the measurements of each speaker, sorted by name."""
     held_out = {clip.where for clip in sets.get("val", ())}
     facts = []
     rate = hparams.sampling_rate
@@ -108,7 +105,7 @@ def facts_of(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> list[Speak
 
 
 def speaker_table(facts: Sequence[SpeakerFacts]) -> str:
-    """Return a Markdown table of the speakers, sorted by minutes of audio in descending order."""
+    """Return a Markdown table of the speakers, from most to least minutes of audio."""
     ordered = sorted(facts, key=lambda x: (-x.minutes, x.name))
     rows = [
         [
@@ -140,7 +137,8 @@ def speaker_table(facts: Sequence[SpeakerFacts]) -> str:
 def speaker_warnings(facts: Sequence[SpeakerFacts], *, is_converted: bool) -> list[str]:
     """Return warnings about speakers with different levels or with too little audio.
 
-    `is_converted`: whether --convert has just made the clips.
+    Args:
+        is_converted: whether --convert has just made the clips.
     """
     warnings = []
     quietest, *_, loudest = sorted(facts, key=lambda x: x.level)

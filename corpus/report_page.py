@@ -37,10 +37,9 @@ def report_page(
         summary: the rows of the summary, such as {"speakers": "2"}.
         num_clips: the total number of clips in all sets.
         findings: problems of individual clips.
-        warnings: other warnings about the corpus.
-        plots: maps each caption to a PNG, which is embedded in the page.
+        warnings: warnings about the corpus as a whole.
+        plots: {caption: PNG}. The page embeds the PNGs.
         out: the folder of the page. Links to clips are relative to this folder.
-        hparams: settings that contain the sampling rate.
     """
     problems_by_path = defaultdict[str, list[str]](list)
     clips = dict[str, Clip]()

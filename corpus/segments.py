@@ -5,8 +5,8 @@
     entries = read_lhotse(Path("data/supervisions.jsonl.gz"))
     clips, problems = padded(clips, 0.1)
 
-Each entry contains the name of a recording, a text, and the segment of the recording that the text
-transcribes. `convert` writes each segment to a separate file.
+Each entry contains the name of a recording, a text, and the segment of the recording that contains
+the text. `convert` writes each segment to a separate file.
 """
 
 import gzip
@@ -30,52 +30,53 @@ from tacotron2_voice.utils.errors import UserError
 SEGMENT_SUFFIXES = (".srt", ".vtt", ".TextGrid")
 NUMBER = r"-?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?"
 DECIMAL = r"-?\d+[.,]\d+"
-# A line of Audacity labels: start and end in seconds, and a text, separated by tabs or spaces.
+# A line of Audacity labels: start and end in seconds and a text, separated by tabs or spaces.
 LABEL = re.compile(rf"({NUMBER})\s+({NUMBER})(?:\s+(.*))?")
 TIME = r"\d?\d:\d\d[.,]\d{3}"
 SRT_TIMES = re.compile(rf"\d{{1,3}}:{TIME}\s*-->\s*\d{{1,3}}:{TIME}(\s|$)")
 VTT_TIMES = re.compile(
     rf"(\d{{1,3}}:)?{TIME}\s*-->\s*(\d{{1,3}}:)?{TIME}(\s|$)"
 )  # hours are optional
-# Tags for formatting, speakers and times in subtitles. Other text between < and > is kept.
+# Tags for formatting, speakers and times in subtitles. All other text between < and > is kept.
 TAG = re.compile(
     r"</?(?:i|b|u|s|em|strong|font|c|v|lang|ruby|rt)(?:[ .][^<>\n]*)?>|<[\d:.]+>|\{\\[^}]*\}",
     re.IGNORECASE,
 )
-# Labels of silence and noise in forced alignments, such as those of the Montreal Forced Aligner.
+# Labels of silence and noise in forced alignments, such as the Montreal Forced Aligner's.
 SILENCES = {"sil", "sp", "spn", "pau", "<sil>", "<sp>", "<spn>", "<eps>", "<p:>"}
-# Labels such as <unk>, [noise], # and h#
+# Labels without a word, such as <unk>, [noise], # and h#.
 NO_WORDS = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|[\W_]+|h#")
-# The beginning of a line that occurs in alignments and captions, but in no transcript.
+# The beginning of a line that is certainly from an alignment or a caption, not from a transcript.
 CERTAINLY_TIMED_LINE = re.compile(r"\[\d+:\d\d|.*\d\s*-->\s*\d|SPEAKER_\d+\b")
 TIMED_LINE = re.compile(
     rf"{CERTAINLY_TIMED_LINE.pattern}|\d+(:\d\d){{1,2}}$|\d+(:\d\d){{2}}\b"
     rf"|{NUMBER}\s+{NUMBER}\s+[^\d\s]|\d+\.\d+,\d+\.\d+,|(\S+\s+){{1,4}}\d+\.\d+\s+\d+\.\d+\s+\S"
     rf"|(\d+:\d\d|\d+\.\d+)\s+[^\W\d_]|.*\s\d+(:\d\d){{1,2}}$|.*[^,],\d+\.\d+,\d+\.\d+(,|$)"
 )
-MIN_ROLLING_SHARE = 0.3  # in automatic captions, at least this fraction of subtitles repeats a line
-MIN_ROLLING_SHARE_WITH_GAPS = 0.8  # this fraction if there are gaps between the subtitles
-MAX_ROLLING_GAP = 0.1  # a longer time between two subtitles is a gap, in seconds
-MIN_SPEECH_SECONDS = 0.1  # no text is spoken in a subtitle that is shorter
-MAX_OVERLAP = 0.05  # consecutive subtitles may overlap by this many seconds
+# In automatic captions, at least this fraction of the subtitles repeats a line.
+MIN_ROLLING_SHARE = 0.3
+MIN_ROLLING_SHARE_WITH_GAPS = 0.8  # used if there are gaps between the subtitles
+MAX_ROLLING_GAP = 0.1  # seconds between two subtitles; a longer time is a gap
+MIN_SPEECH_SECONDS = 0.1  # a shorter subtitle contains no speech
+MAX_OVERLAP = 0.05  # seconds by which consecutive subtitles may overlap
 MIN_GROWING = 5  # fewer segments may repeat the previous segment by chance
 KALDI_FILES = ("wav.scp", "text")
 
 
 def read_segments(path: Path, recording: str, tier: str = "", encoding: str = "") -> list[Entry]:
-    """Read the segments of one recording, in file order.
+    """Return the segments of one recording, in file order.
 
-    Segments that contain no text or only a label of silence are ignored.
+    Segments without text, and segments with only a label of silence, are left out.
 
     Args:
         path: subtitles (.srt, .vtt), a TextGrid, or Audacity labels (.txt).
         recording: the name of the recording.
         tier: the tier to read from a TextGrid with several tiers.
-        encoding: encoding of the file; "": UTF-8, or an encoding that is detected.
+        encoding: encoding of the file; "": UTF-8 or an encoding that is detected.
 
     Raises:
-        UserError: if the file cannot be read, or if a TextGrid has several tiers and `tier` is not
-            the name of such a tier.
+        UserError: if the file cannot be read, or if a TextGrid has several tiers and none of them
+            is called `tier`.
     """
     found: Iterable[tuple[float, float, str]]
     if path.suffix.lower() == ".textgrid":
@@ -102,10 +103,10 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
 
 
 def _check_not_growing(path: Path, entries: Sequence[Entry]) -> None:
-    """Raise UserError if most segments repeat the text of the previous segment, or continue it.
+    """Raise UserError if most segments repeat or continue the text of the previous segment.
 
-    Captions that show a sentence word by word, or that highlight one word after the other, contain
-    the whole sentence in each segment.
+    Some captions show a sentence word by word, or highlight one word after another. Each segment of
+    such captions contains the whole sentence.
     """
     growing = [
         entry
@@ -121,8 +122,10 @@ def _check_not_growing(path: Path, entries: Sequence[Entry]) -> None:
 
 
 def _read_subtitles(path: Path, encoding: str) -> list[tuple[float, float, str]]:
-    """Read an SRT or WebVTT file. Raise UserError at the first line with times that cannot be
-    read."""
+    """Read an SRT or WebVTT file.
+
+    Raises UserError at the first line with times that cannot be read.
+    """
     text = read_text(path, encoding).replace("\r\n", "\n").replace("\r", "\n")
     is_vtt = text.lstrip().startswith("WEBVTT")
     times = VTT_TIMES if is_vtt else SRT_TIMES
@@ -198,18 +201,18 @@ def without_rolling_lines(
 ) -> list[tuple[float, float, str]]:
     """Remove the lines that subtitles repeat from the previous subtitle.
 
-    If few subtitles repeat lines, all lines are kept. If there are gaps between the subtitles, lines
-    are removed only if nearly all subtitles repeat a line.
-
     Automatic captions show each line again above the next line. Many captions also show the
-    repeated line alone, for a time that is too short for speech. A subtitle that contains only
-    repeated lines, but for a longer time, is kept, because it may be the refrain of a song.
+    repeated line alone, for a time that is too short for speech.
+
+    All lines are kept if few subtitles repeat lines. If there are gaps between the subtitles, lines
+    are removed only if nearly all subtitles repeat a line. A longer subtitle that contains only
+    repeated lines is kept, because it may be the refrain of a song.
     """
     repeated = _repeated_lines(cues)
     is_flash = [
         count == len(x.split("\n")) for count, (_, _, x) in zip(repeated, cues, strict=True)
     ]
-    # For each subtitle, the end of the previous subtitle.
+    # ends[i] is the end of the subtitle before subtitle i.
     ends = [0.0, *(end for _, end, _ in cues)]
     is_certain = [
         count > 0 and (flash or start - end < MAX_ROLLING_GAP)
@@ -243,11 +246,10 @@ def without_rolling_lines(
 
 
 def _repeated_lines(cues: Sequence[tuple[float, float, str]]) -> list[int]:
-    """Return how many lines each subtitle repeats, at its beginning, from the end of the previous
-    subtitle.
+    """Return the number of lines that each subtitle repeats from the previous subtitle.
 
-    The result is 0 for a subtitle that contains no new line, unless the time of the
-    subtitle is too short for speech.
+    The first lines of a subtitle may repeat the last lines of the previous subtitle. The number is
+    0 if the subtitle contains no new line, unless its time is too short for speech.
     """
     counts = []
     previous: list[str] = []
@@ -264,10 +266,9 @@ def _repeated_lines(cues: Sequence[tuple[float, float, str]]) -> list[int]:
 def without_rolling_times(
     path: Path, cues: list[tuple[float, float, str]]
 ) -> list[tuple[float, float, str]]:
-    """If most subtitles overlap the next subtitle, end each subtitle at the start of the next
-    subtitle.
+    """End each subtitle at the start of the next subtitle, if most subtitles overlap.
 
-    Subtitles overlap in automatic captions, where a line stays visible while the next line is
+    In automatic captions, subtitles overlap because a line stays visible while the next line is
     spoken.
     """
     ends = [min(end, following[0]) for (_, end, _), following in pairwise(cues)]
@@ -320,9 +321,9 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
 def are_labels(text: str) -> bool:
     """Return whether a text file contains Audacity labels instead of plain text.
 
-    A text counts as labels if its first line begins with two numbers that are separated by a tab.
-    The tabs may have been replaced by spaces. In this case, every line must begin with two decimal
-    numbers, and there must be at least two lines.
+    The file contains labels if its first line begins with two numbers and a tab between them. Some
+    files have spaces instead of tabs. A file with spaces contains labels if it has at least two
+    lines and every line begins with two decimal numbers.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if lines and re.match(rf"{NUMBER}\t{NUMBER}(\t|$)", lines[0]):
@@ -332,10 +333,10 @@ def are_labels(text: str) -> bool:
 
 
 def check_is_plain(path: Path, text: str) -> None:
-    """Raise UserError if a text contains times or speaker labels, like alignments and captions.
+    """Raise UserError if a text contains times or speaker labels.
 
     Examples are label files of HTK and Festival, captions that were saved as text, and transcripts
-    of speaker diarization.
+    with the names of the speakers (diarization).
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     unusual = [line for line in lines if TIMED_LINE.match(line)]
@@ -350,7 +351,7 @@ def check_is_plain(path: Path, text: str) -> None:
 
 def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
     for number, line in enumerate(text.splitlines(), 1):
-        # A line that starts with a backslash contains the frequency range of the label above it.
+        # A line that starts with a backslash contains the frequency range of the previous label.
         if not line.strip() or line.startswith("\\"):
             continue
         match = LABEL.fullmatch(line.strip())
@@ -367,14 +368,11 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
 
 
 class _Line(NamedTuple):
-    """A line of a Kaldi file."""
-
     text: str  # text of the line after the key
     where: str  # "file:line"
 
 
 def is_kaldi(folder: Path) -> bool:
-    """Return whether a folder contains the files of a Kaldi data directory."""
     return all((folder / name).is_file() for name in KALDI_FILES)
 
 
@@ -382,9 +380,11 @@ def read_kaldi(folder: Path) -> list[Entry]:
     """Read a Kaldi data directory: wav.scp, text and, if they exist, segments and utt2spk.
 
     Raises:
-        UserError: if wav.scp contains a command instead of a path, if an id in a file is missing in
-            another file, if a line is malformed, or if a segment with the end -1 overlaps another
-            segment.
+        UserError: in these cases:
+            - wav.scp contains a command instead of a path.
+            - An id is in one file but not in another file.
+            - A line is malformed.
+            - A segment with the end -1 overlaps another segment.
     """
     recordings = _read_map(folder / "wav.scp")
     for line in recordings.values():
@@ -422,8 +422,10 @@ def read_kaldi(folder: Path) -> list[Entry]:
 
 
 def _check_open_ends(entries: Sequence[Entry]) -> None:
-    """Raise UserError if a segment that lasts until the end of its recording is not the last
-    segment of the recording, or overlaps another segment."""
+    """Raise UserError if a segment without an end overlaps another segment of its recording.
+
+    A segment without an end lasts until the end of the recording, so it must be the last segment.
+    """
     latest: dict[str, Entry] = {}
     for entry in entries:
         if entry.segment:
@@ -450,7 +452,7 @@ def _check_open_ends(entries: Sequence[Entry]) -> None:
 
 
 def _kaldi_segment(line: _Line) -> tuple[str, Segment]:
-    """Return the id of the recording, and the segment, from a line of the file `segments`."""
+    """Return the id of the recording and the segment from a line of the file `segments`."""
     values = line.text.split()
     if len(values) != 3:
         raise UserError(
@@ -458,13 +460,13 @@ def _kaldi_segment(line: _Line) -> tuple[str, Segment]:
             "end"
         )
     start = _seconds(values[1], line.where)
-    # In Kaldi, an end of -1 means the end of the recording.
+    # In Kaldi, the end -1 means the end of the recording.
     seconds = None if values[2] == "-1" else _seconds(values[2], line.where) - start
     return values[0], Segment(start, seconds)
 
 
 def _read_map(path: Path) -> dict[str, _Line]:
-    """Read a file in which each line contains a key, a space and a value."""
+    """Read a file whose lines contain a key, a space and a value."""
     values = dict[str, _Line]()
     for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
@@ -562,8 +564,8 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Mapping]]:
 def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]]:
     """Lengthen segments by `padding` seconds at each end.
 
-    A segment is extended at most to the middle of the gap between it and the neighboring segment of
-    the same recording. Clips without a segment are not changed.
+    A segment extends at most to the middle of the gap before the neighboring segment of the same
+    recording. Clips without a segment do not change.
 
     Returns:
         The clips in their original order; and a message for each segment that does not end after
@@ -587,11 +589,11 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
         indices.sort(key=lambda i: _bounds(clips[i]))
         bounds = [_bounds(clips[i]) for i in indices]
         before = 0.0  # the latest end of all previous segments
-        latest_index = indices[0]  # index of the segment that ends there
+        latest_index = indices[0]  # index of the segment with this latest end
         for rank, i in enumerate(indices):
             start, end = bounds[rank]
             if before - start > MAX_OVERLAP:
-                # Either of the two segments may be wrong.
+                # Report both segments, because either of them may be wrong.
                 for one, other in ((i, latest_index), (latest_index, i)):
                     first_second, last_second = _bounds(clips[one])
                     problems.setdefault(

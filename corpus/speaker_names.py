@@ -14,19 +14,19 @@ from tacotron2_voice.speakers import speaker_name
 from tacotron2_voice.utils.errors import UserError
 
 MIN_LINES = 5  # with fewer lines, every line may have a different name
-# Maximum number of distinct names, as a fraction of the number of lines. If the number of names is
-# larger, the column probably contains ids or texts, because a speaker has several clips.
+# Maximum number of different names, divided by the number of lines. A column with more names
+# probably contains ids or texts, because a speaker has several clips.
 MAX_DISTINCT_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class SpeakerSource:
-    """Where a corpus stores speaker names. Set at most one argument; by default, there are no names.
+    """Where a corpus stores speaker names. Set at most one field; by default, there are no names.
 
     Args:
         column: title of the table column that contains the names, or its number, counted from 1.
-        folders: whether the names of the folders in the corpus are the names of the speakers.
-        name: name of the speaker, if the corpus has only one.
+        folders: whether the folders in the corpus have the names of the speakers.
+        name: name of the speaker, if the corpus has only one speaker.
     """
 
     column: str = ""
@@ -42,11 +42,11 @@ NO_SPEAKERS = SpeakerSource()
 
 
 def checked_name(text: str, where: str) -> str:
-    """Return a speaker's name, stripped of whitespace and in Unicode's composed form.
+    """Return a speaker's name without whitespace at the ends and in Unicode's composed form.
 
     Raises:
-        UserError: if the name is invalid. The message begins with `where`, which says where the
-            name was given, such as a file and line, or an option.
+        UserError: if the name is invalid. The message begins with `where`: the file and line, or
+            the option, that contains the name.
     """
     name = text.strip()
     if not name:
@@ -68,12 +68,11 @@ def with_names(
     """Check the speaker names of all clips.
 
     Args:
-        clips: the clips.
         column: description of the column that contains the names, such as "column 2".
         path: the file that contains this column.
 
     Returns:
-        The clips with cleaned names; and a message for each clip whose name is invalid.
+        The clips with cleaned names; and a message for each clip with an invalid name.
 
     Raises:
         UserError: if no line has a name, if the column contains ids or texts, or if two names look
@@ -105,11 +104,11 @@ def with_names(
 def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
     """Raise UserError if two names differ only in case, spaces or the encoding of letters.
 
-    Such names usually refer to the same speaker. If they refer to two speakers, file systems that
+    Such names usually mean the same speaker. If such names mean two speakers, file systems that
     ignore case mix up the files of the two speakers.
 
     Args:
-        named: pairs of a name and where it was given, such as a file and line.
+        named: pairs of a name and its origin, such as a file and line.
     """
     first: dict[str, tuple[str, str]] = {}
     pairs = []

@@ -13,15 +13,15 @@ from pathlib import Path
 from corpus.clips import Clip
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
-VAL_FRACTION = 0.2  # default fraction of validation clips; SPLIT_FILE has this fraction
-SEED = 0  # default seed
-# A warning is printed if the texts of more than this fraction of the validation clips are also in
-# the training set. In LJSpeech, the fraction is 0.002, because titles are repeated.
+VAL_FRACTION = 0.2  # default fraction of validation clips; SPLIT_FILE has the same fraction
+SEED = 0
+# A warning is printed if more than this fraction of the validation clips have a text that is also
+# in the training set. In LJSpeech the fraction is 0.002, because titles are repeated.
 MAX_KNOWN_SHARE = 0.01
 
 
 def read_split(path: Path) -> dict[str, str]:
-    """Read a CSV with the columns id,set, and return a dict from each id to "train" or "val"."""
+    """Read a CSV with the columns id and set, and return {id: "train" or "val"}."""
     with open(path, encoding="utf-8", newline="") as file:
         return {row["id"]: row["set"] for row in csv.DictReader(file)}
 
@@ -29,20 +29,21 @@ def read_split(path: Path) -> dict[str, str]:
 def choose_split(
     clips: list[Clip], val_fraction: float, seed: int, *, by_text: bool = False
 ) -> tuple[set[str], str]:
-    """Choose the validation set. Return the ids of its clips, and a description of the split.
+    """Choose the validation set.
 
-    For LJSpeech-1.1 and default arguments, the split in filelists/ljspeech_split.csv is used.
-    For other corpora or arguments, the ids are sorted by SHA-256("seed|id"), and the first ids are
-    held out. Adding or removing clips therefore hardly changes the set. With several speakers, the
-    fraction applies to each speaker.
+    For LJSpeech-1.1 and default arguments, the split in filelists/ljspeech_split.csv is used. In
+    all other cases, the ids are sorted by SHA-256("seed|id"), and the first ids are held out.
+    Therefore, adding or removing clips hardly changes the set. With several speakers, the fraction
+    applies to each speaker.
 
     Args:
-        clips: all clips of the corpus.
         val_fraction: fraction of the clips to hold out, from 0 to 1.
-        seed: seed of the split.
         by_text: hash the words of the text instead of the id, so that all clips with the same
-            sentence are in the same set. In this case, the fraction of a speaker's clips that are
-            held out may exceed `val_fraction`.
+            sentence are in the same set. More than `val_fraction` of a speaker's clips may then be
+            held out.
+
+    Returns:
+        The ids of the validation clips, and a description of the split.
     """
     ids = [clip.id for clip in clips]
     if (val_fraction, seed, by_text) == (VAL_FRACTION, SEED, False):
@@ -70,14 +71,14 @@ def choose_split(
 
 
 def wording(text: str) -> str:
-    """Return the words of a text in lower case and without punctuation, for comparing texts."""
+    """Return the words of a text in lower case and without punctuation, to compare texts."""
     return " ".join(re.findall(r"\w+", text.casefold()))
 
 
 def texts_in_both(sets: Mapping[str, Sequence[Clip]]) -> str | None:
     """Return a warning if many validation texts are also in the training set, otherwise None.
 
-    In this case, the validation loss is partly measured on sentences of the training set.
+    With many such texts, the validation loss partly measures sentences of the training set.
     """
     trained = {wording(clip.text) for clip in sets["train"]}
     known = [clip for clip in sets.get("val", ()) if wording(clip.text) in trained]

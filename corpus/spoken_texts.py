@@ -3,8 +3,8 @@
     check_are_spoken(clips)
     check_repeated_words(clips)
 
-Files of transcripts may also contain times, speakers, labels or the names of the recordings. If
-most texts begin or end in the same way, the user must remove these parts.
+Transcripts may also contain times, speakers, labels or the names of the recordings. If most texts
+begin or end in the same way, the user must remove these parts.
 """
 
 import re
@@ -17,34 +17,35 @@ from corpus.clips import Clip
 from corpus.recording_names import RECORDING_ID, name_at_end, name_at_start
 from tacotron2_voice.utils.errors import UserError
 
-# The beginning of a text with times (as in TIMIT), an id in parentheses (as in CMU ARCTIC) or a speaker
+# The beginning of a text: times (as in TIMIT), an id in parentheses (CMU ARCTIC) or a speaker.
 LABEL_START = re.compile(
     r"\s*(0\s+\d{4,}\s+\S|[\[(]\d+(:\d\d|\.\d)|\d+:\d\d:\d\d\b|\(\s*\S+\s+\"|speaker\s*\d+\s*:|\d+:\d\d:\s"
     r"|(\S+\s+){0,2}\d+\.\d+\s+\d+\.\d+\s)",
     re.IGNORECASE,
 )
-# A label such as "JOHN:", "Mary Ann:" or "text:" at the beginning of a text
+# A label such as "JOHN:", "Mary Ann:" or "text:" at the beginning of a text.
 WORD_LABEL = re.compile(
     r"[\s>–—-]*(?:[\w.'-]*[^\W\d_][\w.'-]*|[^\W\d_a-z][\w.'-]*(?: [^\W\d_a-z][\w.'-]*){1,2})"
     r"(?:\s?:(?=\s)|\s?：)"
 )
-# A time such as 0:03 or 3.25, before or after a letter
+# A time such as 0:03 or 3.25, before or after a letter.
 TIME = r"(\d+(:\d\d){1,2}([.,]\d+)?|\d+[.,]\d+)"
 TIME_AT_START = re.compile(rf"{TIME}\s(?=.*[^\W\d_])")
 TIME_AT_END = re.compile(rf"[^\W\d_]\W*[\s,;]{TIME}$")
 COLUMNS = re.compile(r"\S([,;])\s?\d+\.\d+\1\s?\d+(\.\d+)?(\1|$)")  # columns with numbers
 NUMBER_AT_START = re.compile(r"[(\[#]?\s?(\d+)[.):\]]{0,2}\s(?=.*[^\W\d_])")
-# The characters between words. Vowel signs of Indic scripts are part of words, unlike in \w.
+# The characters between words. Unlike \W, they do not include the vowel signs of Indic scripts.
 BETWEEN_WORDS = re.compile(r"[\s!-/:-@\[-`{-~“”„«»…—–]+")
-# Fewer texts may begin or end in the same way by chance.
+# With fewer texts, the texts may begin or end in the same way by chance.
 MIN_TEXTS = 5
 MAX_SHARE = 0.8  # maximum fraction of texts with times, names or columns
-# In a corpus of at least this many different texts, at most this fraction may begin or end with the
-# same word. The share of the most frequent first word is below 20% in corpora of read speech.
+# In a corpus of at least MIN_DIFFERENT_TEXTS different texts, at most MAX_WORD_SHARE may begin or
+# end with the same word. In corpora of read speech, the most frequent first word begins less than
+# 20% of the texts.
 MIN_DIFFERENT_TEXTS = 10
 MAX_WORD_SHARE = 0.95
-# Sentences such as "Say the word dog" and "Number 12" share words that are spoken. Without these
-# words, such texts have fewer words than this number.
+# Sentences such as "Say the word dog" and "Number 12" share words that are spoken. Such sentences
+# have fewer than this number of other words.
 MIN_OTHER_WORDS = 3
 
 
@@ -97,8 +98,7 @@ def _not_spoken(found: Sequence[Clip], clips: Sequence[Clip], how: str, fix: str
 
 
 def has_name_at_start(clip: Clip) -> bool:
-    """Return whether the text of a clip begins with the name of its audio file, followed by other
-    words."""
+    """Return whether a text begins with the name of its audio file and then has other words."""
     if clip.segment:
         return False
     match = name_at_start(Path(clip.path).with_suffix(""), clip.text)
@@ -115,7 +115,7 @@ def _is_name(clip: Clip) -> bool:
 
 
 def has_name_at_end(clip: Clip) -> bool:
-    """Return whether the text of a clip ends with the name of its audio file, after other words."""
+    """Return whether a text ends with the name of its audio file, after other words."""
     if clip.segment:
         return False
     match = name_at_end(Path(clip.path).with_suffix(""), clip.text)
@@ -129,8 +129,11 @@ def _is_written_twice(clip: Clip) -> bool:
 
 
 def check_repeated_words(clips: Sequence[Clip]) -> None:
-    """Raise UserError if nearly all texts, or all texts of a speaker, begin or end with the same
-    word, such as "sil" or the name of a speaker, or if most texts are written twice."""
+    """Raise UserError if nearly all texts begin or end with the same word, such as "sil", or if most
+    texts are written twice.
+
+    The texts of each speaker are also checked, because they may begin with the speaker's name.
+    """
     twice = [clip for clip in clips if _is_written_twice(clip)]
     if len(clips) >= MIN_TEXTS and len(twice) >= MAX_SHARE * len(clips):
         fix = ". If the words are spoken twice in each clip, add --repeated-words"
@@ -143,7 +146,6 @@ def check_repeated_words(clips: Sequence[Clip]) -> None:
 
 
 def _check_group(clips: Sequence[Clip]) -> None:
-    """Raise UserError if nearly all texts of these clips begin or end with the same word."""
     different = {clip.text: clip for clip in clips}
     texts = [words_of(text) for text in different]
     if len(texts) < MIN_DIFFERENT_TEXTS:

@@ -13,7 +13,7 @@ from tacotron2_voice.text.symbols import PADDING, can_be_symbol, table_of
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 
-RARE = 10  # a model hardly learns a symbol that occurs in fewer clips than this
+RARE = 10  # a model hardly learns a symbol that occurs in fewer clips
 MAX_SYMBOLS_SHOWN = 20  # maximum number of rare symbols to list in a warning
 CLIPS_SHOWN = 5  # maximum number of clips to list per rare symbol
 
@@ -23,11 +23,11 @@ def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
     characters: set[str] = set()
     texts = [clip.text for clip in clips if len(clip.text) <= MAX_CHARACTERS]
     for text in progress_bar("Counting symbols", len(texts), " texts", iterable=texts):
-        # Texts that crash eSpeak raise an error, which `check_clips` reports later.
+        # Texts that crash eSpeak raise an error here. `check_clips` reports the error later.
         with contextlib.suppress(UserError):
             text = respell(text, hparams.pronunciations)
             characters.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
-    # Other characters cannot be symbols. `check_clips` rejects or drops them in each clip.
+    # Leave out characters that cannot be symbols. `check_clips` rejects or drops them in each clip.
     usable = [*filter(can_be_symbol, characters - {PADDING})]
     return with_table(hparams, table_of(usable).symbols) if usable else hparams
 
@@ -35,8 +35,7 @@ def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
 def drop_unused_symbols(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], HParams]:
     """Remove the symbols that no clip uses from the table, because they would never be trained.
 
-    Returns:
-        The clips with new symbol ids, and the settings with the new table.
+    Return the clips with new symbol ids, and the settings with the new table.
     """
     old = hparams.table
     new = table_of(old.symbols[i] for i in set().union(*(clip.symbols for clip in clips)))
@@ -48,7 +47,7 @@ def drop_unused_symbols(clips: Sequence[Clip], hparams: HParams) -> tuple[list[C
 def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
     """Return a warning about symbols that occur in fewer than RARE clips, rarest first.
 
-    Return "" for the English table, which is the same for every corpus.
+    For the English table, return "", because this table is the same for every corpus.
     """
     places: dict[int, list[str]] = {}
     for clip in clips:

@@ -3,8 +3,8 @@
     entries, problems = read_table(Table(Path("data/mine/validated.tsv")))
     entries, problems = read_table(Table(path, path_column="3", text_column="5"), speaker_column="1")
 
-An example is LJSpeech's metadata.csv (id|text|normalized text, no header). If a table has neither
-common column titles nor LJSpeech's columns, the user must specify the columns.
+An example is LJSpeech's metadata.csv (id|text|normalized text, no header). A table must have common
+column titles or LJSpeech's columns. For any other table, the user must specify the columns.
 """
 
 import csv
@@ -22,7 +22,7 @@ from corpus.clips import Segment
 from corpus.text_files import read_text
 from tacotron2_voice.utils.errors import UserError
 
-# Column titles that Common Voice, Hugging Face, DeepSpeech, Coqui, Piper and NeMo use, in order of
+# Column titles of Common Voice, Hugging Face, DeepSpeech, Coqui, Piper and NeMo, in order of
 # preference.
 PATH_TITLES = (
     "path file file_name filename wav wav_filename wav_path audio audio_file audio_path "
@@ -33,24 +33,24 @@ TEXT_TITLES = (
 ).split()
 START_TITLES = ("offset", "start", "start_time", "begin", "begin_time")
 END_TITLES = ("end", "end_time")
-# Words in titles of columns that contain times, such as segment_start and endTime
+# Words in the titles of columns with times, such as segment_start and endTime.
 TIME_WORDS = set(
     "start starttime begin end endtime stop onset offset from to in out t0 t1 tmin tmax xmin xmax".split()
 )
-# Words that the titles of these columns may also contain
+# Other words that these titles may contain.
 UNIT_WORDS = set(
     "segment audio cue clip utt utterance speech time timestamp s sec secs second seconds ms frame "
     "frames sample samples".split()
 )
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 QUOTING_DELIMITERS = ",;"  # with other delimiters, quotation marks are part of the text
-MIN_SHARE = 0.9  # minimum fraction of lines that must contain the delimiter
+MIN_SHARE = 0.9  # minimum fraction of the lines that contain the delimiter
 MIN_LINES = 5  # in a table with fewer lines, values may repeat by chance
-# A column may contain speaker names if its number of distinct values is at most this fraction of the
-# number of lines, because speaker names repeat.
+# Maximum number of different values in a column of speaker names, divided by the number of lines.
+# Speaker names repeat.
 MAX_REPEATING_SHARE = 0.2
 IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")  # includes times such as 1:02, and dates
-MIN_WORDS = 2  # the words of shorter texts are not compared
+MIN_WORDS = 2  # shorter texts are not compared
 EXPECTED_JSON = 'not a JSON object, expected one such as {"path": "a.wav", "text": "Yes."}'
 
 
@@ -59,13 +59,12 @@ class Table:
     """A table of recordings, and how to read it.
 
     Args:
-        path: the file. Paths in the table are relative to the table's folder or to the corpus.
-            The listed paths may differ from the paths of the audio files in extension and in case.
-        path_column, text_column: title of the column that contains the paths or the texts, or its
-            number, counted from 1. Default: a column with a common title, or LJSpeech's column.
-        delimiter: the character that separates fields. Default: the delimiter that most lines
-            contain.
-        encoding: encoding of the file. Default: UTF-8, or an encoding that is detected.
+        path: the file. Paths in the table are relative to the table's folder or to the corpus. The
+            paths may differ from the paths of the audio files in extension and in case.
+        path_column, text_column: title of the column with the paths or the texts, or its number,
+            counted from 1. Default: a column with a common title, or LJSpeech's column.
+        delimiter: the character between fields. Default: the delimiter that most lines contain.
+        encoding: encoding of the file. Default: UTF-8 or an encoding that is detected.
     """
 
     path: Path
@@ -76,7 +75,7 @@ class Table:
 
 
 class Entry(NamedTuple):
-    """A recording, or a segment of a recording, that is listed in a table."""
+    """A recording, or a segment of a recording, in a table."""
 
     name: str  # path, id or name of the audio file
     text: str
@@ -92,7 +91,7 @@ class Row(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The indices of the columns that contain paths, texts and speaker names."""
+    """The indices of the columns for paths, texts and speaker names."""
 
     path: int
     text: int
@@ -100,11 +99,10 @@ class Columns(NamedTuple):
 
 
 def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], list[str]]:
-    """Read the entries of a table, and collect a message for each bad line.
+    """Return the entries of a table, and a message for each bad line.
 
     Args:
-        table: the table.
-        speaker_column: title or number of the column that contains speaker names; "": no column.
+        speaker_column: title or number of the column with speaker names; "": no column.
 
     Raises:
         UserError: if the table is empty or cannot be read, or if the user must specify a column.
@@ -155,10 +153,10 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
 
 
 def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
-    """Return the delimiter of a table. Most lines must contain it.
+    """Return the delimiter of a table, which most lines must contain.
 
-    Commas and semicolons only count as delimiters if the table has a header, because texts contain
-    these characters, too.
+    Commas and semicolons count as delimiters only if the table has a header, because texts also
+    contain commas and semicolons.
 
     Raises:
         UserError: if no delimiter is found.
@@ -173,7 +171,7 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
         if is_common and (is_certain or has_titles(table, speaker_column, titles)):
             found.append((len({*counts}) > 1, delimiter))
     if found:
-        # Prefer a delimiter that all lines contain equally often, because texts may contain other
+        # Prefer a delimiter that all lines contain equally often. The texts may contain the other
         # delimiters.
         return min(found, key=lambda pair: pair[0])[1]
     fix = "If the table uses a different delimiter, set it with --delimiter"
@@ -189,7 +187,7 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
 
 
 def _unknown_titles(lines: Sequence[str]) -> str:
-    """Return the fields of the first line for a message, if they may be column titles."""
+    """Return the fields of the first line, if they may be column titles, for a message."""
     for delimiter in QUOTING_DELIMITERS:
         if all(line.count(delimiter) for line in lines):
             fields = next(csv.reader([lines[0][:1000]], delimiter=delimiter))
@@ -198,7 +196,7 @@ def _unknown_titles(lines: Sequence[str]) -> str:
 
 
 def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
-    """Return the fields of each non-empty line, or raise UserError if a line cannot be read."""
+    """Return the fields of each non-empty line. Raise UserError if a line cannot be read."""
     file = io.StringIO(text, newline="")
     if delimiter in QUOTING_DELIMITERS:
         reader = csv.reader(file, delimiter=delimiter)
@@ -219,7 +217,7 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
 def joined_pairs(rows: Sequence[Row]) -> list[Row]:
     """Join each pair of lines if every second line begins with the delimiter.
 
-    In the BAKER corpus, each clip has a second line that contains its pinyin.
+    The BAKER corpus has two lines per clip; the second line contains the pinyin.
     """
     first = rows[::2]
     second = rows[1::2]
@@ -230,7 +228,7 @@ def joined_pairs(rows: Sequence[Row]) -> list[Row]:
 
 
 def rows_of_json_lines(path: Path, text: str) -> tuple[list[str], list[Row]]:
-    """Parse JSON Lines. Return the keys of all objects, and one row of values for each object.
+    """Return the keys of all objects in JSON Lines, and one row of values for each object.
 
     Missing values, and values that are neither strings nor numbers, become empty strings.
 
@@ -256,8 +254,10 @@ def rows_of_json_lines(path: Path, text: str) -> tuple[list[str], list[Row]]:
 
 
 def check_row(row: Row, needed: int, num_fields: int, delimiter: str) -> None:
-    """Raise ValueError if a row has fewer than `needed` fields, or more than `num_fields`, or if a
-    field contains a line break or invalid Unicode."""
+    """Raise ValueError if a row is malformed.
+
+    A row must have from `needed` to `num_fields` fields, without line breaks or invalid Unicode.
+    """
     for field in row.fields:
         if surrogate := re.search("[\ud800-\udfff]", field):
             raise ValueError(f"contains {surrogate[0]!r}, which is not valid Unicode")
@@ -311,13 +311,12 @@ def choose_columns(
 ) -> Columns:
     """Choose the columns for path, text and speaker.
 
-    If the table has no header, the first column contains the path. If there is one more column, not
-    counting the column of the speaker, it contains the text. If there are two more columns, the
-    last column contains the text (LJSpeech's normalized text).
+    If the table has no header, the first column contains the path. The last of the other columns
+    contains the text: there may be one other column, or two (LJSpeech's text and normalized text).
+    The column of the speaker does not count.
 
     Raises:
-        UserError: if a column that the user specified does not exist, or if the user must specify a
-            column.
+        UserError: if a selected column does not exist, or if the user must specify a column.
     """
 
     def column(option: str, asked: str, usual: Sequence[str]) -> int | None:
@@ -365,12 +364,12 @@ def choose_columns(
 
 
 def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: int) -> None:
-    """Raise UserError unless two columns seem to be a text and its normalized text (LJSpeech).
+    """Raise UserError unless two columns can be a text and its normalized text (LJSpeech).
 
     The columns are rejected in three cases:
 
     - Most values of the second column are numbers.
-    - Only one of the two columns has few distinct values, like a column of speaker names.
+    - Only one of the two columns has few different values, like a column of speaker names.
     - The two texts of most lines differ too much.
     """
     pairs = [(row.fields[written], row.fields[spoken]) for row in rows if len(row.fields) > spoken]
@@ -380,7 +379,7 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
             f"{path}: column {spoken + 1} contains numbers such as {normalized[0][:60]!r} instead of "
             "texts. Select the column that contains the spoken texts with --text-column"
         )
-    is_empty = len({*texts}) == 1  # the column is empty, or all lines contain the same title
+    is_empty = len({*texts}) == 1  # all lines are empty or contain the same title
     if (is_empty or repeats(texts) == repeats(normalized)) and not are_other_texts(pairs):
         return
     raise UserError(
@@ -391,7 +390,7 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
 
 
 def repeats(values: Sequence[str]) -> bool:
-    """Return whether a column has few distinct values, like a column of speaker names."""
+    """Return whether a column has few different values, like a column of speaker names."""
     return len(values) >= MIN_LINES and len({*values}) <= MAX_REPEATING_SHARE * len(values)
 
 
@@ -413,14 +412,15 @@ def are_other_texts(pairs: Sequence[tuple[str, str]]) -> bool:
 
 
 def scripts_of(text: str) -> set[str]:
-    """Return the scripts of the letters in a text: the first words of their Unicode names, such as
-    LATIN."""
+    """Return the scripts of the letters in a text, such as LATIN.
+
+    The script is the first word of a letter's Unicode name.
+    """
     return {unicodedata.name(x, "").partition(" ")[0] for x in text if x.isalpha()}
 
 
 class TimeColumns(NamedTuple):
-    """The titles of the columns that contain the times of segments. Either `end` or
-    `duration` is empty."""
+    """The titles of the columns with the times of segments. Either `end` or `duration` is ""."""
 
     start: str
     end: str
@@ -443,13 +443,13 @@ def time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
 
 
 def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) -> TimeColumns | None:
-    """Return the columns that contain the times of segments, or None if there are no such columns.
+    """Return the columns with the times of segments, or None if the table has no such columns.
 
     NeMo manifests have the columns `offset` and `duration`.
 
     Raises:
-        UserError: if the table contains columns of times, but not exactly two columns that are a
-            start and an end, or an offset and a duration.
+        UserError: if the columns with times are neither a start and an end, nor an offset and a
+            duration.
     """
     found = time_titles(titles, rows)
     if not found:
@@ -471,7 +471,7 @@ def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) ->
 def segment_of(
     columns: TimeColumns | None, titles: Sequence[str], fields: Sequence[str]
 ) -> Segment | None:
-    """Return the segment that the text of a row transcribes, or None for the whole recording.
+    """Return the segment that contains the text of a row, or None for the whole recording.
 
     Raises:
         ValueError: if a value is missing or is not a valid number of seconds.
@@ -480,7 +480,7 @@ def segment_of(
     if columns is None:
         return None
     if columns.start == "offset" and not row.get("offset"):
-        # In NeMo manifests, both values are optional, and a missing offset means 0.
+        # In NeMo manifests, offset and duration are optional. A missing offset means 0.
         return Segment(0.0, _number("duration", row["duration"])) if row.get("duration") else None
     start = _number(columns.start, row.get(columns.start, ""))
     if columns.duration:

@@ -1,10 +1,10 @@
-"""Read the text files of a corpus, in UTF-8 or a different encoding.
+"""Read the text files of a corpus, in UTF-8 or another encoding.
 
     text = read_text(Path("metadata.csv"))
     texts = decode({path: path.read_bytes() for path in paths}, encoding="cp1251")
 
-If a file is not UTF-8, charset-normalizer detects its encoding, and a note with the encoding is
-printed. If several encodings produce different texts that are about equally likely, the user must
+If a file is not UTF-8, charset-normalizer detects the encoding, and a note with the encoding is
+printed. If several encodings are about equally likely and produce different texts, the user must
 choose an encoding.
 """
 
@@ -17,21 +17,20 @@ from charset_normalizer import from_bytes, is_binary
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes
 
-# Only common encodings are tried. With rarer encodings, more files would be ambiguous.
+# Only common encodings, because rarer encodings would make more files ambiguous.
 ENCODINGS = (
     "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp874 cp932 gb18030 big5 cp949 koi8_r "
     "utf_16 utf_16_le utf_16_be utf_32"
 ).split()
 # charset-normalizer rates the chaos and the coherence of the decoded text from 0 to 1. An encoding
-# is likely if both ratings differ from the best rating by at most these numbers.
+# is likely if each rating differs from the best rating by at most this number.
 MAX_MORE_CHAOS, MAX_LESS_COHERENCE = 0.15, 0.1
 MAX_SHOWN = 5  # maximum number of encodings in a message
-EXAMPLE_LETTERS = 60  # maximum number of letters of a decoded text in a message
+EXAMPLE_LETTERS = 60  # maximum number of letters of decoded text in a message
 
 
 def read_text(path: Path, encoding: str = "", if_missing: str = "no such file") -> str:
-    """Read a text file and remove its byte-order mark. See `decode` for `encoding` and for
-    errors."""
+    """Return the text of a file without its byte-order mark. See `decode` for errors."""
     return decode({path: read_bytes(path, if_missing=if_missing)}, encoding)[path]
 
 
@@ -39,12 +38,10 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
     """Decode files that are in UTF-8 or that all have the same other encoding.
 
     Args:
-        contents: the bytes of each file.
         encoding: Python's name for the encoding; "": detect the encoding.
 
     Raises:
-        UserError: if a file is binary, if it is not in `encoding`, or if several encodings are
-            likely.
+        UserError: if a file is binary or not in `encoding`, or if several encodings are likely.
     """
     texts = {}
     utf16 = {}
@@ -54,7 +51,7 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
             utf16[path] = content
             continue
         if b"\0" in content and not encoding:
-            # English text in UTF-16 is also valid UTF-8, but contains zero bytes.
+            # English text in UTF-16 is also valid UTF-8, but it contains zero bytes.
             others[path] = content
             continue
         try:
@@ -99,13 +96,13 @@ def _decode_others(contents: Mapping[Path, bytes], name: str) -> dict[Path, str]
 
 
 def _is_damaged_utf8(content: bytes) -> bool:
-    """Return whether the file is damaged UTF-8: most of its non-ASCII characters are valid UTF-8."""
+    """Return whether most non-ASCII characters of the file are valid UTF-8."""
     text = content.decode(errors="replace")
     return sum(x > "\x7f" for x in text) > 2 * text.count("\ufffd")
 
 
 def _recognize(where: str, content: bytes) -> str:
-    """Return the encoding of text that is not UTF-8. See `decode` for errors."""
+    """Return the encoding of a text that is not UTF-8. See `decode` for errors."""
     if is_binary(content):
         raise UserError(f"{where}: binary file, expected text")
     matches = list(from_bytes(content, cp_isolation=ENCODINGS))
@@ -113,7 +110,7 @@ def _recognize(where: str, content: bytes) -> str:
         raise UserError(f"{where}: the encoding of the text is unknown; add --encoding NAME")
     clear = [x for x in matches if x.chaos <= matches[0].chaos + MAX_MORE_CHAOS]
     coherence = max(x.coherence for x in clear)
-    # Encodings that produce the same text are listed under one name, the first in ENCODINGS.
+    # Encodings that produce the same text are listed under the first of their names in ENCODINGS.
     likely = {
         next(name for name in ENCODINGS if name in match.could_be_from_charset): str(match)
         for match in clear
@@ -129,14 +126,14 @@ def _recognize(where: str, content: bytes) -> str:
 
 
 def _example(text: str) -> str:
-    """Return an excerpt of the first line with a non-ASCII character, around this character."""
+    """Return a part of the first line that contains a non-ASCII character."""
     line = next((x for x in text.splitlines() if not x.isascii()), text.partition("\n")[0])
     first = next((i for i, x in enumerate(line) if not x.isascii()), 0)
     return line[max(0, first - 20) :][:EXAMPLE_LETTERS]
 
 
 def check_encoding(name: str) -> str:
-    """Return Python's name for an encoding, or raise ValueError if Python does not support it."""
+    """Return Python's name for an encoding. Raise ValueError if Python does not support it."""
     try:
         return codecs.lookup(name).name
     except LookupError:

@@ -30,10 +30,10 @@ MAX_SILENCE_SECONDS = 0.3  # longer silence before or after speech causes a warn
 WORST_SHOWN = 5  # maximum number of clips to list in a warning
 MANUAL = "docs/guides/own-data.md"
 TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # an HTML tag without attributes
-# The result if accented letters, quotation marks or Cyrillic letters in UTF-8 are read as
+# Matches accented letters, quotation marks and Cyrillic letters in UTF-8 that were read as
 # Windows-1252.
 TWICE_ENCODED = re.compile("[ÂÃÐÑ][^\x00-\x7fÀ-ÿ]|â€")
-# A description, advice, and a pattern for each kind of unusual text.
+# For each kind of unusual text: a description, advice, and a pattern.
 UNUSUAL_TEXTS = (
     (
         "HTML entities or tags, which would be read letter by letter",
@@ -51,13 +51,13 @@ UNUSUAL_TEXTS = (
         WORDS_IN_BRACKETS,
     ),
     (
-        # For example, quotation marks become control characters if the encoding is wrong.
+        # If the encoding is wrong, quotation marks become control characters, for example.
         "control characters",
         "Delete the control characters, or write the intended characters",
         re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]"),
     ),
 )
-# A description and advice for each problem that `problems_of` can return.
+# For each problem that `problems_of` can return: a description and advice.
 AUDIO_PROBLEMS = {
     "noise": (
         f"noise (speech is less than {MIN_SIGNAL_TO_NOISE} dB louder than the noise)",
@@ -82,8 +82,7 @@ AUDIO_PROBLEMS = {
     ),
 }
 MAX_LEVEL_DIFFERENCE = 10  # in dB, from the median of the speaker's clips
-# For each language with only one script, the first word in the Unicode names of the script's
-# letters.
+# For each language with only one script: the first word in the Unicode names of its letters.
 SCRIPTS = {
     language: script
     for script, languages in {
@@ -103,28 +102,28 @@ SCRIPTS = {
     }.items()
     for language in languages.split()
 }
-# Maximum fraction of texts without a letter of the language's script, such as foreign names.
+# Maximum fraction of texts, such as foreign names, without a letter of the language's script.
 MAX_OTHER_SCRIPT = 0.2
-# Minimum number of clips, and minimum standard deviation of the logarithm of their lengths. Below
-# these limits, the correlation of lengths is meaningless.
+# The correlation of lengths has no meaning with fewer clips, or with a smaller standard deviation
+# of the logarithm of their lengths.
 MIN_CLIPS, MIN_SPREAD = 20, 0.15
 MIN_CORRELATION = 0.3  # minimum correlation between the logarithms of seconds and symbols
-# Maximum fraction of texts with letters that are not English. In English corpora, which contain such
-# letters in foreign names, the fraction is smaller.
-# With these limits, at most 0.5% of the clips in each of four clean corpora have an unusual rate. If
-# half of the audio is missing in each clip, 75 to 99% of the clips have an unusual rate.
+# With these limits, at most 0.5% of the clips in each of four clean corpora have an unusual rate.
+# If half of the audio of each clip is missing, 75 to 99% of the clips have an unusual rate.
 MAX_DEVIATIONS = 4.5
 MIN_RATE_RATIO = 1.4
+# Maximum fraction of texts with letters that are not English. In English corpora, the fraction is
+# smaller, although foreign names contain such letters.
 MAX_FOREIGN_SHARE = 0.05
-# These words are 15% of all words in LJSpeech. Few other languages contain any of these words.
+# These words are 15% of all words in LJSpeech. Few other languages have any of these words.
 COMMON_WORDS = ("the", "and", "that", "with", "you", "this", "it", "they")
-# Texts with at least MIN_WORDS words are not English if a smaller fraction of the words is in
+# Texts with at least MIN_WORDS words are not English if fewer than this fraction of their words are
 # COMMON_WORDS.
 MIN_WORDS, MIN_COMMON_SHARE = 200, 0.02
 
 
 class Finding(NamedTuple):
-    """A problem, and the clips that have it."""
+    """A problem, and the clips with this problem."""
 
     problem: str
     advice: str
@@ -197,7 +196,7 @@ def _audio_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding
 
 
 def _level_differences(clips: Sequence[Clip]) -> np.ndarray:
-    """Return each clip's level relative to its speaker's median, in dB, float64 [clips]."""
+    """Return each clip's level in dB relative to its speaker's median [clips]."""
     levels = np.array([clip.measured.quality.level for clip in clips])
     names = np.array([clip.speaker for clip in clips])
     differences = np.zeros(len(clips))
@@ -221,7 +220,7 @@ def _text_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding]
             for i in _worst(np.abs(np.log(rates / median)), np.log(high / median))
         ],
     )
-    # The English table and eSpeak silently drop unknown characters; other tables reject them.
+    # The English table and eSpeak drop unknown characters silently. All other tables reject them.
     may_drop = hparams.table.is_english or PHONES in hparams.text_cleaners
     facts = hparams.text_cleaners, hparams.table, hparams.language
     texts = [respell(clip.text, hparams.pronunciations) for clip in clips]
@@ -247,7 +246,7 @@ def _text_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding]
 
 
 def _line(clip: Clip) -> str:
-    """Return "file:line" for a clip's text, without the folder."""
+    """Return "file:line" of a clip's text, without the folder."""
     return Path(clip.where).name
 
 
@@ -277,7 +276,7 @@ def _has_script(text: str, script: str) -> bool:
 def other_language(clips: Sequence[Clip], hparams: HParams) -> str | None:
     """Return a warning if letters or words suggest that the texts are not English, otherwise None.
 
-    The texts are only checked if the settings use the English symbol table.
+    Only the texts of runs with the English symbol table are checked.
     """
     if not hparams.table.is_english:
         return None
@@ -308,7 +307,8 @@ def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
 
     For example, the texts may be shifted because a line of the table is missing, or the selected
     column may not contain the texts. The function correlates the logarithms of seconds and symbols.
-    In LJSpeech, the correlation is 0.97, and at most 0.15 if the texts are shifted by a few lines.
+    In LJSpeech, the correlation is 0.97. The correlation is at most 0.15 if the texts are shifted
+    by a few lines.
     """
     seconds = np.log([clip.measured.speech_samples for clip in clips])
     symbols = np.log([len(clip.symbols) for clip in clips])
@@ -332,7 +332,7 @@ def _correlation(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
-    """Return the number of symbols per second of speech in each clip, float64 [clips]."""
+    """Return the number of symbols per second of speech in each clip [clips]."""
     return np.array([len(c.symbols) * sampling_rate / c.measured.speech_samples for c in clips])
 
 
@@ -341,11 +341,10 @@ def have_several_speakers(clips: Sequence[Clip]) -> bool:
 
 
 def comparable_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
-    """Return symbol rates that can be compared across speakers, float64 [clips].
+    """Return symbol rates that can be compared between speakers [clips].
 
-    With a single speaker, they are the symbols per second. With several speakers, each rate is
-    divided by the speaker's median rate, so that the clips of a slow speaker do not count as
-    unusual.
+    With a single speaker, the rates are symbols per second. With several speakers, each rate is
+    divided by the speaker's median rate, so that the clips of a slow speaker are not unusual.
     """
     rates = symbol_rates(clips, sampling_rate)
     if not have_several_speakers(clips):
@@ -359,8 +358,8 @@ def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
     """Return the lowest usual rate, the median rate and the highest usual rate.
 
     A rate is unusual if its logarithm differs from the median of the logarithms by more than
-    log(MIN_RATE_RATIO) and by more than MAX_DEVIATIONS robust standard deviations. A robust standard
-    deviation is 1.4826 times the median absolute deviation.
+    log(MIN_RATE_RATIO) and by more than MAX_DEVIATIONS robust standard deviations. A robust
+    standard deviation is 1.4826 times the median absolute deviation.
     """
     logarithms = np.log(rates)
     middle = np.median(logarithms)
@@ -377,7 +376,7 @@ def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
 
 
 def _duplicates(clips: Sequence[Clip]) -> list[tuple[Clip, str]]:
-    """Return the clips that have the same audio as an earlier clip, each with a note.
+    """Return the clips with the same audio as an earlier clip, each with a note.
 
     Clips whose text differs from the text of the earlier clip come first.
     """

@@ -3,10 +3,10 @@
     mel, gate, alignments = fast_decoder.teacher_forced(decoder, memory, mask, mel, dropout_masks)
 
 With teacher forcing, the attention LSTM does not depend on the decoder LSTM. Therefore one loop
-runs the attention LSTM and the attention, and a second loop runs the decoder LSTM. The other parts
-are matrix products over all decoder steps at once: the prenet, the contribution of the inputs to
-the LSTM gates, and the projections. The backward passes of both loops are written by hand. The
-gradient of each weight is also a single product over all decoder steps.
+runs the attention LSTM and the attention, and a second loop runs the decoder LSTM. All other
+operations are matrix products over all decoder steps at once: the prenet, the contribution of the
+inputs to the LSTM gates, and the projections. The backward passes of both loops are written by
+hand. The gradient of each weight is also a single product over all decoder steps.
 
 - recurrences.py: formulas, buffers and the names of dimensions
 - plain.py: the loops, implemented with ordinary PyTorch operations
@@ -45,7 +45,7 @@ def teacher_forced(
     autocast. All sums and all other operations use the precision of the parameters.
 
     Args:
-        loops_for: a function that returns the loops for a batch, such as `plain_loops`. By default
+        loops_for: a function that returns the loops for a batch, such as `plain_loops`. By default,
             the kernels run if this machine supports them.
 
     Raises:
@@ -101,7 +101,7 @@ def teacher_forced(
 
 
 def describe(device: torch.device) -> str:
-    """Return a phrase that describes how the loops run on this device with float32 parameters."""
+    """Return a phrase about the way the loops run on this device with float32 parameters."""
     if device.type == "cpu":
         if onednn_multiplies("cpu", torch.float32):
             return "oneDNN matrix products with prepacked weights"
@@ -130,8 +130,7 @@ def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs |
 
 
 def plain_loops(decoder, memory, operand_dtype, dropout_masks) -> PlainLoops:
-    """Return decoder loops that use ordinary PyTorch operations. `memory` and `dropout_masks` are
-    ignored."""
+    """Return loops of ordinary PyTorch operations. `memory` and `dropout_masks` are not used."""
     return PlainLoops(
         operand_dtype,
         decoder.p_attention_dropout,

@@ -1,15 +1,14 @@
-"""Run the decoder for synthesis on a GPU: `model.free_running` with CHUNK decoder steps per CUDA
-graph.
+"""Run the decoder for synthesis on a GPU, with CHUNK decoder steps per CUDA graph.
 
     model.speaking_decoder = captured_steps.free_running
 
-A decoder step has about fifty small operators, and a GPU runs them faster than the host can launch
-them. A graph launches the operators of CHUNK decoder steps at once. After each chunk the host
+A decoder step has about fifty small operators, and the host launches them more slowly than the GPU
+runs them. A graph launches the operators of CHUNK decoder steps at once. After each chunk the host
 checks whether all texts have ended. A graph contains the same operators and shapes in the same
-order as the loop in model.py, so the results are bitwise identical.
+order as the loop in model.py. Therefore the results are bitwise identical.
 
 A graph works only for a fixed number of texts and symbols, so each batch needs its own graph.
-Capturing a graph takes about as long as launching CHUNK decoder steps, and a text has hundreds of
+Capturing a graph takes about as long as launching CHUNK decoder steps. A text has hundreds of
 decoder steps.
 """
 
@@ -25,8 +24,8 @@ import model
 from fast_decoder.cuda_capture import captured, first_problem
 from model import Decoder, DropoutMasks, SpokenSteps
 
-# Decoder steps per graph. A larger value takes longer to capture and wastes more decoder steps at
-# the end of a text. A smaller value makes the host wait more often.
+# Decoder steps per graph. With a larger value, the capture takes longer and more decoder steps are
+# wasted at the end of a text. With a smaller value, the host waits more often.
 CHUNK = 8
 
 
@@ -41,9 +40,9 @@ def free_running(
 ) -> Iterator[SpokenSteps]:
     """Run `model.free_running` on a GPU in chunks of CHUNK decoder steps.
 
-    The last chunk ends at `max_steps`. Each chunk reads and writes the same tensors. On a CPU,
-    decoder steps run one by one. Under autocast, decoder steps also run one by one, because a graph
-    must not contain the copies of weights that autocast makes.
+    The last chunk ends at `max_steps`. Each chunk reads and writes the same tensors. On a CPU and
+    under autocast, decoder steps run one by one. (Under autocast, a graph would contain the copies
+    of weights that autocast makes.)
 
     Args:
         repeated: a function of (make_steps, device) that calls `make_steps` repeatedly and yields
@@ -100,9 +99,9 @@ def free_running(
 def replayed(function: Callable, device: torch.device) -> Iterator:
     """Call `function()` repeatedly by replaying a CUDA graph, and yield the results.
 
-    The first call runs without a graph. It loads kernels and allocates the stream's workspaces for
-    matrix products, because loading and allocating are not possible during a capture. If the
-    capture fails, the function prints a warning and makes all calls without a graph.
+    The first call runs without a graph, because it loads kernels and allocates the workspaces of
+    the stream. Loading and allocating are not possible during a capture. If the capture fails,
+    print a warning and make all calls without a graph.
     """
     with _alone_on_side_stream(device):
         result = function()
@@ -130,15 +129,15 @@ _SIDE_STREAM_IN_USE = threading.Lock()
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    # All batches share one stream, because each stream needs a workspace of tens of megabytes.
+    # One stream for all batches, because each stream needs a workspace of tens of megabytes.
     return torch.cuda.Stream(device)
 
 
 @contextlib.contextmanager
 def _alone_on_side_stream(device: torch.device) -> Iterator[None]:
-    """Inside this context, kernels are launched on the side stream: after all earlier kernels on
-    the current stream, and before all later kernels.
+    """Inside this context, launch kernels on the side stream.
 
+    The kernels run after all earlier kernels and before all later kernels of the current stream.
     Other threads must wait, because a capture records all launches on its stream.
     """
     side = _side_stream(device)

@@ -3,8 +3,8 @@
     python -m fast_decoder.compare_kernels < request.json    # prints [is_right, text]
 
 The program computes outputs and gradients of the training decoder and the encoder LSTM on two small
-batches, with the sizes and the precision of the run. The results must be as close to exact float64
-results as the tests require.
+batches, with the sizes and the precision of the run. The program compares these tensors with exact
+float64 results. The errors must be as small as the tests require.
 """
 
 import functools
@@ -23,16 +23,17 @@ from fast_decoder.parity import EncoderProblem, Problem, relative_errors
 from hparams import HParams
 from model import Decoder
 
-# Number of symbols of each clip. The first batch has 20 clips, like most batches with dynamic batch
-# sizes. The second batch runs the GPU programs for large batches and long texts.
+# Numbers of symbols of the clips in each batch. The first batch has 20 clips, as is common with
+# dynamic batch sizes. The second batch runs the GPU programs for large batches and long texts.
 BATCHES = ((40, 23, *range(1, 19)), (100, *range(1, 33)))
-# Number of decoder steps in both batches. The second chunk is incomplete on purpose.
+# Number of decoder steps after the first chunk in both batches. The second chunk is incomplete on
+# purpose.
 STEPS_AFTER_A_CHUNK = 3
-# The tolerance of a tensor, relative to its largest value, is the larger of `min_bound` and TIMES_PLAIN
-# times the error of plain operations in the same precision. The tolerance must separate correct
-# kernels from bugs. In float32, correct kernels reach 1.6e-5 on a CPU, and a tanh that is too small
-# by 1e-4 reaches 2e-3. On an H200, correct kernels reach at most 3.4 times the errors of plain
-# operations.
+# The tolerance of a tensor is relative to its largest value. It is the larger of two numbers:
+# `min_bound`, and TIMES_PLAIN times the error of plain operations in the same precision. The
+# tolerance must separate correct kernels from bugs. In float32, correct kernels reach 1.6e-5 on a
+# CPU, and a tanh that is too small by 1e-4 reaches 2e-3. On an H200, correct kernels reach at most
+# 3.4 times the errors of plain operations.
 MIN_BOUND = 4e-5
 TIMES_PLAIN = 5
 # Maximum relative rounding error of each dtype.
@@ -40,8 +41,7 @@ ROUNDOFF = {"TF32": 2**-11, "float16": 2**-11, "bfloat16": 2**-9}
 
 
 def main() -> None:
-    """Check the kernels for the request on standard input, and print [is_right, text] as the last
-    line."""
+    """Check the kernels for the request on standard input. Print [is_right, text] last."""
     request = json.load(sys.stdin)
     device = torch.device(request["device"])
     facts = request["facts"]
@@ -74,7 +74,7 @@ def compare_decoder(symbols: tuple[int, ...], facts: dict, device: torch.device)
 
 
 def compare_encoder(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iterator:
-    """Yield the same values as `compare_decoder`, but for the encoder LSTM."""
+    """Yield (kernel error / maximum error, text) for the encoder LSTM."""
     torch.manual_seed(0)
     dim = facts["sizes"]["encoder_embedding_dim"]
     lstm = torch.nn.LSTM(dim, dim // 2, batch_first=True, bidirectional=True)
@@ -100,7 +100,7 @@ def compare(
     plain_errors = relative_errors(problem.run(plain, precision=autocast), exact)
     for name, plain_error in plain_errors.items():
         bound = max(min_bound(facts), TIMES_PLAIN * plain_error)
-        # Skip the comparison if plain operations exceed the range of float16.
+        # Do not compare if plain operations exceed the range of float16.
         if math.isfinite(bound):
             yield (
                 errors[name] / bound,
@@ -109,18 +109,13 @@ def compare(
 
 
 def min_bound(facts: dict) -> float:
-    """Return four times the largest rounding error of an operand; MIN_BOUND if operands are not
-    rounded."""
+    """Return four times the largest rounding error of an operand, or MIN_BOUND without rounding."""
     rounded = facts["autocast"] or ("TF32" if facts["TF32"] else None)
     return 4 * ROUNDOFF[rounded] if rounded else MIN_BOUND
 
 
 def kernels_for(graphs_for: Callable, *batch) -> graphs.Graphs:
-    """Return the graphs that `graphs_for` creates for a batch.
-
-    Raises:
-        RuntimeError: if no graphs can be created.
-    """
+    """Return the graphs that `graphs_for` creates for a batch, or raise RuntimeError."""
     loops = graphs_for(*batch)
     if isinstance(loops, str):
         raise RuntimeError(f"cannot create CUDA graphs: {loops}")

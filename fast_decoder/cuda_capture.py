@@ -1,4 +1,4 @@
-"""Capture CUDA graphs. A failed capture leaves the state of PyTorch unchanged."""
+"""Capture CUDA graphs without changing the state of PyTorch if a capture fails."""
 
 import contextlib
 from collections.abc import Callable
@@ -9,15 +9,17 @@ import torch
 def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, object]:
     """Capture the launches of `function()` on `stream`.
 
-    Return the graph and the function's result, which each replay overwrites. The function must not
-    draw random numbers or wait for the GPU. Exceptions from the function and from PyTorch reach the
-    caller.
+    Return the graph and the function's result. Each replay overwrites the result. The function must
+    not draw random numbers or wait for the GPU. Exceptions from the function and from PyTorch reach
+    the caller.
 
     If CUDA aborts a capture, PyTorch's `capture_end` raises an error before it has cleaned up (seen
-    in PyTorch 2.11 and 2.13). Without this function, `stream` would then stay the current stream,
-    the generator would stop working (2.11), memory used on two streams would never be freed, and
-    `empty_cache` would raise an error. To prevent this, the capture gets its own generator state
-    and memory pool.
+    in PyTorch 2.11 and 2.13). This function prevents the following consequences:
+
+    - `stream` stays the current stream.
+    - The generator stops working (2.11). Therefore the capture gets its own generator state.
+    - Memory used on two streams is never freed, and `empty_cache` raises an error. Therefore the
+      capture gets its own memory pool.
     """
     device = stream.device
     graph = torch.cuda.CUDAGraph()
@@ -28,7 +30,7 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     try:
         with (
             torch.cuda.stream(stream),
-            # Use the mode "thread_local", because other threads may pin memory during the capture.
+            # "thread_local", because other threads may pin memory during the capture.
             torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
         ):
             result = function()
@@ -44,8 +46,8 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
 def first_problem(error: Exception) -> str:
     """Return the type and the first line of the original error.
 
-    An error during a capture also makes the end of the capture fail. The second error has the
-    original error as its context.
+    After an error during a capture, the end of the capture also raises an error. The context of
+    this second error is the original error.
     """
     cause = error.__context__ or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]

@@ -1,15 +1,15 @@
-"""Run the loops of the training decoder and the encoder on a GPU: the kernels of kernels.py in CUDA
-graphs.
+"""Run the loops of the training decoder and the encoder as kernels in CUDA graphs.
 
     loops = graphs_for(decoder, memory, torch.bfloat16, dropout_masks)
 
-`Graphs` objects run the same steps as the loops in plain.py, on the same buffers. A `Graphs` object
-can be used for all batches in one `bucket` and any number of steps, because programs that have no
-clip or symbol to process return at once. One graph contains CHUNK steps. `Graphs` objects are
+`Graphs` objects run the same steps as the loops in plain.py, on the same buffers. One graph
+contains CHUNK steps. A `Graphs` object can be used for all batches in one `bucket` and for any
+number of steps, because GPU programs without a clip or symbol return at once. `Graphs` objects are
 cached.
 
 If the GPU supports programmatic dependent launch (`uses_dependent_launches`), a launch starts while
-the previous launch still runs, and waits on the GPU for the results of the previous launch.
+the previous launch still runs. The new launch waits on the GPU for the results of the previous
+launch.
 """
 
 import functools
@@ -24,30 +24,30 @@ from fast_decoder.cuda_capture import captured, first_problem
 from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
 CHUNK = 32  # number of decoder steps per graph
-MAX_GRAPHS = 64  # maximum number of cached `Graphs` objects, each a few megabytes large
-UNITS = 8  # LSTM cells per program; 1,024 cells then use 128 of the 132 multiprocessors of an H200
+MAX_GRAPHS = 64  # maximum number of cached `Graphs` objects; each needs a few megabytes
+UNITS = 8  # LSTM cells per program; 1,024 cells use 128 of the 132 multiprocessors of an H200
 PROCESSORS = 132
 COLUMNS = 64  # result columns per program of a backward product
-INNER = 64  # block size along the inner dimension of a backward product
+INNER = 64  # values of the inner dimension that a backward product reads at once
 ROWS = 64  # maximum number of clips per program of `lstm_step` and `gradient_product`
 CLIPS = 16  # clips per program of `cell_gradient`
 SYMBOLS = 32  # symbols per program in the attention backward pass
 GROUPS = 4  # number of groups of steps that `attention_sums` sums up concurrently
 ENERGIES = 8  # symbols per program of `attention_energies`
-# Symbols and attention dimensions per program of `attention_energies` if the dimensions are split
+# Symbols and attention dimensions per program of `attention_energies` if the dimensions are split.
 SPLIT_ENERGIES = 32
 SPLIT_DIMS = 32
-# Maximum number of clips with which `attention_energies` reads the windows early, and splits the
-# dimensions of long texts
+# Up to this number of clips, `attention_energies` reads the windows early and splits the dimensions
+# of long texts.
 FEW_CLIPS = 32
 CONTEXT = 64  # maximum number of context columns per program of `attention_context`
 CONTEXT_VALUES = 2**14  # maximum number of memory values per program of `attention_context`
-# Number of warps that split the inner dimension of the float32 product in `lstm_step`; 1: no split
+# Number of warps that split the inner dimension of the float32 product in `lstm_step`; 1: no split.
 WARPS = 4
-# Buffers that kernels only read. A buffer is copied if its layout does not suit the kernels.
+# Buffers that kernels only read. A buffer is copied if the kernels cannot read its layout.
 READ = "KEEP WEIGHT MASK MEMORY PROCESSED_MEMORY QUERY_WEIGHT LOCATION_WEIGHT V".split()
-# Measurements and tests set this to False, because a profiler counts the waiting time of dependent
-# launches as work.
+# Measurements and tests set this to False. Otherwise a profiler counts the waiting time of
+# dependent launches as work.
 DEPENDENT_LAUNCHES = True
 
 
@@ -55,14 +55,14 @@ class LSTM(NamedTuple):
     """The sizes of an LSTM that affect its launches."""
 
     size: int  # number of cells, S
-    inner: int  # number of columns of a row that the LSTM's matrix product reads
+    inner: int  # number of columns of a row in the LSTM's matrix product
     query: int  # D; 0 if no attention follows the LSTM
     p_dropout: float
 
     def split(self) -> tuple[int, int]:
         """Return (parts, gates per part) for the sum over 4 * size gates in `gradient_product`.
 
-        The sum is split so that there is about one program per multiprocessor.
+        With these parts, there is about one program per multiprocessor.
         """
         parts = max(1, PROCESSORS // -(-self.inner // COLUMNS))
         gates = -(-4 * self.size // (parts * INNER)) * INNER
@@ -70,14 +70,14 @@ class LSTM(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """All settings that affect the launches. See recurrences.py for the names of dimensions."""
+    """All values that determine the launches. recurrences.py explains the names of dimensions."""
 
     device: torch.device
     dtype: torch.dtype  # dtype of parameters and buffers
     operand_dtype: torch.dtype  # dtype of the operands in the matrix products of the LSTMs
     tf32: bool  # whether float32 products may use TF32
-    clips: int  # maximum number of clips in the bucket
-    symbols: int  # maximum number of symbols in the bucket
+    clips: int
+    symbols: int
     attention: LSTM  # the attention LSTM; its size is 0 in the encoder
     lstm: LSTM  # the decoder LSTM or the encoder LSTM
     context_size: int  # width of the context, E
@@ -85,7 +85,7 @@ class Setting(NamedTuple):
     location_gradient: bool  # whether gradients flow through the alignments of earlier steps
     differentiable: bool  # whether backward passes are needed
     dependent_launch: bool  # whether a launch may start while the previous launch still runs
-    stream: int  # id of the stream, because graphs on different streams must not share a table
+    stream: int  # id of the stream; graphs on different streams must not share a table
 
 
 # ---------------------------------------------------------------------------- the choice of graphs
@@ -102,8 +102,7 @@ def _kernels():
 
 
 def problem(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Return the reason why the kernels cannot run on this device with parameters of this dtype, or
-    None if they can run."""
+    """Return why the kernels cannot run on this device with parameters of this dtype, or None."""
     if device.type != "cuda":
         return "no CUDA device"
     if dtype != torch.float32:
@@ -117,14 +116,14 @@ def problem(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def uses_dependent_launches(device: torch.device) -> bool:
-    """Return whether programmatic dependent launch is used. It needs compute capability 9.0."""
+    """Return whether launches are dependent, which needs compute capability 9.0."""
     if not DEPENDENT_LAUNCHES or device.type != "cuda":
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def bucket(batch_size: int, num_symbols: int) -> tuple[int, int]:
-    """Return the bucket of a batch: the maximum numbers of clips and symbols for its graphs."""
+    """Return the maximum numbers of clips and symbols for the graphs of a batch."""
     symbols = 32 if num_symbols <= 32 else -(-num_symbols // 64) * 64
     return -(-batch_size // 16) * 16, symbols
 
@@ -135,7 +134,7 @@ def graphs_for(
     operand_dtype: torch.dtype,
     dropout_masks,  # model.DropoutMasks
 ) -> "Graphs | str":
-    """Return the decoder's graphs for a batch, or a message that says why they cannot be created.
+    """Return the decoder's graphs for a batch, or a message that says why this is not possible.
 
     The first call for a bucket creates the graphs.
     """
@@ -171,7 +170,7 @@ def lstm_graphs_for(
     batch_size: int,
     operand_dtype: torch.dtype,
 ) -> "Graphs | str":
-    """Return graphs for a single LSTM without dropout, in the same way as `graphs_for`."""
+    """Return graphs for a single LSTM without dropout, or a message as in `graphs_for`."""
     reason = problem(weight.device, weight.dtype)
     if reason is not None:
         return reason
@@ -207,8 +206,8 @@ def _graphs(setting: Setting) -> "Graphs | str":
     except Exception as error:  # Triton, the driver and the GPU raise many types of exceptions
         reason = first_problem(error)
         if "out of memory" in reason:
-            # Raise, because a returned value would be cached, but the next batch in this bucket may
-            # fit into memory.
+            # Raise the error. A returned message would be cached, but the next batch of this bucket
+            # may fit into memory.
             raise torch.OutOfMemoryError(reason) from error
         return reason
 
@@ -219,10 +218,10 @@ class _Loop:
     def __init__(
         self,
         setting: Setting,
-        launches: tuple[Callable, ...],  # launches in each step
-        before: tuple[Callable, ...] = (),  # launches at the beginning of a chunk
-        after: tuple[Callable, ...] = (),  # launches at the end of a chunk
-        backwards: bool = False,  # whether the steps run in reverse order
+        launches: tuple[Callable, ...],
+        before: tuple[Callable, ...] = (),
+        after: tuple[Callable, ...] = (),
+        backwards: bool = False,
     ):
         device = setting.device
         self.backwards = backwards
@@ -237,9 +236,9 @@ class _Loop:
         if device.type != "cuda":  # Triton's interpreter, which runs on a CPU
             return
         with torch.cuda.device(device):
-            # wait until the table is written, because dependent launches do not wait
+            # Wait until the table is written, because dependent launches do not wait.
             torch.cuda.synchronize()
-            # compiles the kernels; computes nothing, because the table has no steps yet
+            # Compile the kernels. They compute nothing, because the table contains no steps yet.
             self._launch(CHUNK)
             torch.cuda.synchronize()
             self.graph, _ = captured(lambda: self._launch(CHUNK), torch.cuda.Stream(device))
@@ -254,12 +253,12 @@ class _Loop:
             finish(self.table)
 
     def run(self, num_steps: int, entries: dict) -> None:
-        """Run `num_steps` steps. `entries` maps names in the table to numbers and buffers."""
+        """Run `num_steps` steps. `entries` is {name in the table: number or buffer}."""
         for done in range(0, num_steps, CHUNK):
             count = min(CHUNK, num_steps - done)
             start = num_steps - done - count if self.backwards else done
-            # Without a graph, write the table for every chunk, because a launch may read the table
-            # before the previous launch has updated it.
+            # Without a graph, write the table for every chunk. The kernel `next_chunk` would update
+            # the table too late, because the next launch may read it earlier.
             if done == 0 or (self.table.is_cuda and self.graph is None):
                 self._write({"START": start, "STOP": start + count, "STEPS": num_steps, **entries})
             if self.graph is None:
@@ -321,22 +320,26 @@ def _constants(s: Setting, lstm: LSTM) -> dict:
 
 
 def _lstm_precision(setting: Setting) -> str:
-    # "tf32x3", a sum of three TF32 products, is as exact as float32.
+    # "tf32x3" is a sum of three TF32 products. It is as exact as float32.
     exact = "ieee" if setting.operand_dtype == torch.float64 else "tf32x3"
     return "tf32" if setting.tf32 else exact
 
 
 def _attention_precision(setting: Setting) -> str:
-    """Return the precision of matrix products in attention: float32, or TF32 with half-precision
-    operands."""
+    """Return the precision of matrix products in attention.
+
+    The precision is TF32 if the operands of the LSTMs have half precision, otherwise float32.
+    """
     return "tf32" if _is_half(setting) else _lstm_precision(setting)
 
 
 def _launch(setting: Setting, lstm: LSTM, name: str, grid: tuple[int, ...], **options) -> Callable:
     """Return a function of (table, offset) that launches the kernel `name`.
 
-    For kernels that process whole chunks, return a function of (table). `options` are constants and
-    compiler options in addition to `_constants`.
+    For kernels that process whole chunks, return a function of (table).
+
+    Args:
+        options: constants and compiler options in addition to `_constants`.
     """
     kernel = getattr(_kernels(), name)
     constants = _constants(setting, lstm).items()
@@ -354,13 +357,13 @@ def _is_half(setting: Setting) -> bool:
 
 def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     half = _is_half(setting)
-    # With half-precision operands, 64 rows are faster than 32, even if most rows have no clip.
+    # With half-precision operands, 64 rows are faster than 32, even if most rows are empty.
     rows = ROWS if half and setting.clips > 16 else min(ROWS, _power_of_two(setting.clips))
-    # These values were the fastest on an H200. With half-precision operands, warps do not split the
-    # inner dimension. Warps do not split the inner dimension of products with 64 rows either,
-    # because their tensor-core instructions need several warps.
+    # These values were the fastest on an H200. Warps do not split the inner dimension with
+    # half-precision operands. Warps also do not split products with 64 rows, because the
+    # tensor-core instructions of these products need several warps.
     warps = WARPS if rows < 64 and not half else 1
-    # With larger blocks, registers would run out.
+    # With larger blocks, a program would need too many registers.
     block = 128 if (warps > 1 and rows == 16) or (half and rows == 64) else 64
     return _launch(
         setting,
@@ -373,17 +376,16 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
         WARPS=warps,
         PRECISION=_lstm_precision(setting),
         num_warps=4,
-        # Use fewer stages for large blocks, because smaller GPUs have only 99 kB of shared memory.
+        # Fewer stages for large blocks, because smaller GPUs have only 99 kB of shared memory.
         num_stages=5 if rows < 64 and warps == 1 else 4,
     )
 
 
 def _energies_grid(setting: Setting) -> tuple[int, int, int]:
-    """Return (symbols per program, dimensions per program, programs over dimensions) of
-    `attention_energies`.
+    """Return the symbols per program, dimensions per program and programs over dimensions.
 
-    With few clips and long texts, splitting the dimensions is faster, because each program then
-    reads a quarter of the query's partial sums.
+    With few clips and long texts, splitting the dimensions is faster: each program then reads only
+    a quarter of the partial sums of the query.
     """
     dim = setting.attention.query
     if _is_half(setting) and setting.clips <= FEW_CLIPS and setting.symbols > 64:
@@ -403,7 +405,7 @@ def _attention_energies(setting: Setting) -> Callable:
         PARTS=parts,
         PARTS_BLOCK=min(128, _power_of_two(parts)),
         SYMBOLS_BLOCK=symbols,
-        # These limits were measured on an H100 and an H200. With more programs, a launch may leave no
+        # Limits from measurements on an H100 and an H200. With more programs, a launch may leave no
         # room for the next launch.
         AHEAD=setting.clips <= FEW_CLIPS,
         LET_NEXT=setting.clips <= CLIPS or _attention_precision(setting) == "tf32",
@@ -471,7 +473,7 @@ def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """Return the tensor itself if the kernels can read it, otherwise a copy."""
+    """Return the tensor if the kernels can read it, otherwise a copy."""
     if x.is_contiguous() and x.data_ptr() % 16 == 0:
         return x
     return x.clone(memory_format=torch.contiguous_format)
@@ -480,7 +482,7 @@ def _aligned(x: Tensor) -> Tensor:
 class Graphs:
     """Run the forward and backward loops for all batches of one setting.
 
-    The class has the same methods as `plain.PlainLoops`.
+    The methods are the same as in `plain.PlainLoops`.
     """
 
     def __init__(self, setting: Setting):
@@ -517,7 +519,7 @@ class Graphs:
         )
 
     def _entries(self, buffers: LSTMBuffers) -> dict:
-        """Return the buffers that all loops use, keyed by their names in the table."""
+        """Return the buffers of all loops, keyed by their names in the table."""
         entries = {name.upper(): x for name, x in vars(buffers).items()}
         entries |= {"BATCH": buffers.cells.shape[1], "ROWS_OUT": entries.pop("ROWS")}
         if isinstance(buffers, AttentionBuffers):
@@ -528,8 +530,7 @@ class Graphs:
         }
 
     def _gradient_entries(self, buffers: LSTMBuffers, grad_rows: Tensor, lstm: LSTM) -> dict:
-        """Return the additional buffers of the backward loops, keyed by their names in the
-        table."""
+        """Return the additional buffers of backward loops, keyed by their names in the table."""
         _, batch_size, size = buffers.cells.shape
         dgates = buffers.gates
         if self.operand_dtype != dgates.dtype:

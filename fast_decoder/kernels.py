@@ -1,41 +1,39 @@
-"""Define Triton kernels for the loops of the training decoder on a GPU. See recurrences.py for the
-formulas.
+"""Define the Triton kernels of the training loops. recurrences.py contains the formulas.
 
 graphs.py launches the kernels. `attention_slopes` and `attention_sums` process a whole chunk of
-steps at once, because they compute values that no step depends on. `next_chunk` ends a chunk.
+steps at once, because no step depends on their results. `next_chunk` ends a chunk.
 
 The first argument of each kernel is an int64 table on the device. The table contains the steps to
-run, the sizes, and the addresses of all buffers. A launch depends on no other size or address.
+run, the sizes, and the addresses of all buffers. Only the table contains sizes and addresses.
 Therefore one captured graph can be used for batches of any length, and no tensor needs padding.
-`offset` is the index of the step within a graph, counted from 0 (in the backward pass, from the
-last step). Programs beyond the last step return at once.
+`offset` is the index of the step within a graph. The index counts from the first step, or from the
+last step in the backward pass. Programs beyond the last step return at once.
 
 Some sums are split over several programs: the inner dimensions of matrix products, the query, and
-the energies.
-Each program writes a partial sum, and the program that needs the sum adds the partial sums in a
-fixed order. No kernel uses atomic operations, so results are bitwise reproducible.
+the energies. Each program writes a partial sum. The program that needs the sum adds the partial
+sums in a fixed order. No kernel uses atomic operations, so results are bitwise reproducible.
 
-Dimensions: T, B, N, D, E, K are the same as in recurrences.py. S is the size of an LSTM, and W is
-the width of its rows (hidden state and context).
+Dimensions: T, B, N, D, E and K are the same as in recurrences.py. S is the size of an LSTM, and W
+is the width of its rows (hidden state and context).
 """
 
 import triton
 import triton.language as tl
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-# Positions in the table. A graph runs the steps from START to STOP - 1. There are STEPS steps in
-# total.
+# Positions in the table. A graph runs the steps from START to STOP - 1. STEPS is the total number
+# of steps.
 START, STOP, STEPS, BATCH, SYMBOLS = (tl.constexpr(place) for place in range(5))
 # Addresses of the LSTM buffers.
 WEIGHT = tl.constexpr(5)  # [4 * S, inner], multiplied by the rows of the previous step
-# [T, B, 4 * S], first before activation, then activated, then the gradients
+# [T, B, 4 * S]: first before activation, then activated, then the gradients.
 GATES = tl.constexpr(6)
 CELLS = tl.constexpr(7)  # [T, B, S]
 KEEP = tl.constexpr(8)  # bool [T, B, S]
 ROWS_OUT = tl.constexpr(9)  # [T, B, W], hidden state and context
 OPERANDS = tl.constexpr(10)  # [T, B, W], the same values in the dtype of matrix products
 PARTIALS = tl.constexpr(11)  # [splits, B, inner], partial sums of the gradient of a step's rows
-GRAD_ROWS = tl.constexpr(12)  # [T, B, W], gradient of the rows that does not come from later steps
+GRAD_ROWS = tl.constexpr(12)  # [T, B, W], gradient of the rows without the gradient of later steps
 DCELL = tl.constexpr(13)  # [B, S], contribution of later steps to the gradient of the cells
 # Addresses of the attention buffers.
 QUERY_WEIGHT = tl.constexpr(14)  # [S, D], transposed; [D, S] in the backward pass
@@ -56,23 +54,23 @@ DQUERIES = tl.constexpr(28)  # [T, B, D]
 CARRIED = tl.constexpr(29)  # [B, N], gradient of the previous alignment through later windows
 DCUMULATIVE = tl.constexpr(30)  # [B, N]
 QUERIES = tl.constexpr(31)  # [T, B, D]
-# Partial sums of three sums over all steps, one for each of G groups of steps. For DV and DLOCATION
-# there is also one partial sum per clip and per program over symbols.
+# Partial sums of three sums over all steps, one for each of G groups of steps. DV and DLOCATION
+# have one partial sum for each clip and each program over symbols.
 DKEYS = tl.constexpr(32)  # [G, B, N, D], gradient of PROCESSED_MEMORY
 DV = tl.constexpr(33)  # [G, B, number of programs over symbols, D]
 DLOCATION = tl.constexpr(34)  # [G, B, number of programs over symbols, 2 * K, D]
-# [parts of D, B, N], partial sums of the energies; -inf at padding
+# [parts of D, B, N], partial sums of the energies; -inf at padding.
 ENERGIES = tl.constexpr(35)
-# [T, B, 4 * S], the gradients of the gates in the dtype of matrix products; may be GATES itself
+# [T, B, 4 * S], the gradients of the gates in the dtype of matrix products; may be GATES itself.
 DGATES = tl.constexpr(36)
 TABLE_SIZE = 37
 
 
 @triton.jit
 def _buffer(table, place, dtype: tl.constexpr):
-    """Return a pointer to the buffer whose address is at position `place` in the table.
+    """Return a pointer to the buffer whose address is at index `place` of the table.
 
-    PyTorch aligns buffers to 16 bytes, so loads can be wide.
+    PyTorch aligns buffers to 16 bytes. Therefore loads can be wide.
     """
     return tl.multiple_of(tl.load(table + place).to(tl.pointer_type(dtype)), 16)
 
@@ -81,18 +79,22 @@ def _buffer(table, place, dtype: tl.constexpr):
 def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     """Wait until the previous launch has finished, and allow the next launch to start.
 
-    The programs of the next launch then start and wait in the same way. Every program must call
-    this function, even if it has nothing to do.
+    The programs of the next launch then start and also wait. Every program must call this function,
+    even a program without work.
 
-    Before the call, a program may read only the table, buffers that no earlier launch of the same
-    graph writes, and values that were written two or more launches ago. If the multiprocessor may
-    already have loaded other values from the same 32-byte sector, the load must use `.cg`, which
-    bypasses the multiprocessor's own cache. During a capture the table contains only zeros, and
-    there are no buffers.
+    Before the call, a program may read only the following values:
+
+    - the table,
+    - buffers that no earlier launch of the same graph writes,
+    - values that were written two or more launches ago.
+
+    The multiprocessor may already have loaded other values from the same 32-byte sector. The load
+    must then use `.cg`, which bypasses the multiprocessor's own cache. During a capture, the table
+    contains only zeros, and there are no buffers.
 
     If LET_NEXT is False, the next launch starts only after all programs of this launch have ended.
-    Use False if both launches have too many programs to run at the same time. If LET_NEXT were True
-    in this case, the programs of the next launch would crowd onto the few free multiprocessors.
+    Use False if both launches have too many programs to run at the same time. Otherwise the
+    programs of the next launch would crowd onto the few free multiprocessors.
     """
     if EARLY:
         tl.extra.cuda.gdc_wait()
@@ -102,10 +104,10 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
 
 @triton.jit
 def _tanh(x):
-    """Return tanh(x). The formula contains exp(-2 |x|), because this value cannot overflow.
+    """Return tanh(x) from exp(-2 |x|), because this value cannot overflow.
 
-    Near 0 this formula would lose digits, so the first terms of the Taylor series are used there.
-    The omitted terms are below 1e-11 of the sum.
+    Near 0 the formula would lose digits. Therefore the result near 0 is the sum of the first terms
+    of the Taylor series. The omitted terms are below 1e-11 of the sum.
     """
     e = tl.exp(-2 * tl.abs(x))
     y = (1 - e) / (1 + e)
@@ -134,11 +136,11 @@ def _product(
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Return the matrix product [ROWS, COLUMNS]. Each iteration reads BLOCK values of the inner
-    dimension.
+    """Return the matrix product [ROWS, COLUMNS].
 
-    If WARPS > 1, each warp sums up its own part of every block, which shortens the chain of
-    dependent products. The sums of the warps are then added in a fixed order.
+    Each iteration reads BLOCK values of the inner dimension. If WARPS > 1, each warp sums over its
+    own part of every block. Several warps shorten the chain of dependent products. The sums of the
+    warps are then added in a fixed order.
     """
     if WARPS == 1:
         total = tl.zeros((rows.shape[0], columns.shape[0]), DTYPE)
@@ -170,7 +172,7 @@ def lstm_step(
     scale,  # factor for values that dropout keeps
     SIZE: tl.constexpr,  # S
     WIDTH: tl.constexpr,  # W
-    INNER: tl.constexpr,  # number of columns of a row that the matrix product reads
+    INNER: tl.constexpr,  # number of columns of a row in the matrix product
     QUERY: tl.constexpr,  # D; 0 if no attention follows the LSTM
     QUERY_BLOCK: tl.constexpr,
     ROWS: tl.constexpr,  # clips per program
@@ -184,11 +186,11 @@ def lstm_step(
     QUERY_PRECISION: tl.constexpr,
     EARLY: tl.constexpr,  # whether the kernel starts before the previous launch has finished
 ):
-    """Compute one step of an LSTM, and the partial query of its units. Program ids: (units, clips).
+    """Compute one step of an LSTM, and the partial query of its units.
 
-    The product of WEIGHT and the previous step's row is added to the gates. The columns of a
-    program are the gates i, f, g, o of its first unit, then the gates of its second unit, and so
-    on.
+    Program ids: (units, clips). The product of WEIGHT and the row of the previous step is added to
+    the gates. The columns of a program are the gates i, f, g, o of its first unit, then the gates
+    of its second unit, and so on.
     """
     t = tl.load(table + START) + offset
     batch = tl.load(table + BATCH)
@@ -221,7 +223,7 @@ def lstm_step(
         query_weight = tl.load(query_weight + dim[None, :], in_query, 0.0)
     in_past = inside & has_past[:, None]
     cells = _buffer(table, CELLS, DTYPE) + (step - batch)[:, None] * SIZE + unit[None, :]
-    # Safe to read before `_wait`, because these cells were written two or more launches ago.
+    # The cells can be read before `_wait`, because they were written two or more launches ago.
     if QUERY > 0:
         cell = tl.load(cells, in_past, 0.0, cache_modifier=".cg")
     _wait(EARLY)
@@ -241,8 +243,8 @@ def lstm_step(
         tl.store(_buffer(table, OPERANDS, OPERAND) + place, hidden.to(OPERAND), inside)
     if QUERY > 0:
         # Tensor cores need an inner dimension of 16. Therefore each unit appears twice, and every
-        # second row of the weight is 0. (With tl.join and zeros, Triton 3.6 added some values twice
-        # on an H200.)
+        # second row of the weight is 0. (With tl.join and zeros instead, Triton 3.6 added some
+        # values twice on an H200.)
         hidden = tl.where(inside, hidden, 0.0)[:, :, None]
         hidden = tl.reshape(tl.broadcast_to(hidden, (ROWS, UNITS, 2)), (ROWS, 2 * UNITS))
         part = tl.zeros((ROWS, QUERY_BLOCK), DTYPE)
@@ -256,7 +258,9 @@ def lstm_step(
 def _lstm_cell(table, total, cell, step, unit, inside, SIZE: tl.constexpr, DTYPE: tl.constexpr):
     """Return the hidden state [rows, units] before dropout, and store GATES and CELLS.
 
-    `total` [rows, 4 * units] are the gates before activation, and `cell` is the previous cell.
+    Args:
+        total: [rows, 4 * units], the gates before activation.
+        cell: the cells of the previous step.
     """
     rows: tl.constexpr = total.shape[0]
     units: tl.constexpr = total.shape[1] // 4
@@ -291,10 +295,9 @@ def attention_energies(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute v . tanh(processed_memory + query + location); -inf at padding. Program ids: (clip,
-    symbols, dimensions).
+    """Compute v . tanh(processed_memory + query + location); -inf at padding.
 
-    Each program sums over some of the D dimensions.
+    Program ids: (clip, symbols, dimensions). Each program sums over some of the D dimensions.
     """
     t = tl.load(table + START) + offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -347,9 +350,9 @@ def _with_windows(
     PRECISION: tl.constexpr,
 ):
     """Return `pre` plus the product of the location weight and the window of each symbol."""
-    # The alignments of each step are surrounded by zeros. A 32-byte sector may contain the end of
-    # the previous step, which was read earlier, and the beginning of this step. If the kernel has
-    # 15 or more taps, the beginning contains only zeros.
+    # Zeros surround the alignments of each step. A 32-byte sector may contain the end of the
+    # previous step, which was read earlier, and the beginning of this step. If the kernel has 15 or
+    # more taps, this beginning contains only zeros.
     CACHE: tl.constexpr = ".cg" if KERNEL < 15 else ""
     tap = tl.arange(0, location_weight.shape[0])
     places = n[:, None] + (tap // KERNEL * (symbols + KERNEL - 1) + tap % KERNEL)[None, :]
@@ -372,8 +375,10 @@ def attention_context(
     OPERAND: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute the alignment, the context, and the windows of step t + 1. Program ids: (clip,
-    columns)."""
+    """Compute the alignment, the context, and the windows of step t + 1.
+
+    Program ids: (clip, columns).
+    """
     t = tl.load(table + START) + offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     clip = tl.program_id(0)
@@ -427,7 +432,7 @@ def gradient_product(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute PARTIALS: the gradients of the next step's gates times WEIGHT; 0 at the last step.
+    """Compute PARTIALS: the gates' gradients of the next step times WEIGHT; 0 at the last step.
 
     Program ids: (columns, split, clips).
     """
@@ -476,9 +481,9 @@ def attention_gradient(
     """Compute denergy for some symbols, and the part of the query gradient from these symbols.
 
     Program ids: (clip, symbols). The softmax backward pass subtracts the sum over n of alignment_n
-    dalignment_n. Each program computes this sum by itself, as dcontext . context plus the sum over
-    n of alignment_n times the gradient that does not come from the context. Therefore programs do
-    not have to wait for each other.
+    dalignment_n. This sum is dcontext . context plus the sum over n of alignment_n times the
+    gradient that does not come from the context. Each program computes this sum by itself, so that
+    programs do not wait for each other.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -558,11 +563,10 @@ def cell_gradient(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Replace the gates of a step with their gradients, and store DGATES. Program ids: (units,
-    clips).
+    """Replace the gates of a step with their gradients, and store DGATES.
 
-    Each program beyond the last unit processes one clip instead. From denergy, it computes the
-    gradients of the two alignments in the clip's windows.
+    Program ids: (units, clips). Each program beyond the last unit processes one clip instead: it
+    computes the gradients of both alignments in the clip's windows from denergy.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch = tl.load(table + BATCH)
@@ -643,8 +647,7 @@ def _through_query(
     SYMBOLS_A_PART: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Return the gradient of the hidden state through the query [rows, units], and store
-    DQUERIES."""
+    """Return the gradient of the hidden state through the query [rows, units]; store DQUERIES."""
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     parts = row[None, :, None] * QUERY + dim[:, None, :]
     parts = _buffer(table, QUERY_PARTS, weight.dtype) + parts
@@ -748,7 +751,7 @@ def attention_slopes(
 @triton.jit
 def attention_sums(
     table,
-    GROUPS: tl.constexpr,  # number of groups of steps
+    GROUPS: tl.constexpr,
     DIM: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
     KERNEL: tl.constexpr,
@@ -758,8 +761,10 @@ def attention_sums(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Add the contributions of a chunk's steps to DKEYS, DV and DLOCATION. Program ids: (clip,
-    symbols, group)."""
+    """Add the contributions of a chunk's steps to DKEYS, DV and DLOCATION.
+
+    Program ids: (clip, symbols, group).
+    """
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     start, clip, group = tl.load(table + START), tl.program_id(0), tl.program_id(2)
     num_steps = tl.load(table + STOP) - start
@@ -805,7 +810,7 @@ def attention_sums(
 
 @triton.jit
 def next_chunk(table, CHUNK: tl.constexpr, BACKWARDS: tl.constexpr, EARLY: tl.constexpr):
-    """Set START and STOP for the next graph on the GPU, so that the host does not need to set them.
+    """Set START and STOP for the next graph. The host then does not need to set START and STOP.
 
     The kernel runs as a single program.
     """

@@ -1,4 +1,4 @@
-"""Compute matrix products in a given precision, with oneDNN where it is faster."""
+"""Compute matrix products in a given precision. Use oneDNN where it is faster."""
 
 import functools
 from collections.abc import Callable
@@ -17,12 +17,12 @@ def new(like: Tensor, *shape: int) -> Tensor:
 
 @functools.cache
 def onednn_multiplies(device: str, dtype: torch.dtype) -> bool:
-    """Return whether the oneDNN matrix products used by torch.compile are available and correct.
+    """Return whether oneDNN's matrix products are available and correct.
 
-    oneDNN's products are private PyTorch operators, so this function checks their results once.
-    Without oneDNN, PyTorch uses MKL, which packs the weight again for every small product. On two
-    cores of an AMD EPYC, the product of a 16 x 1536 and a 1536 x 4096 matrix takes 2.0 ms with MKL
-    and 0.5 ms with oneDNN.
+    oneDNN's products are private PyTorch operators for torch.compile. Therefore this function
+    checks their results once. Without oneDNN, PyTorch uses MKL, which packs the weight again for
+    every small product. On two cores of an AMD EPYC, the product of a 16 x 1536 and a 1536 x 4096
+    matrix takes 2.0 ms with MKL and 0.5 ms with oneDNN.
     """
     if device != "cpu" or dtype not in (torch.float32, torch.bfloat16):
         return False
@@ -43,7 +43,7 @@ def onednn_multiplies(device: str, dtype: torch.dtype) -> bool:
 
 
 def product(x: Tensor, weight: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> Tensor:
-    """Compute F.linear for a large x [rows, in], with operands in `dtype`.
+    """Return F.linear(x, weight, bias) for a large x [rows, in], with operands in `dtype`.
 
     The result [rows, out] has the dtype of `x`.
     """
@@ -52,16 +52,16 @@ def product(x: Tensor, weight: Tensor, dtype: torch.dtype, bias: Tensor | None =
     c = None if bias is None else bias.to(dtype)
     if x.numel() and onednn_multiplies(x.device.type, dtype):  # oneDNN rejects empty matrices
         a = _dense(a)
-        b = _dense(b)  # copy slices, because their product would take 200 times as long
+        b = _dense(b)  # copy slices, because the product of a slice takes 200 times as long
         return torch.ops.mkldnn._linear_pointwise(a, b, c, "none", [], "").to(x.dtype)
     return F.linear(a, b, c).to(x.dtype)
 
 
 def weight_gradient(doutputs: Tensor, inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """Compute doutputs.T @ inputs as the transpose of inputs.T @ doutputs.
+    """Return doutputs.T @ inputs, computed as the transpose of inputs.T @ doutputs.
 
-    oneDNN copies the left matrix of a product if this matrix is transposed. The left matrix is
-    therefore `inputs`, because `inputs` is smaller than `doutputs`.
+    oneDNN copies the left matrix of a product if this matrix is transposed. Therefore the smaller
+    matrix, `inputs`, is on the left.
     """
     return product(inputs.T, doutputs.T, dtype).T
 
@@ -70,7 +70,7 @@ def product_by(weight: Tensor, rows: int, dtype: torch.dtype) -> Callable:
     """Return a function of x [rows, in] and total [rows, out] that returns total + x @ weight.T.
 
     Use this function to multiply many float32 or float64 matrices by the same weight. The operands
-    of the product are converted to `dtype`.
+    are converted to `dtype`.
     """
     operand = weight.to(dtype)
     half = dtype.itemsize < 4
@@ -87,7 +87,7 @@ def product_by(weight: Tensor, rows: int, dtype: torch.dtype) -> Callable:
 
 
 def _dense(x: Tensor) -> Tensor:
-    """Return the matrix itself if it or its transpose is contiguous, otherwise a copy."""
+    """Return the matrix if it or its transpose is contiguous, otherwise a copy."""
     return x if x.T.is_contiguous() else x.contiguous()
 
 

@@ -1,5 +1,4 @@
-"""Compare the outputs and gradients of different implementations of the decoder or the encoder
-LSTM.
+"""Compare outputs and gradients of several implementations of the decoder or the encoder LSTM.
 
 problem = Problem.random(decoder, symbols=(40, 23), steps=35, seed=0)
 errors = relative_errors(problem.run(fast), problem.run(exact))
@@ -33,7 +32,7 @@ class Problem:
     def random(cls, decoder: Decoder, symbols: tuple[int, ...], steps: int, seed: int) -> "Problem":
         """Create random float32 clips with these numbers of symbols and decoder steps.
 
-        The same seed always returns the same clips.
+        The same seed always gives the same clips.
         """
         generator = torch.Generator().manual_seed(seed)
         longest = max(symbols)
@@ -49,7 +48,7 @@ class Problem:
         )
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> "Problem":
-        """Convert the problem, including the decoder, to a different dtype or device."""
+        """Convert the inputs and the decoder to another dtype or device."""
         memory, mel = (x.to(dtype=dtype, device=device) for x in (self.memory, self.mel))
         masks = tree_map_only(Tensor, lambda keep: keep.to(device=device), self.dropout_masks)
         decoder = self.decoder.to(dtype=dtype, device=device)
@@ -60,7 +59,7 @@ class Problem:
         return function(self.decoder, self.memory, self.mask, self.mel, self.dropout_masks)
 
     def loss(self, outputs: tuple[Tensor, ...], weights: tuple[float, ...] = EQUAL) -> Tensor:
-        """Return a weighted sum of the outputs. The weights are random, but fixed by the seed."""
+        """Return a weighted sum of the outputs. The seed determines the random weights."""
         generator = torch.Generator().manual_seed(self.seed)
         loss = torch.zeros(())
         for output, weight in zip(outputs, weights, strict=True):
@@ -75,9 +74,12 @@ class Problem:
         weights: tuple[float, ...] = EQUAL,
         precision: torch.dtype | None = None,
     ) -> dict[str, Tensor]:
-        """Return the outputs and all gradients of the loss, keyed by name.
+        """Return {name: tensor} of the outputs and all gradients of the loss.
 
-        A missing gradient counts as zero. `precision` is the dtype of autocast.
+        A missing gradient counts as zero.
+
+        Args:
+            precision: dtype of autocast; None: no autocast.
         """
         case = replace(
             self, memory=self.memory.clone().requires_grad_(), mel=self.mel.clone().requires_grad_()
@@ -104,23 +106,25 @@ class EncoderProblem:
 
     @classmethod
     def random(cls, lstm: torch.nn.LSTM, symbols: tuple[int, ...], seed: int) -> "EncoderProblem":
-        """Create random float32 inputs with these lengths in symbols. The same seed always returns
-        the same inputs."""
+        """Create random float32 inputs with these numbers of symbols.
+
+        The same seed always gives the same inputs.
+        """
         generator = torch.Generator().manual_seed(seed)
         shape = len(symbols), max(symbols), lstm.input_size
         return cls(lstm, torch.randn(shape, generator=generator), torch.tensor(symbols), seed)
 
     def to(self, dtype: torch.dtype, device: torch.device | None = None) -> "EncoderProblem":
-        """Convert the problem, including the LSTM, to a different dtype or device."""
+        """Convert the inputs and the LSTM to another dtype or device."""
         lstm = self.lstm.to(dtype=dtype, device=device)
         inputs = self.inputs.to(dtype=dtype, device=device)
         return EncoderProblem(lstm, inputs, self.lengths, self.seed)
 
     def run(self, function: Callable, precision: torch.dtype | None = None) -> dict[str, Tensor]:
-        """Return the outputs and all gradients of a random weighted sum of the outputs, keyed by
-        name.
+        """Return {name: tensor} of the outputs and all gradients of a random weighted sum of them.
 
-        `precision` is the dtype of autocast.
+        Args:
+            precision: dtype of autocast; None: no autocast.
         """
         inputs = self.inputs.clone().requires_grad_()
         self.lstm.zero_grad()
@@ -136,7 +140,7 @@ class EncoderProblem:
 
 
 def relative_errors(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
-    """Return max|a - b| / max|b| for every tensor b in `expected`, keyed by name.
+    """Return {name: max|a - b| / max|b|} for every tensor b in `expected`.
 
     The error is infinite if the shapes differ or a value is not finite.
     """

@@ -1,11 +1,9 @@
-"""Run the loops over decoder steps with ordinary PyTorch operations, on CPUs and on GPUs that
-cannot run the kernels.
+"""Run the loops with ordinary PyTorch operations, on CPUs and on GPUs without the kernels.
 
-In the backward pass, all values that do not depend on later steps are computed for CHUNK steps at
-once. These values are the slopes of the LSTM cells and of the tanh in attention, and the band
-matrices that are computed from these slopes. A band matrix maps the gradient of a step's energies
-to the gradients of the two alignments in its windows. See recurrences.py for the names of
-dimensions.
+The backward pass computes all values that do not depend on later steps for CHUNK steps at once.
+These values are the slopes of the LSTM cells, the slopes of the tanh in attention, and band
+matrices. A band matrix maps the gradient of a step's energies to the gradients of both alignments
+in its windows. recurrences.py explains the names of dimensions.
 """
 
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ CHUNK = 8  # number of decoder steps whose slopes are computed at once
 
 @dataclass
 class PlainLoops:
-    """Run the forward and backward loops. The class has the same methods as `graphs.Graphs`."""
+    """Run the forward and backward loops. The methods are the same as in `graphs.Graphs`."""
 
     operand_dtype: torch.dtype  # dtype of the operands in the matrix products of the LSTMs
     p_attention_dropout: float
@@ -83,8 +81,12 @@ class PlainLoops:
     def attention_backward(
         self, buffers: AttentionBuffers, grad_states: Tensor, grad_alignments: Tensor | None
     ) -> AttentionGradients:
-        """Run the backward pass of the attention recurrence. The gradients have shapes [T, B, A +
-        E] and [T, B, N]."""
+        """Run the backward pass of the attention recurrence.
+
+        Args:
+            grad_states: [T, B, A + E].
+            grad_alignments: [T, B, N].
+        """
         gates = buffers.gates
         alignments = buffers.alignments
         past = buffers.past
@@ -118,8 +120,7 @@ class PlainLoops:
                 dcontext = gradients.contexts[t].copy_(dstate[:, size:])
                 if grad_alignments is not None:
                     dalignment = dalignment + grad_alignments[t]
-                # Avoid a product with a single column, for which MKL would take twelve times as
-                # long.
+                # Avoid a product with a single column, because MKL takes twelve times as long.
                 by_context = torch.bmm(dcontext.unsqueeze(1), memory.transpose(1, 2)).squeeze(1)
                 dalignment = by_context.add_(dalignment)
                 denergy = torch.ops.aten._softmax_backward_data(
@@ -139,9 +140,10 @@ class PlainLoops:
         return gradients
 
     def lstm_backward(self, buffers: LSTMBuffers, grad_outputs: Tensor) -> Tensor:
-        """Run the backward pass of the LSTM. `grad_outputs` has the shape [T, B, H + E].
+        """Run the backward pass of the LSTM, and return the gradients of the gates [T, B, 4 * H].
 
-        Return the gradients of the gates [T, B, 4 * H].
+        Args:
+            grad_outputs: [T, B, H + E].
         """
         gates = buffers.gates
         num_steps, batch_size, size = buffers.cells.shape
@@ -182,10 +184,9 @@ def _cell_forward(
 
 
 class _CellBackward:
-    """Run the backward steps of an LSTM. Each step replaces the activated gates with their
-    gradients.
+    """Run the backward steps of an LSTM. Each step replaces the activated gates with gradients.
 
-    The prefix d denotes the derivative of the loss with respect to a value. Before the first line,
+    The prefix d means the derivative of the loss with respect to a value. Before the first line,
     dcell contains only the contribution of later steps:
 
         dcell += dhidden * scale * o * (1 - tanh(cell)^2)
@@ -195,8 +196,8 @@ class _CellBackward:
         do = dhidden * scale * tanh(cell) * o * (1 - o)
         dcell of the step before = dcell * f
 
-    All factors except dcell and dhidden are known before the loop. `prepare` computes them for many
-    steps at once.
+    All factors except dcell and dhidden are known before the loop. `prepare` computes these factors
+    for many steps at once.
     """
 
     def __init__(self, buffers: LSTMBuffers, p_dropout: float):
@@ -211,8 +212,7 @@ class _CellBackward:
         self.dcell = cells.new_zeros(batch_size, size)
 
     def prepare(self, start: int, stop: int) -> None:
-        """Compute the factors for the steps from `stop` - 1 down to `start` (at most CHUNK
-        steps)."""
+        """Compute the factors for steps `stop` - 1 down to `start`, at most CHUNK steps."""
         self.start = start
         count = stop - start
         cells = self.cells[start:stop]
@@ -237,8 +237,7 @@ class _CellBackward:
         for_sigmoid(by_output, o, grad_input=slopes[:, :, 3])
 
     def step(self, t: int, dhidden: Tensor) -> None:
-        """Run the backward step t. `dhidden` [B, H] is the gradient of the hidden state after
-        dropout."""
+        """Run the backward step t. `dhidden` [B, H] is the gradient after dropout."""
         slopes = self.gate_slopes[t - self.start]
         gates = self.gates[t].unflatten(1, (4, -1))
         dcell = self.dcell.addcmul_(dhidden, self.cell_slopes[t - self.start])
@@ -248,7 +247,7 @@ class _CellBackward:
 
 
 def _scales(buffers: LSTMBuffers, p_dropout: float) -> Tensor | list[None]:
-    """Return the dropout factors for all steps, or None for each step if there is no dropout."""
+    """Return the dropout factors of all steps, or None for each step without dropout."""
     keep = buffers.keep
     cells = buffers.cells
     return [None] * len(cells) if keep is None else _scale(keep, p_dropout, cells.dtype)
@@ -281,7 +280,7 @@ class _AttentionSlopes:
         _, batch_size, num_symbols = buffers.alignments.shape
         half = buffers.location_weight.shape[1] // 4
         width = num_symbols + 2 * half
-        # band[n, source, n + k] = (location_weight^T slope_n)[source, k]; all other values are 0
+        # band[n, source, n + k] = (location_weight^T slope_n)[source, k]. All other values are 0.
         self.band = buffers.v.new_zeros(CHUNK, batch_size, num_symbols, 2 * width)
         self.diagonals = self.band.as_strided(
             (CHUNK, batch_size, num_symbols, 2, 2 * half + 1),
@@ -289,8 +288,7 @@ class _AttentionSlopes:
         )
 
     def prepare(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
-        """Return the slopes [C, B, N, D] and the band matrices for the steps from `start` to `stop`
-        - 1."""
+        """Return the slopes [C, B, N, D] and the band matrices of steps `start` to `stop` - 1."""
         buffers = self.buffers
         half = buffers.location_weight.shape[1] // 4
         windows = _windows(buffers.past[start:stop], half)
@@ -307,9 +305,12 @@ class _AttentionSlopes:
         return self.slopes, self.band
 
     def finish(self, denergies: Tensor, gradients: AttentionGradients) -> None:
-        """Add the contributions of the steps of the last `prepare` call to the sums in `gradients`.
-        `denergies` has the shape [C, B, N]."""
-        # Sum within each clip and step first, because a single long sum of canceling terms would
+        """Add the contributions of the steps of the last `prepare` call to `gradients`.
+
+        Args:
+            denergies: [C, B, N].
+        """
+        # First sum within each clip and step. One long sum of terms that cancel each other would
         # lose two digits.
         tanh = self.tanh.flatten(0, 1)
         gradients.v += torch.bmm(denergies.flatten(0, 1).unsqueeze(1), tanh).sum((0, 1))

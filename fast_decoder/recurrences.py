@@ -1,10 +1,11 @@
 """Define the two recurrences as autograd functions, with their buffers and formulas.
 
 `loops` is an object that runs the loops over decoder steps: a `plain.PlainLoops` or a
-`graphs.Graphs`. Both classes have the same methods.
+`graphs.Graphs`, which have the same methods.
 
-Dimensions: T decoder steps, B clips, N symbols. P is prenet_dim, E memory_dim, A attention_rnn_dim,
-D attention_dim, H decoder_rnn_dim, and K attention_location_kernel_size.
+Dimensions: T decoder steps, B clips, N symbols. P is prenet_dim, E is memory_dim, A is
+attention_rnn_dim, D is attention_dim, H is decoder_rnn_dim, and K is
+attention_location_kernel_size.
 """
 
 from collections.abc import Callable
@@ -18,22 +19,21 @@ from fast_decoder.operations import flat, new, product, weight_gradient
 
 @dataclass
 class LSTMBuffers:
-    """The buffers of a loop over an LSTM of size S, whose rows have W >= S columns."""
+    """The buffers of a loop over an LSTM of size S. Its rows have W >= S columns."""
 
     keep: torch.Tensor | None  # [T, B, S] bool, True for values that dropout keeps
-    # [4 * S, S], or [4 * S, W] if attention feeds back its context; has the dtype of matrix
+    # [4 * S, S], or [4 * S, W] if the context of attention is fed back; in the dtype of matrix
     # products.
     weight: torch.Tensor
-    # [T, B, 4 * S], first the contribution of the inputs, then the activated gates, then their
+    # [T, B, 4 * S]: first the contribution of the inputs, then the activated gates, then their
     # gradients.
     gates: torch.Tensor
     cells: torch.Tensor  # [T, B, S], written by the forward pass
-    # [T, B, W], hidden state after dropout (written by the forward pass) and context.
+    # [T, B, W], the hidden state after dropout (written by the forward pass) and the context.
     rows: torch.Tensor
 
     @property
     def hidden(self) -> torch.Tensor:
-        """Return the hidden states [T, B, S]."""
         return self.rows[:, :, : self.cells.shape[2]]
 
 
@@ -48,8 +48,8 @@ class AttentionBuffers(LSTMBuffers):
     location_weight: torch.Tensor  # [D, 2 * K]
     v: torch.Tensor  # [D]
     alignments: torch.Tensor  # [T, B, N], written by the forward pass
-    # [T, B, 2, N + K - 1], the previous and the cumulative alignment that each step reads,
-    # surrounded by zeros; written by the forward pass.
+    # [T, B, 2, N + K - 1], the previous and the cumulative alignment that each step reads. Zeros
+    # surround the alignments. Written by the forward pass.
     past: torch.Tensor
 
 
@@ -58,11 +58,11 @@ class AttentionGradients:
     """The results of the attention backward loop."""
 
     # [T, B, 4 * A]; kernels may return a copy of `AttentionBuffers.gates` in the dtype of matrix
-    # products
+    # products.
     gates: torch.Tensor
     contexts: torch.Tensor  # [T, B, E]
     queries: torch.Tensor  # [T, B, D]
-    # [B, N, D]; this gradient and the following ones are sums over all steps
+    # [B, N, D]. This gradient and the next two are sums over all steps.
     processed_memory: torch.Tensor
     location_weight: torch.Tensor  # [D, 2 * K]
     v: torch.Tensor  # [D]
@@ -101,9 +101,8 @@ class AttentionRecurrence(Function):
         alignment_t = softmax over n of v . tanh(pre_tn)
         context_t = sum over n of alignment_tn memory_n
 
-    window_tn are the K values around n in the previous and the cumulative alignment. In the
-    backward pass, with slope_tn = v * (1 - tanh(pre_tn)^2) and denergy from the softmax backward
-    pass:
+    window_tn is the K values around n in the previous and the cumulative alignment. The backward
+    pass uses slope_tn = v * (1 - tanh(pre_tn)^2), and denergy from the softmax backward pass:
 
         dalignment_t = dcontext_t . memory_n + gradients from the windows of later steps
         dhidden_t = dstate_t + query_weight^T sum over n of denergy_tn slope_tn
@@ -130,7 +129,7 @@ class AttentionRecurrence(Function):
         num_symbols = memory.shape[1]
         width = memory.shape[1] + location_weight.shape[1] // 2 - 1
         dtype = loops.operand_dtype
-        # Values for both the forward and the backward pass.
+        # The forward and the backward pass both use these values.
         input_weight = input_weight.to(dtype)
         state_weight = state_weight.to(dtype)
         gates = product(flat(inputs), input_weight, dtype, bias)
@@ -164,7 +163,7 @@ class AttentionRecurrence(Function):
         if grad_states is None:
             grad_states = torch.zeros_like(buffers.rows)
         gradients = ctx.loops.attention_backward(buffers, grad_states, grad_alignments)
-        dgates = gradients.gates.to(dtype)  # converted once, because three products use it
+        dgates = gradients.gates.to(dtype)  # convert once, because three products use it
         return (
             None,
             None,
@@ -185,7 +184,7 @@ class LSTMRecurrence(Function):
     """Compute an LSTM over all steps, with dropout on the hidden state.
 
     The inputs of the decoder LSTM are the states of the attention recurrence. The outputs are
-    [hidden, context], which the projections read. The encoder LSTM has no context (E = 0).
+    [hidden, context]. The projections read these outputs. The encoder LSTM has no context (E = 0).
     """
 
     @staticmethod
@@ -224,7 +223,7 @@ class LSTMRecurrence(Function):
         inputs, input_weight, *saved = ctx.saved_tensors
         buffers = LSTMBuffers(*saved)
         dtype = ctx.loops.operand_dtype
-        # converted once, because three products use it
+        # Convert once, because three products use it.
         dgates = ctx.loops.lstm_backward(buffers, grad_outputs).to(dtype)
         dinputs = product(flat(dgates), input_weight.T, dtype).to(inputs.dtype).view_as(inputs)
         dcontexts = grad_outputs[:, :, buffers.cells.shape[2] :]

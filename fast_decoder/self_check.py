@@ -3,12 +3,12 @@
     answer = check(hparams, device, torch.bfloat16)
     decoder, description = resolve(answer, warn=True)
 
-If the kernels are less exact than the tests require, training uses plain operations, and a warning
+If the kernels are less exact than the tests require, training uses plain operations. A warning then
 lists the details to report.
 
 The kernels run in a separate process (compare_kernels.py), because they may hang or crash the
-process with an illegal memory access. The answer is cached for later runs on the same GPU with the
-same driver, versions, sizes and precision.
+process with an illegal memory access. The result is cached for later runs with the same GPU,
+driver, versions, sizes and precision.
 """
 
 import functools
@@ -32,7 +32,7 @@ from tacotron2_voice.utils.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, "-m", "fast_decoder.compare_kernels")
-SECONDS = 300  # time limit of the process, which spends most of its time compiling the kernels
+SECONDS = 300  # time limit of the check; compiling the kernels takes most of the time
 # Settings that `Decoder` reads.
 SIZES = (
     "n_mel_channels",
@@ -52,13 +52,13 @@ SIZES = (
 )
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 NO_PROCESS = "cannot start a process"
-# Parts of error messages that do not indicate wrong kernels: the GPU has no free memory, or allows
+# Parts of error messages that do not mean wrong kernels: the GPU has no free memory, or it allows
 # only one process.
 BUSY = (NO_PROCESS, "out of memory", "busy or unavailable")
 
 
 class Answer(NamedTuple):
-    """The result of checking the kernels on a GPU."""
+    """The result of the check."""
 
     is_right: bool
     text: str  # largest error, or a description of the failure
@@ -68,8 +68,10 @@ class Answer(NamedTuple):
 def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> Answer:
     """Return the cached answer for this GPU, or run the check and cache its answer.
 
-    The check uses TF32 if PyTorch's global setting allows it. `autocast` is the dtype of autocast,
-    or None.
+    The check uses TF32 if PyTorch's global setting allows it.
+
+    Args:
+        autocast: dtype of autocast; None: no autocast.
     """
     facts = facts_of(hparams, device, autocast)
     file = cache_file(facts)
@@ -93,8 +95,7 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
 
 
 def read_cache(file: Path, facts: dict) -> Answer | None:
-    """Return the cached answer, or None if the file is missing or damaged, or if its facts differ
-    from `facts`."""
+    """Return the cached answer, or None if the file is missing, damaged or contains other facts."""
     try:
         cached = Answer(**read_json(file))
     except (ValueError, TypeError):
@@ -103,11 +104,12 @@ def read_cache(file: Path, facts: dict) -> Answer | None:
 
 
 def resolve(answer: Answer, warn: bool) -> tuple[Callable, str]:
-    """Return a training decoder, and a phrase that describes it. The decoder uses the kernels only
-    if the check succeeded.
+    """Return a training decoder, and a phrase that describes it.
+
+    The decoder uses the kernels only if the check succeeded.
 
     Args:
-        warn: whether to warn if the check failed.
+        warn: whether to print a warning if the check failed.
     """
     if answer.is_right:
         return fast_decoder.teacher_forced, f"Triton kernels in CUDA graphs, {answer.text}"
@@ -127,7 +129,6 @@ def resolve(answer: Answer, warn: bool) -> tuple[Callable, str]:
 
 
 def say(text: str) -> None:
-    """Print a message to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -145,7 +146,7 @@ def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | Non
 
 
 def machine(device: torch.device) -> dict:
-    """Return the GPU and, if the system reports it, the driver."""
+    """Return the GPU and the driver, if the system reports the driver."""
     driver = "unknown"
     if DRIVER_FILE.is_file():
         driver = DRIVER_FILE.read_text(encoding="utf-8").partition("\n")[0]
@@ -162,7 +163,7 @@ def cache_file(facts: dict) -> Path:
 
 
 def check_in_process(facts: dict, device: str) -> tuple[bool, str]:
-    """Run compare_kernels.py, and return (is_right, text) even if its process fails."""
+    """Run compare_kernels.py, and return (is_right, text) even if the process fails."""
     request = json.dumps({"facts": facts, "device": device})
     try:
         ended = subprocess.run(

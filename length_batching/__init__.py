@@ -8,9 +8,9 @@
         for batch in loader:
             ...
 
-Every epoch is planned from the clips' lengths alone. Planning requires numpy; the dataset classes
-also require torch. `python -m length_batching lengths.csv` prints the cost of each strategy. The
-modules, in reading order:
+Planning needs only the lengths of the clips and numpy. The dataset classes also need torch.
+`python -m length_batching lengths.csv` prints the cost of each strategy. The modules, in reading
+order:
 
     strategies.py  one function per batching strategy, which sorts the clips of an epoch
     options.py     the options of `plan_epoch` as a type, and their validation
@@ -82,8 +82,8 @@ __all__ = [
     "register",
     "segments_of",
 ]
-# Modules that import torch. These modules are imported on first use, so that planning works without
-# torch.
+# Modules that import torch. Each of these modules is imported on first use, so that planning works
+# without torch.
 NEED_TORCH = {
     "LengthBatches": "batches",
     "RankSampler": "batches",

@@ -80,14 +80,14 @@ def print_report(lengths: np.ndarray, batch_size: int, options: dict[str, Any]) 
     result = search(surveyor, batch_size, **sizes)
     print(*describe_result(result), sep="\n")
     if result.best:
-        sizes.pop("batch_capacity", None)  # the best options may contain a different value
+        sizes.pop("batch_capacity", None)  # do not override the value in the best options
         call = result.best.options() | sizes
         arguments = "".join(f"\n    {name}={value!r}," for name, value in call.items())
         print(f"\nLengthBatchSampler(\n    lengths,{arguments}\n)")
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """Parse `name=value`, and return the name and the value."""
+    """Split `name=value` into the name and the parsed value."""
     name, _, value = text.partition("=")
     if "=" not in text:
         raise BatchingError(f"{text}: expected name=value, such as batch_size=32")

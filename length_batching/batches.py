@@ -4,9 +4,9 @@ Every framework can distribute, count and skip the items of a dataset, and can r
 If each item is a whole batch, the framework does not need to support batches of different sizes.
 The README shows the code for each framework.
 
-A process must request its batches in order: rank r of W processes requests batches r, r + W,
-r + 2 W, ... Each DataLoader worker computes which batch must come next. Any other index raises
-BatchingError, because the epoch would otherwise skip or repeat clips.
+Rank r of W processes must request batches r, r + W, r + 2 W, ... in this order. Each DataLoader
+worker computes which batch must come next. If a process requests a different batch, the worker
+raises BatchingError, because the epoch would skip or repeat clips.
 """
 
 import os
@@ -31,15 +31,15 @@ from length_batching.plan import EpochPlan
 from length_batching.strategies import StrategyName
 from length_batching.updates import BatchesPerEpoch, EpochUpdates, UpdatePlanner
 
-MAX_WORKERS = 1024  # maximum number of workers per DataLoader
+MAX_WORKERS = 1024
 UNKNOWN_START = -1  # the framework decides where the pass begins, by skipping batches
 
 
 class BatchIndex(int):
-    """A batch index that also stores the number of the pass in which `RankSampler` yielded it.
+    """The index of a batch, with the number of the `RankSampler` pass that yielded the index.
 
-    The pass number is needed because a persistent worker may still receive an index from a pass
-    that was stopped early.
+    After a pass was stopped early, a persistent worker may still receive an index from that pass.
+    The pass number identifies such an index.
     """
 
     pass_number: int
@@ -58,7 +58,7 @@ class PassState(NamedTuple):
 class WorkerState(NamedTuple):
     """The position of a DataLoader worker in its pass."""
 
-    # `pass_number` with RankSampler, -times_set with other samplers; 0: no pass has begun.
+    # RankSampler: `pass_number`; other samplers: -times_set; 0: no pass has begun.
     pass_id: int = 0
     next_index: int = 0  # index of the batch that the worker must return next
     epoch: int = 0
@@ -179,8 +179,10 @@ class LengthBatches(Dataset[Any]):
         self._shared_state[:] = torch.tensor(state)
 
     def _begin_epoch(self, epoch: int, start: int, *, is_set: bool, ends_pass: bool = True) -> None:
-        """Share a new epoch with the workers. If `ends_pass` is true, the workers then reject
-        indices of earlier passes."""
+        """Share a new epoch with the workers.
+
+        If `ends_pass` is true, the workers then reject indices of earlier passes.
+        """
         state = self._state
         self._state = PassState(
             epoch,
@@ -281,11 +283,7 @@ class LengthBatches(Dataset[Any]):
         return batches[0]
 
     def _check_is_next(self, index: int) -> None:
-        """Check that this worker must return this batch next.
-
-        Raises:
-            BatchingError: if a different batch is next, because clips would be skipped or repeated.
-        """
+        """Raise BatchingError unless `index` is the next batch of this worker."""
         info = get_worker_info()
         worker_id = info.id if info else 0
         workers = info.num_workers if info else 1
@@ -303,8 +301,8 @@ class LengthBatches(Dataset[Any]):
         follows = follows and (index, state.epoch) == (worker.next_index, worker.epoch)
         if isinstance(index, BatchIndex):
             pass_id = index.pass_number
-            # Any worker may begin the pass: torchdata resumes with the worker that follows the
-            # worker of the last batch.
+            # Any worker may begin the pass: when torchdata resumes, the next worker after the last
+            # batch begins.
             begins = 0 <= index - first < self.world_size * workers
             is_next = follows if worker.pass_id == pass_id else begins
             is_next = is_next and pass_id == state.pass_number
@@ -359,8 +357,8 @@ class LengthBatches(Dataset[Any]):
         Raises:
             BatchingError: if `trained` exceeds the number of batches that `RankSampler` has drawn.
         """
-        # A stateful DataLoader also calls `state_dict` in its workers, for the first time when they
-        # start.
+        # A stateful DataLoader also calls `state_dict` in its workers. The first call happens when
+        # the workers start.
         if get_worker_info() is not None:
             self._in_stateful_worker = True
             return {}
@@ -391,7 +389,7 @@ class LengthBatches(Dataset[Any]):
         may_be_over = trained in (None, state.get("num_batches"))
         was_set = self._state.is_set
         if was_set and may_be_over and self.epoch == epoch + 1:
-            # The state was saved at the end of an epoch, and set_epoch has already selected the next
+            # The state is from the end of an epoch, and `set_epoch` has already selected the next
             # epoch.
             return
         if was_set and self.epoch != epoch:
@@ -437,9 +435,8 @@ class LengthBatches(Dataset[Any]):
     def _begin_pass(self, position: int | None, saved_epoch: int) -> int:
         """Begin a `RankSampler` pass, and return the index of its first batch.
 
-        Args:
-            position: index of the batch in `saved_epoch` at which a DataLoader resumes from its own
-                state. None: the DataLoader has no state.
+        position: index of the batch in epoch `saved_epoch` where a DataLoader resumes. None:
+            the DataLoader does not resume from its own state.
         """
         state = self._state
         epoch = state.epoch
@@ -508,8 +505,10 @@ class RankSampler(DistributedSampler[int]):
         self.batches = batches
 
     def __len__(self) -> int:
-        """Return the number of this rank's batches in the whole current epoch, even after
-        resuming."""
+        """Return the number of this rank's batches in the whole epoch.
+
+        The number stays the same when training resumes in the middle of the epoch.
+        """
         return len(self.batches) // self.batches.world_size
 
     def set_epoch(self, epoch: int) -> None:
@@ -526,8 +525,8 @@ class RankSampler(DistributedSampler[int]):
 class RankIterator(Iterator[int]):
     """Iterate over the batches of one rank in one pass.
 
-    The pass begins when its first batch is drawn, because a DataLoader with workers creates two
-    iterators and uses only one.
+    The pass begins when its first batch is drawn. A DataLoader with workers creates two iterators
+    but draws batches from only one iterator.
     """
 
     def __init__(self, batches: LengthBatches, rank: int):

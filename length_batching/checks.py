@@ -91,19 +91,17 @@ def count_problems(name: str, value: Any, low: int = 1, high: int = MAX_COUNT) -
 
 
 def check_equal_shares(trained: int | None, is_equal: bool, processes: int) -> None:
-    """Raise BatchingError unless all processes have trained on the same number of batches."""
+    """Raise BatchingError if the processes have trained on unequal numbers of batches."""
     if not is_equal:
         problem = f"{processes} processes cannot have trained on equal numbers of batches"
         raise BatchingError(f"batches_trained={trained}: {problem}")
 
 
 def check_loaded_state(state: Any) -> None:
-    """Check that a state for `load_state_dict` was returned by `state_dict`.
+    """Raise BatchingError if a state for `load_state_dict` was not returned by `state_dict`.
 
-    Raises:
-        BatchingError: if the epoch or the number of trained batches is missing or is not a count.
-            If the number of trained batches is not 0, the state must also contain the number of
-            batches and the checksum of the plan.
+    The epoch and the number of trained batches must be counts. If the number of trained batches is
+    not 0, the state must also contain the number of batches and the checksum of the plan.
     """
     if not isinstance(state, Mapping) or not {"epoch", "batches_trained"} <= state.keys():
         raise BatchingError(f"load_state_dict: {state!r:.80}, expected a result of state_dict()")
@@ -116,11 +114,7 @@ def check_loaded_state(state: Any) -> None:
 
 
 def check_trained(trained: int, drawn: int) -> None:
-    """Check that a trainer has not trained on more batches than this process has drawn.
-
-    Raises:
-        BatchingError: if `trained` is larger than `drawn`.
-    """
+    """Raise BatchingError if the trainer reports more batches than this process has drawn."""
     check_count("trained", trained, 0)
     if trained > 0 and drawn == 0:
         raise BatchingError(
@@ -141,7 +135,7 @@ def check_trained(trained: int, drawn: int) -> None:
 def resolve_ranks(
     rank: int | None, world_size: int | None, batches_per_update: int | None
 ) -> tuple[int, int, int]:
-    """Replace missing values with defaults: return rank, world size and batches per optimizer step.
+    """Return the rank, the world size and the batches per optimizer step, with default values.
 
     By default, a single process trains, and each process trains on one batch per optimizer step.
 
@@ -162,11 +156,9 @@ def resolve_ranks(
 
 
 def check_trains_alone() -> None:
-    """Check that only one process trains; call this if the user gave no world size.
+    """Raise BatchingError if torch.distributed has several processes.
 
-    Raises:
-        BatchingError: if torch.distributed has several processes, because each process would then
-            train on all batches.
+    Call this function if the user set no world size. Each process would then train on all batches.
     """
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

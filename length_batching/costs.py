@@ -53,7 +53,8 @@ class PaddingStats:
     decoder_steps: float  # sum(P_j / r), the number of sequential steps of a recurrent model
     largest_batch_size: int  # max B_j, the largest number of clips in a batch
     largest_batch_frames: float  # max B_j P_j, the size of the batch that needs the most memory
-    # sum(P_j / r (row cost of B_j clips + clip_cost B_j)), the predicted time; None without row costs
+    # sum(P_j / r (row cost of B_j clips + clip_cost B_j)), the predicted time. None without row
+    # costs.
     step_cost: float | None
 
 

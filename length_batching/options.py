@@ -77,8 +77,8 @@ def check_option_names(options: Mapping[str, Any], function: Callable[..., Any])
         function: a function that accepts keyword-only parameters and `**options`.
 
     Raises:
-        BatchingError: if an option is unknown. The message contains a similar name, or the names
-            of all parameters and options.
+        BatchingError: if a name is unknown. The message suggests a similar name, or lists the
+            names of all parameters and options.
     """
     parameters = inspect.getfullargspec(function).kwonlyargs
     problems = list(_name_problems(options, (*parameters, *NAMES)))
@@ -97,7 +97,7 @@ def _name_problems(options: Mapping[str, Any], names: Sequence[str]) -> Iterator
 def _problems(options: Mapping[str, Any]) -> Iterator[str]:
     yield from _name_problems(options, NAMES)
     yield from count_problems("batch_size", options["batch_size"])
-    # torch accepts no larger seeds
+    # torch does not accept larger seeds.
     yield from count_problems("seed", options.get("seed", 0), 0, 2**64 - 1)
     for name, most in (("max_clips", MAX_COUNT), ("size_multiple", MAX_COUNT), ("draw", MAX_DRAW)):
         if options.get(name) is not None:

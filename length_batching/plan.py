@@ -4,9 +4,9 @@
     for batch in batches:  # an array of clip indices
         ...
 
-A strategy from strategies.py sorts the clips. The sorted clips are cut into batches of a fixed size
-or of dynamic sizes (DBS). The finished batches may then be shuffled (BR). strategies.py cites the
-papers.
+The strategies in strategies.py sort the clips. `plan_epoch` cuts the sorted clips into batches of a
+fixed size or of dynamic sizes (DBS). With `batch_randomization`, `plan_epoch` then shuffles the
+batches (BR). strategies.py cites the papers.
 """
 
 import itertools
@@ -103,7 +103,7 @@ def plan_epoch(
 
         plan = plan_epoch(lengths, 16, "semi_sorted", dynamic_batch_size=True, epoch=3)
 
-    Only with `too_long="leave_out"`, `draw` or `draw_weights` can an epoch omit or repeat clips.
+    An epoch omits or repeats clips only with `too_long="leave_out"`, `draw` or `draw_weights`.
     Parameters of other strategies, such as `num_bins` with "semi_sorted", are ignored. Therefore
     you can change the strategy without changing other arguments.
 
@@ -113,11 +113,11 @@ def plan_epoch(
         batch_size: number of clips per batch. The last batch may be smaller.
         strategy: the method that decides which clips share a batch. REGISTRY describes all
             strategies.
-        seed, epoch: seed the random number generator. The same seed and epoch produce the same
-            plan.
+        seed, epoch: numbers that seed the random number generator. The same seed and epoch produce
+            the same plan.
         local_randomization_factor: amount of noise in the semi-sorted strategies, as a fraction of
-            the range of lengths or ranks (Ge21, eq. 2-3). 0: no noise. Values
-            above 1 approach a random order.
+            the range of lengths or ranks (Ge21, eq. 2-3). 0: no noise. Values above 1 approach a
+            random order.
         bucket_size: number of clips per bucket, for `bucket`.
         num_bins: number of bins, for `alternated_sort`.
         num_buckets: number of length classes, for `bucket_by_width` and `bucket_by_quantile`.
@@ -127,17 +127,16 @@ def plan_epoch(
             clip). Default: `batch_size` times the length of the longest clip in the corpus.
         batch_randomization: shuffle the order of the finished batches (BR, Ge21).
         max_clips: maximum number of clips in a dynamic batch.
-        too_long: how to treat clips that are longer than `batch_capacity`. With "reject", the
-            function raises BatchingError. With "alone", each long clip gets its own batch. With "leave_out",
-            the epoch does not contain long clips, even with fixed batch sizes. To cut long clips,
-            see `segments_of`.
-        size_multiple: make the number of clips in each batch a multiple of this number. Batches
-            with fewer clips than this number are allowed.
+        too_long: how to treat clips that are longer than `batch_capacity`. "reject" raises
+            BatchingError. "alone" puts each long clip into its own batch. "leave_out" removes long
+            clips from the epoch, even with fixed batch sizes. To cut long clips, see `segments_of`.
+        size_multiple: make the number of clips in each batch a multiple of this number. Smaller
+            batches are allowed if they have fewer clips than this number.
         row_costs: cost of one step (a frame or a token) for each batch size, such as
-            {16: 33, 32: 48, 48: 57}. Kernels compute full tiles, so 17 clips cost as much as 32.
-            When the next clip does not fit, the batch ends before this clip or is cut at one of
-            these sizes. The function chooses the size with the lowest cost per clip. This option
-            never makes a batch larger.
+            {16: 33, 32: 48, 48: 57}. GPU kernels compute full tiles, so 17 clips cost as much as
+            32. When the next clip does not fit, the function chooses where the batch ends: before
+            this clip, or at one of these sizes. The function chooses the size with the lowest cost
+            per clip. This option never makes a batch larger.
         cost: a function `cost(*largest)` that receives the largest length of each kind in a batch.
             The function returns the batch's cost per clip, and this cost then replaces the length.
             The cost must not decrease when a length increases.
@@ -152,7 +151,7 @@ def plan_epoch(
         BatchingError: if an option or a length is invalid. The message contains the option, its
             value and the allowed values.
     """
-    options = dict(locals())  # all arguments of this function
+    options = dict(locals())
     del options["lengths"], options["epoch"]
     check_count("epoch", epoch, 0)
     costs, weights = check_clips(lengths, options)
@@ -185,7 +184,10 @@ def plan_epoch(
 
 
 def seed_of_epoch(seed: int, epoch: int) -> np.random.SeedSequence:
-    """Return a hash of seed and epoch; seed 0 in epoch 1 differs from seed 1 in epoch 0."""
+    """Return a seed in which epoch and seed are not interchangeable.
+
+    Seed 0 in epoch 1 differs from seed 1 in epoch 0.
+    """
     return np.random.SeedSequence(entropy=int(seed), spawn_key=(int(epoch),))
 
 
@@ -198,8 +200,8 @@ def check_clips(
     """Check the lengths and options together.
 
     Returns:
-        The batch costs, and the weights with which each epoch draws clips [clips]. The weights are
-        None if every epoch contains every clip exactly once.
+        The costs of the clips, and the weight with which each epoch draws each clip [clips]. The
+        weights are None if every epoch contains every clip exactly once.
 
     Raises:
         BatchingError: see `plan_epoch`.
@@ -265,13 +267,13 @@ def _weights_of_clips(costs: "BatchCosts", options: Mapping[str, Any]) -> np.nda
 
 
 def _draw_clips(weights: np.ndarray, draw: int | None, rng: np.random.Generator) -> np.ndarray:
-    """Draw clip indices in proportion to the weights, in random order."""
     shuffled = rng.permutation(len(weights))
     draws = draw or int(np.count_nonzero(weights))
     ends = np.cumsum(weights[shuffled])
-    # Systematic sampling: each clip is a segment of a line, as long as its weight, and the draws
-    # are equally spaced points on this line. The offset is an odd multiple of 2**-21, so that with
-    # equal weights no point coincides with the end of a segment, where rounding could matter.
+    # Systematic sampling: each clip is a segment of a line, and the segment is as long as the
+    # clip's weight. The draws are equally spaced points on this line. The offset is an odd multiple
+    # of 2**-21. Therefore, with equal weights, no point coincides with the end of a segment, where
+    # rounding could matter.
     offset = (rng.integers(2**20) + 0.5) / 2**20
     points = (np.arange(draws) + offset) * (ends[-1] / draws)
     return np.asarray(shuffled[np.searchsorted(ends, points, side="right")])
@@ -392,8 +394,8 @@ class BatchCosts:
         """Return the position where the batch should end.
 
         Args:
-            sizes_at: a dict whose keys are the positions where the batch may end, in order. Each
-                value is the number of clips that the batch would then have.
+            sizes_at: {position where the batch may end: number of clips in that batch}. The
+                positions increase.
             is_last: whether all remaining clips of the class fit into this batch.
         """
         end = max(sizes_at)

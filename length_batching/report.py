@@ -38,8 +38,10 @@ novelty:    pair novelty: percentage of the pairs of clips in a batch that did n
 
 
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]], num_text: int) -> str:
-    """Return a Markdown table; left-align the first `num_text` columns, right-align the other
-    columns."""
+    """Return a Markdown table.
+
+    The first `num_text` columns are left-aligned; all other columns are right-aligned.
+    """
     columns = list(zip(titles, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
 
@@ -123,7 +125,7 @@ def strategy_table() -> str:
 
 
 def describe_result(result: SearchResult) -> list[str]:
-    """Describe the best options of a search, or report that no options suffice; return lines."""
+    """Return lines that describe the best options, or that report that no options suffice."""
     needed = f"{100 * result.min_novelty:.2f}%"
     best = result.best
     if best is None:

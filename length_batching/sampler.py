@@ -119,8 +119,8 @@ class LengthBatchSampler:
     def batch_size(self) -> NoReturn:
         """Raise BatchingError, because frameworks must not use this sampler.
 
-        Only frameworks read this attribute, when they prepare a loader. A framework would
-        distribute the batches among the processes a second time.
+        Only frameworks read this attribute. A framework would distribute the batches among the
+        processes a second time.
         """
         raise BatchingError(
             "LengthBatchSampler: a framework would distribute the batches among the processes a "
@@ -153,7 +153,10 @@ class LengthBatchSampler:
         self._go_to(epoch)
 
     def __len__(self) -> int:
-        """Return the number of this rank's batches in the whole epoch, even after resuming."""
+        """Return the number of this rank's batches in the whole epoch.
+
+        The number stays the same when training resumes in the middle of the epoch.
+        """
         return len(self._updates.numbers_of(self.rank, self.world_size))
 
     def _remaining_numbers(self) -> np.ndarray:

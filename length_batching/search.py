@@ -6,14 +6,13 @@
         sampler = LengthBatchSampler(lengths, **result.best.options())
 
 The search plans whole epochs, because the amount of padding is not proportional to the size of a
-corpus. The search takes a few seconds for 10,000 clips and less than 2 minutes for a million. The
-result does not predict how well a model learns.
+corpus. A search takes a few seconds for 10,000 clips, and less than 2 minutes for a million clips.
+The result does not predict how well a model learns.
 
-The search tries every strategy with fixed and with dynamic batch sizes. For the strategy's
-parameter, the search considers eight values per doubling (`parameter_values`). More random values
-need more decoder steps. Therefore a bisection finds, for each strategy, the least random value that
-mixes the clips well enough. The search returns the strategy and value with the fewest decoder
-steps.
+The search tries every strategy with fixed and with dynamic batch sizes. For each strategy, the
+search considers a list of values of the strategy's parameter (`parameter_values`). More random
+values need more decoder steps. Therefore a bisection finds the least random value that mixes the
+clips well enough. The search returns the strategy and value with the fewest decoder steps.
 """
 
 import functools
@@ -47,9 +46,9 @@ Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 PARAMETER_OF: dict[str, Parameter] = {n: s.parameter for n, s in REGISTRY.items() if s.parameter}
 DEFAULTS: dict[str, Any] = {parameter.name: parameter.default for parameter in PARAMETERS}
-# Fields of a survey that are maxima over epochs; all other numeric fields are means.
+# Fields of a survey that are maxima over epochs. All other numeric fields are means.
 MAXIMA = ("largest_batch_size", "largest_batch_frames")
-# Maximum pair novelty that the search requires. In a large corpus, even a little noise exceeds it.
+# Maximum of the default `min_novelty`. In a large corpus, even a little noise exceeds this novelty.
 MAX_NEEDED_NOVELTY = 0.99
 MIN_EPOCHS = 5
 MAX_EPOCHS = 40
@@ -83,8 +82,8 @@ def parameter_values(
     """Return the values to try for the strategy's parameter, from least to most random.
 
     Factors range from 0 to 1.6. Bucket sizes are multiples of the batch size and smaller than the
-    corpus. The numbers of bins and of classes range from 1 to the number of batches. For a strategy
-    without a parameter, return [None].
+    corpus. The numbers of bins and of classes range from 1 to the number of batches. A strategy
+    without a parameter has the values [None].
 
     Args:
         include: additional values. Values outside the allowed range are ignored.
@@ -118,8 +117,8 @@ class Survey(PaddingStats):
     """
 
     strategy: str
-    parameter: str | None  # name of the strategy's parameter
-    value: Any  # value of the strategy's parameter
+    parameter: str | None
+    value: Any
     batch_size: int
     dynamic_batch_size: bool
     batch_capacity: float | None  # None: batch_size times the length of the longest clip
@@ -137,7 +136,7 @@ class Survey(PaddingStats):
         return options
 
     def description(self) -> str:
-        """Return the papers' name and the parameter value, such as "SSB-DBS-BR (factor 0.1)"."""
+        """Return the name from the papers and the value, such as "SSB-DBS-BR (factor 0.1)"."""
         notes = []
         if self.parameter:
             notes.append(value_in_words(self.strategy, self.value))
@@ -297,9 +296,9 @@ class SearchResult:
     """The result of `search`.
 
     Attributes:
-        tried: one survey for every strategy, with fixed and with dynamic sizes, at the least random
-            parameter value that reaches `min_novelty`. If no value reaches `min_novelty`, the
-            survey uses the most random value.
+        tried: one survey for every strategy, with fixed and with dynamic sizes. The survey uses the
+            least random parameter value that reaches `min_novelty`, or the most random value if no
+            value reaches `min_novelty`.
         random: the survey of RAND with fixed sizes, for comparison.
         default: the survey of SSB-DBS-BR, the best strategy in Ge21.
         min_novelty: the required pair novelty.
@@ -328,8 +327,11 @@ def _novelty_or_0(survey: Survey) -> float:
 
 
 def price(survey: Survey) -> float:
-    """Return the value that the search minimizes: the cost of the decoder steps if row costs are
-    known, otherwise the number of decoder steps."""
+    """Return the value that the search minimizes.
+
+    The value is the cost of the decoder steps if row costs are known, otherwise the number of
+    decoder steps.
+    """
     return survey.decoder_steps if survey.step_cost is None else survey.step_cost
 
 
@@ -357,8 +359,8 @@ def search(
     Args:
         min_novelty: the required pair novelty, from 0 to 1. Default: the pair novelty of
             SSB-DBS-BR, but at most 0.99.
-        progress: a function that wraps the iterator of results, such as tqdm. Each strategy has two
-            results, for fixed and for dynamic sizes.
+        progress: a function that wraps the iterator of results, such as tqdm. The iterator yields
+            two results per strategy, for fixed and for dynamic sizes.
         batch_capacity, max_clips, too_long, size_multiple: see `plan_epoch`. `batch_capacity` only
             limits dynamic batches.
 

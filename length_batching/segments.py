@@ -76,15 +76,15 @@ def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: i
         segments = segments_of([1200, 300], 500, overlap=100)
         list(segments)  # [(0, 0, 500), (0, 400, 900), (0, 800, 1200), (1, 0, 300)]
 
-    Doetsch17 cuts clips into segments that do not overlap. Gonzalez23 cuts clips that exceed the
-    frame budget of a dynamic batch.
+    Doetsch17 cuts clips into segments that do not overlap. Gonzalez23 cuts a clip only if it
+    exceeds the frame budget of a dynamic batch.
 
     Args:
         lengths: [clips] whole numbers of frames.
         longest: maximum number of frames per segment.
         overlap: number of frames that a segment shares with the previous segment.
-        shortest: minimum number of frames per segment. If the last segment of a clip would be
-            shorter than this number, the segment begins earlier.
+        shortest: minimum number of frames per segment. If the last segment of a clip would be too
+            short, the segment begins earlier.
 
     Raises:
         BatchingError: unless 0 <= overlap < longest and 1 <= shortest <= longest, or if a length is

@@ -1,16 +1,17 @@
 """Define the batching strategies: functions that decide which clips are neighbors in an epoch.
 
 A strategy receives the clips of an epoch in random order and returns them in a new order. plan.py
-cuts this order into batches, so that neighboring clips share a batch.
+cuts this order into batches. Therefore neighboring clips share a batch.
 
 To add a strategy:
-    1. Write a function with `@register` below the other strategies and above `STRATEGIES`. The
-       docstring of the function becomes the description in the tables of strategies.
-    2. Add the strategy's name to `StrategyName`, so that type checkers accept the name.
-    3. Work out the strategy's order for a few lengths by hand, and add this example to the tests.
-If the strategy needs a new parameter, also add a `Parameter` to `PARAMETERS`, and an argument of
-the same name to `plan_epoch` in plan.py and to `PlanOptions` in options.py. Alternatively, your
-program can call `register` and pass `check_strategy("its_name")` as the strategy.
+    - Write a function with `@register` below the other strategies and above `STRATEGIES`. The
+      docstring of the function becomes the description in the tables of strategies.
+    - Add the strategy's name to `StrategyName`, so that type checkers accept the name.
+    - Work out the strategy's order for a few lengths by hand, and add this example to the tests.
+If the strategy needs a new parameter, also add a `Parameter` to `PARAMETERS`. Then add an argument
+of the same name to `plan_epoch` in plan.py and to `PlanOptions` in options.py.
+
+Your own program can also call `register`, and pass `check_strategy("its_name")` as the strategy.
 
 Sources, cited below by these names:
     Ge21: Ge, Kaushik, Omote, Kumar, "Speed up training with variable length inputs by efficient
@@ -73,7 +74,7 @@ class ShuffledClips:
 
     lengths: np.ndarray  # [clips] float64, in corpus order
     order: np.ndarray  # [clips] clip indices in random order
-    parameter_value: float  # a factor is never 0; `plan_epoch` uses `sorted` for factor 0
+    parameter_value: float  # never a factor of 0, because `plan_epoch` then uses `sorted`
     dynamic_batch_size: bool
     rng: np.random.Generator
 
@@ -91,7 +92,7 @@ class Strategy:
     name: str
     order: OrderFunction
     description: str
-    short_name: str  # short name for tables and plots
+    short_name: str
     source: str
     parameter: Parameter | None = None
 
@@ -108,7 +109,7 @@ NUM_BUCKETS = Parameter(
     "number of length classes",
     "{} classes",
     10,
-    maximum=10**6,  # limited because the strategies allocate an array of class edges
+    maximum=10**6,  # because the strategies allocate an array of class edges
     larger_mixes_more=False,
     larger_values="Larger values mix clips less and make more batches small.",
 )
@@ -119,8 +120,7 @@ REGISTRY: dict[str, Strategy] = {}  # strategies by name, in the order of this f
 def register(
     name: str, short_name: str, source: str, parameter: Parameter | None = None
 ) -> Callable[[OrderFunction], OrderFunction]:
-    """Add the decorated function to REGISTRY, with its docstring as the description of the
-    strategy.
+    """Add the decorated function to REGISTRY, with its docstring as the description.
 
         @register("longest_first", "LF", "ours")
         def _longest_first(clips: ShuffledClips) -> Order:
@@ -143,7 +143,7 @@ def register(
 
 
 def sort_by(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return `order` sorted by each clip's key; clips with equal keys keep their shuffled order."""
+    """Return `order` sorted by key. Clips with equal keys keep their order."""
     return order[np.argsort(keys[order], kind="stable")]
 
 
@@ -186,11 +186,11 @@ def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
     """clips sorted by rank + exponential noise with mean (largest rank) * factor / 2, which moves
     clips only towards longer clips; with dynamic batch sizes, ranks are measured in frames instead
     of clips"""
-    # A short clip in a batch of longer clips adds padding only to itself, but a long clip in a
-    # batch of shorter clips adds padding to all clips of the batch. Therefore, for the same amount
-    # of padding, noise mixes clips best if it moves clips only towards longer clips. With ranks in
-    # frames, batches of many short clips and batches of few long clips receive the same share of
-    # new neighbors.
+    # A short clip in a batch of longer clips adds padding only to itself. A long clip in a batch of
+    # shorter clips adds padding to all clips of the batch. Therefore, for the same amount of
+    # padding, noise mixes clips best if it moves clips only towards longer clips. If ranks are
+    # measured in frames, a batch of many short clips and a batch of few long clips get the same
+    # share of new neighbors.
     order, starts = _sorted(clips)
     if clips.dynamic_batch_size:
         rank = np.cumsum(clips.lengths[order])
@@ -256,7 +256,7 @@ def check_strategy(name: str) -> StrategyName:
         strategy = check_strategy(arguments.strategy)
 
     Raises:
-        BatchingError: if there is no strategy of this name. The message suggests a similar name.
+        BatchingError: if no strategy has this name. The message suggests a similar name.
     """
     if isinstance(name, str) and name in REGISTRY:
         return cast(StrategyName, name)
@@ -267,10 +267,7 @@ def check_strategy(name: str) -> StrategyName:
 
 
 def _hint_for_paper_name(name: str) -> str:
-    """Return a hint if a name is from the papers, such as "SSB-DBS-BR", otherwise "".
-
-    The hint contains the options that correspond to the name.
-    """
+    """Return the options for a name from the papers, such as "SSB-DBS-BR"; "" for other names."""
     short_names = {strategy.short_name.upper(): key for key, strategy in REGISTRY.items()}
     short_name = name.upper()
     options = ""
@@ -288,7 +285,7 @@ def _hint_for_paper_name(name: str) -> str:
 def batching_name(strategy: str, dynamic_batch_size: bool, batch_randomization: bool) -> str:
     """Return the name that the papers use, such as "SSB-DBS-BR".
 
-    "-BR" is never added to RAND, because its batches are already in random order.
+    RAND never gets "-BR", because its batches are already in random order.
     """
     name = REGISTRY[strategy].short_name
     if dynamic_batch_size:

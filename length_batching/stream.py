@@ -18,7 +18,7 @@ from length_batching.options import PlanOptions, check_option_names, check_optio
 from length_batching.strategies import StrategyName
 from length_batching.updates import UpdatePlanner
 
-MAX_WORKERS = 1024  # maximum number of workers per DataLoader
+MAX_WORKERS = 1024
 MAX_WINDOWS = 10**6  # maximum number of windows per epoch; each window is planned like an epoch
 START = {
     "epoch": 0,
@@ -109,7 +109,8 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         self._world_size_given = world_size is not None
         # These tensors are in shared memory, so that persistent workers see changes.
         self._epoch_and_times_set = torch.zeros(2, dtype=torch.int64).share_memory_()
-        # The number of times that an epoch had been set when each worker last finished a pass.
+        # The number of times that an epoch had been set when a worker last finished a pass
+        # [workers].
         self._finished_at = torch.full((MAX_WORKERS,), -1).share_memory_()
         # The loaded state; reset to None when a different epoch is set.
         self._loaded: Mapping[str, int] | None = None
@@ -149,17 +150,17 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         self._begin_at(START | {"epoch": epoch})
 
     def _pass_has_ended(self) -> bool:
-        """Return whether this process or a worker has finished a pass of the current epoch."""
+        """Return whether this process or a worker has finished a pass since the last set epoch."""
         return bool((self._finished_at == self._epoch_and_times_set[1]).any())
 
     def state_dict(self, trained: int | None = None) -> dict[str, int]:
         """Return the state for a checkpoint.
 
         Args:
-            trained: number of batches that this process has trained on since `set_epoch`. None: use
-                the number of batches that this process has drawn. Only torchdata's
-                StatefulDataLoader should pass None. With a PyTorch DataLoader, this number may
-                be too large, because workers draw batches ahead of time.
+            trained: number of batches that this process has trained on since `set_epoch`. None: the
+                number of batches that this process has drawn. Only torchdata's StatefulDataLoader
+                should pass None. Workers of a PyTorch DataLoader draw batches ahead of time, so the
+                number of drawn batches may be too large.
         """
         if trained is None and self._finished:
             return START | {"epoch": self.epoch + 1}
@@ -241,8 +242,8 @@ class LengthBatchStream(IterableDataset[list[Any]]):
                 "read(0) returned no items. It must return all items of the stream at every call"
             )
         self._finished = True
-        # A resumed worker may run a second pass in this epoch: if the state was saved at the end of
-        # the epoch, torchdata begins the next pass by itself.
+        # If the state was saved at the end of the epoch, torchdata begins the next pass by itself.
+        # Therefore a resumed worker may run a second pass in this epoch.
         resumed_in_worker = info is not None and loaded is not None
         if not resumed_in_worker:
             self._finished_at[worker_id] = times_set

@@ -7,9 +7,9 @@
 
 An optimizer step ("update") uses K = `batches_per_update` batches. The finished batches are sorted
 by length and cut into groups of K. The batches of a group have similar lengths, so that the
-processes do not wait for each other. Each of W processes trains on every W-th batch of a group, so
-W does not affect which batches share an optimizer step. If the last group is too small, the batches
-with the most clips are halved until every group has K batches.
+processes do not wait for each other. Each of W processes trains on every W-th batch of a group.
+Therefore W does not affect which batches share an optimizer step. If the last group is too small,
+the batches with the most clips are halved until every group has K batches.
 """
 
 import math
@@ -27,11 +27,11 @@ from length_batching.plan import BatchCosts, EpochPlan, check_clips, plan_epoch,
 from length_batching.strategies import StrategyName
 
 BatchesPerEpoch = int | Literal["constant", "per_phase"]
-# Constant number of batches per epoch, divided by the number that the first epoch of the phase
-# needs.
+# With a constant number of batches per epoch, an epoch has this many times the batches that the
+# first epoch of the phase needs.
 CONSTANT_MARGIN = 1.01
-# A warning is issued if the epochs after the random epochs contain more than this many times the
-# batches that they need.
+# A warning is issued if an epoch after the random epochs contains more than this number times the
+# batches that it needs.
 WASTEFUL = 1.1
 MAX_ATTEMPTS = 50  # maximum number of plans to try until a plan has few enough batches
 ATTEMPT_DISTANCE = 10**9  # attempt i plans epoch + i * ATTEMPT_DISTANCE
@@ -63,8 +63,7 @@ class EpochUpdates:
         return np.flatnonzero(number_in_step % world_size == rank)
 
     def state_at(self, batches_trained: int) -> dict[str, int]:
-        """Return the checkpoint state after all processes together have trained on this many
-        batches."""
+        """Return the checkpoint state after `batches_trained` batches of all processes together."""
         check_count("batches_trained", batches_trained, 0, len(self.plan))
         return {
             "epoch": self.epoch,
@@ -77,9 +76,8 @@ class EpochUpdates:
         """Check that training can resume from a state.
 
         Raises:
-            BatchingError: if the state belongs to a different plan, because the rest of the epoch
-                would then skip and repeat clips, or if the processes have trained on unequal
-                numbers of batches.
+            BatchingError: if the state belongs to a different plan, or if the processes have
+                trained on unequal numbers of batches.
         """
         trained = state["batches_trained"]
         if state["plan_checksum"] != self.checksum:
@@ -114,8 +112,7 @@ class UpdatePlanner:
             all later epochs have 1% more batches than the first later epoch needs. With None, every
             epoch has as many batches as it needs, rounded up to a multiple of K.
         short_last_update: allow the last optimizer step of an epoch to have fewer than K batches.
-            The clips of the last optimizer step are cut into up to K batches, so some processes may
-            have no batch.
+            Some processes may then have no batch in the last optimizer step.
 
     Raises:
         BatchingError: if an option or a length is invalid.
@@ -152,8 +149,8 @@ class UpdatePlanner:
         self.batches_per_epoch = batches_per_epoch
         self.short_last_update = short_last_update
         self._warn_if_capacity_is_small()
-        # Numbers of batches that the random epochs and the later epochs need. The constant numbers
-        # of batches are computed from these numbers.
+        # Numbers of batches that the random epochs and the later epochs need. Constant numbers of
+        # batches are computed from these two numbers.
         self._random_count = 0
         self._later_count = 0
         if isinstance(batches_per_epoch, str):
@@ -191,8 +188,10 @@ class UpdatePlanner:
             )
 
     def plan_of(self, epoch: int, attempt: int = 0) -> EpochPlan:
-        """Return the batches of an epoch in the strategy's order. Each `attempt` has other
-        batches."""
+        """Return the batches of an epoch in the strategy's order.
+
+        Each value of `attempt` gives different batches.
+        """
         strategy: StrategyName = self.strategy
         options = self.options
         if epoch < self.random_epochs:
@@ -219,7 +218,7 @@ class UpdatePlanner:
         return EpochUpdates(epoch, plan, starts, checksum, size)
 
     def _whole_plan(self, epoch: int) -> EpochPlan:
-        """Return a plan with exactly `batches_per_epoch` batches (a multiple of K)."""
+        """Return a plan with exactly `batches_per_epoch` batches, a multiple of K."""
         wanted = self.batches_per_epoch
         needed = self._random_count if epoch < self.random_epochs else self._later_count
         size = self.batches_per_update
@@ -258,9 +257,9 @@ class UpdatePlanner:
         by_length = plan.select(longest_first)
         if self.short_last_update:
             by_length = self._cut_last_group(by_length)
-        # Groups are sorted by the plan's earliest batch in each group. Therefore a random order
-        # stays random, and a sorted order stays sorted. The batches within a group are shuffled so
-        # that no rank always trains on the longest batch.
+        # Sort the groups by the earliest batch of each group in the plan. Thus a random order stays
+        # random, and a sorted order stays sorted. Shuffle the batches within a group, so that no
+        # rank always trains on the longest batch.
         first_numbers = np.minimum.reduceat(longest_first, np.arange(0, len(longest_first), size))
         position_of_group = np.argsort(np.argsort(first_numbers, kind="stable"))
         position = position_of_group[np.arange(len(by_length)) // size]
@@ -276,7 +275,8 @@ class UpdatePlanner:
         num_whole = len(by_length) // size * size
         if num_whole == len(by_length):
             return by_length
-        # Cutting again would violate `size_multiple` or `row_costs`, or join clips that must be alone.
+        # Cutting again would violate `size_multiple` or `row_costs`, or add clips to a batch of one
+        # long clip.
         has_multiples = self.options.get("size_multiple", 1) != 1
         if has_multiples or self.options.get("row_costs") or "too_long" in self.options:
             return by_length
@@ -289,8 +289,8 @@ class UpdatePlanner:
 def halve_largest(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
     """Halve the batches with the most clips until the plan has `count` batches, and return it.
 
-    Among batches with the same number of clips, the shortest are halved first. `count` must not
-    exceed the number of clips.
+    If several batches have the same number of clips, the shortest batches are halved first.
+    `count` must not exceed the number of clips.
     """
     while len(plan) < count:
         smallest_first = np.lexsort((-costs.longest(plan), plan.sizes))
@@ -307,12 +307,11 @@ def halve_largest(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
 def cut_evenly(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
     """Cut the clips of a plan again, in the same order, into up to `count` batches.
 
-    The size of the largest batch (number of clips times longest length) becomes as small as
-    possible. No batch has more clips than the largest batch of `plan`. `plan` must have at most
-    `count` batches.
+    The largest batch (number of clips times longest length) becomes as small as possible. No batch
+    has more clips than the largest batch of `plan`. `plan` must have at most `count` batches.
     """
-    # Bisection on the frame budget. The lower bound is just enough for the longest clip. The upper
-    # bound is enough for every batch of `plan`, so at most `count` batches are needed.
+    # Bisect the frame budget. The lower bound is just enough for the longest clip. The upper bound
+    # is enough for every batch of `plan`, so at most `count` batches are needed.
     sizes = costs.sizes(plan)
     max_clips = int(sizes.max())
     too_small = float(costs.alone[plan.order].max())

@@ -1,6 +1,6 @@
 """Measure from alignments how well attention follows the text.
 
-An alignment [T, N] contains the attention weights of every decoder step over the N symbols of the
+An alignment [T, N] contains the attention weights of T decoder steps over the N symbols of the
 text. The weights of a decoder step add up to 1. Padding is ignored.
 """
 
@@ -16,11 +16,10 @@ def alignment_sums(
 ) -> torch.Tensor:
     """Return three sums over a batch, as a tensor [3].
 
-    1. The sum of the largest weight in each real decoder step. Divided by the number of decoder
-       steps, it is the focus rate.
-    2. The sum of the weights near the diagonal over all real decoder steps. Divided by the number
-       of decoder steps, it is the diagonality: 1 minus the guided attention loss.
-    3. The number of covered symbols. Divided by the number of symbols, it is the coverage.
+    - sum of the largest weight over all real decoder steps; focus rate = sum / decoder steps
+    - sum of the weights near the diagonal over all real decoder steps; diagonality = sum / decoder
+      steps = 1 - guided attention loss
+    - number of covered symbols; coverage = number / symbols
     """
     weights = real_weights(alignments, steps, symbols)
     near = 1 - off_diagonal(alignments, steps, symbols, SIGMA)

@@ -1,10 +1,9 @@
-"""Write and read checkpoints. A run that resumes from a checkpoint continues as if it had never
-stopped.
+"""Write and read checkpoints, so that a resumed run continues as if it had never stopped.
 
     source = load_newest(Path("runs/ljspeech"))
     loop = restore(complete(source), trainer, sampler)
 
-A checkpoint is a file that contains the keys of NVIDIA's checkpoints (`iteration`, `state_dict`,
+A checkpoint is a file with the keys of NVIDIA's checkpoints (`iteration`, `state_dict`,
 `optimizer`, `learning_rate`) and the rest of the run's state. The file is written atomically.
 Reading a checkpoint never executes code from the file.
 """
@@ -46,14 +45,12 @@ DIVERGED = 100  # a loss above this multiple of the lowest loss so far counts as
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint's path and content."""
-
     path: Path
     state: dict[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> "Checkpoint":
-        """Read and check the checkpoint at `path`. Raises the same errors as `load_checkpoint`."""
+        """Read the checkpoint at `path`. Raises the same errors as `load_checkpoint`."""
         return cls(path, load_checkpoint(path))
 
 
@@ -64,7 +61,7 @@ class Checkpoint(NamedTuple):
 class LoopState:
     """The state of the training loop. All sums cover the current epoch.
 
-    Fields that are missing from an older checkpoint keep their defaults.
+    If an older checkpoint lacks a field, the field keeps its default.
     """
 
     __pydantic_config__ = EXACTLY
@@ -100,7 +97,7 @@ class LoopState:
     text_warned: int = 0  # 1: the warning that attention ignores the text was printed
 
     def at_start_of(self, epoch: int) -> "LoopState":
-        """Return the state before the first batch of `epoch` (the current or the next epoch)."""
+        """Return the state before the first batch of `epoch`, the current or the next epoch."""
         return LoopState(
             epoch=epoch,
             iteration=self.iteration,
@@ -113,11 +110,10 @@ class LoopState:
         )
 
     def add_losses(self, terms: LossTerms, clips: int, frames: int) -> None:
-        """Add the losses of an optimizer step to the sums.
+        """Add the losses of an optimizer step to the sums, and ignore losses that are NaN.
 
-        The padded loss is weighted by `clips`, the optimizer step's number of clips. The other
-        terms are weighted by `frames`, the optimizer step's number of real frames. Terms that are
-        NaN are ignored.
+        The weight of the padded loss is `clips`, the number of clips in the optimizer step. The
+        weight of the other losses is `frames`, the number of real frames in the optimizer step.
         """
         self.clips += clips
         self.frames += frames
@@ -128,7 +124,7 @@ class LoopState:
             self.guided_attention_frames += frames
 
     def mean_losses(self) -> dict[str, float]:
-        """Return the epoch's mean losses so far, keyed by their names in metrics.jsonl."""
+        """Return the mean losses of the epoch so far, keyed by their names in metrics.jsonl."""
         means = {
             "train_loss": self.loss_sum / self.clips,
             "train_loss_unpadded": self.loss_unpadded_sum / self.frames,
@@ -140,21 +136,23 @@ class LoopState:
         return means
 
     def diverges(self, loss: float) -> bool:
-        """Return whether a loss is not finite, or is above 1 and above DIVERGED times the lowest
-        loss so far."""
+        """Return whether a loss is not finite or far above the lowest loss so far.
+
+        "Far above" means above 1 and above DIVERGED times the lowest loss.
+        """
         return not math.isfinite(loss) or loss > max(1, DIVERGED * self.lowest_loss)
 
     def plan_number(self, hparams: HParams) -> int:
         """Return the number of the epoch whose plan the sampler uses, counted from 0.
 
-        If `prepare_trainset_per_epoch` is False, all epochs after `random_epochs` use the same
+        If `prepare_trainset_per_epoch` is False, all epochs after the random epochs use the same
         plan.
         """
         last = math.inf if hparams.prepare_trainset_per_epoch else hparams.random_epochs
         return int(min(self.epoch - 1, last))
 
 
-# Types of all parts that a checkpoint must contain so that a run can resume from it.
+# The parts that a checkpoint must contain so that a run can resume from it, with their types.
 NEEDED: dict[str, Any] = {
     "version": str,  # version of this project
     "hparams": Any,
@@ -174,7 +172,7 @@ NEEDED: dict[str, Any] = {
 
 
 def _check_optimizer_state(path: Path, saved: dict[str, Any], trainer: Trainer) -> None:
-    """Reject a saved optimizer state whose shapes differ from the shapes of this run's parameters.
+    """Raise an error if the saved optimizer state does not have the shapes of the parameters.
 
     With wrong shapes, PyTorch's fused Adam would write out of bounds.
     """
@@ -206,8 +204,9 @@ def save(
     loop: LoopState,
     **more: Any,
 ) -> Path:
-    """Write a checkpoint of the current state. If it has the lowest validation loss so far, also
-    name it best.pt.
+    """Write a checkpoint of the current state.
+
+    If the checkpoint has the lowest validation loss so far, also name it best.pt.
 
     Args:
         more: the remaining parts: corpus, text_rules, trained_phones, longest_text,
@@ -224,8 +223,8 @@ def save(
         "scaler": trainer.scaler.state_dict() or None,
         "hparams": asdict(trainer.hparams),
         "loop": asdict(loop),
-        # Between epochs no sampler state is saved: the sampler still has the plan of the last
-        # epoch, but the next epoch begins at batch 0.
+        # At the end of an epoch, the sampler still has the plan of this epoch. The next epoch
+        # begins at batch 0, so no sampler state is needed.
         "sampler": sampler.state_at(loop.batches_trained) if loop.batches_trained else None,
         **more,
     }
@@ -237,11 +236,11 @@ def save(
 def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
     """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest checkpoints.
 
-    Without a `best.pt`, at least two checkpoints are kept, because the loss of the next optimizer
-    step may show that the newest checkpoint has diverged.
+    If there is no `best.pt`, at least two checkpoints are kept. The loss of the next optimizer step
+    may show that the newest checkpoint has diverged.
 
     Raises:
-        UserError: if the file cannot be written; all earlier checkpoints still exist.
+        UserError: if the file cannot be written. All earlier checkpoints still exist.
     """
     path = directory / f"checkpoint_{state['iteration']}.pt"
     try:
@@ -251,7 +250,7 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
             f"{path}: cannot write the checkpoint ({first_line(error)}). Free some space or make "
             "the folder writable. Earlier checkpoints have not changed"
         ) from None
-    # Checkpoints with larger numbers do not belong to this run, so they are neither counted nor
+    # Checkpoints with larger numbers belong to a different run, so they are neither counted nor
     # removed.
     own = [old for number, old in list_checkpoints(directory) if number <= state["iteration"]]
     least = 1 if (directory / BEST).exists() else 2
@@ -263,9 +262,9 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
 
 
 def link_as(name: str, path: Path, directory: Path) -> None:
-    """Atomically give the checkpoint at `path` a second name, `name`.
+    """Atomically give the checkpoint at `path` the additional name `name`.
 
-    The file still exists under the second name after the first name is removed.
+    The file still exists under the additional name after `path` is removed.
     """
 
     def link(temporary: Path) -> None:
@@ -279,18 +278,20 @@ def link_as(name: str, path: Path, directory: Path) -> None:
 
 
 def mark_if_best(source: Checkpoint) -> None:
-    """Give the best checkpoint the name `best.pt`.
+    """Name the checkpoint `best.pt` if it is the best checkpoint.
 
-    A resumed run also calls this function, because the run may have been killed between writing the
-    checkpoint and naming it.
+    A resumed run also calls this function: the earlier process may have been killed after it wrote
+    the checkpoint and before it named the checkpoint.
     """
     if source.state["loop"]["best_iteration"] == source.state["iteration"]:
         link_as(BEST, source.path, source.path.parent)
 
 
 def put_in_place(source: Checkpoint, directory: Path) -> Checkpoint:
-    """Give a checkpoint the name `checkpoint_<iteration>.pt`. If a different checkpoint already has
-    this name, rename the different checkpoint first."""
+    """Give a checkpoint the name `checkpoint_<iteration>.pt`.
+
+    If a different checkpoint already has this name, rename that checkpoint first.
+    """
     path = directory / f"checkpoint_{source.state['iteration']}.pt"
     if path.exists() and not filecmp.cmp(path, source.path, shallow=False):
         print(f"renamed a different checkpoint of the same optimizer step to {_set_aside(path)}")
@@ -304,11 +305,10 @@ def _set_aside(path: Path) -> Path:
 
 
 def last_good(directory: Path, diverged: int, best: int) -> Path | None:
-    """Return the newest checkpoint that was saved before the weights diverged at optimizer step
-    `diverged`.
+    """Return the newest checkpoint from before optimizer step `diverged`, where weights diverged.
 
-    The checkpoint of optimizer step `diverged` is renamed, unless it is the best or the only
-    checkpoint.
+    The checkpoint of optimizer step `diverged` is renamed, unless it is the best checkpoint or the
+    only checkpoint.
     """
     good = {-1: directory / BEST} if (directory / BEST).exists() else {}
     good |= dict(list_checkpoints(directory))
@@ -321,14 +321,16 @@ def last_good(directory: Path, diverged: int, best: int) -> Path | None:
 
 
 def set_aside_newer(directory: Path, iteration: int) -> list[tuple[Path, bool]]:
-    """Rename all checkpoints after `iteration`, newest first, and a damaged `best.pt`. Return the
-    new path of each renamed checkpoint, and whether the checkpoint is damaged.
+    """Rename all checkpoints after `iteration`, newest first, and a damaged `best.pt`.
 
-    If the names did not change, the next --resume would use a newer checkpoint than the checkpoint
-    from which this run resumed. No file is deleted.
+    Without the new names, the next --resume would use a newer checkpoint than this run. No file is
+    deleted.
+
+    Returns:
+        The new path of each renamed checkpoint, and whether this checkpoint is damaged.
 
     Raises:
-        UserError: if `best.pt` cannot be read; no checkpoint is renamed.
+        UserError: if `best.pt` cannot be read. No checkpoint is renamed.
     """
     found = list_checkpoints(directory)[::-1]
     newer = [(path, False) for number, path in found if number > iteration]
@@ -346,11 +348,10 @@ def set_aside_newer(directory: Path, iteration: int) -> list[tuple[Path, bool]]:
 
 
 def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
-    """Return (iteration, path) of each checkpoint in a folder, oldest first; [] if there is no
-    folder.
+    """Return (iteration, path) of each checkpoint in a folder, oldest first; [] without a folder.
 
     Raises:
-        OSError: if the folder cannot be read. (A glob would return an empty list instead.)
+        OSError: if the folder cannot be read. (A glob would return an empty list.)
     """
     try:
         names = os.listdir(directory)
@@ -361,14 +362,14 @@ def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
 
 
 def load_newest(directory: Path) -> Checkpoint:
-    """Return the newest undamaged checkpoint of a run.
+    """Return the newest undamaged checkpoint of a run. Print a warning for each damaged checkpoint.
 
-    `best.pt` is tried last. Print a warning for each damaged checkpoint.
+    `best.pt` is tried last.
 
     Raises:
-        UserError: if the run has no good checkpoint, or if a checkpoint cannot be read or is
-            rejected. If the run has no good checkpoint, it is not started again, because a new run
-            in the same folder would overwrite the remaining files.
+        UserError: if a checkpoint cannot be read or is rejected, or if the run has no undamaged
+            checkpoint. The run is then not started again, because a new run in the same folder
+            would overwrite the remaining files.
     """
     best = [directory / BEST] if (directory / BEST).exists() else []
     damaged = []
@@ -388,7 +389,7 @@ def load_newest(directory: Path) -> Checkpoint:
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Load a checkpoint into CPU memory, and check the types of the parts that it contains.
+    """Load a checkpoint into CPU memory, and check the types of its parts.
 
     Raises the same errors as `checkpoint_file.read_checkpoint`.
     """
@@ -396,11 +397,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def complete(source: Checkpoint) -> Checkpoint:
-    """Check that the checkpoint contains every part needed to resume, and return it.
-
-    Raises:
-        UserError: if a part is missing.
-    """
+    """Return the checkpoint, or raise UserError if it lacks a part that resuming needs."""
     missing = sorted(NEEDED.keys() - source.state.keys())
     if not missing:
         return source
@@ -419,16 +416,16 @@ def restore(
     """Load a checkpoint into a new trainer and sampler, and return the state of the training loop.
 
     Args:
-        new_clips: whether the clips differ from the checkpoint's clips. If they do, the epoch
-            starts again.
+        new_clips: whether the clips differ from the checkpoint's clips. If the clips differ, the
+            epoch starts again.
 
     Raises:
-        UserError: if the model or the optimizer differs from the checkpoint's, or if the checkpoint
-            was written in the middle of an epoch and the epoch's batches differ.
+        UserError: if the model or the optimizer differs from the checkpoint, or if the checkpoint
+            is from the middle of an epoch and the batches of this epoch differ.
     """
     path, saved = source
     load_weights(trainer.model, saved, path, trainer.hparams)
-    # The name is compared because different optimizers, such as Adam and RAdam, can have states of
+    # Compare the names, because different optimizers, such as Adam and RAdam, can have states of
     # the same shape. Version 0.4.0 did not save the name.
     before = saved.get("optimizer_class", "Adam")
     if before != type(trainer.optimizer).__name__:
@@ -437,8 +434,7 @@ def restore(
             "To start a new run from the weights of this checkpoint, use -c with --warm_start"
         )
     _check_optimizer_state(path, saved["optimizer"], trainer)
-    # Optimizer settings such as weight_decay come from the current command, not from the
-    # checkpoint.
+    # Settings of the optimizer, such as weight_decay, come from the current command.
     trainer.optimizer.load_state_dict(
         trainer.optimizer.state_dict() | {"state": saved["optimizer"]["state"]}
     )

@@ -40,7 +40,7 @@ HOW_TO_NAME_MOVED_LISTS = (
     "If you moved the filelists of this run, pass their new paths: --resume --hparams "
     "@FOLDER/settings.txt, or --hparams training_files=...,validation_files=..."
 )
-# File in the run folder that lists the clips, so that a resumed run can detect changed clips.
+# File in the run folder that lists the clips. A resumed run compares its clips with this file.
 CLIPS_FILE = "clips.csv"
 
 
@@ -60,7 +60,6 @@ def name_of(clips: ClipTable, index: int) -> str:
 
 
 def clip_names(clips: ClipTable, indices: Iterable[int]) -> str:
-    """Return the names of several clips, one clip per line."""
     return "\n".join(f"  {name_of(clips, int(index))}" for index in indices)
 
 
@@ -84,7 +83,7 @@ def resolve_clips(
         raise
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
     if hparams.speaker_embedding_dim:
-        # Check speaker names first, because even --new-clips does not accept unknown speakers.
+        # Check speaker names first, because --new-clips does not accept unknown speakers.
         processes.all_or_none(lambda: check_speakers(hparams, clips, resumed))
     clips.change = processes.all_or_none(lambda: find_change(clips, resumed, new_clips))
     if new_clips and clips.change is None:
@@ -102,19 +101,18 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
     """Read the training and the validation clips.
 
     If a filelist has a cache, only files with a new modification time are opened. Without a cache,
-    one process per machine checks every clip and writes the cache. A new run reads every audio file
-    to its end. If the cache cannot be written, every process checks the clips itself.
+    one process per machine checks every clip and writes the cache. If the cache cannot be written,
+    every process checks the clips itself. A new run reads every audio file to its end.
 
     Raises:
-        UserError: if a filelist or a clip is invalid. The message lists the errors in the training
-            and the validation filelist.
+        UserError: if a filelist or a clip is invalid. The message lists the errors in both
+            filelists.
     """
     lists = processes.all_or_none_with_heartbeat(
         lambda: _read_lists(hparams, new_run) if processes.local_rank == 0 else None,
         "check the filelists",
     )
-    # Check whether every machine wrote its cache. If a write failed, an outdated cache may still be
-    # there.
+    # If a process could not write its cache, the folder may still contain an outdated cache.
     is_saved = lists is None or all(table.is_on_disk for table in lists if len(table))
     all_saved = all(processes.gather(is_saved))
     lists = processes.all_or_none_with_heartbeat(
@@ -127,8 +125,7 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
 
 
 def _read_lists(hparams: HParams, new_run: bool, just_checked: bool = False) -> list[ClipTable]:
-    # Check the settings first; otherwise every line of the filelist would report the same invalid
-    # setting.
+    # Check the settings first. Otherwise the same invalid setting would be reported for every line.
     check_text_settings(hparams)
     lists = []
     problems = []
@@ -194,11 +191,11 @@ def shared_clips_warning(training: ClipTable, validation: ClipTable) -> str | No
 
 
 def resolve_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None) -> HParams:
-    """Return the settings with the speaker names, after `resolve_clips` has checked these names.
+    """Return the settings with the names of the speakers.
 
     A new run lists the speakers of its training clips in alphabetical order. A resumed run keeps
-    the checkpoint's list. The function prints a warning if the clips have several speakers and the
-    model has only one.
+    the checkpoint's list. Print a warning if the clips have several speakers but the model has only
+    one speaker.
     """
     trained = tuple(sorted(clips.training.speakers))
     if hparams.speaker_embedding_dim:
@@ -214,11 +211,11 @@ def resolve_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None)
 
 
 def check_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None = None) -> None:
-    """Check that the speaker of every clip is known to the model.
+    """Check that the model knows the speaker of every clip.
 
     Raises:
-        UserError: if a filelist has no speakers, if a clip has a speaker that the training filelist
-            or the checkpoint lacks, or if two speakers of a new run have names that look alike.
+        UserError: if a filelist has no speakers; if a speaker is missing from the training filelist
+            or the checkpoint; or if two speakers of a new run have names that look alike.
     """
     setting = f"speaker_embedding_dim={hparams.speaker_embedding_dim}"
     other_run = f", or start a new run with {from_weights(resumed)}" if resumed else ""
@@ -269,8 +266,8 @@ def find_change(
 ) -> dict[str, int] | None:
     """Count the clips that differ from the checkpoint's clips; return None if no clip differs.
 
-    "changed" counts clips whose text, speaker or length has changed. Clips that moved to the
-    training or validation filelist are counted separately.
+    A clip counts as "changed" if its text, speaker or length has changed. Clips that moved from one
+    filelist to the other are counted separately.
 
     Raises:
         UserError: if clips differ and `is_allowed` is False.
@@ -314,8 +311,10 @@ def _rows(clips: Clips) -> Iterator[str]:
 
 
 def _by_id(rows: Iterable[str]) -> dict[str, list[list[str]]]:
-    """Return the rows [filelist, frames, checksum] of each clip, keyed by clip id. A clip has one
-    row per filelist line."""
+    """Return {clip id: rows of the clip}; each row is [filelist, frames, checksum].
+
+    A clip has one row per filelist line.
+    """
     found: dict[str, list[list[str]]] = {}
     for row in rows:
         *facts, clip = row.split(",", 3)
@@ -324,7 +323,7 @@ def _by_id(rows: Iterable[str]) -> dict[str, list[list[str]]]:
 
 
 def write_clips(directory: Path, clips: Clips) -> None:
-    """Write lengths.csv and clips.csv. A resumed run compares its clips with clips.csv."""
+    """Write lengths.csv and clips.csv."""
     content = "\n".join(["list,frames,text_crc32,id", *_rows(clips), ""])
     write_bytes(directory / CLIPS_FILE, content.encode("utf-8", "surrogateescape"))
     write_lengths(directory / LENGTHS_FILE, clips.training)

@@ -3,8 +3,8 @@
     estimate = CpuEstimate(trainer, trainer.compute_gradients, [(64, 870, 150)])
     estimate.bytes_of([(32, 870, 150)]) <= available_memory()
 
-On a GPU the memory check simply runs its batches, because running out of memory raises an error
-there. On a CPU the system would kill the process or swap for hours. The check therefore runs a
+On a GPU the memory check simply runs its batches, because running out of GPU memory only raises an
+error. On a CPU the system would kill the process or swap for hours. Therefore the check runs a
 batch with fewer clips of the same length, measures its peak memory, and scales the result.
 """
 
@@ -21,23 +21,23 @@ from training.trainer import Trainer
 
 Shape = tuple[int, int, int]  # number of clips, frames per clip, symbols per clip
 
-# The measured batch contains at least this fraction of the clips and at least this number of
-# frames. In smaller batches, memory that does not depend on the number of frames would distort the
-# estimate. Larger batches would take too long.
+# The measured batch contains this fraction of the clips, but at least MIN_FRAMES and about
+# MAX_FRAMES frames at most. In smaller batches, memory that does not depend on the number of frames
+# would distort the estimate. Larger batches would take too long.
 SHARE = 1 / 16
 MIN_FRAMES = 3200
 MAX_FRAMES = 6400
 WARM_UP_FRAMES = 50
-# Fraction of the available memory that stays free, because the estimate may be too low and because
-# memory becomes fragmented.
+# Fraction of the available memory that stays free. The estimate may be too low, and memory becomes
+# fragmented.
 RESERVE = 0.1
 
 
 def available_memory() -> int | None:
     """Return how many bytes this process can still allocate without swapping; None if unknown.
 
-    The result is the smaller of the machine's available memory and the memory left in the control
-    group. Containers and job schedulers limit memory with control groups.
+    The result is the smaller of two numbers: the available memory of the machine, and the memory
+    left in the control group. Containers and job schedulers limit memory with control groups.
     """
     values = [value for value in (_available_of_machine(), _available_of_group()) if value]
     return min(values, default=None)
@@ -52,13 +52,12 @@ def _available_of_machine() -> int | None:
 
 
 def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return the memory left in the control group, in bytes; None if it has no limit.
+    """Return the memory left in the control group in bytes, or None if the group has no limit.
 
-    Inactive cached files count as available, because the system frees them when memory becomes
-    scarce.
+    Inactive cached files count as available, because the system frees them when memory is scarce.
     """
     for limit, usage, statistics, inactive in (
-        # File names in cgroup v2. The next entry is for cgroup v1.
+        # File names in cgroup v2. The next line contains the names in cgroup v1.
         ("memory.max", "memory.current", "memory.stat", "inactive_file"),
         (
             "memory/memory.limit_in_bytes",
@@ -77,8 +76,7 @@ def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
 
 
 def _number_in(path: Path, name: str = "", scale: int = 1) -> int | None:
-    """Return the first number in a file or, with a `name`, the number after this name. Return None
-    if there is no such number."""
+    """Return the first number in a file, or the number after `name`; None without such a number."""
     try:
         words = path.read_text(encoding="ascii").split()
         return int(words[words.index(name) + 1 if name else 0]) * scale
@@ -89,8 +87,8 @@ def _number_in(path: Path, name: str = "", scale: int = 1) -> int | None:
 class CpuEstimate:
     """Estimate the peak memory of `step` for batches with the same clip lengths as `shapes`.
 
-    The estimate for a batch is the memory of all gradients plus a constant number of bytes per
-    padded frame. The number of bytes per padded frame is measured once for each shape.
+    The estimate for a batch is the memory of all gradients plus a number of bytes per padded frame.
+    This number is measured once for each shape.
 
     Args:
         step: a function that runs a batch, with or without a backward pass.
@@ -105,17 +103,16 @@ class CpuEstimate:
         self._gradients = parameters if has_gradients else 0
         self._optimizer = 0
         if has_gradients and not trainer.optimizer.state:
-            # Count the optimizer state too, because the first optimizer step has not allocated it
-            # yet.
+            # Add the optimizer state, which does not exist before the first optimizer step.
             self._optimizer = parameters * sum(state_entries(trainer.hparams).values())
         # Discard one measurement, because the first call also loads libraries and starts threads.
         self._peak((1, min(shapes[0][1], WARM_UP_FRAMES), shapes[0][2]))
         self._bytes_per_frame = [self._measure(shape) for shape in shapes]
 
     def bytes_of(self, shapes: list[Shape]) -> float:
-        """Return the peak memory in bytes, without the memory that the process already uses.
+        """Return the peak memory in bytes, not counting the memory that the process already uses.
 
-        `shapes` must have the same order and the same clip lengths as the measured shapes.
+        `shapes` must have the order and the clip lengths of the measured shapes.
         """
         activations = [
             per_frame * clips * frames
@@ -151,5 +148,5 @@ class CpuEstimate:
 
 
 def can_estimate(device: torch.device) -> bool:
-    """Return whether the system, such as Linux, can report the peak memory of a single call."""
+    """Return whether the system can report the peak memory of a single call, as Linux can."""
     return device.type == "cpu" and reset_peak_memory(device)

@@ -1,7 +1,6 @@
-"""Choose the functions that compute the recurrent layers in training: the reference or the fast
-decoder.
+"""Choose the functions for the recurrent layers in training: reference or fast decoder.
 
-    functions = checked_decoder("fast", hparams, attention, device, processes)
+functions = checked_decoder("fast", hparams, attention, device, processes)
 """
 
 import importlib.util
@@ -28,8 +27,7 @@ class TrainingFunctions(NamedTuple):
 
 
 def reference(reason: str = "") -> TrainingFunctions:
-    """Return the reference functions in model.py. The description of these functions contains the
-    `reason` for using them."""
+    """Return the functions in model.py, with a description that contains `reason`."""
     description = "reference, step by step" + (f": {reason}" if reason else "")
     return TrainingFunctions(teacher_forced, packed_lstm, description)
 
@@ -39,8 +37,8 @@ def choose_decoder(
 ) -> TrainingFunctions:
     """Return the functions for `name` (one of DECODERS) on this device.
 
-    The result is the reference decoder if the folder fast_decoder/ is missing, or if the fast
-    decoder does not support the model's attention.
+    Return the reference functions if the folder fast_decoder/ is missing, or if the fast decoder
+    does not support the model's attention.
 
     Args:
         attention: the model's attention module; None: any attention that the fast decoder supports.
@@ -48,16 +46,16 @@ def choose_decoder(
     if name == "reference":
         return reference()
     spec = importlib.util.find_spec("fast_decoder")
-    # A folder without __init__.py is a namespace package, which has no origin.
+    # A folder without __init__.py is a namespace package and has no origin.
     if spec is None or spec.origin is None:
         return reference("the folder fast_decoder/ is missing")
-    # Subclasses are not accepted, because they may compute attention differently.
+    # Subclasses are rejected, because they may compute attention differently.
     if attention is not None and type(attention) is not LocationSensitiveAttention:
         return reference(
             "the fast decoder supports only LocationSensitiveAttention, not "
             f"{type(attention).__name__}"
         )
-    # Imported here because training also works without the folder fast_decoder/.
+    # Imported here, because training also works without the folder fast_decoder/.
     import fast_decoder
     from fast_decoder.encoder import bidirectional_lstm
 
@@ -72,11 +70,10 @@ def checked_decoder(
     device: torch.device,
     processes: Processes,
 ) -> TrainingFunctions:
-    """Return the functions from `choose_decoder`, or plain PyTorch operations if a GPU computes
-    wrong results with them.
+    """Return the functions from `choose_decoder` if they pass a check on this machine's GPU.
 
     The first process on each machine checks the GPU kernels. If the check fails on any machine, all
-    processes use plain operations.
+    processes use plain PyTorch operations.
     """
     chosen = choose_decoder(name, device, attention)
     if chosen.decoder is teacher_forced:

@@ -34,18 +34,18 @@ from tacotron2_voice.utils.errors import UserError, explained
 
 T = TypeVar("T")
 SECONDS_TO_LEAVE = 0.1
-SECONDS_BETWEEN_HEARTBEATS = 1  # interval while processes wait for another process
+SECONDS_BETWEEN_HEARTBEATS = 1  # while processes wait for another process
 
 
 class AlreadyReported(UserError):
-    """Raised in a process to stop it after another process has reported the error."""
+    """Raised to stop a process silently after another process has reported the error."""
 
 
 class ReductionClock:
     """Measure how long optimizer steps wait for the gradients of other processes.
 
-    The measured time begins when all gradients of this process are ready. Reading the clock does
-    not make the host wait for the GPU.
+    The measured time begins when all gradients of this process are ready. The host does not wait
+    for the GPU.
     """
 
     def __init__(self, device: torch.device):
@@ -60,12 +60,11 @@ class ReductionClock:
         return moment
 
     def note(self) -> None:
-        """Record the current time. Call this method whenever gradients of this process become
-        ready."""
+        """Record the current time. Call this whenever gradients of this process become ready."""
         self._ready = self._now()
 
     def read(self) -> Callable[[], float]:
-        """Stop the clock, and return a function that returns the waiting time in seconds.
+        """Return a function that returns the waiting time in seconds.
 
         Call `read` when the summed gradients are ready. Call the returned function after the GPU
         has finished the optimizer step.
@@ -83,23 +82,21 @@ class Processes:
 
     rank: int = 0
     world_size: int = 1
-    # Device of this process; None: the GPU, or the CPU on a machine without a GPU.
+    # Device of this process; None: the GPU, or the CPU if the machine has no GPU.
     device: torch.device | None = None
     clock: ReductionClock | None = None  # None in a run with one process
-    # Rank among the processes on this machine; rank 0 does the work that is needed once per
-    # machine.
+    # Rank among the processes on this machine. Rank 0 does the work that each machine needs once.
     local_rank: int = 0
     machines: int = 1
 
     @property
     def is_first(self) -> bool:
-        """Return whether this process is the one that writes files and prints messages."""
+        """Return whether this process writes files and prints messages."""
         return self.rank == 0
 
     @property
     def launcher(self) -> str:
-        """Return the command that starts the same number of processes: "python", or "torchrun" with
-        its options."""
+        """Return the command that starts this number of processes: "python" or "torchrun ..."."""
         if self.world_size == 1:
             return "python"
         nodes = f"--nnodes {self.machines} " if self.machines > 1 else ""
@@ -110,7 +107,7 @@ class Processes:
         """Wrap the model so that its backward pass averages gradients over all processes."""
         if self.world_size == 1:
             return model
-        # Turn off buffer synchronization, because the trainer averages batch norm's buffers itself.
+        # Do not synchronize buffers, because the trainer averages batch norm's buffers itself.
         # PyTorch 2.13 renamed this option.
         names = inspect.signature(DistributedDataParallel).parameters
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
@@ -127,8 +124,7 @@ class Processes:
         return wrapped
 
     def start_all_reduce(self, vector: torch.Tensor) -> dist.Work | None:
-        """Start summing `vector` over all processes, in place. The caller must wait for the
-        returned work."""
+        """Start to sum `vector` over all processes, in place. Wait for the returned `Work`."""
         return None if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
 
     def all_or_none(self, action: Callable[[], T]) -> T:
@@ -156,12 +152,12 @@ class Processes:
     def all_or_none_with_heartbeat(self, action: Callable[[], T], what: str) -> T:
         """Run `all_or_none` for an action that may take longer than the process timeout.
 
-        The action runs in a thread. In the meantime the processes exchange a heartbeat every
-        second, so a process that dies is detected at once.
+        The action runs in a thread. Meanwhile the processes exchange a heartbeat every second, so
+        that they detect a dead process at once.
 
         Args:
-            what: a verb phrase that describes the action, such as "check the filelists". Waiting
-                processes print it.
+            what: a verb phrase for the action, such as "check the filelists". Waiting processes
+                print this phrase.
         """
         if self.world_size == 1:
             return action()
@@ -170,7 +166,7 @@ class Processes:
         def act() -> None:
             try:
                 future.set_result(action())
-            # The exception is raised again by `future.result` below.
+            # `future.result` below raises the exception again.
             except BaseException as error:
                 future.set_exception(error)
 
@@ -189,11 +185,11 @@ class Processes:
         return self.all_or_none(future.result)
 
     def check_same(self, facts: dict[str, Any]) -> None:
-        """Check that all processes have the same `facts`.
+        """Check that all processes have the same `facts` (values by name).
 
         Raises:
-            UserError: in every process, if facts differ. The message lists every process and fact
-                that differs from the first process.
+            UserError: in every process, if values differ. The message lists each process whose
+                value differs from the value of the first process.
         """
         first, *others = self.gather(facts | {"machine": socket.gethostname()})
         differences = [
@@ -213,13 +209,11 @@ class Processes:
         raise UserError("\n".join([advice, *differences[:10]]))
 
     def any(self, flag: bool) -> bool:
-        """Return whether `flag` is true in at least one process. All processes must call this
-        together."""
+        """Return whether `flag` is true in any process. All processes must call this together."""
         return any(self.gather(flag))
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all processes, ordered by rank. All processes must call this
-        together."""
+        """Return the values of all processes by rank. All processes must call this together."""
         if self.world_size == 1:
             return [value]
         values: list[Any] = [None] * self.world_size
@@ -229,7 +223,7 @@ class Processes:
 
 @contextlib.contextmanager
 def batch_norm_alone(model: torch.nn.Module) -> Iterator[None]:
-    """Inside this context, make the model's SyncBatchNorm use only the batch of this process."""
+    """Inside this context, SyncBatchNorm uses only the batch of this process."""
     shared = [m for m in model.modules() if isinstance(m, torch.nn.SyncBatchNorm)]
     for module in shared:
         vars(module)["forward"] = types.MethodType(torch.nn.BatchNorm1d.forward, module)
@@ -244,10 +238,10 @@ ALONE = Processes()
 
 
 def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
-    """Return a key-value store shared by all processes that were started together.
+    """Return a key-value store for all processes that were started together.
 
-    torchrun keeps the same store when it restarts processes. The store still contains the addresses
-    of dead processes, and new processes would wait for the dead processes forever (PyTorch issue
+    When torchrun restarts processes, it keeps the same store. The store still contains the
+    addresses of dead processes, and new processes would wait for them forever (PyTorch issue
     135712). Therefore the first process gives each start a unique name, and lists the processes
     that have answered.
 
@@ -282,7 +276,7 @@ def join(seconds: float) -> Processes:
         seconds: timeout of every exchange between processes.
 
     Raises:
-        UserError: if this machine has GPUs, but fewer GPUs than processes.
+        UserError: if this machine has fewer GPUs than processes, but at least one GPU.
     """
     # torchrun sets these environment variables.
     world_size = int(os.environ.get("WORLD_SIZE", 1))
@@ -311,8 +305,8 @@ def join(seconds: float) -> Processes:
 def leave_at_exit() -> None:
     """Make the process wait for SECONDS_TO_LEAVE before it exits.
 
-    During this time, a PyTorch thread releases the tensors of the last exchange. If the interpreter
-    exited earlier, the process would abort.
+    During this time, a PyTorch thread releases the tensors of the last exchange. If the process
+    exited earlier, it would abort.
     """
     if dist.is_initialized():
         atexit.register(time.sleep, SECONDS_TO_LEAVE)

@@ -1,6 +1,7 @@
 """Provide the batches of each optimizer step, and collect and log the losses of an epoch.
 
-Losses are read a few optimizer steps late, so that the device never waits for the host.
+The losses of an optimizer step are read a few optimizer steps later, so that the device never
+waits for the host.
 """
 
 import math
@@ -30,13 +31,13 @@ MAX_CONSECUTIVE_SKIPS = 20  # stop the run after this number of skipped optimize
 
 
 class NoNextBatch(Exception):
-    """Raised when a process could not read its next batch.
+    """Raised if a process could not read its next batch.
 
-    The exception has a cause if this process failed, and no cause if another process failed."""
+    The exception has a cause only in the process that failed."""
 
     def __str__(self) -> str:
-        # DataLoader workers send a whole traceback as text. The last line of the traceback contains
-        # the exception's name and message.
+        # DataLoader workers send a whole traceback as text. Its last line contains the name and the
+        # message of the exception.
         lines = str(self.__cause__).strip().splitlines() or [""]
         return lines[-1].removeprefix(f"{UserError.__module__}.{UserError.__name__}: ")
 
@@ -45,7 +46,7 @@ def next_batches(loader: DataLoader[Any]) -> Iterator[Batch]:
     """Yield the loader's batches.
 
     Raises:
-        NoNextBatch: if reading a batch fails; its cause is the original exception.
+        NoNextBatch: if a batch cannot be read. The cause of NoNextBatch is the original exception.
     """
     try:
         yield from loader
@@ -56,11 +57,12 @@ def next_batches(loader: DataLoader[Any]) -> Iterator[Batch]:
 def micro_batches_of(
     planned: PlannedStep, run: Run, batches: Iterator[Batch]
 ) -> Iterator[MicroBatch]:
-    """Yield this process's batches of an optimizer step, and add the time spent waiting for data to
-    the loop's state.
+    """Yield this process's batches of an optimizer step.
+
+    Add the time spent waiting for data to the state of the loop.
 
     Raises:
-        NoNextBatch: if the loader returns a batch other than the planned one.
+        NoNextBatch: if the loader returns a batch that was not planned.
     """
     state = run.state
     processes = run.processes
@@ -74,9 +76,9 @@ def micro_batches_of(
 
 
 def check_is_planned(batch: Batch, planned: PlannedStep, i: int, epoch: int) -> None:
-    """Check that `batch` contains the clips of the planned step's batch `i`, in the same order.
+    """Check that `batch` contains the clips of the planned batch `i`, in the same order.
 
-    Loss weights, dropout seeds and the epoch's sums are valid for the planned clips only.
+    The loss weights, the dropout seeds and the epoch's sums are valid only for the planned clips.
     """
     expected = planned.batches[i].tolist()
     found = None if batch.clip_indices is None else batch.clip_indices.tolist()
@@ -91,18 +93,19 @@ def check_is_planned(batch: Batch, planned: PlannedStep, i: int, epoch: int) -> 
 
 
 def read_pending(run: Run, leave: int = 0) -> None:
-    """Wait until the device has computed the losses of the pending optimizer steps, then read these
-    losses.
+    """Wait until the device has computed the losses of the pending optimizer steps, and read them.
+
+    All losses are read before a checkpoint is written. Therefore no checkpoint contains the weights
+    after a diverged optimizer step.
 
     Args:
         leave: number of newest optimizer steps that stay pending, so that the device stays busy.
 
     Raises:
-        UserError: if a loss is not finite or far above the lowest loss, or after too many skipped
-            optimizer steps in a row. All losses are read before a checkpoint is written, so no
-            checkpoint contains the weights after a diverged optimizer step.
-        NoNextBatch: if a process could not read its next batch; the run's state is the state before
-            the optimizer step that needed this batch.
+        UserError: if a loss is not finite or far above the lowest loss, or if too many optimizer
+            steps in a row were skipped.
+        NoNextBatch: if a process could not read its next batch. The state of the run is then the
+            state before the optimizer step that needed this batch.
     """
     count = len(run.pending) - leave
     if count <= 0:
@@ -116,7 +119,7 @@ def read_pending(run: Run, leave: int = 0) -> None:
     values = [StepValues.of(row) for row in rows]
     for step, step_values in zip(steps, values, strict=True):
         if step_values.failures:
-            # Go back, because neither this optimizer step nor any later step was applied.
+            # Go back, because this optimizer step and all later steps were not applied.
             run.state.iteration = step.number - 1
             run.state.batches_trained = step.before
             run.pending = []
@@ -131,7 +134,7 @@ def read_pending(run: Run, leave: int = 0) -> None:
 
 
 def imbalance(planned: PlannedStep, world_size: int) -> float:
-    """Return the largest number of padded frames in any process, divided by the mean over
+    """Return the largest number of padded frames per process, divided by the mean over
     processes."""
     padded = [weight.padded_frames for weight in planned.weights]
     return world_size * max(sum(padded[rank::world_size]) for rank in range(world_size))

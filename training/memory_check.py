@@ -2,9 +2,9 @@
 
     peak_bytes = check_memory(trainer, training_clips, validation_clips)
 
-With this check, a run that is too large fails before its first optimizer step. Without the check,
-the run would fail hours later, when the longest clips are in one batch. On a GPU the check runs the
-worst-case batches. On a CPU it estimates their memory (cpu_memory.py).
+With this check, a run that needs too much memory fails before its first optimizer step. Without the
+check, the run would fail hours later, when the longest clips are in one batch. On a GPU the check
+runs the worst-case batches. On a CPU it estimates their memory (cpu_memory.py).
 """
 
 import bisect
@@ -41,10 +41,10 @@ def worst_case_shapes(
 ) -> list[Shape]:
     """Return (clips, frames, symbols) of the batches that need the most memory in training.
 
-    With a fixed batch size there is one batch: `batch_size` clips as long as the longest clip, all
-    with the longest text. With a frame budget per batch there are two batches. The first batch has
-    the largest number of padded frames that the budget and the corpus allow, with the longest text.
-    The second batch has the largest number of clips, and contains the shortest clips.
+    With a fixed batch size, this is one batch: `batch_size` clips with the length of the longest
+    clip and the longest text. With a frame budget per batch, there are two batches. The first batch
+    has the largest number of padded frames that the budget and the corpus allow, and the longest
+    text. The second batch has the largest number of clips, which are the shortest clips.
 
     Args:
         capacity: frame budget per batch; None: fixed batch size.
@@ -57,8 +57,8 @@ def worst_case_shapes(
         return [(min(batch_size, len(x)), int(x.max()), most_symbols)]
     lengths, positions = np.unique(x, return_inverse=True)
     counts = np.bincount(positions, max_draws).astype(int).cumsum()
-    # For each length, `clips` is the maximum number of clips in a batch whose longest clip has this
-    # length. An epoch draws as many clips as the corpus contains.
+    # For each length: the maximum number of clips in a batch whose longest clip has this length. An
+    # epoch draws as many clips as the corpus contains.
     clips = np.minimum(capacity // lengths, np.minimum(counts, len(x)))
     frames = clips * lengths
     # If several batches have the same number of frames, use the batch with the longest clips.
@@ -79,10 +79,10 @@ def check_memory(
 ) -> int:
     """Check that the worst-case batches fit into memory, and return the peak memory in bytes.
 
-    The check runs forward and backward passes on the training batches and a forward pass on the
-    validation batch. On a CPU these batches have fewer clips, and the result is an estimate. The
-    result is 0 if the system does not provide the figures for an estimate. Buffers, gradients and
-    random states are restored bit for bit.
+    The check runs a forward and a backward pass of the training batches, and a forward pass of the
+    validation batch. The check then restores buffers, gradients and random states bit for bit. On a
+    CPU these batches have fewer clips, and the result is an estimate. The result is 0 if the system
+    does not report the values that the estimate needs.
 
     Args:
         weights: sampling weights of the training clips (see `batching.balancing_weights`).
@@ -104,14 +104,14 @@ def check_memory(
         with torch.no_grad(), trainer.autocast():
             outputs = trainer.model(batch)
             trainer.loss(outputs, batch)
-            # Run the model again while its outputs are still in memory, as `validation.text_effect`
-            # does.
+            # Run the model again while its outputs are still in memory, because
+            # `validation.text_effect` does this too.
             trainer.model(batch)
 
     with without_trace(trainer):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        # The maximum number of draws of a clip is its mean number per epoch, rounded down, plus 1.
+        # An epoch draws a clip at most (mean number of draws, rounded down) + 1 times.
         draws = None if weights is None else np.floor(draws_of_clips(weights)) + 1
         problems, peak = _problems(
             trainer,
@@ -148,10 +148,10 @@ def _problems(
     setting: str,
     max_draws: np.ndarray | None = None,
 ) -> tuple[list[str], int]:
-    """Return a list of error messages, and the estimated number of bytes. The list is empty if the
-    batches fit. The number is 0 on a GPU.
+    """Return error messages, and the estimated number of bytes (0 on a GPU).
 
-    An error message contains the largest value of `setting` that fits.
+    If the batches fit, there are no messages. A message contains the largest value of `setting`
+    that fits.
     """
     lengths = clips.num_frames, clips.num_symbols
     asked = worst_case_shapes(*lengths, batch_size, capacity, max_draws)
@@ -193,7 +193,6 @@ class TriedMemory:
         self._step = step
 
     def fits(self, shapes: list[Shape]) -> bool:
-        """Return whether batches of all these shapes fit into memory."""
         return fit(self._trainer, self._step, shapes)
 
     def bytes_of(self, shapes: list[Shape]) -> int:
@@ -206,11 +205,7 @@ class TriedMemory:
 
 
 class EstimatedMemory:
-    """Estimate whether batches fit into the memory of the machine.
-
-    Args:
-        available: number of bytes that this process can allocate.
-    """
+    """Estimate whether batches fit into the `available` bytes of the machine's memory."""
 
     name = "memory of the machine"
 
@@ -223,13 +218,12 @@ class EstimatedMemory:
         return self._estimate.bytes_of(shapes) <= (1 - RESERVE) * self._available
 
     def bytes_of(self, shapes: list[Shape]) -> int:
-        """Return the estimated bytes for the largest batch, including gradients and optimizer
-        state."""
+        """Return the estimated bytes of the largest batch, gradients and optimizer state."""
         need = self._estimate.bytes_of(shapes)
         return int(need) if math.isfinite(need) else self._available
 
     def shortage(self, shapes: list[Shape]) -> str:
-        """Return a phrase for messages with the needed and the available memory."""
+        """Return a phrase with the needed and the available memory."""
         need = self._estimate.bytes_of(shapes) / 1e9
         return (
             f"; they need about {need:.1f} GB, but only {self._available / 1e9:.1f} GB are "
@@ -238,20 +232,18 @@ class EstimatedMemory:
 
 
 class UnknownMemory(TriedMemory):
-    """Accept every batch. This class is for systems that do not report the figures for an
-    estimate."""
+    """Accept every batch, because the system does not report the values for an estimate."""
 
     def fits(self, shapes: list[Shape]) -> bool:
-        """Return True."""
         return True
 
 
 def memory_of(
     trainer: Trainer, step: Callable[[Batch], object], asked: list[Shape]
 ) -> TriedMemory | EstimatedMemory:
-    """Return an object that determines whether batches fit into the memory of the device.
+    """Return an object that decides whether batches fit into the memory of the device.
 
-    All processes of the run on this machine get an equal share of its memory.
+    On a CPU, all processes of the run on this machine get an equal share of its memory.
     """
     if trainer.device.type != "cpu":
         return TriedMemory(trainer, step)
@@ -264,7 +256,7 @@ def memory_of(
 
 
 def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) -> bool:
-    """Return whether `step` runs on batches of these shapes without running out of memory."""
+    """Return whether `step` can run batches of these shapes without running out of memory."""
     try:
         for clips, frames, symbols in shapes:
             # Remove the gradients, as at the beginning of every optimizer step.
@@ -285,8 +277,8 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
 def without_trace(trainer: Trainer) -> Iterator[None]:
     """Restore buffers, gradients, mode and random states bit for bit when this context ends.
 
-    Before the first optimizer step, the optimizer state does not exist yet. In this case, the
-    context also allocates tensors that are as large as this state.
+    Before the first optimizer step, no optimizer state exists. In this case, the context also
+    allocates tensors of the same size as the optimizer state.
     """
     model = trainer.model
     training = model.training

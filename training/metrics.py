@@ -24,13 +24,13 @@ NOT_CURVES = ("epoch", "iteration", "speakers")
 class RunLogger:
     """Append to metrics.jsonl in the run folder and to the TensorBoard files in the log folder.
 
-    `state` returns the size of every log file. A logger with a saved state truncates the files to
-    these sizes, so that the logs of a resumed run contain no optimizer steps after the checkpoint.
-    A logger without a saved state deletes existing logs. Files from other programs are left alone.
+    `state` returns the size of every log file. With a `saved` state, the logger truncates the files
+    to these sizes, so that the logs of a resumed run end at the checkpoint. Without a saved state,
+    the logger deletes existing logs. Files from other programs do not change.
 
-    If metrics.jsonl was edited since the checkpoint, it is renamed and a new file is started
-    (`has_lost_metrics` is then True). If the disk is full, lines are kept in memory until they can
-    be written.
+    If metrics.jsonl was edited after the checkpoint, the logger renames it, starts a new file and
+    sets `has_lost_metrics`. If the disk is full, the logger keeps lines in memory until it can
+    write them.
     """
 
     def __init__(self, directory: Path, log_directory: Path, saved: dict[str, Any] | None = None):
@@ -101,7 +101,7 @@ class RunLogger:
             )
 
     def log_step(self, iteration: int, values: dict[str, float]) -> None:
-        """Write an optimizer step's values to TensorBoard only, not to metrics.jsonl."""
+        """Write an optimizer step's values to TensorBoard, but not to metrics.jsonl."""
         for name, value in values.items():
             self.tensorboard.write("add_scalar", f"training/{name}", value, iteration)
 
@@ -110,8 +110,7 @@ class RunLogger:
         self._write("epoch", record)
 
     def log_validation(self, record: dict[str, Any], examples: Sequence[Example]) -> None:
-        """Write a `validation` line to metrics.jsonl, and its numbers, plots and audio to
-        TensorBoard.
+        """Write a `validation` line to metrics.jsonl, and its numbers and examples to TensorBoard.
 
         TensorBoard gets one loss curve for each of the first MAX_CURVES speakers in the record.
         """

@@ -18,7 +18,7 @@ from hparams import HParams
 def make_optimizer(
     parameters: Iterable[torch.nn.Parameter], hparams: HParams
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of a run. This is the only function that chooses the optimizer.
+    """Return the optimizer of a run. Only this function chooses the optimizer.
 
     `Trainer.step` sets the learning rate before every optimizer step.
     """
@@ -50,7 +50,7 @@ def apply_gradients(
 
 
 def state_entries(hparams: HParams) -> dict[str, bool]:
-    """Return a dict that describes the tensors that the optimizer stores for each parameter.
+    """Describe the tensors that the optimizer stores for each parameter.
 
     The keys are the names of the tensors. A value is True if the tensor has the shape of the
     parameter, and False if the tensor is a scalar. For Adam, the result is {"step": False,
@@ -72,14 +72,14 @@ class Schedule(NamedTuple):
 
 
 def schedule_at(iteration: int, hparams: HParams) -> Schedule:
-    """Return the schedule of the optimizer step that follows `iteration` finished steps."""
+    """Return the schedule of the next optimizer step after `iteration` optimizer steps."""
     return Schedule(
         learning_rate_at(iteration, hparams), guided_attention_weight_at(iteration, hparams)
     )
 
 
 def learning_rate_at(iteration: int, hparams: HParams) -> float:
-    """Return the learning rate of the optimizer step that follows `iteration` finished steps."""
+    """Return the learning rate of the next optimizer step after `iteration` optimizer steps."""
     rate = hparams.learning_rate
     if hparams.learning_rate_schedule == "exponential":
         decaying = max(0, iteration - hparams.learning_rate_decay_start)
@@ -91,10 +91,10 @@ def learning_rate_at(iteration: int, hparams: HParams) -> float:
 
 
 def guided_attention_weight_at(iteration: int, hparams: HParams) -> float:
-    """Return the weight of the guided attention loss after `iteration` finished optimizer steps.
+    """Return the weight of the guided attention loss after `iteration` optimizer steps.
 
-    The weight decreases linearly to 0. A constant weight would harm texts whose symbols differ
-    widely in duration.
+    The weight decreases linearly to 0. A constant weight would harm texts in which some symbols
+    last much longer than other symbols.
     """
     left = max(0.0, 1 - iteration / hparams.guided_attention_steps)
     return hparams.guided_attention_weight * left

@@ -9,17 +9,16 @@ from training.trainer import LossWeights, StepLosses
 
 
 class PlannedStep(NamedTuple):
-    """One optimizer step of the epoch's plan."""
+    """One optimizer step of an epoch, for all processes."""
 
     numbers: list[int]  # indices of the optimizer step's batches in the plan
     end: int  # number of batches of the plan that are finished after this optimizer step
-    batches: list[np.ndarray]  # clip indices in each batch, for all processes
-    weights: list[LossWeights]  # loss weights for each batch
-    frames: int  # total number of real frames in these batches
+    batches: list[np.ndarray]  # clip indices of each batch
+    weights: list[LossWeights]  # loss weights of each batch
+    frames: int  # total number of real frames in all batches
 
     @property
     def clips(self) -> np.ndarray:
-        """Return the clip indices of all batches [clips]."""
         return np.concatenate(self.batches)
 
 
@@ -35,8 +34,7 @@ class PendingStep(NamedTuple):
 def next_step(
     sampler: LengthBatchSampler, position: int, frames_per_step: int
 ) -> PlannedStep | None:
-    """Return the optimizer step that begins at batch `position` of the plan, or None after the last
-    batch."""
+    """Return the optimizer step that begins at batch `position`, or None after the last batch."""
     if position >= len(sampler.plan):
         return None
     starts = sampler.update_starts
@@ -51,6 +49,6 @@ def next_step(
 
 
 def _sizes(lengths: np.ndarray, frames_per_step: int) -> tuple[float, float, float]:
-    """Return the numbers of padded decoder steps, real frames and real decoder steps in a batch."""
+    """Return the numbers of padded decoder steps, real frames and real decoder steps of a batch."""
     steps = np.ceil(lengths / frames_per_step)
     return len(lengths) * steps.max(), lengths.sum(), steps.sum()

@@ -1,11 +1,13 @@
-"""Define the training precisions (`precision` in hparams.py), and check that a device supports
-them."""
+"""Define the training precisions, and check that a device supports them.
+
+The setting is `precision` in hparams.py.
+"""
 
 from typing import Any
 
 import torch
 
-# Autocast dtype for each precision; None: no autocast. With tf32, a GPU may round the inputs of
+# Autocast dtype of each precision; None: no autocast. With tf32, a GPU may round the inputs of
 # float32 matrix products.
 AUTOCAST_DTYPES = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS = tuple(AUTOCAST_DTYPES)

@@ -2,9 +2,9 @@
 
     hparams = with_measured_costs(trainer, clips.training)   # for the setting row_costs=measure
 
-GPU kernels compute full tiles of 16 clips, so a decoder step with 17 clips takes nearly as long as a
-decoder step with 32 clips. With the measured costs, `plan_epoch` ends batches at the sizes with the lowest
-cost per clip.
+GPU kernels compute full tiles of 16 clips. Therefore a decoder step with 17 clips takes nearly as
+long as a decoder step with 32 clips. With the measured costs, `plan_epoch` ends batches at the
+sizes with the lowest cost per clip.
 """
 
 import time
@@ -20,27 +20,28 @@ from machine import is_out_of_memory, seconds_of
 from training.memory_check import without_trace
 from training.trainer import Trainer
 
-TILE = 16  # number of clips by which the kernels' work grows
+TILE = 16  # the kernels compute multiples of this number of clips
 SIZES = (16, 32, 48, 64)  # numbers of clips whose costs are measured
-# Number of clips that fill as many tiles as 32 clips; the difference in time gives the cost of a
-# clip.
+# This number of clips fills as many tiles as 32 clips. The difference in time is the cost of 15
+# clips.
 PARTIAL = 17
-CHECK = 24  # the cost of this number of clips is predicted and measured, as a check
+CHECK = 24  # as a check, the cost of this number of clips is both predicted and measured
 MAX_ERROR = 0.1  # maximum relative error of the predicted cost of CHECK clips
 REPEATS = 3  # number of timed passes of each batch
 FIRST_FRAMES = 256  # length of the shortest batches, in frames
 MAX_FRAMES = 2048
-# If the host is slower than the GPU, more frames do not take more time. A length is long enough if
-# the time per additional frame grows by at most this fraction when the length doubles.
+# With short batches, the host is slower than the GPU, and more frames do not take more time. A
+# length is long enough if the time per additional frame grows by at most this fraction when the
+# length doubles.
 MAX_CURVATURE = 0.05
 
 
 def with_measured_costs(trainer: Trainer, clips: ClipTable) -> HParams:
     """Measure the costs, print them, and return settings that contain them.
 
-    If the measurement is not consistent, print a warning and return settings without costs. The
-    costs are not measured on a CPU, because the largest batches are always fastest there: each clip
-    adds the same time. All processes use the costs that the first process measured.
+    If the measurement is not consistent, print a warning and return settings without costs. On a
+    CPU the costs are not measured: each clip adds the same time, so the largest batches are always
+    fastest. All processes use the costs that the first process measured.
     """
     if not is_useful_on(trainer.device):
         print(
@@ -61,18 +62,18 @@ def with_measured_costs(trainer: Trainer, clips: ClipTable) -> HParams:
 
 
 def is_useful_on(device: torch.device) -> bool:
-    """Return whether the cost of a decoder step depends on tiles on this device."""
     return device.type != "cpu"
 
 
 def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
-    """Return the costs as a value of the setting `row_costs`, and a message that says why the costs
-    cannot be used. The message is "" if the costs can be used.
+    """Return the value of the setting `row_costs`, and a message.
+
+    The message says why the costs cannot be used, or is "" if the costs can be used.
 
     The time of a batch is a constant plus a cost per decoder step. The difference between the times
-    of two lengths gives the cost per decoder step. The cost of a decoder step has two parts: a cost
-    that depends on the number of tiles, and a constant cost per clip. `row_costs` lists the first
-    part for each batch size.
+    of two lengths gives the cost per decoder step. The cost per decoder step has two terms: a cost
+    per number of tiles, and a constant cost per clip. `row_costs` lists the first term for each
+    batch size.
 
     Args:
         symbols: number of symbols of each clip.
@@ -113,7 +114,7 @@ def table_of(cost: dict[int, float]) -> tuple[str, float]:
     two_tiles = 2 * TILE
     clip_cost = max(0.0, (cost[two_tiles] - cost[PARTIAL]) / (two_tiles - PARTIAL))
     by_tiles = [cost[size] - clip_cost * size for size in SIZES if size in cost]
-    # If a larger number of tiles is cheaper, a batch can use more tiles, so the lower cost counts.
+    # A batch can always use more tiles. Therefore, if more tiles cost less, use the lower cost.
     lowest = np.minimum.accumulate(by_tiles[::-1])[::-1]
     predicted = cost[two_tiles] - clip_cost * (two_tiles - CHECK)
     pairs = [f"{size}:{value:.3g}" for size, value in zip(SIZES, lowest.tolist(), strict=False)]
@@ -121,10 +122,10 @@ def table_of(cost: dict[int, float]) -> tuple[str, float]:
 
 
 def linear_length(trainer: Trainer, symbols: int) -> int | None:
-    """Return a length in frames above which the time of the smallest batch grows linearly with its
-    length, or None if no length up to MAX_FRAMES is sufficient.
+    """Return a number of frames from which the time of a batch grows linearly with its length.
 
-    For shorter batches, the time does not grow linearly, because the host is slower than the GPU.
+    Return None if no length up to MAX_FRAMES is sufficient. The time of shorter batches does not
+    grow linearly, because the host is slower than the GPU.
     """
     frames = FIRST_FRAMES
     while frames <= MAX_FRAMES:
@@ -132,7 +133,7 @@ def linear_length(trainer: Trainer, symbols: int) -> int | None:
             pass_seconds(trainer, TILE, factor * frames, symbols) for factor in (1, 2, 4)
         )
         is_proportional = middle - short >= (1 - MAX_CURVATURE) * (long - middle) / 2
-        # If the host limits all three lengths, their times are equal.
+        # If the host limits all three lengths, their times are equal, although they fit a line.
         if is_proportional and long > 1.5 * middle:
             return frames
         frames *= 2
@@ -146,7 +147,7 @@ def step_cost(trainer: Trainer, num_clips: int, frames: int, symbols: int) -> fl
 
 
 def pass_seconds(trainer: Trainer, num_clips: int, frames: int, symbols: int) -> float:
-    """Return the median time of a forward and backward pass of clips of equal length."""
+    """Return the median time in seconds of a forward and backward pass of equally long clips."""
     batch = synthetic_batch([frames] * num_clips, [symbols] * num_clips, trainer.hparams)
     batch = batch.to(trainer.device)
     compute(trainer, batch)
@@ -155,6 +156,5 @@ def pass_seconds(trainer: Trainer, num_clips: int, frames: int, symbols: int) ->
 
 
 def compute(trainer: Trainer, batch: Batch) -> None:
-    """Run the forward and backward pass of a batch."""
     trainer.model.zero_grad(set_to_none=True)
     trainer.compute_gradients(batch)

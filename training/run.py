@@ -55,29 +55,27 @@ class Run:
     validation_loader: DataLoader[Any] | None
     trainer: Trainer
     state: LoopState = field(default_factory=LoopState)
-    # Logger of the first process; None in other processes and before all checks have passed.
+    # Only in the first process, after all checks have passed; otherwise None.
     logger: RunLogger | None = None
     # Optimizer steps whose losses have not been read yet.
     pending: list[PendingStep] = field(default_factory=list)
     must_stop: bool = False  # whether any process was asked to stop; the same in all processes
-    # Mean loss of the optimizer steps read most recently; None before the first optimizer step.
+    # Mean loss of the optimizer steps that were read last; None before the first optimizer step.
     recent_loss: float | None = None
     recent_focus_rate: float | None = None  # focus rate in the last validation
     has_printed_speed: bool = False  # whether the time of the first optimizer step has been printed
 
     @property
     def hparams(self) -> HParams:
-        """Return the settings of the run."""
         return self.trainer.hparams
 
     @property
     def processes(self) -> Processes:
-        """Return the processes of the run and the rank of this process."""
         return self.trainer.processes
 
     @functools.cached_property
     def statistics(self) -> SpeechStatistics:
-        """Return the statistics of the training clips, which synthesis needs."""
+        """Return the statistics of the training clips that synthesis needs."""
         clips = self.clips.training
         symbols = self.hparams.table.symbols
         last = (last_symbol(symbols[i] for i in ids.tolist()) for ids in clips.symbols())
@@ -105,7 +103,7 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """Return the command that resumes the run, or "" if another program runs the training."""
+        """Return the command that resumes the run; "" if another program started training."""
         if is_stage():
             return ""
         options = ["-o", str(self.folder.path)]
@@ -114,8 +112,7 @@ class Run:
         return f"{self.processes.launcher} train.py {shlex.join(options)} --resume"
 
     def save(self) -> Path | None:
-        """Write a checkpoint if this is the first process. Call this only when no optimizer step is
-        pending."""
+        """Write a checkpoint in the first process. No optimizer step may be pending."""
         if self.logger is None:
             return None
         parts: dict[str, Any] = {
@@ -185,7 +182,7 @@ def _resume(run: Run, resumed: checkpoint.Checkpoint) -> None:
 def open_logs(run: Run, start: Start) -> None:
     """Restore the run folder to its state at the checkpoint, and open the logs.
 
-    If the run resumes in its own folder, the logs are truncated to the checkpoint.
+    If the run resumes in its own folder, the logs are truncated to their sizes at the checkpoint.
     """
     if not run.processes.is_first:
         return
@@ -197,8 +194,8 @@ def open_logs(run: Run, start: Start) -> None:
     own = None
     if start.resumed is not None and is_inside(start.resumed.path, directory):
         own = checkpoint.put_in_place(start.resumed, directory)
-    # Rename later checkpoints before truncating the logs. If the run is killed in between, the next
-    # --resume truncates the logs.
+    # Rename later checkpoints before truncating the logs. If the run is killed between these two
+    # actions, the next --resume truncates the logs.
     iteration = -1 if start.resumed is None else state.iteration
     for moved, is_damaged in checkpoint.set_aside_newer(directory, iteration):
         reason = "is damaged" if is_damaged else "is newer than the resumed checkpoint"
@@ -206,7 +203,7 @@ def open_logs(run: Run, start: Start) -> None:
     if own is not None:
         checkpoint.mark_if_best(own)
     if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
-        # The best checkpoint was deleted, so let the next validation choose a new best checkpoint.
+        # The best checkpoint was deleted. Let the next validation choose a new best checkpoint.
         state.best_validation_loss = float("inf")
     saved_logs = own.state if own is not None else None
     run.logger = RunLogger(directory, directory / run.folder.logs, saved_logs)
@@ -214,14 +211,14 @@ def open_logs(run: Run, start: Start) -> None:
     if has_new_clips:
         write_clips(directory, run.clips)
     if has_new_clips or run.logger.has_lost_metrics:
-        # With a checkpoint in the folder, the next --resume needs no other option. Saving now also
-        # reports a full disk now, not after the first epoch.
+        # With a checkpoint in the folder, the next --resume needs no other option. If the disk is
+        # full, saving now reports this before the first epoch.
         run.save()
     run.logger.log_run(run_record(run, start))
 
 
 def run_record(run: Run, start: Start) -> dict[str, Any]:
-    """Return the `run` line for metrics.jsonl: settings, corpus, machine, versions and commit."""
+    """Return the `run` line of metrics.jsonl: settings, corpus, machine, versions and commit."""
     started_from = start.resumed or start.weights
     clips = run.clips
     record = {

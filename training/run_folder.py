@@ -20,12 +20,12 @@ DEFAULT_LOGS = "logs"  # folder for TensorBoard files, relative to the run folde
 class RunFolder:
     """The output folder of a run. Only one run can use the folder at a time.
 
-    An existing folder is locked at once, before any checkpoint in it is read. `make` creates and
-    locks a missing folder.
+    If the folder exists, it is locked at once, before any checkpoint is read. If the folder is
+    missing, `make` creates and locks it.
 
     Args:
         logs: folder for TensorBoard files, relative to `path`.
-        is_used: whether this process locks and writes to the folder; True only in the first
+        is_used: whether this process locks the folder and writes to it; True only in the first
             process.
 
     Raises:
@@ -44,12 +44,10 @@ class RunFolder:
                 self._lock = _lock(path)
 
     def contains_run(self) -> bool:
-        """Return whether the folder contains a run."""
         if list_checkpoints(self.path) or (self.path / BEST).exists():
             return True
         metrics = self.path / METRICS_FILE
-        # An empty file does not count, because a run that is killed at its start leaves an empty
-        # file.
+        # A run that is killed at its start leaves an empty file, so an empty file does not count.
         return metrics.exists() and metrics.stat().st_size > 0
 
     def make(self) -> None:
@@ -69,7 +67,6 @@ class RunFolder:
             )
 
     def close(self) -> None:
-        """Unlock the folder."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None

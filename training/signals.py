@@ -25,28 +25,28 @@ OF_DEAD_WORKERS = "DataLoader worker (pid"  # PyTorch may raise this error anywh
 # Seconds that the current optimizer step may still take after the first Ctrl-C. On a CPU, an
 # optimizer step may take minutes.
 SECONDS_FOR_STEP = 10
-# Seconds that the main thread has to exit with its own message after the second Ctrl-C.
+# Seconds after the second Ctrl-C until the process is ended, if the main thread does not exit by
+# itself.
 SECONDS_TO_END = 2
 STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # exit code of a process stopped by Ctrl-C
 
 
 class StopRequest:
-    """Record a SIGINT, SIGTERM or SIGHUP until the training loop can save a checkpoint.
+    """Record SIGINT, SIGTERM or SIGHUP until the training loop can save a checkpoint.
 
         with StopRequest(SECONDS_FOR_STEP, lambda: "stopped without saving") as stop:
             train(run, stop)
 
-    A second signal stops the process at once if it is a SIGINT. SIGHUP is ignored under nohup.
+    If the second signal is SIGINT, the process stops at once. SIGHUP is ignored under nohup.
 
-    Python calls signal handlers between two operations of the main thread. A PyTorch operation that
-    takes minutes would therefore delay a handler by minutes. Therefore a second thread also reads
-    the signals. This thread prints the message, and ends the process if the main thread does not
-    exit in time.
+    Python calls signal handlers only between two operations of the main thread. A PyTorch operation
+    may take minutes and delay a handler. Therefore a second thread also reads the signals. The
+    second thread prints the message, and ends the process if the main thread does not exit in time.
 
     Args:
         limit: maximum seconds between the first SIGINT and the end of the process. After this time
             the process ends without saving; None: no limit.
-        resume: a function that returns the message to print when the process ends without saving.
+        resume: a function that returns the message for a process that ends without saving.
     """
 
     def __init__(self, limit: float | None, resume: Callable[[], str]) -> None:
@@ -61,7 +61,7 @@ class StopRequest:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._remember)
-        # From now on, the interpreter sends each signal number to the second thread.
+        # The interpreter writes the number of each signal to this socket, for the second thread.
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
 
     def __enter__(self) -> "StopRequest":
@@ -72,20 +72,20 @@ class StopRequest:
         self._sender.close()  # makes the second thread exit
 
     def leave(self) -> None:
-        """Record that the main thread is about to end the process, so that the second thread does
-        not."""
+        """Record that the main thread ends the process, so that the second thread does not."""
         self._is_leaving = True
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
         if self.signal is None:
             self.signal = number
-        # Only SIGINT counts here, because SIGTERM may arrive twice, for example from make.
+        # Only SIGINT counts here. SIGTERM may arrive twice without a second request, for example
+        # from make.
         elif number == signal.SIGINT:
             self.leave()
             raise KeyboardInterrupt
 
     def _watch(self) -> None:
-        """Print a message for the first signal, and end the process after the deadline."""
+        """Print a message for the first signal. End the process after the deadline."""
         first: int | None = None
         deadline: float | None = None
         while True:
@@ -121,7 +121,7 @@ class StopRequest:
         _print_error(message)
 
     def _end(self) -> None:
-        with self.saving:  # Wait until a checkpoint that is being written is complete.
+        with self.saving:  # Wait until the main thread has finished writing a checkpoint.
             if self._is_leaving:
                 return
             with contextlib.suppress(Exception):
@@ -136,8 +136,7 @@ class StopRequest:
             resume = f"; resume with: {resume_command}" if resume_command else ""
             print(f"stopped and saved{resume}", flush=True)
         leave_at_exit()
-        # Exit with 0 under torchrun, because torchrun restarts processes that exit with any other
-        # code.
+        # torchrun restarts processes that exit with a code other than 0.
         sys.exit(128 + (self.signal or signal.SIGTERM) if processes.world_size == 1 else 0)
 
 
@@ -148,8 +147,7 @@ def _print_error(message: str) -> None:
 
 
 def stopped_without_saving(folder: Path, resume_command: str) -> str:
-    """Return the message for a run that stopped without saving: its newest checkpoint and how to
-    resume."""
+    """Return a message with the newest checkpoint of the stopped run and the way to resume it."""
     checkpoints = checkpoint.list_checkpoints(folder)
     start = f". Training resumes from {checkpoints[-1][1].name}" if checkpoints else ""
     resume = f". Resume with: {resume_command}" if resume_command else ""
@@ -160,13 +158,12 @@ def stopped_without_saving(folder: Path, resume_command: str) -> str:
 def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[None]:
     """Exit with a message instead of a traceback if an error is not a bug in the code.
 
-    The errors that are not bugs are UserError, operating system errors, Ctrl-C, and the death of a
+    These errors are not bugs: UserError, operating system errors, Ctrl-C, and the death of a
     DataLoader worker or of another process of the run.
 
     Args:
-        resume_command: the command that resumes the run, for the message; "" if the run cannot be
-            resumed.
-        folder: the run's folder; None if the run cannot be resumed.
+        resume_command: the command that resumes the run; "" if the run cannot be resumed.
+        folder: the folder of the run; None if the run cannot be resumed.
     """
     resume = f"resume with: {resume_command}" if resume_command else ""
     try:
@@ -183,9 +180,9 @@ def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[N
     except RuntimeError as error:
         is_from_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
         if is_from_gloo or isinstance(error, torch.distributed.DistError):
-            message = str(error).partition("\n")[0]  # PyTorch adds a stack trace to some messages.
+            message = str(error).partition("\n")[0]  # PyTorch adds a stack trace after this line.
             sys.exit(f"train.py: another process of this run exited or does not respond: {message}")
-        # DataLoader workers exchange open files, so many workers need many file descriptors.
+        # DataLoader workers exchange open files. Many workers need many file descriptors.
         if "Too many open files" in str(error):
             sys.exit(
                 "train.py: too many open files. Increase the limit with ulimit -n, or set "
@@ -195,7 +192,7 @@ def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[N
         if not str(error).startswith(OF_DEAD_WORKERS):
             raise
         if "signal: Terminated" in str(error):
-            # This process received the signal too, and has already saved a checkpoint.
+            # The signal also reached this process, and this process has saved a checkpoint.
             message = f"train.py: a DataLoader worker was terminated; {resume}".rstrip("; ")
             print(message, file=sys.stderr)
             sys.exit(128 + signal.SIGTERM)

@@ -29,8 +29,7 @@ def most_speech_first(clips: ClipTable) -> list[str]:
 
 
 def speech_of_speakers(clips: Clips, hparams: HParams) -> dict[str, dict[str, float]]:
-    """Return, for each speaker, the number of training clips, training minutes and validation
-    clips.
+    """Return the number of training clips, training minutes and validation clips of each speaker.
 
     The speakers are sorted from most to least speech.
     """
@@ -52,7 +51,7 @@ def speech_of_speakers(clips: Clips, hparams: HParams) -> dict[str, dict[str, fl
 
 
 def describe_speakers(clips: Clips, hparams: HParams, weights: np.ndarray | None = None) -> str:
-    """Return at most MAX_SHOWN + 3 lines about the speakers.
+    """Return up to MAX_SHOWN + 3 lines about the speakers.
 
     Args:
         weights: sampling weights of the training clips (see `batching.balancing_weights`).
@@ -86,7 +85,7 @@ def describe_speakers(clips: Clips, hparams: HParams, weights: np.ndarray | None
 
 
 def short(name: str) -> str:
-    """Shorten a speaker name, which may have up to 128 characters, to at most 24 characters."""
+    """Shorten a speaker name to at most 24 characters."""
     return name if len(name) <= 24 else f"{name[:23]}…"
 
 
@@ -98,7 +97,7 @@ def first_positions(
 ) -> dict[str, tuple[int, int]]:
     """Return {speaker: (batch number, row in the batch)} of each speaker's first validation clip.
 
-    The first clip is the first in the order of the filelist. prepare.py puts a typical clip of each
+    The order of the clips is the order of the filelist. prepare.py puts a typical clip of each
     speaker first. Only the MAX_SHOWN speakers with the most speech are included, sorted from most
     to least speech.
 

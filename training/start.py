@@ -44,8 +44,10 @@ CODE = ("*.py", *(f"{folder}/**/*.py" for folder in FOLDERS))
 
 
 class Start(NamedTuple):
-    """The checkpoint or the weights that a run starts from. Without a checkpoint, the run starts at
-    optimizer step 0."""
+    """The checkpoint or the weights that a run starts from.
+
+    Without a checkpoint, the run starts at optimizer step 0.
+    """
 
     resumed: Checkpoint | None = None
     weights: Checkpoint | None = None  # initial weights from another model (--warm_start)
@@ -62,10 +64,10 @@ def find_start(
     resume: bool,
     warm_start: bool,
 ) -> Start:
-    """Read the checkpoint that the run starts from: the newest checkpoint in the folder (`resume`),
-    or the checkpoint at `path`.
+    """Read the checkpoint that the run starts from.
 
-    The first process chooses the checkpoint, and every process reads it.
+    With `resume`, the run starts from the newest checkpoint in the folder, otherwise from the
+    checkpoint at `path`. The first process chooses the checkpoint, and every process reads it.
 
     Raises:
         UserError: if the checkpoint cannot be used, or if the folder contains a run and no option
@@ -104,10 +106,10 @@ def find_start(
 
 
 def read_weights(path: Path) -> Checkpoint:
-    """Read the weights from a checkpoint or an exported voice.
+    """Read the weights of a checkpoint or an exported voice.
 
     Raises:
-        UserError: if the path contains neither of them, or if the file is damaged.
+        UserError: if the path contains no checkpoint and no voice, or if a file is damaged.
     """
     if is_voice(path):
         return Checkpoint(path, state_of_voice(path))
@@ -130,10 +132,10 @@ def is_finished(
 ) -> bool:
     """Return whether the resumed run has already finished its last epoch.
 
-    If the resumed checkpoint is the run's best checkpoint, the function also names it best.pt.
+    If the checkpoint is the best checkpoint of the run, the function also names it best.pt.
 
     Raises:
-        UserError: if the processes disagree because their settings differ.
+        UserError: if only some processes have finished, because their settings differ.
     """
     finished = resumed is not None and resumed.state["loop"]["epoch"] > hparams.epochs
     if resumed is None or not processes.any(finished):
@@ -148,13 +150,13 @@ def is_finished(
 
 
 def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Processes) -> HParams:
-    """Apply the command's overrides to the settings in the checkpoint, or to the defaults.
+    """Apply the overrides of the command to the settings of the checkpoint, or to the defaults.
 
     Print every setting that changes.
 
     Raises:
-        UserError: if a setting is invalid, if this run cannot change it, or if the checkpoint was
-            trained with different English reading rules.
+        UserError: if a setting is invalid; if a resumed run cannot change a setting; or if the
+            checkpoint was trained with different English reading rules.
     """
 
     def resolve() -> HParams:
@@ -164,7 +166,7 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
         else:
             base = hparams_from_dict(resumed.state["hparams"])
             hparams = create_hparams(overrides, base)
-            if hparams.row_costs == MEASURE:  # costs are only measured at the start of a new run
+            if hparams.row_costs == MEASURE:  # only a new run measures costs
                 hparams = replace(hparams, row_costs=base.row_costs)
                 print(f"note: the run keeps row_costs={base.row_costs or '(empty)'}")
             for name, value in asdict(hparams).items():
@@ -194,8 +196,8 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
 def resolve_symbols(hparams: HParams, base: HParams) -> HParams:
     """Return the settings of a resumed run with the checkpoint's symbol table.
 
-    The symbol table of the corpus may have changed with its clips. Texts with symbols that the
-    checkpoint lacks are rejected later, line by line.
+    If the clips changed, the symbol table of the corpus may have changed too. Symbols that the
+    checkpoint lacks are reported later, with the lines that contain them.
 
     Raises:
         UserError: if `symbols` is a file with a different table.
@@ -214,12 +216,9 @@ def resolve_symbols(hparams: HParams, base: HParams) -> HParams:
 
 
 def check_lexicon(hparams: HParams, base: HParams) -> None:
-    """Check that the lexicon has the same pronunciations as the checkpoint.
+    """Raise UserError if the lexicon differs from the pronunciations in the checkpoint.
 
     If the lexicon file is missing, the run uses the pronunciations in the checkpoint.
-
-    Raises:
-        UserError: if the pronunciations differ.
     """
     if hparams.lexicon == base.lexicon and not Path(hparams.lexicon).is_file():
         return
@@ -235,12 +234,10 @@ def check_lexicon(hparams: HParams, base: HParams) -> None:
 
 
 def check_text_rules(resumed: Checkpoint, hparams: HParams) -> None:
-    """Check that texts are converted to the same symbols as when the checkpoint was written.
+    """Raise UserError if the rules for English text have changed since the checkpoint was written.
 
-    Checkpoints from version 0.4.0 do not contain the version of the rules, so they are not checked.
-
-    Raises:
-        UserError: if the rules for reading English text have changed since then.
+    Checkpoints from version 0.4.0 do not contain the version of the rules, so this function accepts
+    them.
     """
     saved = resumed.state.get("text_rules")
     current = rules_version(hparams.pronunciations)
@@ -259,11 +256,7 @@ def check_text_rules(resumed: Checkpoint, hparams: HParams) -> None:
 def check_processes_agree(
     hparams: HParams, clips: Clips, start: Start, device: torch.device, processes: Processes
 ) -> None:
-    """Check that all processes have the same settings, corpus, checkpoint and code.
-
-    Raises:
-        UserError: in all processes, if any of these differ.
-    """
+    """Raise UserError in all processes if their settings, corpus, checkpoint or code differ."""
     checksum = None
     if start.resumed is not None:
         content = read_bytes(start.resumed.path, checkpoint_file.MAX_BYTES)

@@ -16,14 +16,16 @@ from torch.utils.tensorboard import SummaryWriter
 from tacotron2_voice.speech_end import StopReason
 from tacotron2_voice.utils.plots import draw_alignment, draw_gate, draw_mels
 
-# Suffix of the event files that training writes. Other files in the folder are left alone.
+# Suffix of the event files that training writes. Other files in the folder do not change.
 SUFFIX = ".tacotron2"
 
 
 @contextlib.contextmanager
 def warn_on_failure(action: str) -> Iterator[None]:
-    """Turn exceptions into warnings. Use this context for plots and logs, because training can
-    continue without them."""
+    """Turn exceptions into warnings.
+
+    Use this context for plots and logs, because training can continue without them.
+    """
     try:
         yield
     except Exception as error:
@@ -36,18 +38,20 @@ def warn_on_failure(action: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The model's output for one clip. T is the number of decoder steps."""
+    """The output of the model for one clip. T is the number of decoder steps."""
 
     symbols: list[str]  # symbols of the text [T_in]
     alignment: np.ndarray  # [T, T_in]
     mel: np.ndarray  # [n_mels, frames], log-mel
-    gate: np.ndarray  # [T] stop probabilities; longer than the speech in free-running inference
+    gate: np.ndarray  # [T] stop probabilities; longer than `mel` in free-running inference
 
 
 @dataclass(frozen=True)
 class FreeRunningPrediction(Prediction):
-    """A prediction from free-running inference: each decoder step gets the model's own previous
-    frames."""
+    """A prediction from free-running inference.
+
+    Each decoder step receives the previous frames that the model itself predicted.
+    """
 
     end: StopReason
 
@@ -59,18 +63,18 @@ class Example:
     speaker: str  # name of the speaker; "" for a single-speaker model
     recording: np.ndarray  # [n_mels, frames], log-mel
     gate_target: np.ndarray  # [T]
-    teacher_forced: Prediction  # prediction with teacher forcing
+    teacher_forced: Prediction
     ids: list[int]  # symbol ids of the text
     gate_threshold: float
     sampling_rate: int
     # Prediction from free-running inference; None if inference failed.
     free_running: FreeRunningPrediction | None
-    # Samples [N], keyed by TensorBoard tag, without audio whose computation failed.
+    # Audio samples [N], keyed by TensorBoard tag. Audio that could not be computed is missing.
     audio: dict[str, np.ndarray]
 
 
 def plots_of(example: Example) -> dict[str, Figure]:
-    """Return the plots for an example, keyed by TensorBoard tag."""
+    """Return the plots of an example, keyed by TensorBoard tag."""
     forced = example.teacher_forced
     spoken = example.free_running
     plots = {
@@ -97,8 +101,10 @@ def plots_of(example: Example) -> dict[str, Figure]:
 
 
 class TensorBoard:
-    """Write TensorBoard events to a folder. After the first failure, such as a full disk, write no
-    more events."""
+    """Write TensorBoard events to a folder.
+
+    After the first failure, such as a full disk, no more events are written.
+    """
 
     def __init__(self, directory: Path):
         directory.mkdir(parents=True, exist_ok=True)
@@ -112,7 +118,8 @@ class TensorBoard:
         return SummaryWriter(str(self.directory), filename_suffix=SUFFIX)
 
     def write(self, method: str, *values: Any, **options: Any) -> None:
-        """Call a method of SummaryWriter, such as "add_scalar". If it fails, print a warning."""
+        """Call a SummaryWriter method, such as "add_scalar". If the method fails, print a
+        warning."""
         if not self._works:
             return
         try:
@@ -126,7 +133,6 @@ class TensorBoard:
             )
 
     def write_example(self, example: Example, iteration: int) -> None:
-        """Write the plots and the audio of an example."""
         suffix = f"/{example.speaker}" if example.speaker else ""
         with warn_on_failure("plotting a validation clip"):
             for name, plot in plots_of(example).items():
@@ -136,19 +142,18 @@ class TensorBoard:
                 self.write("add_audio", name + suffix, audio, iteration, example.sampling_rate)
 
     def close(self) -> None:
-        """Close the files."""
         self.write("close")
 
 
 def event_files(directory: Path) -> list[Path]:
-    """Return the event files in the folder that training has written."""
+    """Return the event files that training has written to the folder."""
     return [p for p in sorted(directory.glob(f"events.out.tfevents.*{SUFFIX}")) if p.is_file()]
 
 
 def _ignore_full_disk(failure: threading.ExceptHookArgs) -> None:
     """Hide the traceback of TensorBoard's writer thread if the disk is full.
 
-    `TensorBoard.write` reports the same error as a warning at the next write.
+    `TensorBoard.write` reports the error as a warning at the next write.
     """
     if not issubclass(failure.exc_type, OSError):
         threading.__excepthook__(failure)

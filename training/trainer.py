@@ -1,5 +1,4 @@
-"""Define `Trainer`, the class that makes optimizer steps. A trainer contains the model, the
-optimizer and the precision of a run.
+"""Define `Trainer`, which trains the model of a run, one optimizer step at a time.
 
     trainer = Trainer(hparams, device)
     losses = trainer.step([MicroBatch(batch)], schedule_at(iteration, hparams))
@@ -30,8 +29,8 @@ from training.precision import AUTOCAST_DTYPES
 ENVIRONMENT = {
     # Makes cuBLAS results reproducible between runs.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    # Smaller caches on the CPU. By default, oneDNN and its PyTorch wrapper each cache kernels for
-    # the last 1,024 shapes. The caches take half a gigabyte, although shapes rarely repeat in
+    # Use smaller caches on the CPU. By default, oneDNN and its PyTorch wrapper each cache kernels
+    # for the last 1,024 shapes. These caches take half a gigabyte, although shapes rarely repeat in
     # training.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     "LRU_CACHE_CAPACITY": "64",
@@ -39,8 +38,7 @@ ENVIRONMENT = {
 
 
 class LossWeights(NamedTuple):
-    """The loss weights of a micro-batch: its shares of the frames and decoder steps of an optimizer
-    step."""
+    """The loss weights of a micro-batch: its shares of a whole optimizer step."""
 
     padded_frames: float = 1.0
     frames: float = 1.0  # share of all real frames
@@ -59,9 +57,9 @@ class MicroBatch(NamedTuple):
 
 
 class LossTerms(NamedTuple):
-    """The loss terms to log: tensors for a micro-batch, or numbers for a whole optimizer step.
+    """The loss terms to log: tensors of a micro-batch, or numbers of a whole optimizer step.
 
-    `Trainer.losses_of` returns them in this order, and `LoopState` accumulates them.
+    `Trainer.losses_of` returns these terms, and `LoopState` accumulates them.
     """
 
     loss: Any  # padded loss, as in NVIDIA's implementation
@@ -80,8 +78,7 @@ class StepValues(NamedTuple):
 
     @classmethod
     def of(cls, row: Sequence[float]) -> "StepValues":
-        """Create the values from a row of `StepLosses.values`. The row has the same order as the
-        fields."""
+        """Create the values from a row of `StepLosses.values`."""
         terms = len(LossTerms._fields)
         return cls(LossTerms(*row[:terms]), *row[terms:])
 
@@ -107,7 +104,7 @@ class Trainer:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)  # keep values set by the user
         torch.backends.cudnn.deterministic = True
-        # Set both, because PyTorch uses TF32 by default for cuDNN (convolutions, the encoder LSTM),
+        # Set both options. By default, PyTorch uses TF32 for cuDNN (convolutions, the encoder LSTM)
         # but not for matrix products.
         torch.backends.cuda.matmul.allow_tf32 = hparams.precision == "tf32"
         torch.backends.cudnn.allow_tf32 = hparams.precision == "tf32"
@@ -122,8 +119,8 @@ class Trainer:
         self.use_decoder(hparams.decoder)
         self.model.to(device)
         if hparams.sync_batch_norm and processes.world_size > 1:
-            # The return value is not needed: batch norms that are children of other modules are
-            # converted in place.
+            # The return value is not needed, because batch norms inside other modules are converted
+            # in place.
             SyncBatchNorm.convert_sync_batchnorm(self.model)
         self.parallel = processes.wrap(self.model)  # averages gradients over all processes
         self.optimizer = optimizers.make_optimizer(self.model.parameters(), hparams)
@@ -163,8 +160,8 @@ class Trainer:
     ) -> tuple[torch.Tensor, LossTerms]:
         """Return a batch's share of the training loss and of the loss terms to log.
 
-        The shares of all micro-batches of an optimizer step add up to the loss of a single batch
-        with all clips.
+        The shares of all micro-batches in an optimizer step add up to the loss of a single batch
+        with all their clips.
         """
         with self.autocast():
             outputs = model(batch)
@@ -226,7 +223,7 @@ class Trainer:
         self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         gradient_norm = torch.nn.utils.get_total_norm(gradients)
-        # Check the loss too, because a squared error can overflow although its gradient does not.
+        # Check the loss too, because a squared error can overflow while its gradient is finite.
         is_finite = torch.isfinite(gradient_norm) & torch.isfinite(loss)
         skip = ~is_finite | (failures > 0)
         divisor = (gradient_norm / self.hparams.grad_clip_thresh).clamp(min=1)
@@ -251,12 +248,12 @@ class Trainer:
     ) -> torch.Tensor:
         """Compute the gradients of the whole optimizer step in every process.
 
-        Return a vector [terms + 2], summed over all micro-batches and processes: LossTerms, the
-        number of processes that were asked to stop, and the number of processes without a next
-        batch.
+        Return a vector [terms + 2], summed over all micro-batches and processes. The vector
+        contains the LossTerms, the number of processes that were asked to stop, and the number of
+        processes without a next batch.
 
-        The running statistics of batch norm become the mean over the micro-batches, each updated
-        from the statistics before the optimizer step.
+        The running statistics of batch norm become the mean over the micro-batches. Each
+        micro-batch updates the statistics from before the optimizer step.
         """
         processes = self.processes
         several = num_batches > 1 or processes.world_size > 1
@@ -265,8 +262,7 @@ class Trainer:
         stop_requests = -2  # index in `total`
         failures = -1
         total = torch.zeros(len(LossTerms._fields) + 2, device=self.device)
-        # Use `fill_`, because an assignment would copy the number from the host and wait for the
-        # GPU.
+        # Use `fill_`, because an assignment would wait for the GPU.
         total[stop_requests].fill_(stop)
         # Synchronize gradients between processes only in the last micro-batch.
         without_sum = getattr(self.parallel, "no_sync", contextlib.nullcontext)
@@ -289,10 +285,10 @@ class Trainer:
                 if is_last:
                     total[failures].fill_(self.failure is not None)
                     vector = total if statistics is None else torch.cat([total, statistics.sums])
-                    # Start the sum over processes now, so that it overlaps with the backward pass.
+                    # Start this sum over processes now, so that it overlaps with the backward pass.
                     reduced = processes.start_all_reduce(vector)
-                # Multiply, because DistributedDataParallel averages over processes but the
-                # optimizer step needs the sum.
+                # Multiply by the world size, because the optimizer step needs the sum of the
+                # gradients, but DistributedDataParallel computes the mean.
                 self.scaler.scale(trained * processes.world_size).backward()
             if statistics is not None:
                 statistics.restore()
@@ -307,13 +303,12 @@ class Trainer:
     def _all_of(
         self, micro_batches: Iterable[MicroBatch], num_batches: int
     ) -> Iterator[MicroBatch]:
-        """Yield the micro-batches, then as many synthetic batches of weight 0 as other processes
-        need.
+        """Yield the micro-batches, and then synthetic batches of weight 0 if they are needed.
 
-        Other processes need this process's gradients, and its statistics if batch norm is
-        synchronized.
+        Every process must run a backward pass, because the processes sum their gradients. With
+        synchronized batch norm, every process must also run the same number of forward passes.
 
-        If reading a batch fails in a run of several processes, the error is stored in `failure`.
+        If a batch cannot be read in a run of several processes, the error is stored in `failure`.
         All processes then skip the optimizer step.
         """
         min_count = 1
@@ -335,8 +330,8 @@ class Trainer:
 class RunningStatistics:
     """Update the running statistics of batch norm in an optimizer step of several batches.
 
-    Each batch starts from the statistics before the optimizer step, and the new statistics are the
-    mean over the batches. The new statistics depend neither on the order of the batches nor on
+    Each batch starts from the statistics before the optimizer step. The new statistics are the mean
+    over the batches. Therefore the new statistics depend neither on the order of the batches nor on
     their distribution among the processes.
     """
 
@@ -354,13 +349,18 @@ class RunningStatistics:
         self.sums += torch.cat(self._buffers)
 
     def restore(self) -> None:
-        """Restore the statistics from before the optimizer step. Call this after each backward
-        pass, which still needs the current statistics."""
+        """Restore the statistics from before the optimizer step.
+
+        Call this after each backward pass, because the backward pass still needs the current
+        statistics.
+        """
         self._put(self._before)
 
     def write(self, means: torch.Tensor, applied: torch.Tensor) -> None:
-        """Set the statistics to `means` if the optimizer step was `applied`, otherwise to their
-        values before the optimizer step."""
+        """Set the statistics to `means` if the optimizer step was `applied`.
+
+        If the optimizer step was skipped, restore the statistics from before this optimizer step.
+        """
         self._put(torch.where(applied, means, self._before))
         torch._foreach_copy_(self._counts, list((self._counts_before + applied).unbind()))
 
@@ -370,10 +370,13 @@ class RunningStatistics:
 
 
 def hashed_seed(seed: int, *position: int) -> int:
-    """Hash the run's seed and a batch's position (epoch, batch number) into a dropout seed.
+    """Return a dropout seed for a batch: a hash of the run's seed and the batch's position.
 
-    The result does not depend on the process that trains on the batch. Runs with different seeds
-    get different dropout seeds in every epoch.
+    The seed is the same in every process. Runs with different seeds get different dropout seeds in
+    every epoch.
+
+    Args:
+        position: the epoch and the number of the batch.
     """
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=position)
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,9 +1,8 @@
-"""Validate a model: compute losses that are comparable between runs, and prepare one example clip
-per speaker for TensorBoard.
+"""Validate a model, and prepare one example clip per speaker for TensorBoard.
 
-    result = validate(run, stop)
-    if result is not None:
-        log_validation(run, *result)
+result = validate(run, stop)
+if result is not None:
+    log_validation(run, *result)
 """
 
 import itertools
@@ -47,12 +46,12 @@ from training.speakers import (
 from training.tensorboard import Example, FreeRunningPrediction, Prediction, warn_on_failure
 from training.trainer import hashed_seed
 
-# Number of optimizer steps after which an alignment formed in published runs (r = 1, 64 clips per
-# batch).
+# Number of optimizer steps after which an alignment formed in published runs with r = 1 and 64
+# clips per batch.
 STEPS_TO_ALIGN = 10_000
-# Attention counts as ignoring the text if, after STEPS_TO_READ optimizer steps, the focus rate is
-# at least SHARP and the text effect is below TEXT_EFFECT. The text effect was 0.5 or more in runs
-# that learned to speak, and 0.04 to 0.11 in runs that babbled.
+# Attention ignores the text if, after STEPS_TO_READ optimizer steps, the focus rate is at least
+# SHARP and the text effect is below TEXT_EFFECT. The text effect was 0.5 or more in runs that
+# learned to speak, and 0.04 to 0.11 in runs that babbled.
 SHARP = 0.6
 TEXT_EFFECT = 0.15
 STEPS_TO_READ = 1000
@@ -67,7 +66,7 @@ def make_validation_loader(
 ) -> DataLoader[Any] | None:
     """Return a DataLoader of this process's validation batches, or None without validation clips.
 
-    The batches are random, but the same in every run and every epoch.
+    The batches are random, but they are the same in every run and every epoch.
     """
     if not len(clips):
         return None
@@ -76,7 +75,7 @@ def make_validation_loader(
 
 
 class BatchResult(NamedTuple):
-    """The validation results of one batch. Processes exchange these objects."""
+    """The validation results of one batch. Processes exchange these results."""
 
     number: int  # index of the batch
     sizes: tuple[int, ...]  # numbers of clips, frames, decoder steps and symbols
@@ -88,15 +87,15 @@ class BatchResult(NamedTuple):
 def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]] | None:
     """Validate the model.
 
-    Return the record for metrics.jsonl and, in the first process, one example clip per speaker.
-    Return None in all processes if a process was asked to stop. If validation fails, for example
-    because a clip cannot be read, a loss is not finite or memory runs out, print a warning and
-    return None.
+    The prenet's dropout masks depend only on the batch number. The mean padded loss is weighted by
+    the number of clips, and the mean masked loss by the number of real frames. See alignment.py for
+    focus rate, diagonality and coverage, and speakers.py for the losses of speakers.
 
-    The prenet's dropout masks depend only on the batch number. In the means over batches, the
-    padded loss is weighted by the number of clips and the masked loss by the number of real frames.
-    See alignment.py for focus rate, diagonality and coverage, and speakers.py for the losses of
-    speakers.
+    Returns:
+        The record for metrics.jsonl, and one example clip per speaker (only in the first process).
+        The result is None in all processes if a process was asked to stop or if validation failed.
+        After a failure, such as a clip that cannot be read, a loss that is not finite or missing
+        memory, a warning is printed.
     """
     assert run.validation_loader is not None  # never called without validation clips
     trainer = run.trainer
@@ -104,7 +103,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
     generator = torch.Generator()
     failure: str | None = None
     mine: list[BatchResult] = []
-    forced: dict[str, Example] = {}  # examples by speaker, without free-running inference yet
+    forced: dict[str, Example] = {}  # examples by speaker, still without free-running inference
     positions = example_positions(run)
     # Free the gradients, because the memory check measured validation without gradients.
     trainer.optimizer.zero_grad(set_to_none=True)
@@ -145,8 +144,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
         for _, _, theirs in answers:
             forced |= theirs
         examples = []
-        # Synthesize only in the first process, because warnings from other processes are not
-        # printed.
+        # Synthesize only in the first process, because only this process prints warnings.
         for speaker in positions if processes.is_first else ():
             if stop.signal is not None:
                 break
@@ -165,7 +163,8 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
 def example_positions(run: Run) -> dict[str, tuple[int, int]]:
     """Return {speaker: (batch number, row in the batch)} of each example clip.
 
-    The example is the speaker's first clip in the list of validation clips. A single-speaker model has one speaker with the name "".
+    The example is the speaker's first clip in the validation filelist. A single-speaker model has
+    one speaker, with the name "".
     """
     clips = run.clips.validation
     batches = validation_batches(clips.num_frames, run.hparams)
@@ -193,8 +192,7 @@ def _validate_batch(
     if not np.isfinite(sums).all():
         names = clip_names(run.clips.validation, batch.clip_indices.tolist())
         raise UserError(f"the validation loss became {sums[0]} on these clips:\n{names}")
-    # Measure the text effect only on the first batch, because the text effect needs another forward
-    # pass.
+    # Measure the text effect only on the first batch, because it needs another forward pass.
     is_first = number == 0
     loss = float(losses.total_unpadded)
     sums.append(text_effect(run, moved, masks, loss) if is_first else math.nan)
@@ -210,8 +208,8 @@ def _validate_batch(
 def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> float:
     """Shuffle the texts, and return the relative increase of the masked loss compared with `loss`.
 
-    If the text effect is near 0, the model predicts frames from the previous frames alone. Such a
-    model cannot speak words, even if its attention is focused.
+    If this text effect is near 0, the model predicts frames only from the previous frames. A model
+    that ignores the text cannot speak words, even if its attention is focused.
     """
     text = batch.text.clone()
     generator = torch.Generator().manual_seed(VALIDATION_SEED)
@@ -223,8 +221,10 @@ def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> flo
 
 
 def _record(run: Run, results: list[BatchResult]) -> dict[str, Any]:
-    """Return the record for metrics.jsonl, which contains means over all batches. `results` must be
-    sorted by batch number."""
+    """Return the means over all batches as a record for metrics.jsonl.
+
+    `results` must be sorted by batch number.
+    """
     values = np.array([result.sums for result in results])
     clips, frames, steps, symbols = np.array([result.sizes for result in results]).T
     record: dict[str, Any] = {
@@ -248,8 +248,7 @@ def _record(run: Run, results: list[BatchResult]) -> dict[str, Any]:
 
 
 def forced_example(run: Run, batch: Batch, outputs: Outputs, row: int, speaker: str) -> Example:
-    """Return an example of the clip in row `row` of the batch, with the outputs of teacher
-    forcing."""
+    """Return an example of the clip in row `row` of the batch. `outputs` are teacher-forced."""
     h = run.hparams
     ids = batch.text[row, : int(batch.text_lengths[row])].tolist()
     frames = int(batch.mel_lengths[row])
@@ -274,7 +273,7 @@ def forced_example(run: Run, batch: Batch, outputs: Outputs, row: int, speaker: 
 
 
 def example_of(run: Run, forced: Example) -> Example:
-    """Complete an example with free-running inference of its text and with audio."""
+    """Add free-running inference of the text, and audio, to an example."""
     mels = {"predicted": forced.teacher_forced.mel}
     spoken = None
     with warn_on_failure("synthesizing the text of a validation clip"):
@@ -292,8 +291,7 @@ def example_of(run: Run, forced: Example) -> Example:
 
 
 def speak(run: Run, ids: list[int], speaker: str | None = None) -> FreeRunningPrediction:
-    """Synthesize symbol ids once, without retries, in the voice of `speaker` if the model has
-    several speakers.
+    """Synthesize symbol ids once, without retries. `speaker` is for models with several speakers.
 
     The model must be in evaluation mode. The global random state does not change. The speech also
     ends if it is too long for the text or if attention makes no progress.
@@ -310,7 +308,7 @@ def speak(run: Run, ids: list[int], speaker: str | None = None) -> FreeRunningPr
 
 
 def free_running_record(example: Example) -> dict[str, float]:
-    """Return the metrics of an example's free-running inference; {} if inference failed."""
+    """Return the metrics of free-running inference for an example; {} if inference failed."""
     spoken = example.free_running
     if spoken is None:
         return {}
@@ -322,8 +320,7 @@ def free_running_record(example: Example) -> dict[str, float]:
 
 
 def describe_free_running(run: Run, example: Example) -> str:
-    """Return a phrase that describes an example's free-running inference; "" if inference
-    failed."""
+    """Return a phrase about an example's free-running inference; "" if inference failed."""
     spoken = example.free_running
     if spoken is None:
         return ""
@@ -338,9 +335,10 @@ def describe_free_running(run: Run, example: Example) -> str:
 
 
 def record_with_examples(record: dict[str, Any], examples: Sequence[Example]) -> dict[str, Any]:
-    """Return the record with the metrics of free-running inference.
+    """Return the record with the metrics of free-running inference added.
 
-    The metrics are means over all examples. Speakers in the record also get their own metrics.
+    The metrics are means over all examples. If the record has speakers, each speaker also gets its
+    own metrics.
     """
     entries = {example.speaker: free_running_record(example) for example in examples}
     if "speakers" in record:
@@ -355,8 +353,7 @@ def record_with_examples(record: dict[str, Any], examples: Sequence[Example]) ->
 
 
 def log_validation(run: Run, record: dict[str, Any], examples: Sequence[Example]) -> None:
-    """Log and print the results of a validation, and record whether its loss is the lowest of the
-    run."""
+    """Log and print the results of a validation, and update the lowest validation loss."""
     if run.logger is not None:
         run.logger.log_validation(record, examples)
     run.recent_focus_rate = record["alignment_sharpness"]

@@ -1,5 +1,6 @@
-"""Adapt another model's weights to this model (--warm_start). Symbols and speakers are matched by
-name.
+"""Adapt the weights of another model to this model (--warm_start).
+
+Symbols and speakers are matched by name.
 
     saved, notes = fitted(source, hparams)
     load_weights(model, saved, source.path, hparams, hparams.ignore_layers)
@@ -18,8 +19,8 @@ from training.checkpoint import Checkpoint
 
 MAX_NAMED = 200  # maximum number of characters for a list of names in a message
 SPEAKERS = checkpoint_file.SPEAKER_EMBEDDING
-# Weights that multiply the encoder's output. With several speakers, each output vector ends with
-# the speaker embedding, so these weights have extra columns at the end.
+# Weights that multiply the encoder's output. With several speakers, these weights have extra
+# columns for the speaker embedding at the end of each output vector.
 READERS = (
     "decoder.attention_rnn.weight_ih",
     "decoder.attention_layer.memory_layer.linear_layer.weight",
@@ -30,13 +31,13 @@ READERS = (
 
 
 def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[str]]:
-    """Return a checkpoint's state with embeddings for this run's symbols and speakers, and notes.
+    """Return a checkpoint's state with embeddings for the symbols and speakers of this run.
 
-    The notes contain one sentence per change. Tensors in `ignore_layers` do not change.
+    Also return notes with one sentence per change. Tensors in `ignore_layers` do not change.
 
     Raises:
-        UserError: if the checkpoint does not contain the symbol or the speaker name of each row of
-            an embedding.
+        UserError: if the checkpoint does not say which symbol or speaker each embedding row belongs
+            to.
     """
     saved = source.state
     notes: list[str] = []
@@ -58,8 +59,7 @@ def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[s
 
 
 def different_audio(source: Checkpoint, hparams: HParams) -> list[str]:
-    """Return the audio settings that differ between a checkpoint and this run, each with its value
-    in the checkpoint and its value in this run."""
+    """Return the audio settings that differ between a checkpoint and this run, with both values."""
     theirs = source.state.get("hparams", {})
     return [
         f"{name}={theirs[name]} (this run: {getattr(hparams, name)})"
@@ -73,10 +73,10 @@ def map_symbols(
 ) -> tuple[dict[str, Any], list[str]]:
     """Adapt a checkpoint's symbol embedding to the symbols in `table`.
 
-    A symbol that is in the checkpoint keeps its row. For any other symbol, each column is drawn with
+    A symbol that is in the checkpoint keeps its row. For a new symbol, each column is drawn with
     `seed` from a normal distribution with the mean and standard deviation of the checkpoint's rows.
 
-    Return the adapted state, and the symbols that are not in the checkpoint.
+    Return the adapted state and the new symbols.
 
     Raises:
         UserError: if the number of rows differs from the number of symbols in the checkpoint.
@@ -107,16 +107,16 @@ def map_symbols(
 def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], str]:
     """Adapt a checkpoint's state to the speakers in `hparams`.
 
-    A speaker that is in the checkpoint keeps its embedding. A speaker that is not in the checkpoint
-    gets the mean of the checkpoint's speaker embeddings. If the checkpoint has only one speaker, the
-    weights that read the new speaker embeddings are 0, so every speaker starts with the voice of
-    the checkpoint's speaker.
+    A speaker that is in the checkpoint keeps its embedding. A new speaker gets the mean of the
+    checkpoint's speaker embeddings. If the checkpoint has only one speaker, the weights that read
+    the new embeddings are 0. Therefore every speaker starts with the voice of the checkpoint's
+    speaker.
 
     Return the adapted state and a sentence about the changes.
 
     Raises:
-        UserError: if the checkpoint does not contain a name for each speaker embedding. (Mellotron
-            checkpoints contain no names.)
+        UserError: if the checkpoint does not contain a name for each speaker embedding, such as a
+            Mellotron checkpoint.
     """
     saved = source.state
     names = hparams.speakers
