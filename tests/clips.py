@@ -1,4 +1,4 @@
-"""Provide clips and mel files for tests of filelists and the dataset."""
+"""Define fixtures with audio files and cached mels."""
 
 import json
 

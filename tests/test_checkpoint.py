@@ -1,4 +1,4 @@
-"""Test checkpoint files: atomic writes, the choice of a file, and checks of the file's content."""
+"""Test checkpoint files: atomic writes, the choice of a file, and checks of the content."""
 
 import contextlib
 import copy
@@ -36,8 +36,7 @@ def names(directory) -> list[str]:
 
 
 def test_write_keeps_the_checkpoints_with_the_largest_numbers(tmp_path):
-    """Checkpoints are sorted by number, not by name. All other files are kept, regardless of
-    their names."""
+    """Checkpoints are sorted by number, not by name. All other files are kept."""
     others = ["checkpoint_.pt", "checkpoint_5.pt.superseded", "my_checkpoint_3.pt"]
     for name in others:
         (tmp_path / name).write_text("mine")
@@ -96,9 +95,9 @@ def test_best_checkpoint_survives_when_its_numbered_file_is_removed(
     assert_same(checkpoint.load_checkpoint(tmp_path / "best.pt"), state(1))
 
 
-def test_set_aside_newer_renames_later_checkpoints(tmp_path):
-    """The newest checkpoint is renamed first, and best.pt is renamed last, even if it is damaged.
-    No file is overwritten."""
+def test_checkpoints_newer_than_the_given_number_are_renamed(tmp_path):
+    """The newest checkpoint is renamed first, and best.pt last, even if it is damaged. No file is
+    overwritten."""
     for iteration in (1, 2, 3):
         path = checkpoint.write_checkpoint(tmp_path, state(iteration), keep=9)
     checkpoint.link_as("best.pt", path, tmp_path)
@@ -118,7 +117,7 @@ def test_set_aside_newer_renames_later_checkpoints(tmp_path):
     assert (moved_best.name, is_damaged) == ("best.pt.superseded+", True)
 
 
-def test_last_good_renames_the_diverged_checkpoint_unless_it_is_the_only_or_best_checkpoint(
+def test_diverged_checkpoint_is_renamed_unless_it_is_the_only_or_best_checkpoint(
     tmp_path,
 ):
     one = checkpoint.write_checkpoint(tmp_path, state(1), keep=9)
@@ -135,7 +134,7 @@ def test_last_good_renames_the_diverged_checkpoint_unless_it_is_the_only_or_best
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> tuple[bytes, dict]:
-    """Return a checkpoint that contains blocks of zeros, as bytes and as loaded content."""
+    """Return a checkpoint with blocks of zeros, as bytes and as loaded content."""
     torch.manual_seed(0)
     tensors = {f"w{i}": torch.randn(3 + 40 * i) for i in range(4)} | {"b": torch.zeros(300)}
     path = checkpoint.write_checkpoint(
@@ -176,7 +175,8 @@ def test_load_detects_damage_unless_it_is_harmless(damage, written, tmp_path):
 
 
 def test_load_detects_damaged_attributes_in_the_zip_directory(written, tmp_path):
-    """If an entry is marked as a folder, torch skips it and leaves its tensor uninitialized."""
+    """If the attributes say that an entry is a folder, torch skips it and leaves its tensor
+    uninitialized."""
     content, state = written
     path = tmp_path / "checkpoint_7.pt"
     entries = [match.start() for match in re.finditer(b"PK\x01\x02", content)]
@@ -328,7 +328,7 @@ def fill(value, *keys):
 
 
 WEIGHT = "decoder.attention_rnn.weight_ih"
-# Each entry: the part that the message must mention, and a change that breaks a valid checkpoint.
+# For each broken part: its name in the message, and a change that breaks a valid checkpoint.
 OF_ALL = [  # changes that all programs reject
     ("hparams", drop("hparams")),
     ("hparams: ema_decay", put("hparams", "ema_decay", 0.9)),
@@ -357,7 +357,7 @@ CASES += [(*case, "training") for case in OF_TRAINING] + [(*case, "run") for cas
 def ends(program, *arguments) -> str:
     with pytest.raises((SystemExit, UserError)) as stop:
         program([str(argument) for argument in arguments])
-    assert str(stop.value) not in ("1", "2")  # the exit value is a message, not a number
+    assert str(stop.value) not in ("1", "2")  # the exit value is the message, not a number
     return str(stop.value)
 
 
@@ -366,7 +366,6 @@ def ends(program, *arguments) -> str:
 def test_programs_report_a_broken_part_of_a_checkpoint_in_one_line(
     part, change, refused_by, stopped, corpus, tmp_path
 ):
-    """The programs must not change any files."""
     out = shutil.copytree(stopped, tmp_path / "out")
     path, new = newest(out), tmp_path / "new"
     broken = copy.deepcopy(load(path))

@@ -1,4 +1,4 @@
-"""Test that corpus/spoken_texts.py finds texts with parts that are not spoken."""
+"""Test the search for texts that are not completely spoken (corpus/spoken_texts.py)."""
 
 import re
 from pathlib import Path
@@ -94,7 +94,7 @@ def test_words_contain_the_vowel_signs_of_indic_scripts():
 
 
 def test_texts_of_the_included_corpora_are_kept():
-    """These corpora contain sentences of LJSpeech, which has no unspoken words in its texts."""
+    """These corpora contain sentences of LJSpeech, which are completely spoken."""
     for path in (Path(__file__).parent / "data").rglob("*.csv"):
         rows = [line.split("|") for line in path.read_text(encoding="utf-8").splitlines()]
         texts = [row[-1] for row in rows if len(row) > 1]

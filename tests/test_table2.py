@@ -51,7 +51,7 @@ esac
 
 @pytest.fixture
 def run(tmp_path):
-    """Return a function that runs a script from a folder with a space in its name."""
+    """Return a function that runs a script in a folder with a space in its name."""
     stand_in = tmp_path / "stand-in"
     stand_in.write_text(STAND_IN)
     stand_in.chmod(0o755)
@@ -117,7 +117,7 @@ def test_script_trains_the_table_row_in_its_file_name(run, name):
 
 
 def test_script_reads_settings_from_the_environment(run):
-    """The test also checks that the variable PYTHON can be a relative path."""
+    """The variable PYTHON can be a relative path."""
     settings = {"SEEDS": "3 5", "EPOCHS": 10, "EXTRA": "batch_size=8,precision=bf16"}
     status, output = run("sb.sh", PYTHON=Path("..") / "stand-in", **settings)
     assert status == 0, output
@@ -217,7 +217,7 @@ def test_programs_accept_the_arguments_of_the_scripts(run, monkeypatch):
     extra = ",".join(f"{name}={value}" for name, value in tiny.items())
     status, output = run("ssb_dbs_br.sh", CORPUS="a corpus", EPOCHS=1, EXTRA=extra)
     assert status == 0, output
-    shutil.rmtree(run.here / "out")  # created by the replacement program
+    shutil.rmtree(run.here / "out")  # the replacement program created this folder
     [prepared] = calls(run, "scripts/prepare.py")
     [trained] = calls(run, "train.py")
     prepare.main(prepared[1:])

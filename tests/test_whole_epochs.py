@@ -1,4 +1,4 @@
-"""Test the benchmarks that time whole epochs and other recipes."""
+"""Test the benchmarks of whole epochs and of other recipes."""
 
 import csv
 import time
