@@ -102,8 +102,7 @@ def measured(name: str, options: dict) -> dict:
         "blocks": options.get("SPLIT", options.get("INNER", 0)) > options.get("BLOCK", 0),
         # Number of instructions that copy 16 bytes asynchronously.
         "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", ptx)),
-        # For each matrix product: its inner dimension and the number of consecutive values per
-        # thread.
+        # For each matrix product: inner dimension, and consecutive values per thread.
         "widths": [
             (int(inner), int(width))
             for inner, width in re.findall(

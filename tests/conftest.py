@@ -93,7 +93,7 @@ def whole(corpus, tmp_path_factory):
 
 @pytest.fixture
 def no_plots(monkeypatch):
-    from corpora import skip_plots  # imported here because GPU machines may lack its packages
+    from corpora import skip_plots  # GPU machines may lack packages that corpora imports
 
     skip_plots(monkeypatch)
 

@@ -29,8 +29,8 @@ def make_corpus(
 ) -> Path:
     """Write clips c00, c01, ... with 4000, 4137, ... samples.
 
-    The normalized text of each clip differs from its raw text. A `text` without numbers saves 3 s,
-    because numbers are spelled out with inflect, which is slow to import.
+    The normalized text of each clip differs from its raw text. A `text` without numbers makes a
+    test 3 s faster, because only numbers need the slow import of inflect.
     """
     (folder / "wavs").mkdir(parents=True)
     for i in range(clips):

@@ -114,7 +114,7 @@ SECONDS = {"train": np.linspace(0.2, 0.8, 14), "val": (0.2, 0.3, 0.4, 0.5, 0.7)}
 
 def make_corpus(folder: Path, durations_by_list: dict = SECONDS) -> Corpus:
     """Write 14 training and 5 validation clips: noisy gliding tones of 0.2 to 0.8 s."""
-    import soundfile  # imported here because GPU machines may lack it
+    import soundfile  # imported here because GPU machines may lack soundfile
 
     rng = np.random.default_rng(7)
     for name, durations in durations_by_list.items():
@@ -301,7 +301,7 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     import train
 
     make_plots_empty(setattr)
-    # As a result, the DataLoader starts its workers with fork, as in a run on Linux.
+    # With this start method, the DataLoader starts its workers like a run on Linux.
     multiprocessing.set_start_method("fork", force=True)
     torch.set_num_threads(1)
     torch.cuda.is_available = lambda: False

@@ -19,7 +19,7 @@ def failures_of(alignment, sequence, end=StopReason.GATE, statistics=None) -> li
     return find_failures(alignment, sequence, end, H, ENGLISH, statistics)
 
 
-def test_find_failures_returns_nothing_when_attention_passes_each_symbol_once():
+def test_no_failure_is_found_when_attention_passes_each_symbol_once():
     for text in TEXTS:
         sequence = symbols_of(text)
         for seed in range(20):

@@ -150,7 +150,7 @@ def test_samples_are_16_bit_values_divided_by_32768(tmp_path, name):
     np.testing.assert_array_equal(read, steps.astype(np.float32) / 32768)
 
 
-def test_write_wav_scales_only_loud_samples(tmp_path):
+def test_only_loud_samples_are_scaled_when_a_wav_is_written(tmp_path):
     wave = np.sin(2 * np.pi * np.arange(8000) / 100)
     for factor in (3, 0.25):  # the samples are not loud and must not change
         write_wav(tmp_path / "a.wav", factor * wave, 22050)
@@ -328,8 +328,7 @@ def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
     [
         ("FLAC", 0, False),  # FLAC streams have this header, which contains no length
         ("FLAC", 44100, False),
-        # The header of WAV files from a pipe contains this length, which means "until the end of
-        # the file".
+        # A WAV file from a pipe has this length, because its real length was unknown.
         ("WAV", 0xFFFFFFFF, True),
         ("WAV", 0, False),
     ],
@@ -376,7 +375,7 @@ def test_long_clip_is_rejected_before_it_fills_the_memory(tmp_path):
 
 
 def test_warning_is_returned_when_mel_bands_are_silent():
-    """The warning contains the mel settings, and replaces librosa's warning."""
+    """This warning replaces librosa's warning."""
     h = create_hparams("n_mel_channels=500")
     mel_filters.cache_clear()
     with warnings.catch_warnings(action="error"):

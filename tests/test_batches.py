@@ -332,7 +332,7 @@ def test_loader_raises_when_workers_are_out_of_order():
 def test_second_pass_over_the_loader_raises_when_set_epoch_was_not_called(workers):
     batches = make()
     loader = loader_of(batches, **workers)
-    list(loader)  # reads all batches of epoch 0
+    list(loader)
     assert "set_epoch" in error_of(lambda: list(loader))
     batches.set_epoch(1)
     assert list(loader) == plans()[1]
@@ -421,7 +421,7 @@ def test_skipping_batches_raises_when_there_is_no_state_or_record(tmp_path):
 
 
 @pytest.mark.parametrize("sampler_too", [False, True])
-def test_len_of_loader_is_the_same_in_every_epoch(sampler_too):
+def test_length_of_the_loader_is_the_same_in_every_epoch(sampler_too):
     """With this length, a learning-rate schedule of EPOCHS * len(loader) steps ends exactly at the
     last optimizer step."""
     batches = make()
@@ -557,7 +557,7 @@ def test_length_batches_raises_when_the_numbers_of_clips_and_lengths_differ(coun
         {"epoch": 0, "batches_trained": 1, "num_batches": 3, "plan_checksum": np.array([1, 2])},
     ],
 )
-def test_load_state_dict_raises_when_the_state_is_not_a_result_of_state_dict(state):
+def test_load_state_dict_raises_when_the_state_is_invalid(state):
     """An earlier version accepted `batches_trained=-1`, and then started the epoch again."""
     with pytest.raises(BatchingError):
         make().load_state_dict(state)

@@ -189,8 +189,8 @@ def test_plan_differs_when_seed_or_epoch_differs(strategy):
 
 @every_strategy
 def test_clips_of_equal_length_have_random_positions(strategy):
-    """On average, each of the 8 clips is at each position 50 times. The strategy `random` is tested
-    with different lengths, because it mixes all lengths."""
+    """In 400 epochs, each clip is expected at each of the 8 positions 50 times. The strategy
+    `random` needs clips of different lengths, because it mixes all lengths."""
     lengths = range(1, 9) if strategy == "random" else [5] * 8
     options = {"num_bins": 3, "bucket_size": 8}
     orders = [clips_of(plan_epoch(lengths, 4, strategy, epoch=e, **options)) for e in range(400)]
@@ -233,13 +233,12 @@ def test_semi_sorted_equals_sorted_when_the_randomization_factor_is_0(
     assert as_lists(semi) == as_lists(plan_epoch(lengths, batch_size, "sorted", **options))
 
 
-# Noise is added to each clip independently. Let d be the rank difference of two clips in a batch.
-# Then d is distributed like the difference of two noise values. Let f be the density of d.
-# For uniform noise of range a, f is triangular, and the mean of |d| is a / 3.
-# In this case, the integral of f squared is 2 / (3 a).
-# For exponential noise of mean m, f is a Laplace density, and the mean of |d| is m.
-# In this case, the integral of f squared is 1 / (4 m).
-# In every epoch, two clips share a batch of B clips with probability (B - 1) f(d).
+# Noise is added to each clip independently.
+# Let d be the rank difference of two clips in a batch, and f the density of d.
+# Then d is distributed like the difference of two noise values.
+# Uniform noise of range a: f is triangular, mean |d| = a / 3, integral of f^2 = 2 / (3 a).
+# Exponential noise of mean m: f is Laplace, mean |d| = m, integral of f^2 = 1 / (4 m).
+# In an epoch, two clips share a batch of B clips with probability (B - 1) f(d).
 @pytest.mark.parametrize(
     ("strategy", "power", "distance", "squared_density"),
     [
@@ -435,7 +434,7 @@ def test_custom_strategy_can_be_registered():
         del REGISTRY["longest_first"]
 
 
-def test_check_options_lists_every_problem():
+def test_options_error_lists_every_problem():
     """`hparams.py` passes all values from a settings file or the command line to this function."""
     check_options({"batch_size": 16, "strategy": "bucket", "bucket_size": 16})
     wrong = {"batch_size": 16, "strategy": "bucket", "bucket_size": 8, "seed": -1, "max_clip": 3}

@@ -162,7 +162,6 @@ def test_ljspeech_statistics_are_used_when_the_checkpoint_is_from_nvidia(tmp_pat
     assert speaker.settings.text_cleaners == ("english_cleaners",)
     speech = speaker.synthesize(symbols_of("Hello there."))
     seconds = speech.mel.shape[1] * 256 / 22050
-    # According to the statistics, the speech lasts less than 11.6 s, the duration of 1,000 decoder
-    # steps.
+    # The statistics limit the speech to less than 11.6 s (1,000 decoder steps).
     assert seconds < LJSPEECH.longest_time(12) + 1
     assert "blurred" in [failure.kind for failure in speech.failures]

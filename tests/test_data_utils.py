@@ -119,7 +119,7 @@ def test_collated_batch_equals_a_batch_made_with_a_plain_loop(shapes, r):
     assert batch.text.shape == (len(items), longest_text)
     assert batch.mel.shape == (len(items), 5, steps * r)
     assert batch.gate.shape == (len(items), steps)
-    for row, (text, mel, index) in enumerate(items):  # the order of rows is the order of items
+    for row, (text, mel, index) in enumerate(items):
         frames = mel.shape[1]
         assert torch.equal(batch.text[row, : len(text)], text)
         assert (batch.text[row, len(text) :] == 0).all()

@@ -125,13 +125,11 @@ def alone_of_four(corpus, tmp_path_factory) -> Path:
 def assert_agrees(out: Path, alone: Path) -> None:
     """Assert that losses and gradient norms are close to the values of a run in one process.
 
-    Sums have a different order, so the last digits differ: by 4e-7 in training losses and gradient
-    norms, and by 1e-4 in validation losses.
+    Sums have a different order, so training losses and gradient norms differ by 4e-7.
 
-    The validation losses differ more because of the convolution biases before batch norms. Their
-    gradients are only rounding errors, but Adam scales these errors to full steps. In training,
-    batch norm cancels the bias. In validation, it subtracts the running mean, which is behind the
-    bias.
+    Validation losses differ by 1e-4. The gradients of convolution biases before batch norms are
+    only rounding errors, but Adam scales them to full steps. Batch norm cancels these biases in
+    training. In validation, it does not cancel them completely, because the running mean is behind.
     """
     for name in ("loss", "loss_unpadded", "gradient_norm"):
         a, b = (np.array(curves(x)[f"training/{name}"]) for x in (out, alone))
@@ -142,7 +140,7 @@ def assert_agrees(out: Path, alone: Path) -> None:
         assert found[name] == pytest.approx(expected[name], rel=2e-3)
 
 
-def test_batches_per_update_is_increased_to_the_number_of_processes(corpus, tmp_path):
+def test_number_of_batches_per_update_is_increased_to_the_number_of_processes(corpus, tmp_path):
     out = tmp_path / "out"
     first, second = Together(2, flags(out, corpus, batches_per_update=1, epochs=1)).end()
     check_all([first, second])
@@ -220,7 +218,7 @@ def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
         )
         again = f"stopped and saved; resume with: {again} train.py -o {out}"
         wait_until(lambda: again in "".join(log.read_text() for log in logs), logs)
-        # torchrun may exit a little later.
+        # torchrun may need more time to exit.
         wait_until(lambda: not started_by(machines[1]), logs)
     finally:
         for machine in machines:
@@ -303,7 +301,6 @@ def delete_after_first_epoch(path: Path) -> None:
 
 
 def test_processes_warn_when_validation_fails_in_one_process(corpus, alone, tmp_path):
-    """Training continues unchanged."""
     out = tmp_path / "out"
     ended = Together(2, flags(out, corpus), {1: (fail_in_validation,)}).end()
     check_all(ended)

@@ -136,7 +136,7 @@ class Thief:
         return os.mkdir, ("stolen",)
 
 
-def test_load_generator_does_not_run_code_from_the_weights_file(folder, tmp_path, monkeypatch):
+def test_code_in_the_weights_file_does_not_run(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"generator": {"conv_pre.bias": Thief()}}, folder / "generator")
     assert "other than tensors and plain values" in refusal(exported, folder)

@@ -42,7 +42,7 @@ def test_bars_show_audio_and_padding(count, dynamic):
         rate = np.mean(padding / np.array([top for _, top in tops]))
         assert f"ZPR {rate:.1%}" in axes.get_title(loc="left")
     clips = [sorted(b.get_height() for b in a.patches if not b.get_hatch()) for a in figure.axes]
-    assert clips[0] == clips[1] == clips[2]  # all strategies draw the same clips
+    assert clips[0] == clips[1] == clips[2]  # all strategies show the same clips
 
 
 def test_excerpt_shows_the_first_complete_batches():

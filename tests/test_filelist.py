@@ -244,7 +244,7 @@ def test_warning_about_long_clips_lists_the_longest_clip():
 
 @pytest.mark.parametrize("seconds", ["0.441", "nan", "-1", "1e300"])
 def test_line_is_rejected_when_its_seconds_differ_from_the_cached_mel(cached_mels, seconds):
-    for samples in (39 * 256, 40 * 256 - 1):  # both numbers of samples are 40 frames
+    for samples in (39 * 256, 40 * 256 - 1):  # the mel has 40 frames for both numbers of samples
         filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|{samples / 22050:.6f}")
         assert read_filelist(filelist, CACHED)[0].num_frames == 40
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|{seconds}")

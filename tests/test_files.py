@@ -30,7 +30,7 @@ with folder_locked(Path(sys.argv[1]), "busy"): pass
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
-def test_write_keeps_the_old_file_when_it_fails(tmp_path, error):
+def test_old_file_is_kept_when_writing_fails(tmp_path, error):
     target = tmp_path / "a.txt"
     target.write_text("old")
 
@@ -45,7 +45,7 @@ def test_write_keeps_the_old_file_when_it_fails(tmp_path, error):
     assert target.read_text() == "old"
 
 
-def test_write_reports_the_file_when_the_disk_is_full(tmp_path, monkeypatch):
+def test_error_contains_the_file_when_the_disk_is_full(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
@@ -55,7 +55,7 @@ def test_write_reports_the_file_when_the_disk_is_full(tmp_path, monkeypatch):
     assert caught.value.filename == str(tmp_path / "name")
 
 
-def test_write_syncs_the_content_before_it_replaces_the_file(tmp_path, monkeypatch):
+def test_content_is_synced_before_the_file_is_replaced(tmp_path, monkeypatch):
     """A symbolic link with the name of the temporary file is not followed."""
     target = tmp_path / "a.txt"
     synced = []
@@ -70,7 +70,7 @@ def test_write_syncs_the_content_before_it_replaces_the_file(tmp_path, monkeypat
     assert not (tmp_path / "b.txt").exists()
 
 
-def test_write_keeps_the_old_file_when_the_process_is_killed(tmp_path):
+def test_old_file_is_kept_when_the_process_is_killed(tmp_path):
     kept = {"a file.txt", "b.tmp", ".hidden"}
     for name in kept:
         (tmp_path / name).write_text("old")
@@ -171,7 +171,7 @@ def test_threads_return_results_in_order_and_compute_only_a_few_in_advance():
     assert list(map_in_threads(square, [], threads=2)) == []
 
 
-def test_open_file_reports_the_limit_when_too_many_files_are_open(tmp_path, monkeypatch):
+def test_error_contains_the_limit_when_too_many_files_are_open(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.EMFILE, "Too many open files")
 

@@ -30,7 +30,7 @@ each_number_of_processes = pytest.mark.parametrize("processes", [1, 2])
 
 
 def where_installed(names: Iterable[str], packages_of: Callable[[str], Iterable[str]]) -> list:
-    """Return test parameters, skipped if a package is not installed."""
+    """Return a test parameter per name, which is skipped if a package is missing."""
     params = []
     for name in names:
         missing = [package for package in packages_of(name) if find_spec(package) is None]

@@ -86,7 +86,7 @@ ACTIONS = st.sampled_from(["whole pass", "broken off", "set_epoch", "resume"])
 
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 4)), max_size=12))
-def test_sampler_passes_match_a_model_when_actions_are_random(actions):
+def test_sampler_behaves_like_a_simple_model_when_actions_are_random(actions):
     """A simple model of the sampler defines the expected results: a pass over `epoch` starts at
     batch `start` and has yielded `drawn` batches. Before the first pass, `drawn` is None."""
 
@@ -297,7 +297,7 @@ def test_ranks_train_every_clip_once_and_share_each_optimizer_step(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_cut_evenly_finds_the_best_possible_cut(seed):
+def test_clips_are_cut_as_evenly_as_possible(seed):
     lengths = np.random.default_rng(seed).integers(1, 50, 9).astype(float)
     plan = plan_epoch(lengths, 3, "random")
     cuts = [np.split(lengths[plan.order], places) for places in combinations(range(1, 9), 3)]
@@ -599,7 +599,7 @@ def steps_of(plan):
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_per_phase_plans_fewer_batches_after_the_random_epochs(size):
+def test_sampler_plans_fewer_batches_after_the_random_epochs(size):
     """In an earlier version, later epochs had as many batches as random epochs. This lost half of
     the saving."""
     plans = plans_of_sampler(batches_per_epoch="per_phase", batches_per_update=size)

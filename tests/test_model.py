@@ -132,8 +132,7 @@ def test_losses_and_gradients_equal_the_recorded_nvidia_values(golden, golden_mo
     parameters = dict(golden_model.named_parameters())
     assert len(parameters) == 60
     for name, parameter in parameters.items():
-        # NVIDIA's gradient is incorrect here, because NVIDIA's code applies the mask outside
-        # autograd.
+        # NVIDIA applies the mask outside autograd, so its gradient is incorrect here.
         behind = name == "postnet.convolutions.0.0.conv.weight"
         expected = golden[f"{'grad_functional_mask' if behind else 'grad'}/{name}"]
         assert_close(parameter.grad, expected, GRADIENTS * expected.abs().max().item(), name)

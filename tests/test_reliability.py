@@ -101,7 +101,6 @@ def test_failure_is_counted_when_speech_does_not_end(monkeypatch, tmp_path):
 
 
 def test_benchmark_requires_a_speaker_when_the_model_has_several(tmp_path, monkeypatch, capsys):
-    """The error lists the speakers."""
     made, several = [], replace(H, speakers=("anna", "bert"))
 
     def load(*_):

@@ -206,7 +206,10 @@ def test_table_shows_no_reduction_when_the_settings_of_the_two_strategies_differ
 
 
 def change(first, second):
-    """Return the change from one strategy to another, each given as a dict from seed to value."""
+    """Return the change between two strategies.
+
+    A strategy is a dict from seed to value.
+    """
     rows = [("a", *x) for x in first.items()] + [("b", *x) for x in second.items()]
     return paired_change(pd.DataFrame(rows, columns=["label", "seed", "value"]), "a", "b")
 

@@ -174,4 +174,4 @@ def test_clips_have_the_color_of_their_speaker_when_there_are_few():
 
 def test_clips_have_one_color_when_there_are_many_speakers():
     rates, _ = drawn(*(clips_of(f"p{i:03}", 3, 0.04 + i / 5000) for i in range(59)))
-    assert len(rates.collections) == 2  # usual clips and unusual clips
+    assert len(rates.collections) == 2  # one collection of usual clips and one of unusual clips

@@ -150,7 +150,7 @@ def test_resume_keeps_logs_when_the_checkpoint_is_a_link(copied, tmp_path, monke
     assert load(copied / "best.pt")
 
 
-def test_resume_resets_the_best_loss_when_best_pt_is_deleted(copied):
+def test_resume_resets_the_best_loss_when_the_best_checkpoint_is_deleted(copied):
     """Resuming also creates best.pt if the run was killed before it created the link."""
     state = load(newest(copied))
     state["loop"] |= {"best_validation_loss": 0.0, "best_iteration": 1}

@@ -357,7 +357,7 @@ def test_output_escapes_control_characters_of_texts(voices, tmp_path, capsys):
     assert "\x1b" not in printed
 
 
-def test_note_suggests_text_file_when_the_text_is_the_name_of_a_file(voices, tmp_path, capsys):
+def test_note_suggests_the_text_file_option_when_the_text_is_a_file_name(voices, tmp_path, capsys):
     path = tmp_path / "my story.txt"
     path.write_text("A dog.")
     options = ["--voice", str(voices.fp32[0]), "-o", str(tmp_path / "a.wav"), "--text"]

@@ -151,13 +151,13 @@ def test_search_applies_frame_budget_and_max_clips():
     assert max(one.largest_batch_size for one in advice.tried) == 6
 
 
-def test_survey_all_lists_strategies_that_need_more_clips():
+def test_survey_lists_strategies_that_need_more_clips():
     surveys, impossible = survey_all(Surveyor([3, 4, 5], epochs=1), 2)
     assert [message.partition(":")[0] for message in impossible] == ["ATS", "ATS-DBS"]
     assert len(surveys) == 2 * len(STRATEGIES) - 2
 
 
-def test_survey_all_raises_when_no_strategy_allows_an_option():
+def test_survey_raises_when_no_strategy_allows_an_option():
     with pytest.raises(BatchingError, match="batch_capacity=3: "):
         survey_all(Surveyor([3, 4, 5], epochs=1), 2, batch_capacity=3)
 

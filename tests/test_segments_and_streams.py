@@ -1,5 +1,3 @@
-"""Test groups, segments and streams."""
-
 import itertools
 
 import numpy as np

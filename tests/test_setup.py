@@ -82,7 +82,7 @@ def opened(monkeypatch):
 ALL = ["train-a", "train-b", "val-a", "val-b"]
 
 
-def test_read_clips_warns_when_filelists_share_clips(lists, tmp_path, capsys):
+def test_warning_is_printed_when_filelists_share_clips(lists, tmp_path, capsys):
     """The same clip can have different paths in the two filelists."""
     (tmp_path / "val.txt").write_text("val-a.wav|Text.\n./train-b.wav|Text.\n")
     read_clips(lists, new_run=True)
@@ -91,7 +91,7 @@ def test_read_clips_warns_when_filelists_share_clips(lists, tmp_path, capsys):
     assert f"{tmp_path}/train-b.wav" in printed
 
 
-def test_read_clips_accepts_an_empty_validation_filelist(lists, opened):
+def test_validation_filelist_may_be_empty(lists, opened):
     """The path of the training filelist must not be empty."""
     training, validation = read_clips(replace(lists, validation_files=""), new_run=True)
     assert (len(training), len(validation)) == (2, 0)
@@ -158,9 +158,7 @@ def test_filelist_is_read_again_when_a_clip_changed(lists, tmp_path, opened, cap
 
 
 @pytest.mark.parametrize("changed", ["train.txt", "train-b.wav"])
-def test_read_clips_fails_when_a_file_changes_while_it_is_read(
-    lists, tmp_path, monkeypatch, changed
-):
+def test_set_up_fails_when_a_file_changes_while_it_is_read(lists, tmp_path, monkeypatch, changed):
     before, check = (tmp_path / "train.txt").read_text(), filelists.read_checked
 
     def check_and_change(path, hparams):
@@ -299,13 +297,13 @@ FRAMES = CLIPS.num_frames
 HPARAMS = replace(HParams(), batch_size=2, batching_strategy="semi_sorted")
 
 
-def test_make_sampler_rejects_options_that_the_corpus_does_not_allow():
+def test_options_are_rejected_when_the_corpus_does_not_allow_them():
     assert len(make_sampler(FRAMES, HPARAMS)) == 3
     with pytest.raises(UserError, match=r"num_bins=6: .* 1 to 5"):
         make_sampler(FRAMES, replace(HPARAMS, batching_strategy="alternated_sort", num_bins=6))
 
 
-def test_describe_costs_excludes_random_epochs():
+def test_described_costs_exclude_random_epochs():
     hparams = replace(HPARAMS, random_epochs=2, batch_randomization=False)
     sampler = make_sampler(FRAMES, hparams)
     shown = describe_costs(sampler, hparams).splitlines()
@@ -316,7 +314,7 @@ def test_describe_costs_excludes_random_epochs():
     assert "from epoch" not in describe_costs(make_sampler(FRAMES, same), same)
 
 
-def test_few_updates_warning_suggests_a_smaller_frame_budget_when_the_budget_limits_batches():
+def test_warning_suggests_a_smaller_frame_budget_when_the_budget_limits_batches():
     """The warning must not suggest batch_size, because it has no effect if batch_capacity limits
     the batches."""
     frames = np.full(380, 500)
@@ -325,7 +323,7 @@ def test_few_updates_warning_suggests_a_smaller_frame_budget_when_the_budget_lim
     assert re.search(r"batch_capacity=\d+ for", warning)
 
 
-def test_few_updates_warning_is_returned_only_when_optimizer_steps_are_few():
+def test_warning_is_returned_only_when_an_epoch_has_few_optimizer_steps():
     frames = np.full(13_100, 500)
     assert few_updates(make_sampler(frames, HParams()), HParams()) is None
     warning = few_updates(make_sampler(frames[:320], HParams()), HParams())
@@ -336,7 +334,7 @@ def test_few_updates_warning_is_returned_only_when_optimizer_steps_are_few():
     assert "Add more clips" in few_updates(make_sampler(frames[:6], few), few)
 
 
-def test_short_limit_warning_is_returned_when_the_longest_clip_exceeds_the_limit(lists):
+def test_warning_is_returned_when_the_longest_clip_exceeds_the_limit(lists):
     """The longest clip can be in either filelist. The suggested limit causes no warning."""
     path = lists.validation_files.replace(".txt", "-b.wav")
     write_audio(Path(path), length=30 * 256)

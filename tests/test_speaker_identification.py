@@ -34,7 +34,7 @@ def test_nearest_speaker_has_the_largest_cosine_similarity():
     assert nearest_speaker(SILENCE, centroids) == ""
 
 
-def test_nearest_without_own_excludes_the_recording_from_its_centroid():
+def test_recording_is_excluded_from_its_own_centroid():
     """With the recording at 60 degrees, anna's centroid would be at 30 degrees, and nearest to this
     recording."""
     recorded, names = [unit(0), unit(60), unit(100), unit(104)], ["anna", "anna", "bert", "bert"]

@@ -196,8 +196,6 @@ def options(lists, **changes) -> str:
 
 
 def test_run_with_several_speakers_trains_and_resumes(lists, capsys):
-    """The checkpoint contains the speaker names. A resumed run has the same result as an
-    uninterrupted run."""
     out, other = lists / "run", lists / "other"
     train.main(flags(out, options(lists)))
     saved = load(newest(out))

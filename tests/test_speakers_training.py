@@ -418,7 +418,7 @@ def test_summary_at_the_start_lists_at_most_ten_speakers():
 
 @given(st.data())
 def test_examples_are_the_first_clips_of_speakers(data):
-    """The examples come from the speakers with the most speech, whatever their batches are."""
+    """The examples come from the speakers with the most speech, in any batch."""
     counts = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=12))
     table = clips_of({f"s{i}": count for i, count in enumerate(counts)})
     hparams = replace(HParams(), validation_batch_size=data.draw(st.integers(1, 7)))

@@ -54,8 +54,8 @@ def test_split_of_a_speaker_does_not_depend_on_the_remaining_speakers(speakers, 
 
 
 def test_clips_with_equal_texts_are_in_the_same_set_when_several_speakers_read_the_text():
-    """In some corpora, all speakers read the same sentences. With this rule, no speaker has fewer
-    validation clips."""
+    """In some corpora, all speakers read the same sentences. Keeping the clips of a text together
+    never reduces a speaker's number of validation clips."""
     clips = [
         Clip(f"wavs/{name}{i}.wav", f"Text {i}.", speaker=name)
         for name, count in (("a", 50), ("b", 20), ("c", 4))

@@ -158,7 +158,7 @@ def test_text_of_a_long_recording_is_rejected_when_its_lines_contain_times(form,
     assert refusal(read_layout, tmp_path).startswith(f"{tmp_path / 'a.txt'}: ")
 
 
-def test_prepare_accepts_repeated_words_when_the_option_is_given(tmp_path):
+def test_prepare_accepts_repeated_words_when_the_user_allows_them(tmp_path):
     corpus = tmp_path / "corpus"
     (corpus / "wavs").mkdir(parents=True)
     for i, text in enumerate(SENTENCES):

@@ -164,7 +164,7 @@ def test_script_fails_in_one_line_when_python_is_missing_or_has_no_torch(run, tm
 
 
 @pytest.mark.parametrize("failing", [None, "sb"])
-def test_all_sh_trains_ten_rows_and_writes_the_report_when_a_row_fails(run, failing):
+def test_script_for_all_rows_writes_the_report_when_a_row_fails(run, failing):
     out = run.here / "out"
     out.mkdir()
     (out / f"status.{failing}").write_text("1")
@@ -177,7 +177,7 @@ def test_all_sh_trains_ten_rows_and_writes_the_report_when_a_row_fails(run, fail
     assert last_line.endswith(": sb") == bool(failing)
 
 
-def test_all_sh_rejects_arguments(run):
+def test_script_for_all_rows_rejects_arguments(run):
     status, output = run("all.sh", "--small")
     assert status == 2
     assert "--small" in output
@@ -185,7 +185,7 @@ def test_all_sh_rejects_arguments(run):
 
 
 @pytest.mark.parametrize("status", [2, 130])  # exit codes for invalid settings and for Ctrl-C
-def test_all_sh_stops_when_settings_are_invalid_or_a_run_is_interrupted(run, status):
+def test_script_for_all_rows_stops_when_settings_are_invalid_or_a_run_is_interrupted(run, status):
     (run.here / "out").mkdir()
     (run.here / "out" / "status.ssb_br").write_text(str(status))
     assert run("all.sh")[0] == status
@@ -193,7 +193,7 @@ def test_all_sh_stops_when_settings_are_invalid_or_a_run_is_interrupted(run, sta
     assert calls(run, "-m scripts.table2.report") == []
 
 
-def test_all_sh_stops_on_ctrl_c(run):
+def test_script_for_all_rows_stops_on_ctrl_c(run):
     process = run("all.sh", wait=False, SECONDS_PER_RUN=30)
     deadline = time.monotonic() + 60
     while not calls(run, "train.py") and time.monotonic() < deadline:

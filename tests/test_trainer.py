@@ -139,7 +139,7 @@ def test_each_loss_term_has_a_separate_weight():
     torch.testing.assert_close(found[1] / found[0], torch.tensor([2.0, 5.0]))
 
 
-def test_gradient_equals_the_gradient_of_the_masked_loss_when_the_setting_is_unpadded():
+def test_gradient_equals_the_gradient_of_the_masked_loss():
     """Autograd computes the expected gradient from an explicit formula of the loss."""
     settings = {"loss": "unpadded", "guided_attention_weight": 0, "gate_positive_weight": 3}
     trainer, batch = Trainer(small(n_mel_channels=MELS, **settings), CPU), tiny_batch()

@@ -38,8 +38,8 @@ def test_dropped_symbols_are_found_with_their_columns(text, cleaners, dropped):
 @settings(max_examples=300)
 @given(st.characters(exclude_categories=["Cs"]))
 def test_each_character_is_read_or_reported(character):
-    """These are the letters, digits and symbols (such as currency signs) of all scripts. All other
-    characters are silent."""
+    """The test covers letters, digits and symbols (such as currency signs) of all scripts. All
+    other characters are silent."""
     text, cleaners = f"ab {character} cd", ["english_cleaners_corrected"]
     found = text_to_sequence(text, cleaners)
     silent = [symbols[i] for i in found if symbols[i] != " "] == [*"abcd"]

@@ -267,7 +267,7 @@ FAILURES = ["loss", "clip", "alignment_sums", "speak", "draw_mels"]
 
 @pytest.mark.parametrize("what", FAILURES)
 def test_training_continues_when_validation_fails(what, corpus, tmp_path, monkeypatch, capsys):
-    """The cause is in a warning."""
+    """A warning contains the cause."""
     out, message, validations = tmp_path / "out", "training continues: ValueError: Audio buffer", 1
     if what == "loss":
         poison_mel(monkeypatch, "val02.wav")

@@ -225,7 +225,7 @@ def test_stream_yields_audio_before_the_decoder_finishes(voices, monkeypatch):
     run = long.graphs["decoder"].run
     monkeypatch.setattr(long.graphs["decoder"], "run", lambda *x: steps.append(1) or run(*x))
     assert len(next(long.stream(TEXT, retries=0))) > 0
-    assert len(steps) * 2 < 60  # fewer than 60 frames are ready
+    assert len(steps) * 2 < 60  # fewer than 60 frames were decoded
 
 
 def test_voice_streams_the_same_audio_without_torch(voices, tmp_path):
