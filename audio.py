@@ -35,6 +35,7 @@ MAX_SAMPLES = 2**28
 READABLE_FORMATS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC", "OGG", "MP3")
 EXPECTED_FORMATS = "expected WAV, FLAC, Ogg, MP3 or AIFF"
 OGG_END_OF_STREAM = 4  # flag that marks the last page of an Ogg stream
+OGG_PAGE = re.compile(rb"OggS\0.(.{8})", re.DOTALL)
 MAX_OGG_PAGE = 27 + 255 + 255 * 255  # maximum size of an Ogg page in bytes
 # If the first frame of an MP3 file contains one of these words, the frame also contains the length
 # of the file.
@@ -128,7 +129,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 
     Raises:
         UserError: if the file does not exist, if libsndfile cannot read it, if its end is missing,
-            or if libsndfile would not read all of an MP3 file. The message does not contain the
+            or if libsndfile would not read all of an MP3 or Ogg Vorbis file. The message does not contain the
             path.
     """
     with open_file(
@@ -149,6 +150,11 @@ def open_audio(path: str | Path) -> Iterator[Any]:
             if is_truncated(file, audio.format):
                 raise UserError(
                     "the file is truncated: it is shorter than its header says; copy it again"
+                )
+            if audio.subtype == "VORBIS" and audio.frames < min_ogg_samples(file):
+                raise UserError(
+                    f"the file is damaged: only {audio.frames:,} samples can be read, but its pages "
+                    f"contain at least {min_ogg_samples(file):,}; copy it again"
                 )
             if audio.format == "MP3":
                 check_mp3_length(path, audio.frames, contains_mp3_length(file.fileno()))
@@ -272,6 +278,21 @@ def ends_with_last_page(content: bytes) -> bool:
     num_segments = page[26]
     lengths = page[27 : 27 + num_segments]
     return num_segments == len(lengths) and len(page) >= 27 + num_segments + sum(lengths)
+
+
+def min_ogg_samples(file: BinaryIO) -> int:
+    """Return the number of samples between the first and the last page of an Ogg Vorbis file.
+
+    libsndfile does not read the pages after a damaged page. Each page contains the position of its
+    last sample. The first position is subtracted, because recordings of a stream do not begin at 0.
+    """
+    size = os.fstat(file.fileno()).st_size
+    beginning = os.pread(file.fileno(), 3 * MAX_OGG_PAGE, 0)
+    end = os.pread(file.fileno(), MAX_OGG_PAGE, max(0, size - MAX_OGG_PAGE))
+    positions = (int.from_bytes(x[1], "little", signed=True) for x in OGG_PAGE.finditer(beginning))
+    first = next((position for position in positions if position > 0), None)
+    last = end[end.rfind(b"OggS") + 6 :][:8]
+    return 0 if first is None else int.from_bytes(last, "little", signed=True) - first
 
 
 def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""Add each audio problem in five strengths to clean clips, and count how often it is detected.
+"""Add each audio problem in five strengths to clean clips, and count how often the problem is
+detected.
 
     python -m benchmarks.audio_problems data/LJSpeech-1.1/wavs --clips 385 --csv problems.csv
 
@@ -28,7 +29,7 @@ from tacotron2_voice.utils.console import markdown_table, progress_bar
 from tacotron2_voice.utils.files import map_in_threads
 from tacotron2_voice.utils.program import run_program
 
-# Strengths of each problem, weakest first, in the unit that UNITS contains.
+# Strengths of each problem, weakest first. UNITS contains the units.
 STRENGTHS: dict[str, tuple[float, ...]] = {
     "noise": (25, 20, 15, 10, 5),
     "hum": (-30, -25, -20, -15, -10),

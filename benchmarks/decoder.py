@@ -9,8 +9,8 @@ optimizer step consists of forward pass, loss, backward pass, gradient clipping 
 decoders take turns in the same process. Ratios are ratios of medians.
 
 In each repeat, the reference decoder makes one optimizer step, and the fast decoder makes --steps
-optimizer steps in a row. When several optimizer steps follow each other, as in training, the host
-can prepare an optimizer step while the GPU still runs the previous optimizer step. Peak memory is
+optimizer steps in a row. In training, the host prepares an optimizer step while the GPU still runs
+the previous optimizer step. Several optimizer steps in a row include this effect. Peak memory is
 measured in a separate process for each decoder. On a CPU, peak memory is the memory of the whole
 process. On a GPU, peak memory is the memory that PyTorch has allocated.
 """
@@ -75,7 +75,8 @@ def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
 
 
 def in_a_process(measure: Callable, *arguments: Any) -> Any:
-    """Run `measure(*arguments)` in a new process. If it fails, print a warning and return None."""
+    """Run `measure(*arguments)` in a new process. If `measure` fails, print a warning and return
+    None."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         try:
             return pool.submit(measure, *arguments).result()

@@ -4,11 +4,11 @@
     python -m benchmarks.gpu_report out --only exactness,steps_bf16  # run only these parts
     python -m benchmarks.gpu_report out --cpu-dry-run                # rehearse without a GPU
 
-The report answers four questions. Are the kernels exact? How long does an optimizer step take? How
-much memory does it need? Does a run that was killed and resumed end with the same weights? Each
+The report shows whether the kernels are exact, how long an optimizer step takes, how much memory an
+optimizer step needs, and whether a run that was killed and resumed ends with the same weights. Each
 part of the report runs in its own process with a time limit, and takes one to four minutes. The
-program updates report.md after each part. The report also
-contains the parts from earlier calls with the same folder.
+program updates report.md after each part. The report also contains the parts of earlier calls with
+the same folder.
 """
 
 if not __package__:
@@ -39,7 +39,7 @@ from tacotron2_voice.utils.files import read_bytes, read_json, write_bytes, writ
 from tacotron2_voice.utils.program import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
-MAX_LINES = 20  # maximum number of output lines that the report contains for a failed part
+MAX_LINES = 20  # maximum number of output lines of a failed part in the report
 STATUS_FILE = "parts.json"  # file with the status and the seconds of every part
 KERNEL_TESTS = (
     "tests/test_decoder_kernels.py",
@@ -53,7 +53,7 @@ LONG = ("--batch-size", "16", "--frames", "774", "--symbols", "120")
 SHORT = ("--batch-size", "64", "--frames", "203", "--symbols", "32")
 STEPS = ("--only", "speed", "--repeats", "3", "--steps", "5")
 MEMORY = ("--only", "memory")
-# Sizes for --cpu-dry-run. An optimizer step takes a CPU less than a second.
+# Sizes for --cpu-dry-run. On a CPU, an optimizer step of this size takes less than a second.
 TINY = ("--batch-size", "2", "--frames", "8", "--symbols", "6", "--repeats", "1", "--steps", "1")
 # Settings for the run that is killed: a model that is small, but large enough for the kernels.
 SMALL_MODEL = (
@@ -63,7 +63,7 @@ SMALL_MODEL = (
 
 
 class Part(NamedTuple):
-    """One check or benchmark of the report."""
+    """A check or a benchmark."""
 
     seconds: int  # time limit in seconds
     command: Sequence[str]  # arguments for the Python interpreter
@@ -85,7 +85,7 @@ def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
         options = ("--precision", precision, *options, *size, "--json", json_file)
         return Part(90, ["-m", "benchmarks.decoder", *options], {})
 
-    # Run the tests in several processes, because most of their time is spent compiling kernels.
+    # Run the tests in several processes, because compiling the kernels takes most of the time.
     processes = ("--numprocesses", "auto") if importlib.util.find_spec("xdist") else ()
     return {
         "exactness": tests(
@@ -185,7 +185,7 @@ def describe(result: dict[str, Any]) -> str:
 
 
 def last_lines(path: Path) -> list[str]:
-    """Return the last lines of a part's output, without private folder names."""
+    """Return the last lines of a part's output."""
     text = read_bytes(path).decode(errors="replace") if path.exists() else ""
     # Reports are published, so remove private folder names.
     for private, name in ((ROOT, "."), (Path.home(), "~")):

@@ -54,13 +54,14 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
 
 
 def check_fast_decoder() -> None:
-    """Check that the folder fast_decoder/ exists. Training works without it; the benchmarks do not.
+    """Check that the folder fast_decoder/ exists. Training works without this folder, but the
+    benchmarks do not.
 
     Raises:
         UserError: if the folder is missing.
     """
     spec = importlib.util.find_spec("fast_decoder")
-    # If the folder only contains leftovers such as __pycache__, it is a package without an origin.
+    # A folder that only contains leftovers, such as __pycache__, is a package without an origin.
     if spec is None or spec.origin is None:
         raise UserError("fast_decoder/: no such folder, but this benchmark needs the fast decoder")
 

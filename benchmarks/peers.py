@@ -8,8 +8,8 @@ recipes use their own model and loss, with autocast for bf16. Modules that other
 do not need for an optimizer step, such as audio libraries, are replaced with empty modules. The
 recipes run one after another, each in its own process. The times of other recipes are medians of
 two optimizer steps after a warm-up. The times of this recipe are medians of five blocks of ten
-optimizer steps, because in training an optimizer step is launched while the GPU still runs the
-previous optimizer step.
+optimizer steps. In a block, an optimizer step is launched while the GPU still runs the previous
+optimizer step. Training does the same.
 """
 
 if not __package__:
@@ -102,7 +102,6 @@ def padding_mask(lengths: torch.Tensor, max_len: int | None = None) -> torch.Ten
 
 
 def tacotron2(folder: Path) -> tuple[torch.nn.Module, Callable]:
-    """Return the model of NVIDIA/tacotron2 and its loss."""
     sys.path.insert(0, str(folder))
     add_module("librosa")
     add_module("librosa.filters", mel=None)
@@ -124,7 +123,6 @@ def tacotron2(folder: Path) -> tuple[torch.nn.Module, Callable]:
 
 
 def deep_learning_examples(folder: Path) -> tuple[torch.nn.Module, Callable]:
-    """Return the model of NVIDIA/DeepLearningExamples and its loss."""
     sys.path.insert(0, str(folder / "PyTorch" / "SpeechSynthesis" / "Tacotron2"))
     add_module("librosa")
     add_module("librosa.filters", mel=None)

@@ -7,8 +7,8 @@
     python -m benchmarks.reliability best.pt texts.txt --speaker anna
 
 The benchmark synthesizes each text in three modes, with the same seed. In the first mode, only the
-stop-token predictor ends speech, and no end punctuation is added to the text (the behavior before
-version 0.4.0). In the second mode, speech also ends if attention rests at the end of the text. The
+stop-token predictor ends speech, and no end punctuation is added to the text. Versions before 0.4.0
+used this mode. In the second mode, speech also ends if attention rests at the end of the text. The
 third mode adds retries to the second mode. The table contains the number of texts with each
 failure.
 
@@ -63,7 +63,7 @@ LABELS = {
     "slow": "speech slower than in the corpus",
     "blurred": "alignment blurred",
 }
-HALF = 0.5  # fraction of wrong words above which `half_wrong` counts a text
+HALF = 0.5  # `half_wrong` counts texts with a larger fraction of wrong words
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Counts:
     failures: Counter[str] = field(default_factory=Counter)
     failed: int = 0  # number of texts with any failure
     stop_reasons: Counter[str] = field(default_factory=Counter)  # number of chunks per stop reason
-    faded_out: int = 0  # number of chunks that were still loud at the end and had to be faded out
+    faded_out: int = 0  # number of chunks that were loud at the end and were faded out
     chunks: int = 0
     retried: int = 0  # number of chunks with retries
     attempts: int = 0
@@ -87,7 +87,6 @@ class Counts:
 
 
 def texts_of(args: argparse.Namespace) -> list[str]:
-    """Return the texts to synthesize."""
     if args.numbers:
         first, last = args.numbers
         return [sentence_of(str(n), args.language) for n in range(first, last + 1)]

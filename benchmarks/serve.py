@@ -4,10 +4,10 @@
     python -m benchmarks.serve --voice voices/english --vocoder voices/vocoder.onnx --minutes 12
 
 The benchmark starts `tacotron2-voice serve` and requests the speech for every text once with a
-single client. For each number of concurrent clients in --clients, it then runs these clients for
---minutes. A client requests its next text as soon as a reply is complete. The benchmark checks that
-every reply is the same as the reply to the single client. The clients run on the same machine as
-the server.
+single client. Then the benchmark runs each number of concurrent clients in --clients for --minutes.
+A client requests its next text as soon as a reply is complete. The benchmark checks that every
+reply is the same as the reply to the single client. The clients run on the same machine as the
+server.
 """
 
 if not __package__:
@@ -39,7 +39,7 @@ from tacotron2_voice.utils.files import numbered_lines
 from tacotron2_voice.utils.program import run_program
 
 TEXTS = Path("tests/data/unseen_transcripts.txt")
-JOINED = 5  # lines per long text; every fifth text, starting with the first, is long
+JOINED = 5  # number of lines per long text
 HEADER_BYTES = 44  # size of a WAV header
 TITLES = (
     "clients",
@@ -53,8 +53,6 @@ TITLES = (
 
 
 class Reply(NamedTuple):
-    """The server's reply to one request."""
-
     first_audio: float  # seconds from the request to the first bytes
     total: float  # seconds from the request to the last byte
     num_bytes: int
@@ -83,7 +81,6 @@ def server(args: argparse.Namespace) -> Iterator[tuple[str, int]]:
 
 
 def speak(address: str, text: str, speaker: str) -> Reply:
-    """Request the speech for a text, and return the reply."""
     inputs = {"model": "tts-1", "voice": speaker, "input": text, "response_format": "wav"}
     began = time.perf_counter()
     connection = http.client.HTTPConnection(address)
@@ -108,7 +105,7 @@ def speak(address: str, text: str, speaker: str) -> Reply:
 def speak_together(
     address: str, texts: list[str], speaker: str, num_clients: int, seconds: float
 ) -> tuple[list[tuple[str, Reply]], float]:
-    """Run several clients. Return pairs of a text and the reply to it, and the elapsed seconds."""
+    """Run several clients. Return (text, reply) pairs and the elapsed seconds."""
     replies: list[tuple[str, Reply]] = []
     following = itertools.cycle(texts)
     began = time.perf_counter()
@@ -133,8 +130,8 @@ def memory_of(process_id: int) -> float:
 
 
 def text_mix(path: Path) -> list[str]:
-    """Return one text per line of a file. The first and then every fifth text also contains the
-    next four lines."""
+    """Return one text per line of a file. Every fifth text, starting with the first, also contains
+    the next four lines."""
     lines = [text for _, text in numbered_lines(path, "no such text file")]
     mix = []
     for index, line in enumerate(lines):

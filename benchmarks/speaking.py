@@ -6,13 +6,14 @@
 
 The benchmark uses a full-size model with random weights in float32. Every text has --symbols
 symbols and takes --steps decoder steps, because the stop-token predictor is off. The benchmark
-times everything from symbol ids to the mel in CPU memory. If librosa is installed, it also times
-Griffin-Lim on the CPU, for one text.
+times everything from symbol ids to the mel in CPU memory. If librosa is installed, the benchmark
+also times Griffin-Lim on the CPU, for one text.
 
 On a CPU, the decoder steps are launched one by one. On a GPU, the benchmark compares this method
 with CUDA graphs of decoder steps (fast_decoder/captured_steps.py), and checks that the mels are
-equal. The time for CUDA graphs includes capturing them. With --voices, the benchmark also times the
-same model as an exported voice, which synthesizes one text after another. The methods take turns.
+equal. The time for CUDA graphs includes the time for capturing the graphs. With --voices, the
+benchmark also times the same model as an exported voice, which synthesizes one text after another.
+The methods take turns.
 """
 
 if not __package__:

@@ -27,7 +27,8 @@ def time_interleaved(
     warm_up: int = 1,
     title: str = "timing",
 ) -> dict[str, np.ndarray]:
-    """Return the seconds [rounds] that each task takes, until its work on the device is finished.
+    """Return the seconds [rounds] of each task. A task ends when its work on the device is
+    finished.
 
     Each round runs every task once, in random order.
 
@@ -49,7 +50,7 @@ def time_interleaved(
 
 def publish(args: argparse.Namespace, result: dict, text: str) -> None:
     """Print a description of the machine and `text`. With --json, also write the description and
-    `result` to this file."""
+    `result` to a file."""
     measured = measured_on(args.device)
     print(f"{measured['device']}, torch {measured['versions']['torch']}: {text}")
     if args.json:

@@ -6,10 +6,10 @@
 The time of an epoch depends on the lengths of the clips and texts, but not on the audio. Therefore
 the benchmark needs only a filelist with texts and seconds. The benchmark writes a mel of noise for
 each clip, and runs the scripts with the settings of the paper. OUT/table2.csv has one row per
-experiment. The columns contain the seconds of the last and of the first epoch (without validation
-and checkpoints), the numbers of decoder steps and batches per epoch, and the peak memory in GB. The
-first epochs take longer, because CUDA graphs are captured and many batch lengths occur for the
-first time.
+experiment. The columns contain the seconds of the last and of the first epoch, the numbers of
+decoder steps and batches per epoch, and the peak memory in GB. The seconds do not include
+validation and checkpoints. The first epochs take longer, because CUDA graphs are captured and many
+batch lengths occur for the first time.
 """
 
 if not __package__:
@@ -60,7 +60,7 @@ COLUMNS = (
 
 
 class Experiment(NamedTuple):
-    """A script in scripts/table2, and settings that differ from its settings."""
+    """A script in scripts/table2, and settings that override the script's settings."""
 
     script: str
     settings: str = ""
@@ -90,7 +90,7 @@ EXPERIMENTS = {
 
 
 def write_corpus(filelist: Path, out: Path, hparams: HParams) -> None:
-    """Write mels of noise as long as the clips of the filelist, and a filelist of these mels.
+    """Write a mel of noise for each clip in the filelist, and a filelist of these mels.
 
     Clips of equal length share a mel through hard links, so that a corpus needs little disk space.
 
@@ -133,7 +133,7 @@ def write_corpus(filelist: Path, out: Path, hparams: HParams) -> None:
 def run_experiment(
     name: str, out: Path, corpus: Path, extra: str, epochs: int, seconds: float
 ) -> str:
-    """Run the script of an experiment. Return "", or why the script failed."""
+    """Run the script of an experiment. Return the reason if the script failed, otherwise ""."""
     experiment = EXPERIMENTS[name]
     # Every experiment has its own run folder with a link to the filelist.
     own = out / name

@@ -407,7 +407,7 @@ def corpus_texts(corpus: Path) -> list[Path]:
     Other versions of a text, such as LibriTTS's NAME.original.txt, belong to the audio file NAME.
     """
     suffixes = tuple(x.lower() for x in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES))
-    files = (path for path in corpus.rglob("*") if path.name.lower().endswith(suffixes))
+    files = (path for path in visible_files(corpus) if path.name.lower().endswith(suffixes))
     return [path for path in files if not _has_audio(path)]
 
 
@@ -419,7 +419,7 @@ def _has_audio(path: Path) -> bool:
 def subtitles_in_languages(corpus: Path) -> dict[Path, list[Path]]:
     """Return the subtitles whose names contain a language (NAME.en.vtt), keyed by NAME's path."""
     found = defaultdict[Path, list[Path]](list)
-    for path in sorted(corpus.rglob("*")):
+    for path in visible_files(corpus):
         language = LANGUAGE.search(path.name)
         if language:
             found[path.with_name(path.name[: language.start()])].append(path)
@@ -430,7 +430,7 @@ def texts_with_longer_names(corpus: Path) -> dict[Path, Path]:
     """Return texts such as NAME_en.srt and NAME.English.srt, keyed by NAME's path."""
     suffixes = tuple(x.lower() for x in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES))
     found: dict[Path, Path] = {}
-    for path in sorted(corpus.rglob("*")):
+    for path in visible_files(corpus):
         if path.name.lower().endswith(suffixes):
             for mark in re.finditer(r"(?<=.)[ ._()\[\]-]", path.name):
                 found.setdefault(path.with_name(path.name[: mark.start()]), path)
@@ -447,7 +447,7 @@ def texts_next_to(name: Path, subtitles: Sequence[Path] = (), suffix: str = "") 
     """
     files = []
     for ending in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES):
-        spellings = (ending, ending.lower(), ending.upper())
+        spellings = (ending, ending.lower(), ending.upper(), ending.title())
         paths = [Path(f"{name}{x}") for x in dict.fromkeys(spellings)]
         files += [path for path in paths if path.is_file()][:1]
     files += subtitles
@@ -724,10 +724,15 @@ def problem_of_missing(clip: Clip) -> str:
 
 
 def audio_files(corpus: Path) -> list[Path]:
-    """Return all audio files in a folder and its subfolders, sorted by path.
+    """Return all audio files in a folder and its subfolders, sorted by path."""
+    return [x for x in visible_files(corpus) if x.suffix.lower() in AUDIO_SUFFIXES and x.is_file()]
 
-    Hidden files and folders are ignored. Links to folders are followed, but each folder is visited
-    only once.
+
+def visible_files(corpus: Path) -> list[Path]:
+    """Return all files in a folder and its subfolders, sorted by path.
+
+    Hidden files and folders are ignored, also those that macOS adds to archives. Links to folders
+    are followed, but each folder is visited only once.
     """
     files = []
     visited = set[str]()
@@ -739,7 +744,7 @@ def audio_files(corpus: Path) -> list[Path]:
         visited.add(real)
         folders[:] = [name for name in folders if name[0] != "."]
         files += [Path(folder, name) for name in names if name[0] != "."]
-    return sorted(x for x in files if x.suffix.lower() in AUDIO_SUFFIXES and x.is_file())
+    return sorted(files)
 
 
 def readable_first(files: Sequence[Path]) -> list[Path]:

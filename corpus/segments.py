@@ -295,6 +295,15 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
         raise UserError(f"{path}: neither UTF-8 nor UTF-16. Save it as UTF-8") from None
     except (PraatioException, ValueError, IndexError, OSError) as error:
         raise UserError(f"{path}: not a valid Praat TextGrid ({error})") from None
+    # praatio accepts a file whose end is missing.
+    content = path.read_bytes().replace(b"\0", b"")  # also UTF-16
+    expected = sum(map(int, re.findall(rb"(?:intervals|points): size = (\d+)", content)))
+    found = len(re.findall(rb"(?:intervals|points) \[\d+\]", content))
+    if found < expected:
+        raise UserError(
+            f"{path}: contains {found:,} intervals and points, but its header announces "
+            f"{expected:,}, so the end of the file is missing"
+        )
     tiers = [x for x in grid.tierNames if isinstance(grid.getTier(x), textgrid.IntervalTier)]
     if not tiers:
         raise UserError(f"{path}: contains no interval tier, expected a tier with the texts")
@@ -387,8 +396,14 @@ def read_kaldi(folder: Path) -> list[Entry]:
     speakers = {}
     if (folder / "utt2spk").is_file():
         speakers = _read_map(folder / "utt2spk")
+    texts = _read_map(folder / "text")
+    if without_text := [utterance for utterance in segments if utterance not in texts]:
+        print(
+            f"note: {len(without_text):,} of {len(segments):,} segments have no text in "
+            f"{folder / 'text'}, so they are not used, such as {without_text[0]}"
+        )
     entries = []
-    for utterance, (text, where) in _read_map(folder / "text").items():
+    for utterance, (text, where) in texts.items():
         recording = utterance
         segment = None
         if segments:

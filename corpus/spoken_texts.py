@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from corpus.clips import Clip
-from corpus.recording_names import name_at_end, name_at_start
+from corpus.recording_names import RECORDING_ID, name_at_end, name_at_start
 from tacotron2_voice.utils.errors import UserError
 
 # The beginning of a text with times (as in TIMIT), an id in parentheses (as in CMU ARCTIC) or a speaker
@@ -33,7 +33,7 @@ TIME = r"(\d+(:\d\d){1,2}([.,]\d+)?|\d+[.,]\d+)"
 TIME_AT_START = re.compile(rf"{TIME}\s(?=.*[^\W\d_])")
 TIME_AT_END = re.compile(rf"[^\W\d_]\W*[\s,;]{TIME}$")
 COLUMNS = re.compile(r"\S([,;])\s?\d+\.\d+\1\s?\d+(\.\d+)?(\1|$)")  # columns with numbers
-NUMBER_AT_START = re.compile(r"(\d+)[.):]?\s(?=.*[^\W\d_])")
+NUMBER_AT_START = re.compile(r"[(\[#]?\s?(\d+)[.):\]]{0,2}\s(?=.*[^\W\d_])")
 # The characters between words. Vowel signs of Indic scripts are part of words, unlike in \w.
 BETWEEN_WORDS = re.compile(r"[\s!-/:-@\[-`{-~“”„«»…—–]+")
 # Fewer texts may begin or end in the same way by chance.
@@ -72,6 +72,7 @@ def check_are_spoken(clips: Sequence[Clip]) -> None:
         (lambda x: COLUMNS.search(x.text), "contain columns of numbers", words),
         (lambda x: TIME_AT_END.search(x.text), "end with times", words),
         (has_name_at_start, "begin with the name of their audio file", rename),
+        (_is_name, "are the name of their audio file", rename),
         (has_name_at_end, "end with the name of their audio file", rename),
         (_is_written_twice, "contain the same words twice", ""),
     )
@@ -103,6 +104,15 @@ def has_name_at_start(clip: Clip) -> bool:
         return False
     match = name_at_start(Path(clip.path).with_suffix(""), clip.text)
     return match is not None and match.end() < len(clip.text)
+
+
+def _is_name(clip: Clip) -> bool:
+    """Return whether the text of a clip is the name of its audio file, and the name is no word."""
+    name = Path(clip.path).with_suffix("")
+    if clip.segment or not re.search(r"[^\W\d_]", name.name) or not RECORDING_ID.match(name.name):
+        return False
+    match = name_at_start(name, clip.text)
+    return match is not None and match.end() == len(clip.text)
 
 
 def has_name_at_end(clip: Clip) -> bool:

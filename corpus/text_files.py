@@ -47,8 +47,12 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
             likely.
     """
     texts = {}
+    utf16 = {}
     others = {}
     for path, content in contents.items():
+        if _is_utf16(content) and not encoding:
+            utf16[path] = content
+            continue
         if b"\0" in content and not encoding:
             # English text in UTF-16 is also valid UTF-8, but contains zero bytes.
             others[path] = content
@@ -63,18 +67,35 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
                     f"{path}:{line}: {found!r} cannot be decoded as {error.encoding}; fix this line"
                 ) from None
             others[path] = content
-    if others:
-        path, *more = others
-        where = f"{path} and {len(more):,} more files" if more else str(path)
-        joined = b"\n".join(others.values())
-        name = _recognize(where, joined)
-        texts |= {path: content.decode(name) for path, content in others.items()}
-        example = _example(joined.decode(name, "replace"))
-        print(
-            f"note: {where}: not UTF-8, so the text was decoded with the detected encoding {name}. "
-            f"Excerpt: {example!r}. If the excerpt is wrong, add --encoding NAME"
-        )
+    for group, name in ((utf16, "utf_16"), (others, "")):
+        if group:
+            texts |= _decode_others(group, name)
     return {path: texts[path] for path in contents}
+
+
+def _is_utf16(content: bytes) -> bool:
+    """Return whether the content begins with the byte-order mark of UTF-16."""
+    marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    return content.startswith(marks) and not content.startswith(codecs.BOM_UTF32_LE)
+
+
+def _decode_others(contents: Mapping[Path, bytes], name: str) -> dict[Path, str]:
+    """Decode files that are not UTF-8, and print a note. "": detect the encoding."""
+    path, *more = contents
+    where = f"{path} and {len(more):,} more files" if more else str(path)
+    name = name or _recognize(where, b"\n".join(contents.values()))
+    texts = {}
+    for one, content in contents.items():
+        try:
+            texts[one] = content.decode(name)
+        except UnicodeDecodeError as error:
+            raise UserError(f"{one}: not valid {name} ({error})") from None
+    print(
+        f"note: {where}: not UTF-8, so the text was decoded with the detected encoding {name}. "
+        f"Excerpt: {_example(chr(10).join(texts.values()))!r}. If the excerpt is wrong, add "
+        "--encoding NAME"
+    )
+    return texts
 
 
 def _is_damaged_utf8(content: bytes) -> bool:

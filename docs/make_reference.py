@@ -198,7 +198,7 @@ def signature_of(name: str, thing: object) -> str:
     except (TypeError, ValueError):
         return name
     text = re.sub(r"<(?:function )?(\S+)( object)? at 0x[0-9a-f]+>", r"\1", text)
-    # Annotations may be quoted; default values keep their quotes.
+    # Remove the quotes of annotations, but keep the quotes of default values.
     text = re.sub(r"(= )?'([^']*)'", lambda match: match[0] if match[1] else match[2], text)
     text = re.sub(r"(typing\.)?Literal\[[^]]*semi_sorted[^]]*\]", "StrategyName", text)
     packages = (
@@ -215,7 +215,7 @@ def signature_of(name: str, thing: object) -> str:
     if len(text) <= 96:
         return text
     arguments, _, result = text[len(name) + 1 :].rpartition(")")
-    # Do not split at commas inside brackets, which do not separate arguments.
+    # Commas inside brackets do not separate arguments.
     lines = re.split(r", (?![^\[\]()]*[\])])", arguments)
     return f"{name}(\n    " + ",\n    ".join(lines) + f",\n){result}"
 

@@ -66,7 +66,7 @@ from tacotron2_voice.utils.files import read_bytes, write_bytes, write_json
 from tacotron2_voice.utterance import text_to_ids
 from tacotron2_voice.vocoder import load_vocoder
 
-# File with the measures of the recordings, next to the recordings.
+# File next to the recordings that contains their measures.
 REFERENCE_FILE = "reference_measures.json"
 
 
@@ -164,8 +164,8 @@ class EvaluationOptions:
     Args:
         language: eSpeak's code for the language of the texts.
         recognizer, whisper_model: arguments for `make_recognizer`.
-        words_only: whether to skip the identification rate, whose computation takes most of the
-            time of an evaluation.
+        words_only: whether to skip the identification rate, which takes most of the time of an
+            evaluation.
         quality: whether to rate the audio with DistillMOS too.
         right_speaker: whether to measure the speaker identification accuracy too.
     """
@@ -277,8 +277,10 @@ def measure_reference(
     evaluators: Evaluators,
     speaker_column: str = "",
 ) -> Reference:
-    """Return the measures of recordings. Read the measures that an earlier call has saved next to
-    the recordings, if the recordings, settings, vocoder and evaluators have not changed.
+    """Return the measures of recordings.
+
+    The measures are saved next to the recordings. If the recordings, settings, vocoder and
+    evaluators have not changed, the saved measures are returned.
 
     Args:
         path, speaker_column: arguments for `read_recordings`.
@@ -320,8 +322,8 @@ def measure_reference(
     names = [recording.speaker for recording in recordings]
     centroids: dict[str, list[float]] = {}
     if evaluators.encoder:
-        # Leave out each recording when computing its speaker's mean, because the recording would
-        # match itself.
+        # Compare each recording with the mean of its speaker's other recordings, because a
+        # recording would match itself.
         for each in (recorded, vocoded):
             nearest = nearest_without_own(each.embeddings, recorded.embeddings, names)
             each.is_right_speaker = [x == own for x, own in zip(nearest, names, strict=True)]
@@ -347,8 +349,8 @@ def synthesize_texts(
 ) -> Iterator[torch.Tensor]:
     """Yield the samples [N] for each text, rounded to 16 bits as in a WAV file.
 
-    Audio that is too short for a mel spectrogram is padded with silence. A model in early training
-    may stop at once and produce such audio.
+    A model in early training may produce audio that is too short for a mel spectrogram. This audio
+    is padded with silence.
 
     Args:
         names: the speaker of each text.

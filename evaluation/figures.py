@@ -248,9 +248,9 @@ def draw_parameter_sweeps(
     """Draw Figure 2 of Ge21: one column for each of SSB, BKT and ATS, all with fixed batch sizes.
 
     The top two rows show the zero-padding rate (ZPR) and the average batch length (ABL) as
-    functions of the strategy's parameter. A circle marks the chosen value. The bottom row uses
-    the chosen value. It shows the length of the longest clip in each batch, in planned order and in
-    sorted order.
+    functions of the strategy's parameter. A circle marks the chosen value. The bottom row shows the
+    length of the longest clip in each batch for the chosen value, in planned order and in sorted
+    order.
 
     Args:
         chosen: maps the name of each parameter to the chosen value. If the corpus does not allow a

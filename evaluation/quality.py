@@ -20,7 +20,7 @@ from tacotron2_voice.utils.errors import UserError
 
 
 class DistillMos:
-    """The DistillMOS model, which predicts mean opinion scores.
+    """The DistillMOS model.
 
     Raises:
         UserError: if the package `distillmos` is not installed.

@@ -32,7 +32,7 @@ WHISPER_MODEL = "tiny.en"
 # Whisper must not repeat a sequence of this many tokens. Without this limit, it may repeat the same
 # tokens until its window is full.
 LONGEST_LOOP = 6
-# Whisper's language codes, for eSpeak codes that differ from them
+# Maps eSpeak's language codes to Whisper's language codes, where the codes differ.
 WHISPER_LANGUAGES = {"cmn": "zh", "yue": "zh", "nb": "no"}
 
 
@@ -40,7 +40,7 @@ class Recognizer(Protocol):
     name: str  # name of the recognizer and its model, for the results
 
     def transcribe(self, samples: np.ndarray, sampling_rate: int) -> str:
-        """Return the words in the audio, float samples [N] in [-1, 1]. The result may be empty."""
+        """Return the words in float samples [N] in [-1, 1], or "" if there are no words."""
 
 
 def make_recognizer(
@@ -52,8 +52,8 @@ def make_recognizer(
         name: "pocketsphinx" or "whisper".
         whisper_model: the argument `model` of `Whisper`.
         language: an eSpeak language code, such as "en-us".
-        texts: the texts of the audio. If they contain only English numbers, pocketsphinx uses a
-            grammar of numbers.
+        texts: the texts of the audio. If the texts contain only English numbers, pocketsphinx uses
+            a grammar of numbers.
 
     Raises:
         UserError: if the package or the model cannot be loaded.
@@ -67,8 +67,7 @@ def make_recognizer(
 
 
 def add_recognizer_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options --recognizer and --whisper-model, which are arguments for
-    `make_recognizer`."""
+    """Add the options --recognizer and --whisper-model for `make_recognizer`."""
     name_help = "speech recognizer; whisper needs requirements/whisper.txt (default: %(default)s)"
     parser.add_argument("--recognizer", choices=NAMES, default=POCKETSPHINX, help=name_help)
     model_help = (
@@ -97,8 +96,8 @@ def words_of(text: str, language: str = ENGLISH) -> str:
 
 
 def is_mostly_foreign(text: str) -> bool:
-    """Return whether most letters of a text are not Latin, so that `words_of` omits them in
-    English. Accents do not count."""
+    """Return whether most letters of a text are not Latin. In English, `words_of` omits these
+    letters. Accents do not count."""
     letters = [x for x in unicodedata.normalize("NFD", text) if x.isalpha()]
     return 2 * sum(not x.isascii() for x in letters) > len(letters)
 
@@ -186,4 +185,5 @@ def _load_whisper(model: str) -> Any:
     try:
         return faster_whisper.WhisperModel(model, device="cpu", compute_type="int8")
     except Exception as error:  # disk, network and format errors have many types
-        raise UserError(f"--whisper-model {model}: {first_line(error)}") from None
+        reason = first_line(error)
+        raise UserError(f"--whisper-model {model}: cannot load this model ({reason})") from None

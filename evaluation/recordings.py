@@ -2,7 +2,7 @@
 
 recordings = read_recordings(Path("unseen"))           # metadata.csv and wavs/
 recordings = read_recordings(Path("lists/val.txt"))    # a filelist
-names = speakers_of_texts(recordings, synthesizer.hparams.speakers, None, path, checkpoint)
+names = speakers_of_texts(recordings, synthesizer.settings.speakers, None, path, checkpoint)
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def read_recordings(path: Path, speaker_column: str = "") -> list[Recording]:
             metadata.csv.
 
     Raises:
-        UserError: if lines cannot be read. The message lists all of these lines.
+        UserError: if a line cannot be read. The message lists all problems.
     """
     if path.is_file():
         if speaker_column:
@@ -72,7 +72,7 @@ def speakers_of_texts(
     """Return the speaker that the model uses for the text of each recording.
 
     Args:
-        known: the model's speakers; empty for a single-speaker model, for which all results are
+        known: the model's speakers; empty for a single-speaker model. In this case, all results are
             None.
         chosen: the speaker for all texts, if the recordings have no speakers.
         path, checkpoint: paths for error messages.

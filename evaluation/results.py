@@ -43,11 +43,11 @@ class Measures:
 
 @dataclass(frozen=True)
 class Reference:
-    """The measures of the recordings. A model rarely achieves better values."""
+    """The measures of the recordings. A model is rarely better."""
 
     recordings: Measures
     vocoded: Measures  # measures of the recordings, converted to mels and back to audio
-    made_with: dict[str, Any]  # the texts, mel settings, vocoder and evaluators used
+    made_with: dict[str, Any]  # texts, mel settings, vocoder and evaluators of the measurement
     speakers: dict[str, Measures] = field(default_factory=dict)  # measures per speaker
     centroids: dict[str, list[float]] = field(default_factory=dict)  # mean embedding per speaker
 
@@ -71,8 +71,8 @@ class Intelligibility:
     """The measures of a checkpoint, and the same measures of recordings of the same texts.
 
     Word error rates are None if the recognizer does not support the language. The identification
-    rate is the fraction of texts whose nearest recording, among the recordings of the same speaker,
-    has the same text. A random choice would score 1 / (number of texts of the speaker).
+    rate is the fraction of texts whose nearest recording has the same text. Only recordings of the
+    same speaker are compared. A random choice would score 1 / (number of texts of the speaker).
     """
 
     word_error_rate: float | None
@@ -81,7 +81,7 @@ class Intelligibility:
     recordings_after_griffin_lim: float | None
     texts: int
     checkpoint: str
-    epochs: int  # number of training epochs; 0 if the checkpoint does not contain it
+    epochs: int  # number of training epochs; 0: unknown
     transcripts: list[Transcript]
     identification_rate: float | None = None
     quality: float | None = None  # DistillMOS of the model's speech

@@ -41,8 +41,9 @@ class Resemblyzer:
         self._model = VoiceEncoder("cpu", verbose=False)
 
     def embed(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:
-        """Return the embedding of float samples [N] in [-1, 1], a unit vector [256]; zeros if the
-        audio contains no speech.
+        """Return the embedding [256] of float samples [N] in [-1, 1].
+
+        The embedding is a unit vector, or zeros if the audio contains no speech.
 
         All audio is scaled to the same level, because the embedding depends on the level. (The
         package itself amplifies only quiet audio.) Long pauses are removed, because they
@@ -75,7 +76,7 @@ def centroids_of(embeddings: Sequence[np.ndarray], names: Sequence[str]) -> dict
 def nearest_speaker(embedding: np.ndarray, centroids: Mapping[str, np.ndarray]) -> str:
     """Return the speaker whose centroid has the largest cosine similarity to an embedding [D].
 
-    Return "" if the embedding is zero, which means no speech.
+    If the embedding is zero, because the audio contains no speech, return "".
     """
     if not embedding.any():
         return ""

@@ -1,7 +1,6 @@
 """Generate the speech and the noise for two example systems.
 
-eSpeak NG speaks the numbers. `TimedVoice` also reports the time of each phone.
-The noise and the rooms are synthetic.
+eSpeak NG speaks the numbers. The noise and the rooms are synthetic.
 """
 
 import ctypes
@@ -17,7 +16,7 @@ from tacotron2_voice.text.spoken_numbers import draw_numbers, sentence_of
 from tacotron2_voice.utils.console import progress_bar
 
 NOISES = ("street", "crowd")
-SILENCE = 50  # 16-bit samples before the speech count as silence if they are not larger than this
+SILENCE = 50  # largest absolute value of a 16-bit sample that counts as silence
 
 
 class Event(ctypes.Structure):
@@ -85,7 +84,7 @@ class Utterance:
 
 
 def speak_numbers(voice: TimedVoice, numbers: Sequence[int], rng: np.random.Generator) -> Utterance:
-    """Speak numbers with pauses between them, each number at a random speaking rate."""
+    """Speak numbers at random speaking rates, with a pause before each number."""
     utterance = Utterance(np.zeros(0), [], [])
     for number in numbers:
         sentence = sentence_of(str(number))

@@ -94,7 +94,7 @@ class PaperTable:
     columns: Sequence[Column]  # columns of the table in the paper
     more_columns: Sequence[Column]
     claims: Sequence[Claim]
-    # number of single-threaded processes that make runs at the same time, even while runs are timed
+    # number of single-threaded processes; each process makes one run at a time
     processes: int = 2
 
     def main(self, arguments: list[str] | None = None) -> None:
@@ -249,7 +249,7 @@ class PaperTable:
         if claim.margin:
             low, high = (-claim.margin, claim.margin)
             finding = f"{column.title}: {claim.more} = {claim.less} ± {claim.margin:g}{unit}"
-        result = "undecided"  # also for a single seed, because the error is then NaN
+        result = "undecided"  # a single seed is undecided, because its error is NaN
         if low < mean - half_width and mean + half_width < high:
             result = "confirmed"
         elif mean + half_width < low or mean - half_width > high:

@@ -60,7 +60,7 @@ class CumulativeNorm(nn.Module):
     """Normalize each frame in [B, channels, T] by the mean and variance of this and all previous
     frames.
 
-    There is no gain and no bias, because the next layer can learn both.
+    There is no gain and no bias, because the next layer can learn a gain and a bias.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

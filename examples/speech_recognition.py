@@ -10,8 +10,8 @@ CHiME-4. This example trains a small bidirectional LSTM on spoken numbers in noi
 phones with the CTC loss, and a Viterbi search finds the words. eSpeak NG reports the time of each
 phone, so the phones in every chunk of an utterance are known.
 
-The training loop is a plain loop that uses accelerate. If you stop the program, resume it with the
-same command. Install requirements/frameworks.txt first.
+The training loop uses accelerate. If you stop the program, resume it with the same command. Install
+requirements/frameworks.txt first.
 """
 
 import time
@@ -33,7 +33,7 @@ from length_batching import LengthBatches, SegmentDataset, padding_stats, segmen
 MELS = create_hparams("hop_length=220,win_length=551,n_mel_channels=40")  # 10 ms per frame
 FRAMES_PER_STEP = 3  # number of frames that the LSTM reads per step
 SNRS = (-5, 0, 5, 10)  # signal-to-noise ratios of the utterances, in dB
-# Number of training utterances in the paper (CHiME-4), to scale the paper's numbers of bins.
+# Number of training utterances in the paper. This number scales the paper's numbers of bins.
 PAPER_UTTERANCES = 8_738
 
 

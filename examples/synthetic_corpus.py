@@ -5,13 +5,14 @@
 
 The first stage of training for voices/english used such a corpus
 (docs/background/included-voice.md). hibari-tts is a small neural synthesizer with an Apache-2.0
-license. It speaks the last column of each line of TABLE (id|text), and writes
+license. This program speaks the last column of each line of TABLE (id|text), and writes these
+files:
 
     OUT/metadata.csv    id|text
     OUT/wavs/ID.wav     24,000 Hz, mono, 16 bit
 
 scripts/prepare.py --convert converts the files to the sampling rate of the model. If you stop the
-program, run the same command again: it keeps the files that it has written.
+program, run the same command again. Finished files are kept.
 """
 
 import argparse

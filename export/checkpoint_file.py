@@ -63,7 +63,7 @@ CountFrom1 = Annotated[int, limits(strict=True, ge=1, le=MAX_COUNT)]
 
 
 class DamagedCheckpoint(UserError):
-    """Raised when the bytes of a checkpoint have changed since it was written."""
+    """Raised when a checkpoint file is damaged."""
 
 
 @dataclass
@@ -75,8 +75,7 @@ class Progress:
 
 SPEAKER_EMBEDDING = "speaker_embedding.weight"  # missing in single-speaker models
 
-# Types of the other parts that synthesis uses, in addition to weights and settings. All of these
-# parts are optional.
+# Types of the optional parts that synthesis uses.
 KINDS: dict[str, Any] = {
     "loop": Progress,
     "longest_text": CountFrom1,  # length of the longest training text, in symbols
@@ -158,9 +157,6 @@ def load_weights(
     ignore_layers: Sequence[str] = (),
 ) -> None:
     """Copy a checkpoint's weights into `model`, except the tensors in `ignore_layers`.
-
-    Args:
-        hparams: settings of the model.
 
     Raises:
         UserError: if tensors are missing, are unknown or have a different shape. The message lists

@@ -1,4 +1,4 @@
-"""Implement the HiFi-GAN generator, which is a vocoder, and read its published weights.
+"""Implement the generator of HiFi-GAN, a vocoder, and read its published weights.
 
     generator = load_generator("LJ_V1/generator_v1", "LJ_V1/config.json")
     audio = generator(mel)  # log-mel [1, num_mels, T] -> [1, 1, T * hop_size] in [-1, 1]
@@ -28,7 +28,7 @@ from tacotron2_voice.utils.files import naming, read_as
 SLOPE = 0.1  # slope of the leaky ReLUs
 LAST_SLOPE = 0.01  # slope of the last leaky ReLU (PyTorch's default)
 CONFIG = "config.json"
-# Weight normalization stores a length and a direction per kernel. PyTorch 2.0 renamed both.
+# Weight normalization stores a length and a direction per kernel. PyTorch 2.0 renamed both tensors.
 LENGTH_AND_DIRECTION = {
     "weight_g": "weight_v",
     "parametrizations.weight.original0": "parametrizations.weight.original1",
@@ -106,8 +106,8 @@ class ResidualBlock(nn.Module):
 class Generator(nn.Module):
     """Upsample log-mels to audio with transposed convolutions.
 
-    The output of each convolution passes through several residual blocks with different kernel
-    sizes, whose outputs are averaged.
+    The output of each transposed convolution passes through several residual blocks with different
+    kernel sizes. The outputs of these blocks are averaged.
     """
 
     def __init__(self, config: GeneratorConfig):
@@ -189,8 +189,6 @@ def read_config(path: str | Path) -> GeneratorConfig:
 
 def without_normalization(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return float32 weights without weight normalization.
-
-    Weight normalization stores the length and the direction of each kernel separately.
 
     Raises:
         UserError: if a direction is missing.

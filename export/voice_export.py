@@ -48,19 +48,17 @@ OPSET = 17
 CHECKED_STEPS = 200  # number of decoder steps whose outputs are compared
 MAX_DIFFERENCE = 1e-5  # maximum difference from PyTorch's output, relative to the largest output
 MAX_FRAMES = 200  # maximum number of frames per text when voices are compared
-# Maps each operator to the indices of the inputs that are stored in 8 bits, and their output
-# dimension.
+# Maps each operator to the indices of the inputs that are stored in 8 bits, and to the output
+# dimension of these inputs.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
 MIN_WEIGHTS = 2**10  # tensors with fewer values stay in float32
 LARGEST_INT8 = 127
 QUANTIZED_LARGEST = 64  # largest integer that `quantize_lstms` uses
-COMPRESSED_LARGEST = 46  # largest integer in a compressed voice; a full-size voice is then 20 MB
+COMPRESSED_LARGEST = 46  # largest integer in a compressed voice; a full-size voice has 20 MB
 TINY = np.float32(1e-30)  # scale for outputs whose weights are all 0
 
 
 class ComparedText(NamedTuple):
-    """A text for comparing voices."""
-
     ids: list[int]  # symbol ids of the text
     speaker: str | None = None  # a speaker of the model; None for a single-speaker model
 
@@ -68,7 +66,7 @@ class ComparedText(NamedTuple):
 def encode(
     model: Tacotron2, text: torch.Tensor, speaker: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """Return the encoder memory of one text, and its projection for the attention.
+    """Return the encoder memory of one text, and the projection of this memory for the attention.
 
     Args:
         speaker: one-hot vector [1, speakers]; None for a single-speaker model.
@@ -110,7 +108,6 @@ def take_step(
 
 
 def refine(model: Tacotron2, mel: torch.Tensor) -> tuple[torch.Tensor]:
-    """Run the postnet."""
     return (mel + model.postnet(mel),)
 
 
@@ -153,7 +150,7 @@ def write_graphs(synthesizer: CheckpointSynthesizer, folder: Path) -> None:
 
 
 def name_weights(path: Path, part: str) -> None:
-    """Name the weights of a graph as in `Tacotron2`.
+    """Give the weights of a graph the same names as in `Tacotron2`.
 
     PyTorch's exporter transforms some weights and replaces their names with generated names, such as
     onnx::MatMul_243.
@@ -200,8 +197,10 @@ def write_graph(
 
 
 def quantize_lstms(path: Path) -> None:
-    """Quantize the decoder LSTMs, which contain nearly all weights of the decoder, to int8. Each
-    column has its own scale."""
+    """Quantize the decoder LSTMs to int8. Each column has its own scale.
+
+    The LSTMs contain nearly all weights of the decoder.
+    """
     logging.disable(logging.WARNING)  # hide advice for developers of ONNX Runtime
     quantize_dynamic(
         path,
@@ -280,8 +279,8 @@ def write_description(folder: Path, description: VoiceDescription) -> None:
 class ComparedVoice(Voice):
     """A voice that compares every output of its graphs with PyTorch's output.
 
-    In each decoder step, the graphs and PyTorch both use PyTorch's outputs from the previous
-    decoder step as inputs, because attention would otherwise amplify rounding errors.
+    Attention amplifies rounding errors. Therefore the graphs also get PyTorch's outputs of the
+    previous decoder step as inputs.
     """
 
     model: Tacotron2
@@ -300,9 +299,10 @@ class ComparedVoice(Voice):
 
 
 def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
-    """Return the largest difference between the outputs of the graphs and PyTorch's outputs,
-    relative to the largest output, over CHECKED_STEPS decoder steps of the first and the last
-    speaker.
+    """Return the largest difference between the outputs of the graphs and PyTorch's outputs.
+
+    The difference is relative to the largest output. The difference is measured over CHECKED_STEPS
+    decoder steps of the first and the last speaker.
 
     Raises:
         UserError: if the difference is too large to be a rounding error.
@@ -414,7 +414,6 @@ def export_voice(
 
 
 def quantize(folder: Path, compressed: bool) -> None:
-    """Quantize all graphs in a folder."""
     quantize_lstms(folder / "decoder.onnx")
     if compressed:
         round_further(folder / "decoder.onnx")

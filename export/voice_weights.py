@@ -1,4 +1,4 @@
-"""Read the weights of an exported voice into a model's state, to start training from them.
+"""Read the weights of an exported voice into a model's state, to start training from this voice.
 
     state = state_of_voice(Path("voices/english"))
     state["state_dict"]["embedding.weight"]
@@ -25,7 +25,6 @@ PRENET_LAYER = re.compile(r"/layers\.(\d+)/linear_layer/MatMul")
 
 
 def is_voice(path: Path) -> bool:
-    """Return whether `path` is the folder of an exported voice."""
     return (path / DESCRIPTION_FILE).is_file()
 
 

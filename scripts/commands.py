@@ -22,10 +22,10 @@ STOPPED = (130, -signal.SIGINT)
 
 
 def run_stage(*command: object, threads: str | None = None, advice: str = "") -> None:
-    """Print and run a command that runs a program of this project.
+    """Run a program of this project, and print its command first.
 
     Args:
-        command: the path of the program, relative to the project folder, and its arguments.
+        command: path of the program, relative to the project folder, and its arguments.
         threads: number of CPU threads for the program; None: the same as in this process.
         advice: what the user can do if the program fails, for the error message.
 
@@ -37,8 +37,8 @@ def run_stage(*command: object, threads: str | None = None, advice: str = "") ->
     environment = {**os.environ, STAGE_VARIABLE: "1"}
     if threads is not None:
         environment["OMP_NUM_THREADS"] = threads
-    # Let idle threads spin, because waking sleeping threads takes long compared with the short
-    # matrix products.
+    # Idle threads spin, because waking a sleeping thread takes long compared with a short matrix
+    # product.
     environment.setdefault("GOMP_SPINCOUNT", "100000")
     process = subprocess.Popen([sys.executable, ROOT / program, *arguments], env=environment)
     while process.returncode is None:

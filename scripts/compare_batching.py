@@ -76,7 +76,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def plan_options(hparams: HParams) -> PlanOptions:
-    """Return the shared options (the frame budget) and the parameter of each strategy."""
+    """Return the frame budget and the parameters of all strategies."""
     parameters: Any = {name: getattr(hparams, name) for name in DEFAULTS}
     options: PlanOptions = {**parameters, "batch_capacity": hparams.batch_capacity}
     return options
@@ -108,8 +108,7 @@ def read_corpus(path: Path, hparams: HParams, epochs: int | None) -> Surveyor:
 
 
 def describe_corpus(path: Path, hparams: HParams, surveyor: Surveyor) -> list[str]:
-    """Return lines that describe the corpus, the batches, and the settings that have no effect on
-    them."""
+    """Return lines that describe the corpus, the batches, and settings without effect."""
     frames = surveyor.lengths
     frame_seconds = hparams.hop_length / hparams.sampling_rate
     capacity = hparams.batch_capacity or hparams.batch_size * frames.max()
@@ -134,13 +133,13 @@ def describe_corpus(path: Path, hparams: HParams, surveyor: Surveyor) -> list[st
 
 
 def progress(results: Iterable[Any]) -> Iterable[Any]:
-    """Show a progress bar while `results` are computed: one for each strategy, with and without
+    """Show a progress bar while `results` are computed: two results per strategy, with and without
     DBS."""
     return progress_bar("planning epochs", 2 * len(STRATEGIES), " strategies", iterable=results)
 
 
 def settings_of(survey: Survey) -> str:
-    """Return the settings of a surveyed strategy, as train.py --hparams reads them."""
+    """Return the settings of a surveyed strategy in the format of train.py --hparams."""
     options = survey.options()
     settings = {"batch_size": options.pop("batch_size")}
     settings["batching_strategy"] = options.pop("strategy")

@@ -7,7 +7,7 @@ cores.
 
 The demo makes a corpus of spoken numbers and trains a model. The first epochs use random batches
 (RAND); the other epochs use the paper's best batching strategy (SSB-DBS-BR). Then the model speaks
-numbers that are not in its training set, and a recognizer transcribes the speech. For languages
+numbers that are not in the training set, and a recognizer transcribes the speech. For languages
 without a recognizer, the demo instead finds the recording that is most similar to each synthesized
 number. If you stop the demo, run the same command again to continue.
 """

@@ -1,7 +1,7 @@
 """Measure the intelligibility and the quality of a model's speech.
 
     python scripts/make_demo_corpus.py unseen --clips 100 --skip 1000
-    python scripts/evaluate.py --checkpoint demo/best.pt --recordings unseen -o intelligibility.json
+    python scripts/evaluate.py --checkpoint demo/run/best.pt --recordings unseen -o unseen.json
 
 The program synthesizes the texts of recordings that are not in the training set, and transcribes
 the speech with a recognizer. The program writes a JSON file that contains

@@ -5,11 +5,11 @@
 
 The program reads the vocoder's settings from config.json in the folder of the weights, or from
 --config. With --voice or --checkpoint, it checks that the vocoder was trained with the same log-mel
-settings as the voice. These settings are stored in the ONNX file, so that programs with the option
---vocoder can compare them with the settings of a voice. --fp16 halves the size of the file; the
-vocoder still computes in float32. Before the program writes the file, it compares the output of the
-graph with PyTorch's output. The export needs requirements/onnx.txt in addition to requirements.txt
-(docs/guides/deploy.md).
+settings as the voice. The ONNX file contains these settings. Programs with the option --vocoder
+compare the settings in the file with the settings of the voice. --fp16 halves the size of the file;
+the vocoder still computes in float32. Before the program writes the file, it compares the output of
+the graph with PyTorch's output. The export needs requirements/onnx.txt in addition to
+requirements.txt (docs/guides/deploy.md).
 """
 
 import project_root
@@ -89,7 +89,7 @@ def difference_from_torch(content: bytes, generator: Generator) -> float:
         expected = generator(torch.from_numpy(mel)).numpy()
         [audio] = graph.run({"mel": mel})
         difference = np.abs(audio - expected).max() / np.abs(expected).max()
-        largest = float(np.maximum(largest, difference))  # unlike max, np.maximum returns NaN
+        largest = float(np.maximum(largest, difference))  # unlike max, np.maximum keeps NaN
     return largest
 
 

@@ -4,13 +4,12 @@
     python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice --fp32
     python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice --packed
 
-By default, the weights are quantized to int8, which reduces the size of the voice to a quarter and
-makes it several times as fast. The program prints how much the quantization changes the log-mels of
-twenty texts. --fp32 keeps the float32 weights. --packed rounds the int8 weights further and
-compresses the graphs, which reduces the size by another third. Before the program writes the folder,
-it compares the output of the graphs with PyTorch's output. The folder is written completely or not
-at all. The export needs requirements/onnx.txt in addition to requirements.txt
-(docs/guides/deploy.md).
+By default, the weights are quantized to int8. The voice is then a quarter as large and several
+times as fast. The program prints how much the quantization changes the log-mels of twenty texts.
+--fp32 keeps the float32 weights. --packed rounds the int8 weights further and compresses the
+graphs, which reduces the size by another third. Before the program writes the folder, it compares
+the output of the graphs with PyTorch's output. The folder is written completely or not at all. The
+export needs requirements/onnx.txt in addition to requirements.txt (docs/guides/deploy.md).
 """
 
 import project_root
@@ -30,7 +29,7 @@ from tacotron2_voice.utils.files import check_is_folder, numbered_lines
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.utterance import text_to_ids
 
-NUM_COMPARED = 20  # number of texts that measure the effect of the quantization
+NUM_COMPARED = 20  # number of texts for measuring the effect of the quantization
 
 
 def read_texts_to_compare(hparams: HParams, path: Path | None) -> list[ComparedText]:

@@ -6,8 +6,8 @@
 
 eSpeak NG (from the package espeakng-loader) speaks random numbers of up to six digits. The numbers
 consist of only 29 different words. Therefore a small model learns to speak within minutes, and a
-recognizer can transcribe its speech. The clips last 0.3 to 4 s, 2.4 s on average. Random
-batches of 16 clips contain 31% padding, which is similar to LJSpeech.
+recognizer can transcribe the speech. The clips last 0.3 to 4 s, 2.4 s on average. Random batches of
+16 clips contain 31% padding, which is similar to LJSpeech.
 
     OUT/metadata.csv      id|number|words of the number (UTF-8, no header)
     OUT/wavs/ID.wav       22,050 Hz, mono, 16 bit

@@ -4,10 +4,10 @@
     python scripts/my_voice.py RECORDINGS --name anna --language nl --out voices-nl
     python scripts/my_voice.py RECORDINGS --name anna --prepare "--csv RECORDINGS/table.csv"
 
-The program converts and checks the recordings, fine-tunes the voice or checkpoint given with --start
-on them, evaluates the speech for held-out texts, and exports the result. Every stage is a separate
-command. The program prints each command, so that you can also run it yourself. If you stop the
-program, run the same command again to continue.
+The program converts and checks the recordings, fine-tunes the voice or checkpoint in --start on the
+recordings, evaluates the speech for held-out texts, and exports the result. Every stage is a
+separate command. The program prints the commands, so that you can also run them yourself. If you
+stop the program, run the same command again to continue.
 
 Ask the person for permission. Tell listeners that the speech is synthetic.
 """
@@ -31,6 +31,7 @@ import torch
 
 from batch import synthetic_batch
 from corpus.filelist import split_filelist_line
+from evaluation.recognizers import NAMES, WHISPER, WHISPER_MODEL, make_recognizer
 from evaluation.results import Intelligibility, read_result
 from export.checkpoint_paths import list_others
 from hparams import HParams, batching_options, create_hparams, read_symbols
@@ -50,6 +51,7 @@ from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.voice import DESCRIPTION_FILE
 from training.checkpoint import BEST, list_checkpoints
 from training.precision import describe_precision
+from training.start import read_weights
 from training.trainer import Trainer
 
 START = ROOT / "voices" / "english"
@@ -90,11 +92,17 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
 
     Raises:
         UserError: if the folder was made with another name, language, start or number of optimizer
-            steps, or if the start does not exist.
+            steps, or if the start or the recognizer cannot be loaded.
     """
     if not args.start.exists():
         raise UserError(
             f"--start {args.start}: no such checkpoint or voice folder{list_others(args.start)}"
+        )
+    read_weights(args.start)
+    if make_recognizer(args.recognizer, args.whisper_model, args.language, texts=()) is None:
+        raise UserError(
+            f"--language {args.language}: --recognizer {args.recognizer} supports only English, so "
+            f"use --recognizer {WHISPER}"
         )
     path = out / OPTIONS_FILE
     options = {
@@ -125,7 +133,6 @@ def settings_file() -> str:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest checkpoint of a run, or None if there is no checkpoint."""
     checkpoints = list_checkpoints(folder)
     return checkpoints[-1][1] if checkpoints else None
 
@@ -216,15 +223,15 @@ def evaluate(
             "scripts/evaluate.py",
             *("--checkpoint", checkpoint, "--recordings", recordings),
             *("--output", folder / SPEECH, "-o", result, "--language", args.language),
-            *("--recognizer", args.recognizer, "--words-only"),
-            *(("--whisper-model", args.whisper_model) if args.whisper_model else ()),
+            *("--recognizer", args.recognizer, "--whisper-model", args.whisper_model),
+            "--words-only",
         )
     return read_result(result, Intelligibility)
 
 
 def export(out: Path, checkpoint: Path) -> Path:
-    """Export the checkpoint unless the folder contains a newer export of it. Return the folder of
-    the voice."""
+    """Export the checkpoint unless the folder contains a newer export of the checkpoint. Return the
+    folder of the voice."""
     voice = out / "voice"
     description = voice / DESCRIPTION_FILE
     is_same = description.exists() and read_json(description)["checkpoint"] == checkpoint.name
@@ -260,7 +267,7 @@ def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
 
 
 def are_options(text: str) -> bool:
-    """Return whether the text can be split into options, as a shell does."""
+    """Return whether a shell could split the text into options."""
     try:
         shlex.split(text)
     except ValueError:
@@ -307,11 +314,16 @@ def main(arguments: list[str] | None = None) -> None:
     )
     add(
         "--recognizer",
-        default="whisper",
-        choices=("whisper", "pocketsphinx"),
+        default=WHISPER,
+        choices=NAMES,
         help="transcribe the speech with this recognizer (default: %(default)s)",
     )
-    add("--whisper-model", metavar="MODEL", help="use this Whisper model (name or folder)")
+    add(
+        "--whisper-model",
+        default=WHISPER_MODEL,
+        metavar="MODEL",
+        help="use this Whisper model (name or folder; default: %(default)s)",
+    )
     args = parser.parse_args(arguments)
     out = args.out or Path(f"my-voice-{args.name}")
     check_is_folder(out, "--out")

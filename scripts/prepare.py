@@ -30,9 +30,9 @@ Output in OUT (default: filelists/ljspeech):
     lengths.png, corpus.png,        plots of lengths, symbols per second, silence, levels and noise
     audio.png
 
-The program reads and checks every clip completely. If any clip is bad, it lists all bad clips and
-writes no filelist. Add --skip-bad to leave bad clips out of the filelists instead. Warnings list
-clips that make training harder (docs/guides/own-data.md). For several speakers, see
+The program reads and checks every clip completely. If any clip is bad, the program lists all bad
+clips and writes no filelist. Add --skip-bad to leave bad clips out of the filelists instead.
+Warnings list clips that make training harder (docs/guides/own-data.md). For several speakers, see
 docs/guides/speakers.md.
 """
 
@@ -189,8 +189,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def table_of(args: argparse.Namespace) -> Table | None:
-    """Return the table that the options describe. If they describe no table, return None, so that
-    `read_layout` looks for a table or for texts in CORPUS."""
+    """Return the table that the options describe. If the options describe no table, return None.
+    Then `read_layout` looks for a table or for texts in CORPUS."""
     is_described = args.path_column or args.text_column or args.delimiter
     has_table = args.csv or (args.corpus / METADATA).exists()
     if not args.csv and not is_described and not (args.encoding and has_table):
@@ -214,7 +214,6 @@ def next_command(out: Path, *, has_gpu: bool) -> str:
 
 
 def stopped() -> str:
-    """Return the message for a program that was stopped."""
     return STOPPED if is_stage() else f"{STOPPED}. Run the same command to resume"
 
 

@@ -164,8 +164,8 @@ class Study:
         self._write_lock = threading.Lock()
 
     def stop(self, *_) -> None:
-        """Handle a signal. The first signal lets the programs save and exit, the second signal stops
-        them immediately."""
+        """Handle a signal. The first signal lets the programs save and exit. The second signal
+        stops the programs immediately."""
         self.stops += 1
 
     def points_left(self, name: str, seed: int) -> list[int]:
@@ -241,8 +241,8 @@ class Study:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # In a new session, the program does not receive Ctrl-C from the terminal, but only
-                # the signals that the loop below sends.
+                # In a new session, the program does not receive Ctrl-C from the terminal. It
+                # receives only the signals that the loop below sends.
                 start_new_session=True,
             )
         while (status := process.poll()) is None:
@@ -257,8 +257,8 @@ class Study:
 def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequence[int]) -> str:
     """Return a Markdown table that compares a quantity between all names at equal budgets.
 
-    There is one budget per point: the amount of `spent`, such as minutes, that the cheapest run had
-    spent at this point. Each cell contains the mean over seeds, its standard error, and the
+    Each point has one budget: the amount of `spent`, such as minutes, that the cheapest run needed
+    to reach this point. Each cell contains the mean over seeds, its standard error, and the
     difference from the first name in percent.
     """
     names = list(values["name"].unique())
@@ -358,8 +358,8 @@ def main(arguments: list[str] | None = None) -> None:
         points = sorted(set(args.points))
         study = Study(args.out, args.hparams, settings, points, args.texts, evaluation_options)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # A shell may start this program in the background with SIGINT ignored. In this case, the
-            # program must continue to ignore it.
+            # A shell may start this program in the background with SIGINT ignored. In this case,
+            # the program must continue to ignore SIGINT.
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, study.stop)
         study.run(args.seeds, args.concurrent_runs)

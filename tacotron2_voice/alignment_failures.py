@@ -1,10 +1,8 @@
 """Detect failures in a synthesized chunk from its attention weights.
 
-    failures = find_failures(alignment, ids, reason, settings, table, statistics)
-    for failure in failures: print(failure.message)
-    best = min(attempts, key=lambda attempt: severity(attempt.failures))
-
-Users of Tacotron 2 most often report missing stops, skipped words and repeated words.
+failures = find_failures(alignment, ids, reason, settings, table, statistics)
+for failure in failures: print(failure.message)
+best = min(attempts, key=lambda attempt: severity(attempt.failures))
 """
 
 from collections.abc import Sequence
@@ -19,7 +17,7 @@ from tacotron2_voice.speech_statistics import SpeechStatistics
 from tacotron2_voice.text import SymbolTable, sequence_to_text
 from tacotron2_voice.text.words import word_spans
 
-ATTENDED = 0.5  # minimum weight in any decoder step for a word that counts as spoken
+ATTENDED = 0.5  # a word is spoken if its attention weight reaches this value in a decoder step
 MAX_SHOWN = 3  # maximum number of skipped words to list in a message
 ADVICE = "Train longer, or try another seed."
 
@@ -48,10 +46,6 @@ def find_failures(
 
     Args:
         alignment: attention weights [steps, symbols].
-        ids: symbol ids of the chunk.
-        reason: the reason why speech ended.
-        settings: settings of the model.
-        table: symbol table of the model.
         statistics: statistics of the training clips. Without statistics, the speaking rate is
             not checked.
     """
@@ -113,7 +107,6 @@ def _seconds(num_steps: int, settings: VoiceSettings) -> float:
 
 
 def _no_stop(num_steps: int, num_symbols: int, settings: VoiceSettings) -> Failure:
-    """Return the failure of speech that reached the limit of decoder steps."""
     problem = f"no stop within {_seconds(num_steps, settings):.1f} s"
     if num_steps == settings.max_decoder_steps:
         limit = f"the limit max_decoder_steps={settings.max_decoder_steps}"
@@ -128,7 +121,7 @@ def _skipped_words(
     spans: Sequence[tuple[int, int]],
     table: SymbolTable,
 ) -> list[str]:
-    """Return the words in `spans` that attention never reached, in quotes."""
+    """Return the words in `spans` whose attention weight stays below ATTENDED, in quotes."""
     skipped = []
     for start, stop in spans:
         weight = alignment[:, _symbols_of_word(start, stop)].sum(axis=1).max()
@@ -140,8 +133,8 @@ def _skipped_words(
 def _symbols_of_word(start: int, stop: int) -> slice:
     """Return the range of symbols whose attention counts for a word.
 
-    For one-letter words, this includes the neighboring symbols, because half of the attention may
-    be on the spaces around the letter.
+    For one-letter words, the range includes the neighboring symbols, because half of the attention
+    may be on the spaces around the letter.
     """
     if stop - start > 1:
         return slice(start, stop)

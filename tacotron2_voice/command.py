@@ -48,7 +48,7 @@ SHOWN_LETTERS = 60  # maximum number of characters of a text to show in a messag
 
 
 def output_path(text: str) -> Path:
-    """Convert the argument of -o, the path of an audio file or a folder."""
+    """Convert the argument of -o to the path of an audio file or a folder."""
     path = Path(text)
     if is_audio_file(path):
         return output_file(text)
@@ -58,7 +58,6 @@ def output_path(text: str) -> Path:
 
 
 def is_audio_file(path: Path) -> bool:
-    """Return whether the name of an output has the extension of a supported audio format."""
     return path.suffix.lower() in AUDIO_FORMATS
 
 
@@ -112,19 +111,14 @@ def add_options(parser: argparse.ArgumentParser) -> Any:
 def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthesizer]) -> None:
     """Speak the texts that the command line selects.
 
-    File names, or the audio with --stream, are written to standard output. Warnings are written to
-    standard error.
-
-    Args:
-        args: the parsed options.
-        path: path of the model.
-        load: a function that loads the model.
+    With --stream, the audio is written to standard output. Without --stream, the file names are
+    written to standard output. Warnings are written to standard error.
     """
     if args.list_speakers:
         print(list_speakers(load()))
         return
     if not args.stream:
-        # A closed pipe, such as `| head`, must not stop the work.
+        # Continue the work after `| head` has closed the pipe.
         print_without_failing()
     _check_output_options(args)
     timer = Timer()
@@ -231,10 +225,8 @@ def print_report(
     """Print the files, notes and warnings of a text.
 
     Args:
-        text: the text.
         written: a phrase about the files, or "".
-        stream: the speech of the text.
-        write: a function that prints a line, by default to standard output.
+        write: a function that prints a line to a file, by default to standard output.
         numbered: whether messages contain the line number of the text.
     """
     if written:
@@ -319,7 +311,6 @@ class Timer:
         self.loaded = time.perf_counter()
 
     def add(self, seconds: float) -> None:
-        """Add seconds of audio."""
         if not self.seconds:
             self.first = time.perf_counter()
         self.seconds += seconds

@@ -16,7 +16,7 @@ from tacotron2_voice.settings import LOG_FLOOR, VoiceSettings
 from tacotron2_voice.utils.errors import UserError
 
 SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the log-mel of silence
-MAX_LOG_MEL = 20  # highest accepted log-mel; audio in [-1, 1] reaches about 3
+MAX_LOG_MEL = 20  # largest accepted value of a log-mel; audio in [-1, 1] reaches about 3
 MOMENTUM = 0.99  # momentum of fast Griffin-Lim
 ITERATIONS = 30  # more iterations hardly change the audio (research/voices.md)
 MAGNITUDE_ITERATIONS = 30
@@ -54,12 +54,8 @@ def windowed(
 ) -> Iterator[np.ndarray]:
     """Apply `function` to an array [channels, frames] in pieces, and yield the result in pieces.
 
-    Args:
-        pieces: consecutive pieces of the array.
-        function: returns `scale` columns per frame. Each column depends on at most `context` frames
-            on each side.
-        context: number of frames.
-        scale: number of columns per frame.
+    `function` returns `scale` columns per frame. Each column depends on at most `context` frames on
+    each side.
     """
     # Frames that are still needed. The first `done` frames only serve as context.
     waiting = np.empty((0, 0), np.float32)
@@ -82,9 +78,7 @@ class GriffinLim:
         """Set up the window and the inverse of the mel filters.
 
         Args:
-            settings: settings of the model.
             filters: the mel filters used in training, [n_mels, filter_length / 2 + 1].
-            iterations: number of iterations.
         """
         self.size = settings.filter_length
         self.hop = settings.hop_length
@@ -103,7 +97,7 @@ class GriffinLim:
         the shape [n_mels, frames].
 
         Raises:
-            UserError: if the log-mel contains NaN, or values far above the values of any audio.
+            UserError: if the log-mel contains NaN, or a value above MAX_LOG_MEL.
         """
         peak = log_mel.max(initial=-np.inf)
         if not peak <= MAX_LOG_MEL:  # the condition is also true for NaN
@@ -129,7 +123,7 @@ class GriffinLim:
     def stream(self, log_mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Yield float32 samples [N] for consecutive log-mels [n_mels, frames].
 
-        In total, this yields hop_length * frames - 1 samples. While a piece is computed, the
+        The total number of samples is hop_length * frames - 1. While a piece is computed, the
         samples of the previous piece stay fixed, so that the phases are continuous.
         """
         rng = np.random.default_rng(0)
@@ -145,7 +139,7 @@ class GriffinLim:
                 samples[: len(known)] = known
             else:
                 samples = self._invert(self.magnitudes(log_mel), known, rng)
-            # If more frames follow, `windowed` uses the samples of this many frames.
+            # `windowed` yields the samples of this many frames, if more frames follow.
             ready = log_mel.shape[1] - context
             known = samples[max(0, ready - context) * self.hop : max(0, ready) * self.hop + half]
             return samples[half : half + log_mel.shape[1] * self.hop - 1]
@@ -157,8 +151,8 @@ class GriffinLim:
     ) -> np.ndarray:
         """Return samples for `magnitudes` that begin with the samples `known`.
 
-        The first sample is at the start of the first frame's window, filter_length / 2 before its
-        center.
+        The first sample is at the start of the first frame's window, filter_length / 2 samples
+        before the center of the window.
         """
         turns = rng.random(magnitudes.shape, dtype=np.float32) * np.float32(2 * np.pi)
         angles = np.exp(1j * turns).astype(np.complex64)

@@ -35,9 +35,7 @@ _TASK = re.compile(r"\[[ xX]\]\s+")
 def read_markdown(source: str, text: str) -> Prose:
     """Return the paragraphs of a Markdown text, and notes about skipped blocks.
 
-    Args:
-        source: the name of the file, for the notes.
-        text: the Markdown text.
+    `source` is the name of the file, for the notes.
     """
     paragraphs: list[tuple[int, str]] = []
     joined: list[str] = []

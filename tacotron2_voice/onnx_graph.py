@@ -24,18 +24,19 @@ class OnnxGraph:
     """
 
     def __init__(self, content: bytes, threads: int):
-        # Otherwise, ONNX Runtime would send usage data to Microsoft.
+        # Without this variable, ONNX Runtime sends usage data to Microsoft.
         os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime
 
-        # The protobuf message of a tensor contains this key if its data is in another file.
+        # If the data of a tensor is in another file, the tensor's protobuf message contains this
+        # key.
         if re.search(rb"(?:\x08|\x88\x80*\x00)location", content):
             raise UserError("the graph stores weights in other files (expected a single file)")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
-        options.log_severity_level = 4  # do not log errors, because they are raised
+        options.log_severity_level = 4  # errors are raised, so they need not be logged
         # Only accept the ONNX format, because `operators` cannot read ONNX Runtime's own format.
         options.add_session_config_entry("session.load_model_format", "ONNX")
         try:
@@ -68,12 +69,10 @@ def check_operators(content: bytes, known: Set[str], kind: str) -> None:
     """Check that an ONNX graph contains only `known` operators.
 
     Args:
-        content: the ONNX file.
-        known: names of the allowed operators.
         kind: the expected kind of graph, for the message, such as "a voice".
 
     Raises:
-        UserError: if the graph contains other operators, such as loops, or is not an ONNX graph.
+        UserError: if the content is not an ONNX graph, or if the graph contains other operators.
     """
     unknown = operators(content) - known
     if unknown:
@@ -91,7 +90,7 @@ def operators(content: bytes) -> set[str]:
     Raises:
         UserError: if the content is not an ONNX graph.
     """
-    # Parsing as an empty message makes every field an unknown field, which can be listed.
+    # In an empty message, every field is an unknown field. Unknown fields can be listed.
     from google.protobuf.empty_pb2 import Empty
     from google.protobuf.message import DecodeError
     from google.protobuf.unknown_fields import UnknownFieldSet

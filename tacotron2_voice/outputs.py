@@ -50,7 +50,6 @@ class Output(ABC):
     Texts that an earlier run of the same command has completed are skipped.
 
     Args:
-        synthesizer: the synthesizer for the texts.
         options: options for Synthesizer.stream.
 
     Attributes:
@@ -95,7 +94,7 @@ class Output(ABC):
         return ""
 
     def files_of_earlier_runs(self) -> list[Path]:
-        """Return files next to the output of this run that an earlier run may have written."""
+        """Return files that an earlier run may have written next to the output of this run."""
         return []
 
     def __enter__(self) -> "Output":
@@ -109,15 +108,13 @@ class Output(ABC):
 
 
 class FolderOutput(Output):
-    """Write a WAV and, if selected, a plot of the alignment and the log-mel for each text.
+    """For each text, write a WAV and, if selected, the log-mel and a plot of the alignment.
 
-    The files are named after the line number of the text. An earlier run may have written files for
-    the same line that this run does not write, such as subtitles. These files are removed, because
-    they belong to the old audio.
+    The files are named after the line number of the text. If an earlier run wrote other files for
+    the same line, such as subtitles, these files are removed, because they belong to the old audio.
 
     Args:
         folder: an existing folder.
-        synthesizer: the synthesizer for the texts.
         options: options for Synthesizer.stream.
         keys: maps the name of each text to a hash of the text and its options.
         save_plot: whether to write plots. Plots need the package matplotlib.
@@ -206,8 +203,7 @@ class FolderOutput(Output):
         self.log.__exit__(*details)
 
     def _unchanged_files(self, name: str) -> list[Path]:
-        """Return the files that an earlier run wrote for a text and whose sizes have not
-        changed."""
+        """Return the unchanged files that an earlier run wrote for a text."""
         sizes = self.files_before.get(name, {})
         return [
             path for path, size in sizes.items() if path.is_file() and path.stat().st_size == size
@@ -238,13 +234,12 @@ def write_speech(
     save_plot: bool = True,
     save_mel: bool = False,
 ) -> None:
-    """Write `base`.wav and, if selected, a plot of the alignment and the log-mel.
+    """Write `base`.wav and, if selected, the log-mel and a plot of the alignment.
 
         write_speech(Path("out/evening"), speech, voice.settings.table, save_plot=False)
 
     Args:
         base: path of the files without extension.
-        speech: the speech.
         table: symbol table of the model, for the plot.
         save_plot: whether to write the plot as `base`.png. Plots need the package matplotlib.
         save_mel: whether to write the log-mel as `base`.npy, float32 [n_mels, frames].
@@ -353,7 +348,6 @@ class AudioFileOutput(Output):
 
     Args:
         path: path of the audio file. The extension selects the format, one of AUDIO_FORMATS.
-        synthesizer: the synthesizer for the texts.
         options: options for Synthesizer.stream.
         keys: maps the name of each text to a hash of the text and its options.
         timings: format of a file with the times of the words of all texts, one of timings.FORMATS.
@@ -447,7 +441,6 @@ class AudioFileOutput(Output):
         return [path for path in paths if path.is_file()]
 
     def add_samples(self, samples: bytes) -> None:
-        """Append samples to the current text."""
         if self.end + self.size + len(samples) > MAX_WAV_BYTES:
             line = int(self.keys[self.num_complete][0])
             problem = f"the speech of line {line} does not fit (expected at most 4 GiB per WAV)"
@@ -475,7 +468,8 @@ class AudioFileOutput(Output):
 
     def __exit__(self, *error: object) -> None:
         with self.log:
-            # Closing can fail if the disk is full. In this case, writing has already failed.
+            # Closing can fail if the disk is full. In this case, writing has already raised an
+            # error.
             with contextlib.suppress(OSError):
                 self.file.close()
             os.truncate(self.part, self.end)

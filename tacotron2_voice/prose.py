@@ -27,8 +27,6 @@ MAX_SHOWN = 5  # maximum number of words or lines to list in a note
 
 
 class Prose(NamedTuple):
-    """The paragraphs of a file."""
-
     paragraphs: list[tuple[int, str]]  # number of the first line, and text
     notes: list[str]  # notes about joined words, dropped lines and skipped blocks
 
@@ -42,9 +40,7 @@ class _Line(NamedTuple):
 def paragraphs_of(source: str, text: str) -> Prose:
     """Return the paragraphs of a text, and notes about joined words and dropped page numbers.
 
-    Args:
-        source: the name of the file, for the notes.
-        text: the content of the file.
+    `source` is the name of the file, for the notes.
     """
     written = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     lines = [
@@ -86,14 +82,15 @@ def paragraphs_of(source: str, text: str) -> Prose:
 
 
 def join_lines(lines: list[str], joined: list[str]) -> str:
-    """Join the lines of a paragraph, and append words that were hyphenated to the list `joined`."""
+    """Join the lines of a paragraph. Hyphenated words are joined, and appended to the list
+    `joined`."""
     pieces = lines[:1]
     for line in lines[1:]:
         before = pieces[-1]
         is_broken = _BROKEN_WORD.fullmatch(before[-2:]) and line[:1].isalpha()
         if before.endswith("\xad"):
             pieces[-1] = before[:-1]
-        elif is_broken and line[0].islower():  # "Anglo-Saxon" keeps its hyphen because of the S
+        elif is_broken and line[0].islower():  # "Anglo-Saxon" keeps its hyphen: S is a capital
             pieces[-1] = before[:-1]
             joined.append(_joined_word(before[:-1], line))
         elif not is_broken and not (_has_no_spaces(before[-1]) and _has_no_spaces(line[0])):

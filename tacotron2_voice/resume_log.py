@@ -1,4 +1,4 @@
-"""Record which texts are complete, so that the same command can resume after it was stopped.
+"""Record which texts are complete, so that the same command can resume.
 
 with ResumeLog(folder / "spoken.jsonl") as log:
     if not log.find(key, paths):
@@ -22,8 +22,8 @@ from tacotron2_voice.settings import VoiceSettings, values_of
 from tacotron2_voice.utils.files import json_lines, lock_path, naming, write_bytes
 from tacotron2_voice.version import __version__
 
-# Options that are not hashed: options that do not affect the audio, and options whose effect is
-# covered by the settings or by the contents of files, which are hashed separately.
+# Options that `options_hash` leaves out. They do not affect the audio, or the hash already contains
+# the settings and files that they select.
 OTHER_OPTIONS = set(
     "command text text_file list_speakers out save_mel stream time lexicon hparams checkpoint voice vocoder".split()
 )
@@ -31,7 +31,7 @@ OTHER_OPTIONS = set(
 
 @dataclass(frozen=True)
 class Entry:
-    """A text whose files are complete."""
+    """The entry for a text whose files are complete."""
 
     key: str  # hash of all inputs that affect the audio
     files: dict[str, int]  # size of each file in bytes, by name
@@ -82,7 +82,6 @@ class ResumeLog:
         warnings: list[str],
         timings: dict[str, Any] | None = None,
     ) -> None:
-        """Add an entry for a text whose files are complete."""
         with naming(self.path), open(self.path, "ab") as file:
             file.write(_line_of(Entry(key, files, warnings, timings)))
 

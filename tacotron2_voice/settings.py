@@ -8,9 +8,9 @@
 `VoiceSettings` contains the settings of synthesis: text, audio, and the sizes of the graphs.
 `HParams` extends this class with the settings of a training run, and gives every setting a default.
 
-An override has the form `name=value` or `name=[a,b]`. If a name occurs twice, the last value
-counts. `@PATH` stands for the overrides in a file, one per line; `#` at the start of a line or
-after a space begins a comment. All problems are reported together, with the file and the line.
+An override has the form `name=value` or `name=[a,b]`. If a name occurs twice, the last value is
+used. `@PATH` stands for the overrides in a file, one per line; `#` at the start of a line or after
+a space begins a comment. All problems are reported together, with the file and the line.
 """
 
 import difflib
@@ -44,7 +44,7 @@ HAS_PYDANTIC = importlib.util.find_spec("pydantic") is not None
 if HAS_PYDANTIC:
     import pydantic
 
-# Limits of a setting's values. Pydantic checks them if it is installed.
+# Limits of a setting's values. If pydantic is installed, it checks the limits.
 limits: Any = pydantic.Field if HAS_PYDANTIC else lambda **bounds: None
 
 # The upper limits are far above useful values, and below values that would exhaust the memory.
@@ -117,7 +117,7 @@ class VoiceSettings:
     p_prenet_dropout: Dropout  # prenet dropout rate, also used in synthesis
     max_decoder_steps: DecoderSteps  # maximum number of decoder steps per chunk
     gate_threshold: Positive  # the speech ends when the stop probability exceeds this value
-    # time at the end of the text after which the speech ends, in ms; 0: off
+    # the speech ends when attention has rested on the last symbols for this time, in ms; 0: off
     attention_rest_time: MillisecondsOrZero
     # maximum number of symbols that attention may advance per decoder step; 0: no limit
     attention_window: CountOrZero
@@ -177,7 +177,7 @@ class VoiceSettings:
 
     @property
     def labels(self) -> dict[str, tuple[str, ...]]:
-        """Return the names for which the model has embeddings, by label; {} for one speaker."""
+        """Return the names that have embeddings, by label; {} for one speaker without a name."""
         names = {"speaker": self.speakers}
         return {label: known for label, known in names.items() if known}
 
@@ -200,7 +200,7 @@ MEL_SETTINGS = (  # settings that change a log-mel
     "mel_fmin",
     "mel_fmax",
 )
-# the attention window also contains this many symbols behind the furthest attended symbol
+# number of symbols in the attention window before the furthest attended symbol
 WINDOW_BACK = 2
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
@@ -290,7 +290,7 @@ def change_speaking_settings(
         fixed: names of settings that cannot change, in addition to FIXED_SETTINGS.
 
     Raises:
-        UserError: if overrides contradict the training, or if `change_settings` raises it.
+        UserError: if overrides contradict the training; see also `change_settings`.
     """
     settings = change_settings(trained, overrides)
     problems = []
@@ -312,8 +312,8 @@ def override_lines(overrides: str, path_settings: tuple[str, ...] = ()) -> list[
 
 
 def check_text_settings(settings: Settings) -> Settings:
-    """Check the settings of text processing. If texts become phones, return the settings with the
-    version of eSpeak.
+    """Check the settings of text processing, and return the settings. If texts become phones, the
+    returned settings contain the version of eSpeak.
 
     Raises:
         UserError: if a cleaner or the language is unknown, the model has fewer symbols than the
@@ -337,7 +337,6 @@ def check_text_settings(settings: Settings) -> Settings:
 
 
 def values_of(settings: VoiceSettings) -> dict[str, Any]:
-    """Return the values of all settings by name."""
     return {field.name: getattr(settings, field.name) for field in fields(settings)}
 
 
@@ -434,7 +433,7 @@ def _parse(override: str, kind: type[VoiceSettings]) -> tuple[str, Any]:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message, which suggests a known name that resembles `name`."""
+    """Return a suggestion for the end of a message: a known name similar to `name`, or ""."""
     plain = name.lower().strip("-").replace("-", "_")
     similar = difflib.get_close_matches(plain, known, n=1, cutoff=MIN_SIMILARITY)
     return f" (did you mean {similar[0]}?)" if similar else ""
@@ -494,8 +493,8 @@ def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dic
 
 
 def _place_of(problem: str, places: Mapping[str, str]) -> str:
-    """Return the place ("FILE:LINE: ") of the first setting from a file that a problem mentions, or
-    "" if the problem mentions no such setting."""
+    """Return the place ("FILE:LINE: ") of the first setting that a problem mentions, or "" if none
+    of these settings is from a file."""
     for name in re.findall(r"\w+", problem):
         if places.get(name):
             return places[name]

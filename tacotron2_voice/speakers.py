@@ -19,9 +19,7 @@ MIN_SIMILARITY = 0.5  # minimum similarity between an unknown name and a suggest
 def speaker_name(text: str, label: str = "speaker") -> str:
     """Normalize a name to Unicode's composed form, so that equal names compare equal.
 
-    Args:
-        text: the name.
-        label: the kind of name, such as "speaker", for messages.
+    `label` is the kind of name, such as "speaker", for messages.
 
     Raises:
         UserError: if the name is longer than MAX_NAME or contains control characters.
@@ -41,8 +39,6 @@ def speaker_index(name: str, speakers: Sequence[str], where: str, label: str = "
     """Return the index of the speaker `name` in `speakers`, ignoring spaces at its ends.
 
     Args:
-        name: the name.
-        speakers: the names of all speakers.
         where: the file or folder of the model, for messages.
         label: the kind of name, such as "speaker", for messages.
 

@@ -36,8 +36,6 @@ DECIBELS = 20 / np.log(10)
 
 
 class StopReason(Enum):
-    """Why speech ended."""
-
     GATE = "the stop probability exceeded its threshold"
     REST = "attention rested on the last symbols"
     STUCK = "attention stopped inside the text"
@@ -54,12 +52,12 @@ class EndDetector:
 
     Speech ends at the first of these events:
     - The stop probability exceeds `gate_threshold` after attention has reached the last word, or
-      while the alignment is blurred. If the audio dies away within DYING_SECONDS, speech ends at
-      that point instead.
-    - Attention has rested on the last symbols for `attention_rest_time`, or has moved from there
-      back into the text. Among the quiet decoder steps at rest, speech ends at the step with the
-      highest stop probability. This decoder step is the correct end even if its stop probability is
-      below the threshold.
+      while the alignment is blurred. If the audio dies away within DYING_SECONDS, speech ends when
+      it has died away.
+    - Attention has rested on the last symbols for `attention_rest_time`, or has moved from the last
+      symbols back into the text. Among the quiet decoder steps at rest, speech ends at the step
+      with the highest stop probability. This decoder step is the correct end even if its stop
+      probability is below the threshold.
     - Attention has made no progress for STUCK_SECONDS, or the chunk has `max_steps` decoder steps.
 
     Attributes:
@@ -73,7 +71,7 @@ class EndDetector:
     def __init__(
         self, ids: Sequence[int], settings: VoiceSettings, table: SymbolTable, max_steps: int
     ):
-        """Prepare for a chunk with these symbol ids, which must include a letter or phone."""
+        """Prepare for a chunk. Its symbol ids must include a letter or phone."""
         frame_time = settings.hop_length / settings.sampling_rate
         self._step_time = settings.n_frames_per_step * frame_time
         self._gate_threshold = settings.gate_threshold
@@ -81,7 +79,7 @@ class EndDetector:
         self._rest_steps = settings.attention_rest_time / 1000 / self._step_time
         spans = word_spans(ids, table) or [(0, len(ids))]
         start, end = spans[-1]
-        # The middle of the last word, because attention often skips silent letters at its end.
+        # The middle of the last word. Attention often skips silent letters at the end of a word.
         self._last_word = (start + end - 1) // 2
         self._last_symbols = max(0, min(end - 1, len(ids) - 2))
         self._levels: list[float] = []
@@ -140,8 +138,8 @@ class EndDetector:
 
     @property
     def num_certain(self) -> int:
-        """Return how many decoder steps from the start are certainly speech, so that their audio
-        can be sent."""
+        """Return the number of decoder steps from the start that are certainly speech. The audio of
+        these steps can be sent."""
         if self.reason is not None:
             return self.num_steps
         count = len(self.gates)

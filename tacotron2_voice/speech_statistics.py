@@ -5,8 +5,8 @@
     statistics.longest_time(40)     # longest plausible duration of 40 symbols
     measure_speakers(...)           # statistics per speaker, because speaking rates differ
 
-Training stores the statistics in every checkpoint. Synthesis uses them to limit the duration of a
-text, to detect a wrong speaking rate, and to add a missing final punctuation mark.
+Training stores the statistics in every checkpoint. Synthesis uses the statistics to limit the
+duration of a text, to detect a wrong speaking rate, and to add a missing final punctuation mark.
 """
 
 from collections import Counter
@@ -26,7 +26,8 @@ MARKED_SHARE = 0.8
 USUAL_SHARE = 0.999  # quantile for `slowest`; `fastest` is the quantile 1 - USUAL_SHARE
 MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the corpus
 MAX_ERROR = 0.1  # maximum standard error of a speaker's slope, as a fraction of the slope
-# Speech may be this many times faster than the fastest usual clip, or slower than the slowest.
+# Speech may be this many times faster than the fastest usual clip, or this many times slower than
+# the slowest usual clip.
 MARGIN = 1.25
 
 Seconds = Annotated[float, limits(ge=0, le=3600, allow_inf_nan=False)]
@@ -119,7 +120,6 @@ def measure(
         num_frames: [clips] lengths of the log-mels.
         num_symbols: [clips] lengths of the texts.
         last: the result of `last_symbol` for each text.
-        settings: audio settings.
     """
     seconds = np.asarray(num_frames) * (settings.hop_length / settings.sampling_rate)
     symbols = np.asarray(num_symbols, np.float64)
@@ -150,18 +150,16 @@ def measure_speakers(
 ) -> list[SpeakerStatistics]:
     """Compute the statistics of each speaker, in the order of `names`.
 
-    Speakers with at least MIN_CLIPS clips get their own speaking rate (`_fit_speaker`). `fastest`
-    and `slowest` are computed from the clips of all these speakers together, each relative to its
-    speaker's rate, because a single speaker has too few clips to measure extremes. Speakers with
-    fewer clips get the statistics of the corpus.
+    Speakers with fewer than MIN_CLIPS clips get the statistics of the corpus. All other speakers
+    get their own speaking rate (`_fit_speaker`). `fastest` and `slowest` are the same for all other
+    speakers, because a single speaker has too few clips to measure extremes. Both values are
+    quantiles of the durations of these speakers' clips, relative to each speaker's own rate.
 
     Args:
         num_frames: [clips] lengths of the log-mels.
         num_symbols: [clips] lengths of the texts.
         indices: [clips] the speaker of each clip, as an index into `names`.
-        names: names of the speakers.
         corpus: statistics of all clips.
-        settings: audio settings.
     """
     seconds = np.asarray(num_frames) * (settings.hop_length / settings.sampling_rate)
     symbols = np.asarray(num_symbols, np.float64)

@@ -57,7 +57,7 @@ from tacotron2_voice.utterance import (
 )
 
 RETRIES = 3  # maximum number of retries per chunk
-MAX_CHUNK_SECONDS = 120.0  # upper limit for the audio of a chunk, even if the settings allow more
+MAX_CHUNK_SECONDS = 120.0  # maximum seconds of audio per chunk, even if the settings allow more
 MAX_RETRIES = 100  # largest accepted maximum number of retries
 PAUSE = 0.3  # default pause after a sentence, in seconds
 MAX_PAUSE = 60.0  # longest accepted pause after a sentence, in seconds
@@ -231,10 +231,7 @@ class Synthesizer(ABC):
         """Set up the synthesizer.
 
         Args:
-            settings: settings of the model.
             filters: the mel filters used in training, [n_mels, filter_length / 2 + 1].
-            training: known facts about the model's training.
-            source: the file or folder of the model, for messages.
         """
         self.settings = settings
         self.training = training or TrainingFacts()
@@ -249,9 +246,7 @@ class Synthesizer(ABC):
         """Compute and yield decoder steps for a sequence of symbol ids.
 
         Args:
-            ids: symbol ids.
             seed: seed of the prenet dropout.
-            max_steps: maximum number of decoder steps.
             speaker: index into settings.speakers; None if the model's speaker has no name.
         """
 
@@ -308,9 +303,8 @@ class Synthesizer(ABC):
             seed: seed of the prenet dropout, from 0 to 2**64 - 1.
             speed: factor by which to change the speaking rate, from 0.7 to 1.5. Pauses keep their
                 length.
-            pause: pause between two chunks, if the first chunk ends with a sentence, in seconds
-                from 0 to 60. Pauses after other endings are shorter. Pause tags set their own
-                duration.
+            pause: pause after a chunk that ends with a sentence, in seconds from 0 to 60. Pauses
+                after other endings are shorter. Pause tags set their own duration.
             retries: maximum number of retries per chunk, from 0 to 100.
             max_symbols: maximum number of symbols per chunk. Default: the longest training text, if
                 its length is known.
@@ -332,7 +326,7 @@ class Synthesizer(ABC):
         return self.speech_of(mel, stream.report)
 
     def speech_of(self, mel: np.ndarray, report: Report) -> Speech:
-        """Convert a log-mel [n_mels, frames] to speech; audio that exceeds 1 is scaled down."""
+        """Convert a log-mel [n_mels, frames] to speech. Audio that exceeds 1 is scaled down."""
         audio = self.audio_of(mel)
         self._check_audio(audio)
         peak = float(np.abs(audio).max(initial=1.0))
@@ -386,10 +380,10 @@ class Synthesizer(ABC):
     ) -> SpeechStream:
         """Return a stream of consecutive log-mels [n_mels, frames].
 
-        Chunks are synthesized separately and joined with silence, so that Griffin-Lim smooths the
-        joins. If a chunk's alignment shows a failure, the chunk is synthesized again with the next
-        seed, and the best attempt is used. Therefore no frames of a chunk are yielded before its
-        last decoder step. If `retries` is 0, frames are yielded while the decoder runs.
+        Chunks are synthesized separately and joined with silence. Griffin-Lim smooths the joins. If
+        a chunk's alignment shows a failure, the chunk is synthesized again with the next seed, and
+        the best attempt is used. Therefore no frames of a chunk are yielded before its last decoder
+        step. If `retries` is 0, frames are yielded while the decoder runs.
 
         Args:
             text: a text, a prepared text, or symbol ids.
@@ -433,10 +427,10 @@ class Synthesizer(ABC):
         return SpeechStream(pieces, report)
 
     def audio_pieces(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Yield samples in [-1, 1] of consecutive log-mels, after a check for NaN and infinity.
+        """Yield samples [N] in [-1, 1] for consecutive log-mels.
 
         Raises:
-            UserError: if the audio is not finite.
+            UserError: if the audio contains NaN or infinity.
         """
         for samples in self._audio_of_mels(mels):
             self._check_audio(samples)
@@ -449,10 +443,8 @@ class Synthesizer(ABC):
     # ------------------------------------------------------------------------ limits of a text
 
     def with_final_mark(self, ids: Sequence[int]) -> list[int]:
-        """Add end punctuation to a chunk without end punctuation, if the training texts have it.
-
-        The added character is the most frequent end punctuation of the training texts.
-        """
+        """Add the most frequent end punctuation of the training texts to a chunk without end
+        punctuation. If the training texts have no common end punctuation, nothing is added."""
         table = self.settings.table
         ids = list(ids)
         statistics = self.training.statistics
@@ -582,11 +574,10 @@ class Synthesizer(ABC):
     def _attempt(
         self, ids: list[int], speaker: int | None, seed: int
     ) -> Generator[np.ndarray, None, SpokenChunk]:
-        """Yield the decoder's log-mels [n_mels, frames] as soon as they are computed. The postnet has
-        not been applied to them.
+        """Yield the decoder's log-mels [n_mels, frames], and return the details of the attempt.
 
-        Frames that may come after the end of speech are held back until the end is detected. Return
-        the details of the attempt.
+        The postnet has not been applied to the log-mels. Frames are yielded only when they are
+        certainly speech.
         """
         settings = self.settings
         max_steps = self.max_steps(len(ids), speaker)
@@ -706,7 +697,7 @@ def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
         else:
             waiting = np.concatenate([waiting, piece], axis=1) if waiting.size else piece
             total += piece.shape[1]
-            # So far, only output frames that lie between two known input frames can be computed.
+            # So far, only output frames between two known input frames can be computed.
             count = math.floor((total - 2) / speed) + 1
         if count > made:
             positions = np.minimum(np.arange(made, count) * speed, total - 1)

@@ -143,8 +143,8 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
     Lines that contain nothing to speak are skipped with a warning.
 
     Raises:
-        UserError: if lines have other problems, or if no line can be spoken. The message lists
-            these lines.
+        UserError: if a line has another problem, or if no line can be spoken. The message lists the
+            lines.
     """
     source, lines = _read_lines(args)
     texts: list[InputText] = []

@@ -5,8 +5,8 @@
     timings.words      # [Timing(text="Dr.", start=0.05, end=0.41), ...] in seconds
     timings.as_srt()
 
-A symbol counts as spoken while attention is on it. The times come from the path through the
-attention weights that never moves backward and has the largest product of weights.
+A symbol is spoken while attention is on it. `best_path` returns the attended symbol for each
+decoder step.
 """
 
 import difflib
@@ -45,8 +45,7 @@ class Timings:
 
         for text, start, end in timings.words: ...
 
-    Each word or symbol is a tuple of the text, the start and the end, in seconds from the start of
-    the audio.
+    Each word or symbol has a start and an end, in seconds from the start of the audio.
 
     Attributes:
         words: the words as written in the text.
@@ -127,7 +126,6 @@ def timings_of(chunks: Sequence[SpokenChunk], text: str, settings: VoiceSettings
     Args:
         chunks: the chunks of a `Speech`, or of a stream that has ended.
         text: the text before cleaning.
-        settings: the settings of the voice.
     """
     symbols: list[Timing] = []
     spoken: list[Timing] = []
@@ -147,7 +145,7 @@ def word_times(chunk: SpokenChunk, symbols: list[Timing], table: SymbolTable) ->
     words = []
     for first, end in word_spans(chunk.ids, table):
         word = sequence_to_text(chunk.ids[first:end], table)
-        # The times are equal if attention is only on the neighbors of the word.
+        # Start and end are equal if attention is only on the neighbors of the word.
         if symbols[first].start == symbols[end - 1].end:
             first = max(first - 1, 0)
             end = min(end + 1, len(symbols))
@@ -170,8 +168,8 @@ def symbol_times(chunk: SpokenChunk, table: SymbolTable) -> list[Timing]:
 def best_path(alignment: np.ndarray) -> np.ndarray:
     """Return the index of the attended symbol for each decoder step.
 
-    The indices never decrease. Among all such paths, the returned path has the largest sum of
-    log weights.
+    The indices never decrease. Among all sequences of this kind, the returned sequence has the
+    largest product of attention weights.
 
     Args:
         alignment: attention weights [decoder steps, symbols].
@@ -197,8 +195,8 @@ def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) ->
     """Return the time of each word of the original text, before cleaning.
 
     A written word such as $3.50 is spoken as several words, and its time covers all of these words.
-    If the spoken words do not show where a written word begins, it is joined with the previous
-    word.
+    If the spoken words do not show where a written word begins, this word is joined with the
+    previous word.
     """
     tokens = without_tags(text).split()
     expected: list[str] = []  # spoken words that the tokens should produce

@@ -26,7 +26,7 @@ PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INS
 
 @dataclass(frozen=True)
 class Segment:
-    """The symbols of the part of a text up to the next tag."""
+    """The symbols between two tags of a text."""
 
     ids: list[int]  # symbol ids; [] if the segment is only a pause
     pause: float | None = None  # pause after the segment in seconds; None: depends on its ending

@@ -41,13 +41,11 @@ def load_vocoder(path: str | Path, settings: VoiceSettings, threads: int = 1) ->
     of the voice.
 
     Args:
-        path: the ONNX file.
-        settings: settings of the voice.
         threads: number of CPU threads.
 
     Raises:
-        UserError: if the file is not such a vocoder. The returned function also raises UserError if
-            the audio has the wrong shape or is not finite.
+        UserError: if the file is not a vocoder of this form. The returned function also raises
+            UserError if the audio has the wrong shape or is not finite.
     """
     with naming(path):
         content = read_bytes(path, MAX_GRAPH_BYTES)
@@ -75,8 +73,7 @@ def check_mel_settings(
 
     Args:
         path: the file, for the message.
-        vocoder_settings: values (numbers or strings) by their names in MEL_SETTINGS.
-        settings: settings of the voice.
+        vocoder_settings: values (numbers or strings), keyed by their names in MEL_SETTINGS.
 
     Raises:
         UserError: if settings differ. The message lists them.

@@ -7,8 +7,8 @@
 
 An exported voice is a folder that contains `voice.json` (`VoiceDescription`), the mel filters, and
 ONNX graphs of the encoder, the decoder step and the postnet. The graphs may be compressed with
-LZMA. Before a graph is used, this module checks its checksum, operators and shapes, and that it
-reads no other files.
+LZMA. Before a graph is used, this module checks its checksum, operators and shapes. A graph that
+reads other files is rejected.
 """
 
 import hashlib

@@ -680,6 +680,17 @@ def test_text_is_found_when_its_name_contains_the_extension_of_the_audio(name, t
     assert (clip.text, clip.path, problems) == ("Hi.", str(audio), [])
 
 
+def test_hidden_files_of_macos_are_ignored(tmp_path, capsys):
+    write_prompts(tmp_path, "a.wav", "a.txt")
+    (tmp_path / "__MACOSX").mkdir()
+    for name in ("._a.wav", "._a.txt", "__MACOSX/._a.wav", "__MACOSX/._a.txt"):
+        (tmp_path / name).write_bytes(b"\0\5\x16\7")
+    clips, problems = read_layout(tmp_path)
+    assert [clip.path for clip in clips] == [str(tmp_path / "a.wav")]
+    assert problems == []
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("name", ["a.English.srt", "a_en.srt", "a (1).txt"])
 def test_message_contains_a_text_with_a_similar_name_when_the_text_is_missing(name, tmp_path):
     write_prompts(tmp_path, "a.wav")

@@ -58,7 +58,7 @@ def test_only_whole_words_are_respelled(content, text, expected, tmp_path):
     assert respell(text, settings.pronunciations) == expected
 
 
-NAMES = "John jon\nNguyen win\nHenry hen ree\nLouis lewey\n"
+NAMES = "John jon\nNguyen win\nHenry hen ree\nLouis lewey\nXi shee\nDr doctor\nCo company\n"
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,13 @@ NAMES = "John jon\nNguyen win\nHenry hen ree\nLouis lewey\n"
         ("Henry VIII and Louis XIV.", "hen ree the eighth and lewey the fourteenth."),
         ("Nguyen II", "win two"),
         ("John I came and Nguyen I know.", "jon i came and win i know."),
+        ("Chapter XI is about President Xi.", "chapter eleven is about president shee."),
+        ("PRESIDENT XI CAME TODAY", "president shee came today"),
+        ("Dr. Smith is a Dr.", "doctor smith is a doctor."),
+        (
+            "Smith Co. is closed. I left Smith Co. It is closed.",
+            "smith company is closed. i left smith company. it is closed.",
+        ),
     ],
 )
 def test_reading_rules_for_names_apply_to_respelled_names(text, spoken, tmp_path):

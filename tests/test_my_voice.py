@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
+from evaluation.recognizers import make_recognizer
 from evaluation.results import Intelligibility
 from scripts import my_voice
 from scripts.commands import run_stage
@@ -54,6 +55,7 @@ def commands(tmp_path, monkeypatch):
 
     monkeypatch.setattr(my_voice, "run_stage", stage)
     monkeypatch.setattr(my_voice, "seconds_per_step", lambda *_: 1.2)
+    monkeypatch.setattr(my_voice, "make_recognizer", lambda *_, **__: object())
     return run
 
 
@@ -203,6 +205,27 @@ def test_start_checkpoint_is_rejected_before_the_first_stage_when_it_does_not_ex
     assert str(tmp_path / "best.pt") in message
     assert "checkpoint_500.pt" in message
     assert "checkpoint_1000.pt" in message
+    assert commands == []
+
+
+def test_start_folder_is_rejected_before_the_first_stage_when_it_contains_no_voice(
+    commands, tmp_path
+):
+    with pytest.raises(UserError) as raised:
+        make(tmp_path, "--start", str(tmp_path / "rec"))
+    assert str(tmp_path / "rec") in str(raised.value)
+    assert "voice.json" in str(raised.value)
+    assert commands == []
+
+
+def test_language_is_rejected_before_the_first_stage_when_the_recognizer_does_not_support_it(
+    commands, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(my_voice, "make_recognizer", make_recognizer)
+    with pytest.raises(UserError) as raised:
+        make(tmp_path, "--language", "nl", "--recognizer", "pocketsphinx")
+    assert "--language nl" in str(raised.value)
+    assert "--recognizer whisper" in str(raised.value)
     assert commands == []
 
 

@@ -75,6 +75,43 @@ def test_error_contains_the_file_and_line_when_a_file_with_segments_is_malformed
     assert str(raised.value).startswith(f"{tmp_path / place}")
 
 
+LONG_TEXTGRID = """File type = "ooTextFile"
+Object class = "TextGrid"
+
+xmin = 0
+xmax = 4
+tiers? <exists>
+size = 1
+item []:
+    item [1]:
+        class = "IntervalTier"
+        name = "sentences"
+        xmin = 0
+        xmax = 4
+        intervals: size = 2
+        intervals [1]:
+            xmin = 0
+            xmax = 2
+            text = "Good morning."
+"""
+LAST_INTERVAL = """        intervals [2]:
+            xmin = 2
+            xmax = 4
+            text = "Yes."
+"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_textgrid_is_rejected_when_its_end_is_missing(encoding, tmp_path):
+    path = tmp_path / "a.TextGrid"
+    path.write_text(LONG_TEXTGRID + LAST_INTERVAL, encoding)
+    assert len(read_segments(path, "a")) == 2
+    path.write_text(LONG_TEXTGRID, encoding)
+    with pytest.raises(UserError) as raised:
+        read_segments(path, "a")
+    assert str(path) in str(raised.value)
+
+
 def write_kaldi(folder, **files):
     for name, content in files.items():
         (folder / name.replace("wav_scp", "wav.scp")).write_text(content)
@@ -115,6 +152,16 @@ def test_kaldi_segment_ends_with_the_recording_when_it_is_the_last_segment(tmp_p
         tmp_path, wav_scp="r r.wav\n", text="u1 one\nu2 two\n", segments="u2 r 1.5 -1\nu1 r 0 1\n"
     )
     assert [entry.segment for entry in read_kaldi(tmp_path)] == [Segment(0, 1), Segment(1.5, None)]
+
+
+def test_note_contains_the_number_of_kaldi_segments_without_a_text(tmp_path, capsys):
+    write_kaldi(
+        tmp_path, wav_scp="r one.wav\n", text="u1 yes\n", segments="u1 r 0 1\nu2 r 1 2\nu3 r 2 3\n"
+    )
+    assert len(read_kaldi(tmp_path)) == 1
+    note = capsys.readouterr().out
+    assert "2 of 3" in note
+    assert "u2" in note
 
 
 def test_kaldi_directory_is_read_when_it_has_no_segments(tmp_path):

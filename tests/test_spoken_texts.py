@@ -49,6 +49,8 @@ def each(form):
         "M1,{text},0.5,2.3,1.8",
         "{text} {text}",
         "{i}. {text}",
+        "({i}) {text}",
+        "#{i} {text}",
         "10{i:02d} {text}",
     ],
 )
@@ -100,6 +102,17 @@ def test_texts_of_the_included_corpora_are_kept():
         texts = [row[-1] for row in rows if len(row) > 1]
         check_are_spoken(clips_of(texts))
         check_repeated_words(clips_of(texts))
+
+
+@pytest.mark.parametrize("form", ["{name}", "/data/{name}.wav"])
+def test_texts_are_rejected_when_they_are_the_names_of_their_audio_files(form):
+    clips = [
+        Clip(f"wavs/clip_{i:02d}.wav", form.format(name=f"clip_{i:02d}"), where=f"m.csv:{i}")
+        for i in range(1, 13)
+    ]
+    message = refusal(check_are_spoken, clips)
+    assert message.startswith("m.csv:1: ")
+    assert "12 of 12" in message
 
 
 @pytest.mark.parametrize("form", ["{name} {text}", "{text} {name}", "{name}: {text}"])

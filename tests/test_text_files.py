@@ -51,6 +51,17 @@ def test_utf_16_and_utf_32_are_read_when_all_letters_are_english(tmp_path, encod
     assert read_text(path) == text
 
 
+def test_several_utf_16_files_are_decoded_with_one_note(tmp_path, capsys):
+    texts = {tmp_path / f"{i}.txt": f"The old man sat {i} times.\r\n" for i in range(3)}
+    assert decode({path: text.encode("utf-16") for path, text in texts.items()}) == texts
+    assert capsys.readouterr().out.count("note: ") == 1
+
+
+def test_utf_16_file_is_rejected_when_it_ends_in_the_middle_of_a_character(tmp_path):
+    path = tmp_path / "a.txt"
+    assert str(path) in refusal(decode, {path: "Hello.".encode("utf-16")[:-1]})
+
+
 def test_text_is_rejected_when_its_encoding_is_ambiguous_and_not_set(tmp_path):
     """This Latin-1 text in French could also be in a Baltic encoding."""
     text = "".join(f"c{i}|Où est le château, l'été à la forêt déjà passé ?\n" for i in range(50))

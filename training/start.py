@@ -30,6 +30,7 @@ from tacotron2_voice.text.lexicon import with_lexicon
 from tacotron2_voice.text.rules import rules_version, uses_english_rules
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes
+from tacotron2_voice.voice import DESCRIPTION_FILE
 from training import checkpoint
 from training.checkpoint import Checkpoint
 from training.clips import Clips, from_weights
@@ -103,10 +104,18 @@ def find_start(
 
 
 def read_weights(path: Path) -> Checkpoint:
-    """Read the weights from a checkpoint or an exported voice. Raises the same errors as
-    `load_checkpoint` and `state_of_voice`."""
+    """Read the weights from a checkpoint or an exported voice.
+
+    Raises:
+        UserError: if the path contains neither of them, or if the file is damaged.
+    """
     if is_voice(path):
         return Checkpoint(path, state_of_voice(path))
+    if path.is_dir():
+        raise UserError(
+            f"{path}: this folder contains no {DESCRIPTION_FILE}, expected a checkpoint or the "
+            "folder of an exported voice"
+        )
     return Checkpoint.read(path)
 
 

@@ -43,8 +43,8 @@ class LaterLoader(DataLoader):
 
 
 class SaveBatches(Callback):
-    """Save the position in the epoch to the checkpoint, because Lightning does not save it for a
-    DataLoader."""
+    """Save the position in the epoch to the checkpoint, because Lightning does not save this
+    position for a DataLoader."""
 
     def __init__(self, batches: LengthBatches):
         self.batches = batches

@@ -1,4 +1,4 @@
-"""Train with torchdata's StatefulDataLoader, which saves its own position.
+"""Train with torchdata's StatefulDataLoader, which saves its position in the epoch.
 
     python stateful_loader.py
     torchrun --nproc-per-node 2 stateful_loader.py

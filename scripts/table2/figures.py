@@ -28,8 +28,8 @@ def draw_all(measured: Measured) -> dict[str, Figure]:
     first = runs.first(runs.rows.index[0])
     lengths, size = first.lengths.tolist(), first.hparams.batch_size
     options = {}
-    # The value of each parameter comes from the first row that uses it, otherwise from the first
-    # row.
+    # The value of each parameter comes from the first row that uses the parameter. If no row uses
+    # it, the value comes from the first row.
     for name in DEFAULTS:
         users = [*runs.rows[name].dropna().index, runs.rows.index[0]]
         options[name] = getattr(runs.first(users[0]).hparams, name)
@@ -53,7 +53,6 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
     High losses in the first epochs are cut off, and a note in the plot says so.
 
     Args:
-        runs: the runs.
         labels: the rows to plot.
         panels: for each panel, the names of two columns of `runs.epochs`: the loss for the y axis
             and the quantity for the x axis.

@@ -102,8 +102,8 @@ def holm(p: pd.Series) -> pd.Series:
 
 
 def _error_by_epochs(runs: Runs, first: str, second: str) -> float:
-    """Return a relative standard error of the ratio of two rows' minutes per epoch. It results
-    from the differences between the epochs of each run."""
+    """Return a relative standard error of the ratio of two rows' minutes per epoch. The error is
+    estimated from the differences between the epochs of each run."""
     minutes = runs.epochs.groupby("run")["minutes"]
     shares = ERROR_OF_MEDIAN * minutes.sem().fillna(0) / minutes.median()
     by_seed = runs.table.assign(square=shares**2).set_index("seed").groupby("label")["square"]
@@ -117,14 +117,12 @@ def p_text(p: float) -> str:
 
 
 def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
-    """Return the masked validation loss of each run at the time when it has spent the budget,
-    [runs].
+    """Return the masked validation loss [runs] of each run when the run has spent the budget.
 
     The loss is interpolated linearly between validations. The loss is NaN if a run does not reach
     the budget.
 
     Args:
-        runs: the runs.
         spent: a cumulative column of `runs.epochs`, such as hours.
         budget: the value of this column for all runs, or for each run.
     """
@@ -132,7 +130,7 @@ def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
     losses = dict.fromkeys(runs.by_folder, np.nan)
     for folder, epochs in runs.epochs.dropna(subset=LOSS).groupby("run"):
         x, wanted = epochs[spent].to_numpy(float), budgets[folder]
-        if wanted <= x[-1] * (1 + 1e-12):  # allows for rounding
+        if wanted <= x[-1] * (1 + 1e-12):  # allows for rounding errors
             losses[str(folder)] = np.interp(wanted, x, epochs[LOSS], left=np.nan)
     return pd.Series(losses)
 
@@ -155,7 +153,7 @@ def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 def at_budget(
     values: pd.DataFrame, quantity: str, spent: str, budget: float, least: float = 0
 ) -> pd.DataFrame:
-    """Return the value of a quantity in each run at the time when `spent` reaches `budget`.
+    """Return the value of a quantity in each run when `spent` reaches `budget`.
 
     The logarithm of the value is interpolated linearly between measurements. The value is NaN if
     the budget is outside the measured range.
@@ -180,7 +178,7 @@ def at_budget(
 
 
 def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
-    """Add the loss at an equal budget to the measured quantities, and return its key.
+    """Add the loss at an equal budget to the measured quantities, and return the key of this loss.
 
     The budget is the total of `spent`, a cumulative column of `runs.epochs`, in the cheapest run
     with one of the labels.
@@ -209,8 +207,8 @@ SAVING = f"{BEST} saves {published.TABLE_3[BEST][1]:.0f}% of an epoch's time com
 LOWEST_LOSS = f"{BEST} has the lowest loss of all strategies (VL3)."
 EQUAL = f"After {{}}, {BEST} has a lower masked loss than RAND."
 # Each entry contains a claim, a quantity and pairs of strategies. According to the claim, the
-# quantity is lower for the second strategy of each pair. The paper only mentions the last two claims
-# (equal time, equally many optimizer steps) as a potential.
+# quantity is lower for the second strategy of each pair. The paper mentions the last two claims
+# (equal time, equally many optimizer steps) only as possibilities.
 CLAIMS: list[tuple[str, str, Pairs]] = [
     (SHORTER, "minutes", [("RAND", x) for x in ("SB-BR", "SSB-BR", "BKT-BR", "ATS-BR")]),
     ("Dynamic batch sizes (DBS) shorten an epoch further.", "minutes", [*published.DYNAMIC]),

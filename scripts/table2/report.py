@@ -98,7 +98,6 @@ def table_in_markdown(table: Table) -> str:
 
 
 def render(template: str, **content: object) -> str:
-    """Render a Jinja2 template."""
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,

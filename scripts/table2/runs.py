@@ -41,8 +41,8 @@ HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]  # shown at th
 SOFTWARE = "version of|commit|fingerprint|machine's system"
 SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}
 
-# Maps each key of the lines of kind `epoch` to the name of the function that combines the values of
-# a run, a factor, the heading of the column, and the number of decimals.
+# Maps each key of the lines of kind `epoch` to four values: the function that combines the values
+# of a run, a factor, the heading of the column, and the number of decimals.
 OF_EPOCHS = {
     "zero_padding_rate": ("mean", 100, "ZPR (%)", 2),
     "average_batch_length": ("mean", 1, "ABL (frames)", 2),
@@ -69,8 +69,6 @@ MEASURES = [LOSSES[1], "alignment_sharpness", "gradient_norm"]
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run."""
-
     folder: str
     hparams: HParams  # settings at the end of the run
     lengths: np.ndarray  # number of frames of each training clip, [clips]
@@ -85,8 +83,8 @@ class Run:
 class Runs:
     """Finished runs, and the rows that they form in a report.
 
-    Each strategy has one row that is labeled with only the strategy's name. The labels of its other
-    rows also contain the settings that differ from this row.
+    Each strategy has one row that is labeled with only the strategy's name. The labels of the
+    strategy's other rows also contain the settings that differ from this row.
     """
 
     by_folder: dict[str, Run]
@@ -123,7 +121,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         try:
             finished.append(_read_run(directory))
         except UserError as error:
-            # Remove the folder from the message, because the next line puts the folder in front.
+            # Remove the folder from the message, because the next line adds the folder.
             problem = str(error).replace(f"{directory}/", "")
             left_out.append(f"{directory}: {problem}")
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
@@ -273,9 +271,9 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
     table = table[~again]
     rows = settings[~again].set_index(table["label"])
     rows = rows[~rows.index.duplicated()]
-    # For each strategy, the row that is comparable with the most other rows is labeled with only the
-    # strategy's name. If there is a tie, the row that has the most of the paper's settings and of
-    # the defaults is chosen.
+    # For each strategy, the row that is comparable with the most other rows is labeled with only
+    # the strategy's name. If several rows are comparable with equally many rows, the row with the
+    # most usual settings is chosen. Usual settings are the paper's settings and the defaults.
     usual = pd.Series(asdict(HParams()) | published.SETTINGS).astype(str)
     rank = pd.DataFrame({"comparable": (~_differences(rows).any(2)).sum(1)}, rows.index)
     rank["usual"] = (rows[rows.columns.intersection(usual.index)] == usual).sum(axis=1)
@@ -313,7 +311,8 @@ def deviations(runs: Runs) -> list[str]:
     facts = runs.facts.copy()
     facts["epochs"] = facts["epochs"].astype(int).clip(upper=published.EPOCHS).astype(str)
     is_other = ~facts["batching_strategy"].isin(published.STRATEGIES)
-    # The paper does not contain these strategies, so their parameters cannot differ from it.
+    # The paper does not contain these strategies, so their parameters cannot differ from the
+    # paper's.
     facts.loc[is_other, [p.name for p in PARAMETERS]] = np.nan
     return [
         f"{name} {value} instead of {paper[name]}{where}"

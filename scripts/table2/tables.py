@@ -62,7 +62,8 @@ class Table:
         lines = [list(labels) for labels in self.lines]
         for column in self.columns:
             decimals = column.decimals
-            # Published minutes have two decimals. Our minutes have more if epochs are short.
+            # Published minutes have two decimals. If epochs are short, our minutes have more
+            # decimals.
             places = 2 if "minutes" in column.heading else decimals
             for line, cell in zip(lines, column.cells().to_dict("records"), strict=True):
                 if column.published is not None:
@@ -126,8 +127,8 @@ class Measured:
             losses = run.epochs.set_index("epoch")[LOSSES]
             step = run.hparams.epochs_per_validation
             for place, key in enumerate(VL):
-                # In the paper, VL1 to VL3 are means of three validations: at the given epoch, before
-                # it and after it (Ge21, section 4.3). VLavg is the mean over a range of epochs.
+                # In the paper, VL1 to VL3 are means of three validations: before, at and after the
+                # given epoch (Ge21, section 4.3). VLavg is the mean over a range of epochs.
                 if self.as_published and place < 3:
                     first, last = points[place] - step, points[place] + step
                 else:
@@ -202,8 +203,8 @@ class Measured:
 
 
 def published_falls(key: str, pairs: Pairs) -> pd.DataFrame:
-    """Return the published decreases `fall` and `per_cent` for each pair. If the paper does not
-    contain them, they are computed from Table 2."""
+    """Return the published decreases `fall` and `per_cent` for each pair. Decreases that the paper
+    does not contain are computed from Table 2."""
     falls = []
     for first, second in pairs:
         before, after = PAPER[key].reindex([first, second])
@@ -265,7 +266,7 @@ def _table_1(measured: Measured) -> Table:
     """Return Table 1: the parameters and the padding of the strategies.
 
     The padding comes from the rows with BR. If there are only rows without BR, the padding comes
-    from these rows, because BR does not change it.
+    from these rows, because BR does not change the padding.
     """
     runs = measured.runs
     labels: list[str] = []

@@ -41,8 +41,6 @@ def serve(args: argparse.Namespace, paths: list[Path], load: Callable[[Path], Sy
 
     Args:
         args: options from `add_serve_options`.
-        paths: paths of the models.
-        load: a function that loads the model at a path.
 
     Raises:
         UserError: if the server cannot listen on the address, or if a voice cannot be loaded.
@@ -131,7 +129,7 @@ def warm_up(synthesizer: Synthesizer) -> None:
     settings = synthesizer.settings
     try:
         utterance = prepare_utterance("In 1999, it was ready.", settings)
-    except UserError:  # the model does not have these letters
+    except UserError:  # the model has no symbols for these letters
         return
     speaker = settings.speakers[0] if settings.speakers else None
     for _ in synthesizer.stream(utterance, speaker=speaker, retries=0):

@@ -75,7 +75,7 @@ def is_local(host: str) -> bool:
 
 
 def in_address(host: str) -> str:
-    """Return a host in the form that URLs use, with IPv6 addresses in brackets."""
+    """Return a host for a URL. An IPv6 address gets brackets."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -92,7 +92,7 @@ def raise_file_limit() -> None:
 class Shorten(logging.Filter):
     """Shorten or drop log messages about errors that are not bugs.
 
-    Such errors occur if a client sends an invalid request, if too many connections are open, or if
+    These errors occur if a client sends an invalid request, if too many connections are open, or if
     Ctrl-C cancels requests.
     """
 

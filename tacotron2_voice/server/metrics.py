@@ -13,8 +13,6 @@ PREFIX = "tacotron2_voice"
 
 
 class Metrics:
-    """The metrics of one server."""
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)

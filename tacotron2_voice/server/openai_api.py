@@ -30,7 +30,7 @@ from tacotron2_voice.synthesizer import PAUSE, RETRIES, SpeechStream, Synthesize
 from tacotron2_voice.timings import timings_of
 from tacotron2_voice.utils.errors import UserError
 
-SPEEDS = (0.25, 4.0)  # range of OpenAI's API
+SPEEDS = (0.25, 4.0)  # range of the speed in OpenAI's API
 
 
 class VoiceId(BaseModel):
@@ -156,7 +156,6 @@ def _as_image(values: np.ndarray, low: float, high: float) -> dict[str, Any]:
 
 
 def event(data: dict[str, Any]) -> bytes:
-    """Return a server-sent event."""
     return f"data: {json.dumps(data)}\n\n".encode()
 
 
@@ -249,7 +248,7 @@ class SpeechResponse(StreamingResponse):
         self.speaking = speaking
         self.workers = workers
         self.began = began
-        self.place = place  # closing it frees the text's place in the queue
+        self.place = place  # closing it removes the text from the queue
         is_events = speaking.request.stream_format == "sse"
         media_type = FORMATS[speaking.request.response_format].media_type
         super().__init__(

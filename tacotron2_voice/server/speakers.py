@@ -96,7 +96,7 @@ class Voices:
         return found
 
     def prepare(self, synthesizer: Synthesizer, text: str, limits: Limits) -> Utterance:
-        """Return the text in the form that the synthesizer needs.
+        """Check a text, and convert it to an utterance.
 
         Raises:
             UserError: if the text is empty, too long, or cannot be spoken.

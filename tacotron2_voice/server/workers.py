@@ -43,7 +43,7 @@ class Workers:
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
-        """Reserve a place for one text until the `with` block ends.
+        """Count one more text in `num_texts` until the `with` block ends.
 
         Raises:
             Busy: if the queue is full.

@@ -44,7 +44,7 @@ from tacotron2_voice.version import __version__
 Background = Callable[[], AbstractAsyncContextManager[None]]
 MAX_EVENT_BYTES = 2**18
 MAX_CONNECTIONS = 100
-POLL_SECONDS = 0.1  # how often to check whether a client is still connected
+POLL_SECONDS = 0.1  # seconds between two checks of whether a client is connected
 IDLE_SECONDS = 600.0  # time limit for the next event from a client
 
 
@@ -82,7 +82,6 @@ def listen(opened: socket.socket, voices: Voices, workers: Workers) -> Backgroun
 
 
 def described(voices: Voices) -> Info:
-    """Return the description of all voices."""
     attribution = Attribution("Tacotron 2 with length batching", "")
     found = []
     for voice in voices.described():
@@ -141,7 +140,7 @@ class Handler(AsyncEventHandler):
         self.limited_reader: Any = LimitedReader(reader)
         self.voices = voices
         self.workers = workers
-        # None except between synthesize-start and synthesize-stop
+        # None before synthesize-start and after synthesize-stop.
         self.sentences: SentenceBoundaryDetector | None = None
         self.voice: SynthesizeVoice | None = None
         self.num_characters = 0
@@ -188,7 +187,7 @@ class Handler(AsyncEventHandler):
             await self.write_event(SynthesizeStopped().event())
         elif Synthesize.is_type(event.type) and self.sentences is None:
             # Between start and stop, clients also send the whole text, for servers that do not
-            # support pieces. Such an event is ignored here.
+            # support pieces. This event is ignored here.
             whole = Synthesize.from_event(event)
             self.voice = whole.voice
             await self._speak(whole.text)
@@ -218,7 +217,7 @@ class Handler(AsyncEventHandler):
             await self._fail("busy", "too many texts are waiting. Try again later.")
 
     async def _while_connected(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`. Cancel it if the client disconnects, so that its text leaves the queue.
+        """Run `work`. If the client disconnects, cancel `work`, so that the text leaves the queue.
 
         Raises:
             ConnectionResetError: if the client disconnects.

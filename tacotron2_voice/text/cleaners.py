@@ -9,8 +9,8 @@
 - `basic_cleaners` keep any alphabet, for symbols=corpus.
 - `phones` converts a text of any language to the International Phonetic Alphabet.
 
-Transliteration and basic cleaners keep numbers as digits, which have no English symbols, so write
-numbers in words for them.
+Transliteration and basic cleaners do not convert digits. The English symbol table contains no
+digits, so write numbers in words for these cleaners.
 """
 
 import functools
@@ -113,8 +113,8 @@ def _read_as_english(text: str, language: str) -> str:
 
 
 def _turkish(text: str, language: str) -> str:
-    """Convert capitals that Python would convert wrongly. Python makes two characters of İ, and in
-    Turkish and Azerbaijani I is the capital of ı."""
+    """Convert the capitals that `str.lower` converts wrongly: it converts İ to two characters, and
+    I to i, which is wrong in Turkish and Azerbaijani."""
     text = text.replace("\u0130", "i")
     return text.replace("I", "\u0131") if language in ("tr", "az") else text
 
@@ -154,7 +154,7 @@ def clean_pieces(
     """Clean each piece of a text separately with the cleaners, in their order.
 
     Args:
-        language: eSpeak's code. It decides the phones, and the lower case of I in Turkish.
+        language: eSpeak's code. The phones and the lower case of I depend on it.
 
     Raises:
         UserError: if a cleaner is unknown.

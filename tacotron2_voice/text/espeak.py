@@ -66,8 +66,8 @@ def main() -> None:
     # Ignore Ctrl-C, because a terminal also sends this signal to this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = open(os.dup(1), "w", encoding="ascii")  # noqa: SIM115
-    # Redirect all other output to standard error, so that the reader does not mistake this output
-    # for answers.
+    # Redirect all other output to standard error, because standard output must contain only
+    # answers.
     os.dup2(2, 1)
     for line in sys.stdin.buffer:
         print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)

@@ -11,8 +11,8 @@ comments.
     Reading  /ɹˈɛdɪŋ/
 
 Case is ignored, and only whole words are replaced. A part of a number (the 10 in 10,000) or of an
-abbreviation (the i in i.e.) is not a whole word. The settings store the pronunciations, so that
-checkpoints and exported voices contain them.
+abbreviation (the i in i.e.) is not a whole word. The settings store the pronunciations. Therefore
+checkpoints and exported voices contain the pronunciations.
 """
 
 import functools
@@ -24,6 +24,8 @@ from pathlib import Path
 
 from tacotron2_voice.settings import Settings
 from tacotron2_voice.text.english import read_english
+from tacotron2_voice.text.english.quantities import full_stop
+from tacotron2_voice.text.english.words import ABBREVIATIONS, STREETS, TITLES
 from tacotron2_voice.text.notations import IPA_LETTER, check_notations
 from tacotron2_voice.text.phone_spans import CORRECTED, NAME
 from tacotron2_voice.text.rules import uses_english_rules
@@ -41,6 +43,11 @@ _CONTINUES = re.compile(r"[.,:]\w")
 _CONTINUED = re.compile(r"\w[.,:]")
 # A Roman numeral after a word
 _NUMERAL = re.compile(r"\b([^\W\d_][\w'’-]*) ([IVXLC]+)\b")
+# An abbreviation that the reading rules read together with its full stop
+_ABBREVIATION = re.compile(
+    rf"(?<![\w.])({'|'.join(map(re.escape, [*TITLES, *STREETS, *ABBREVIATIONS]))})\.",
+    re.IGNORECASE,
+)
 HEADERS = ("respelling", "pronunciation", "phones", "phonemes")
 _CURRENCIES = "$€£¥"
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -55,12 +62,11 @@ _SAME = str.maketrans("’‐‑", "'--")
 def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
     """Return the settings with the pronunciations from a file.
 
-    Args:
-        settings: the settings. If `path` is None, the setting `lexicon` contains the path of the
-            file, or is empty.
-        path: a different file. The pronunciations in this file are added to the pronunciations in
-            the settings. If a word is in the file and in the settings, the pronunciation in the
-            file is used.
+    With `path`, the pronunciations in the file are added to the pronunciations in the settings. If
+    a word has two pronunciations, the pronunciation in the file is used.
+
+    Without `path`, the setting `lexicon` is the path of the file. If this setting is empty, the
+    returned settings contain no pronunciations.
 
     Raises:
         UserError: if the file cannot be read, or if it contains an invalid line.
@@ -78,22 +84,34 @@ def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
 
 
 def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Sequence[str]) -> str:
-    """Replace the words in a text with their respellings, after Roman numerals are read.
+    """Replace the words in a text with their respellings, and read Roman numerals after these
+    words.
 
-    The English reading rules read "John VI" as "John the sixth", because John is the name of kings.
-    The respelling of John is not the name of kings. Therefore numerals after words in the lexicon
-    are read before the words are replaced.
+    The English reading rules read "John VI" as "John the sixth", because John is the name of kings,
+    and they drop the full stop of "Dr. Brown". A respelling does not match these rules. Therefore
+    numerals and full stops next to words in the lexicon are read before the words are replaced.
 
     Args:
-        text: the text.
         pronunciations: strings of the form "word<TAB>respelling", as in the settings.
-        cleaner_names: names of the text cleaners.
     """
     if pronunciations and CORRECTED in cleaner_names:
         for numeral in reversed([*_NUMERAL.finditer(text)]):
-            if respell(numeral[1], pronunciations) != numeral[1]:
+            if any(respell(numeral[i], pronunciations) != numeral[i] for i in (1, 2)):
                 text = _with_numeral_read(text, *numeral.span(2))
+        text = _ABBREVIATION.sub(
+            lambda match: (
+                _without_stop(match) if respell(match[1], pronunciations) != match[1] else match[0]
+            ),
+            text,
+        )
     return respell(text, pronunciations)
+
+
+def _without_stop(match: re.Match[str]) -> str:
+    """Return an abbreviation without its full stop, unless the full stop ends the sentence."""
+    is_title = match[1].capitalize() in TITLES and match[1].capitalize() not in STREETS
+    is_at_end = not match.string[match.end() :].strip()
+    return match[1] + ("." if is_at_end or (not is_title and full_stop(match)) else "")
 
 
 def _with_numeral_read(text: str, start: int, end: int) -> str:
@@ -108,17 +126,18 @@ def _with_numeral_read(text: str, start: int, end: int) -> str:
     if len(around) != 2 or not (read.startswith(around[0]) and read.endswith(around[1])):
         return text
     words = read[len(around[0]) : len(read) - len(around[1])]
+    if words.replace(" ", "").upper() == text[start:end].upper():  # read as a word or as letters
+        return text
     return text[:start] + (words.upper() if text.isupper() else words) + text[end:]
 
 
 def respell(text: str, pronunciations: tuple[str, ...]) -> str:
     """Replace the words in a text with their respellings.
 
-    Hyphenated compounds, and words that end in 's, are looked up as a whole first. If the whole word
-    is not in the lexicon, its parts are looked up.
+    Hyphenated compounds, and words that end in 's, are looked up as a whole first. If the whole
+    word is not in the lexicon, its parts are looked up.
 
     Args:
-        text: the text.
         pronunciations: strings of the form "word<TAB>respelling", as in the settings.
     """
     if not pronunciations:
@@ -131,8 +150,7 @@ def respell(text: str, pronunciations: tuple[str, ...]) -> str:
 
 
 def _respelled_match(word: re.Match[str], known: dict[str, str]) -> str:
-    """Return the respelling of a word in a text. Part of a number or abbreviation is left
-    unchanged."""
+    """Return the respelling of a word. A part of a number or an abbreviation is not changed."""
     text = word.string
     is_part = _CONTINUES.match(text, word.end()) or _CONTINUED.fullmatch(text[: word.start()][-2:])
     is_amount = word.start() > 0 and text[word.start() - 1] in _CURRENCIES
@@ -243,8 +261,8 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
 
 
 def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
-    """Raise UserError if a respelling does not consist of letters, but uses a dictionary's
-    notation."""
+    """Raise UserError if a respelling contains other characters than letters, such as the phonetic
+    signs of a dictionary."""
     shown = repr(respelling[:60])
     for character in respelling:
         is_letter = unicodedata.category(character).startswith(_LETTER_CATEGORIES)

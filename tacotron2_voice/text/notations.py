@@ -22,7 +22,7 @@ _PINYIN = re.compile(rf"(?<!\w)(?:{_SYLLABLE}[1-5¹²³⁴⁵][ '-]*){{2,}}(?!\w
 IPA_LETTER = re.compile("[\u0250-\u02afˈˌː]")
 _IPA_WORD = re.compile(rf"\S*{IPA_LETTER.pattern}\S*")
 _NESTED_BRACES = re.compile(r"\{[^{}]*\{[^{}]*")
-# IPA letters that are also letters of languages; they are phones only between slashes.
+# IPA letters that are also letters of an alphabet. They are phones only between slashes.
 _IPA_OR_LETTER = re.compile("[æçðøŋœβθχ]")
 _STRESSED_PHONE = re.compile(r"[A-Z]{2}\d")  # a vowel of the ARPAbet, also with an unknown stress
 _PHONE = "(?:" + "|".join(symbol[1:] for symbol in symbols if symbol[0] == "@") + ")"
@@ -36,8 +36,9 @@ _BARE_PHONES = re.compile(
     rf"{_WORD_PHONE}(?:{_JOINT}{_WORD_PHONE})+(?!\w)",
     re.IGNORECASE,
 )
-# ARPAbet phones without any separator; a word such as DAY1 has at most one vowel with a digit. NG is
-# left out, because a string that matches in many ways would take too long.
+# ARPAbet phones without any separator; a word such as DAY1 has at most one vowel with a digit. NG
+# is not included, because the same letters would match as N and G, and the search could take very
+# long.
 _JOINED_PHONE = _PHONE.replace("|NG|", "|")
 _JOINED_PHONES = re.compile(
     rf"(?<!\w)(?=(?:[A-Z]+[0-2]){{2}}){_JOINED_PHONE}*{_STRESSED}{_JOINED_PHONE}*{_STRESSED}"

@@ -2,9 +2,8 @@
 
     to_phones(["Guten Tag, Welt!"], "de") == ["ɡˈuːtən tˈɑːk, vˈɛlt!"]
 
-eSpeak runs in a separate process (espeak.py). This process is started when it is first needed, and
-is started again after a crash. Only the eSpeak process imports the packages in
-requirements/phones.txt.
+eSpeak runs in a separate process (espeak.py). The process starts at the first request, and starts
+again after a crash. Only the eSpeak process imports the packages in requirements/phones.txt.
 """
 
 import atexit
@@ -25,8 +24,8 @@ from typing import Any
 from tacotron2_voice.utils.errors import UserError
 
 ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # eSpeak's codes for common language codes
-SIGNS = "%&@#§‰"  # Unicode classifies these as punctuation, but eSpeak reads them as words
-SPOKEN = f"{SIGNS}*/\\_"  # eSpeak reads these as words or skips them
+SIGNS = "%&@#§‰"  # Unicode classifies these signs as punctuation, but eSpeak reads them as words
+SPOKEN = f"{SIGNS}*/\\_"  # eSpeak reads these characters as words, or skips them
 ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24b6-\u24ea\u3251-\u325f\u32b1-\u32bf"
 # Punctuation that may occur inside a word, as in l'eau, Nord-Süd, col·legi, գնա՛նք and צה״ל.
 WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
@@ -64,7 +63,7 @@ STRESS = re.compile("[ˈˌ]")
 # `_letter_names` compares this many letters at the beginning of a script, and the same number of
 # letters spread over the script.
 SAMPLES = 16
-# Minimum number of phone characters with which the names of several letters must begin.
+# The names of several letters must begin with at least this many equal phone characters.
 MIN_NAME = 5
 GRACE_SECONDS = 1  # seconds to wait for the eSpeak process to exit before it is killed
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
@@ -129,7 +128,6 @@ class Espeak:
         return answered
 
     def close(self) -> None:
-        """Stop the eSpeak process."""
         process = self.process
         self.process = None
         if process is None:
@@ -194,8 +192,8 @@ def espeak_version() -> str:
 def version_of_phones(recorded: str) -> str:
     """Return the `recorded` version of eSpeak or, if it is empty, the installed version.
 
-    `recorded` is the version that produced the phones of a run. If it differs from the installed
-    version, print a warning.
+    `recorded` is the version that produced the phones of a run. If this version differs from the
+    installed version, print a warning.
     """
     here = espeak_version()
     if recorded not in ("", here):
@@ -306,7 +304,7 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
     signs = [x for x in dict.fromkeys(words) if unicodedata.category(x)[0] == "S"]
     spelled += [x for x in signs if not x.isascii() and _is_spoken_as_script(x, language)]
     for letter in dict.fromkeys(NOT_LATIN.findall(words)):
-        # In Japanese, eSpeak does not read kanji: it skips them if kana follow.
+        # In Japanese, eSpeak cannot read kanji. It skips kanji if kana follow.
         if language == "ja" and _script(letter) == "CJK":
             spelled.append(letter)
             continue
@@ -390,7 +388,7 @@ def _script(letters: str) -> str:
 
 @functools.cache
 def _letter_names(script: str, language: str) -> tuple[str, ...]:
-    """Return the phones with which the names of several letters of a script begin.
+    """Return the phones at the beginning of the names of a script's letters.
 
     If eSpeak cannot read a script, it speaks the names of letters. These names begin with the same
     word, such as "Arabic" in "Arabic seen", or "letter" before the code point. If eSpeak can read
@@ -429,7 +427,7 @@ def with_plain_letters(text: str, language: str) -> str:
     Rare apostrophes inside words become plain apostrophes, and full-width letters become plain
     letters (`OTHER_FORMS`). In Japanese, spaces separate kana from Latin letters, and repeated
     marks for long vowels (ー) become a single mark. In Hebrew, vowel points are removed, because
-    eSpeak does not read them.
+    eSpeak does not read vowel points.
     """
     if text.isascii():
         return text
@@ -491,7 +489,7 @@ def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
 
     Args:
         origin: the keys are strings of words without spaces at their ends. The values are the texts
-            that contain them, for messages about crashes.
+            that contain the words, for messages about crashes.
         language: eSpeak's code for the language.
     """
     words = [*origin]

@@ -1,4 +1,8 @@
-"""Convert a text to symbols and ids, and ids to a text."""
+"""Convert a text to symbols and ids, and ids to a text.
+
+ids = text_to_sequence("Good morning.", ["english_cleaners_corrected"])
+sequence_to_text(ids)  # "good morning."
+"""
 
 import re
 import unicodedata
@@ -17,13 +21,13 @@ def clean(
 ) -> list[str]:
     """Clean a text and return its symbols in Unicode's form NFC, including unknown symbols.
 
-    `{HH AH0 L OW1}` stands for phones of the ARPAbet, if the table has them. `/hɛlˈoʊ/` stands for
-    phones of the IPA, if the cleaners produce phones. The text around them is cleaned piece by
-    piece. Two quirks of NVIDIA's code are kept: in English an underscore becomes the padding, and a
-    phone span in the first line drops all further lines. Therefore pass single lines.
+    Phones are not cleaned: ARPAbet phones in braces (`{HH AH0 L OW1}`) if the table contains them,
+    and IPA phones in slashes (`/hɛlˈoʊ/`) if the cleaners produce phones. As in NVIDIA's code, an
+    underscore in English becomes the padding symbol, and phones in the first line drop all other
+    lines. Therefore pass single lines.
 
     Raises:
-        UserError: if `clean_pieces` raises it.
+        UserError: if a cleaner is unknown, or if eSpeak cannot convert the text.
     """
     text = unicodedata.normalize("NFC", text)
     phone_span = None
@@ -54,30 +58,32 @@ def text_to_sequence(
 ) -> list[int]:
     """Clean a text and return its ids, each from 0 to len(table) - 1.
 
-    Symbols outside the table are dropped; `unknown_symbols` lists them.
+    Symbols that are not in the table are dropped. `unknown_symbols` lists them.
 
     Raises:
-        UserError: if `clean_pieces` raises it.
+        UserError: if a cleaner is unknown, or if eSpeak cannot convert the text.
     """
     cleaned = clean(text, cleaner_names, table, language)
     return [table.ids[symbol] for symbol in cleaned if symbol in table.ids]
 
 
 def sequence_to_text(sequence: Iterable[int], table: SymbolTable = ENGLISH) -> str:
-    """Return the text of ids: phones of the ARPAbet in braces, the padding as "_"."""
+    """Return the text for ids, with ARPAbet phones in braces and the padding as "_"."""
     symbols = (table.symbols[int(i)] for i in sequence)
     text = "".join(f"{{{symbol[1:]}}}" if len(symbol) > 1 else symbol for symbol in symbols)
     return text.replace("}{", " ")
 
 
 def can_be_spoken(sequence: Iterable[int], table: SymbolTable = ENGLISH) -> bool:
-    """Return whether ids contain a letter, a phone, or a digit where the table has digits."""
+    """Return whether the ids contain a letter, a digit or a phone."""
     return not table.spoken_ids.isdisjoint(sequence)
 
 
 def one_character_each(sequence: Iterable[int], table: SymbolTable = ENGLISH) -> str:
-    """Return one character per id: letters in lower case, "@" for phones of the ARPAbet and for
-    combining marks such as vowel signs, other symbols unchanged."""
+    """Return a string with one character per id.
+
+    Letters become lower case. ARPAbet phones and combining marks, such as vowel signs, become "@".
+    """
     characters = []
     for i in sequence:
         symbol = table.symbols[i]

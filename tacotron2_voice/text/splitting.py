@@ -45,15 +45,15 @@ class ChunkSpan:
 
 # matches a letter or a phone in a string with one character per symbol
 _SPOKEN = re.compile(r"[^\W_]|@")
-# A unit ends before a space, after a dash between words, or after full-width punctuation and closing
-# quotation marks, because Chinese and Japanese have no spaces after them.
+# A unit ends before a space, after a dash between words, or after full-width punctuation and
+# closing quotation marks, because Chinese and Japanese have no spaces after punctuation.
 _FULL_WIDTH = "。！？，、；："
 _UNITS = re.compile(rf"\S+?(?:--+(?=[^-\s])|(?<=[{_FULL_WIDTH}])[{_FULL_WIDTH}」』”’）]*|(?=\s|$))")
 _AS_ASCII = str.maketrans(
     dict(zip("。．！？，、；：।॥؟،؛۔…", [*"..!?,,;:..?,;.", ".."], strict=True))
 )
-# Abbreviations that the cleaners keep. The text is rarely split after them, because the sentence
-# may continue.
+# Abbreviations that the cleaners keep. The text is rarely split after an abbreviation, because the
+# sentence may continue.
 _DOTTED = ABBREVIATIONS.keys() | set(
     "no nos vs prof messrs gov sen rep pres mt ave vol fig pp ed "
     "jan feb aug sept oct nov dec".split()
@@ -127,7 +127,7 @@ def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
 
 
 def _ending(unit: str, following: str) -> Ending:
-    """Return how a chunk would end between a unit and the following unit."""
+    """Return the ending of a chunk that ends after `unit`."""
     unit, following = unit.translate(_AS_ASCII), following.translate(_AS_ASCII)
     last = unit.rstrip("')\"」』”’）»").split(" ")[-1]
     if last.endswith(("!", "?")):
@@ -135,7 +135,7 @@ def _ending(unit: str, following: str) -> Ending:
     if last.endswith(".") and not last.endswith(".."):
         bare = last[:-1].lstrip("('-")
         initials = re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]", bare)  # "j.", "u.s."
-        # Letters without case are not initials, but words, such as a Chinese character.
+        # Letters without case, such as Chinese characters, are words and not initials.
         if initials and bare.upper() == bare:
             initials = None
         return Ending.INSIDE if initials or bare in _DOTTED else Ending.SENTENCE

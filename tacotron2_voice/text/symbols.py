@@ -71,8 +71,8 @@ class SymbolTable:
 
     @functools.cached_property
     def has_phones(self) -> bool:
-        """Return whether the table contains ARPAbet phones. If it does, texts may contain phones in
-        braces."""
+        """Return whether the table contains ARPAbet phones. With such a table, texts may contain
+        phones in braces."""
         return any(len(symbol) > 1 for symbol in self.symbols)
 
     @functools.cached_property

@@ -1,5 +1,4 @@
-"""Find the characters of a text that are dropped because the model has no symbols for these
-characters.
+"""Find the characters of a text for which the model has no symbols. These characters are dropped.
 
 left_out("A * dog.", ["english_cleaners"])
 # ["left out, because the model has no symbol for it: '*' at column 3"]
@@ -25,8 +24,10 @@ UNSPOKEN = {"english_cleaners_corrected": '"/'}  # these cleaners read "and/or" 
 def left_out(
     text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
 ) -> list[str]:
-    """Return a list with one warning about the characters of a text that are dropped. The list is
-    empty if no character is dropped. Tags are ignored."""
+    """Return a list with a warning about the dropped characters of a text. Tags are ignored.
+
+    If no character is dropped, the list is empty.
+    """
     dropped = dropped_symbols(without_tags(text), cleaner_names, table, language)
     reason = "the model has no symbols for them"
     if PHONES in cleaner_names:

@@ -71,10 +71,6 @@ def make_parser(description: str | None, **options: Any) -> argparse.ArgumentPar
     """Return a parser that has a --version option and prints the description unchanged.
 
     Errors of the parser suggest similar options and commands.
-
-    Args:
-        description: the description, such as the docstring of the program.
-        options: additional arguments for argparse.ArgumentParser.
     """
     parser = Parser(
         description=description,
@@ -88,7 +84,7 @@ def make_parser(description: str | None, **options: Any) -> argparse.ArgumentPar
 def checked(
     convert: Callable[[str], Value], expected: str, accepts: Callable[[Any], bool]
 ) -> Callable[[str], Value]:
-    """Return an argument type that converts a string, and rejects values that `accepts` rejects."""
+    """Return an argument type that converts a string, and rejects values that are not accepted."""
 
     def check(text: str) -> Value:
         with contextlib.suppress(ValueError):
@@ -132,7 +128,7 @@ def list_of(convert: Callable[[str], Value]) -> Callable[[str], list[Value]]:
 output_file = checked(
     Path,
     "a file that can be written, in an existing folder",
-    # Reject devices, because writing a file atomically would replace them.
+    # Reject devices, because writing a file atomically would replace the device.
     lambda path: (
         (path.is_file() or not path.exists()) and os.access(path.absolute().parent, os.W_OK)
     ),

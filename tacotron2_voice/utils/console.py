@@ -19,7 +19,7 @@ BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{speed}{postfix}]
 
 duration = tqdm.format_interval  # formats seconds as 05:12 or 26:05:12
 
-_shows_progress = True  # whether this process shows progress
+_shows_progress = True
 
 
 # ---------------------------------------------------------------------------- output

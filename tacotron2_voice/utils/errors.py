@@ -45,7 +45,6 @@ def about_lines(
     """Return a message about all bad lines of a file.
 
     Args:
-        path: the file.
         problems: strings of the form "PATH:LINE: what is wrong; fix".
         num_lines: total number of lines in the file.
         done: what happened to these lines, such as "rejected".

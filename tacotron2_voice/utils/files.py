@@ -52,7 +52,8 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, file: str | Path | int) -> "Identity":
-        """Return the identity of a file (path or descriptor). All values are 0 if it is missing."""
+        """Return the identity of a file (path or descriptor). If the file is missing, all values
+        are 0."""
         try:
             status = os.stat(file)
         except OSError:
@@ -83,8 +84,8 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
-    """Open a regular file, or a link to one, for reading bytes. Pipes are rejected, because opening
-    a pipe could block.
+    """Open a regular file, or a link to a regular file, for reading bytes. Pipes are rejected,
+    because opening a pipe could block.
 
     Raises:
         UserError: if the file is missing (with the message `if_missing`), is not a regular file, or
@@ -179,7 +180,6 @@ def numbered_lines(
     """Return the number and the text of every non-empty line, without whitespace at both ends.
 
     Args:
-        path: the file.
         if_missing: the message if the file is missing.
         content: the bytes of the file, if they have already been read.
 
@@ -340,10 +340,10 @@ def lock_path(path: Path, busy: str) -> BaseFileLock:
 
 @contextlib.contextmanager
 def folder_locked(directory: Path, busy: str) -> Iterator[None]:
-    """Lock `directory` in this context, so that no other process can lock it at the same time.
+    """Lock `directory` in this context. No other process can lock the directory at the same time.
 
     Raises:
-        BlockingIOError: if another process has locked it. The message is `busy`.
+        BlockingIOError: if another process has locked the folder. The message is `busy`.
     """
     with lock_path(directory / LOCK_FILE, f"{directory}: {busy}"):
         yield

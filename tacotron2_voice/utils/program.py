@@ -28,13 +28,13 @@ def run_program(main: Callable[[], object]) -> None:
     """Call `main`. If `main` raises an exception, exit with the code that shells expect.
 
     - After Ctrl-C, print one line, and exit with code 130.
-    - If the output is closed, as by `| head`, print nothing, and exit with code 141.
+    - If the output is closed, for example by `| head`, print nothing, and exit with code 141.
     - After a UserError or a system error, or if a package is missing, print one line, and exit with
       code 1.
     - All other exceptions are bugs. Print a traceback, and exit with code 1.
     """
-    # The terminal's encoding may not support all characters of a path, so escape other characters.
-    # sys.stdout is None if the output is closed (>&-).
+    # The terminal's encoding may not support all characters of a path. Unsupported characters are
+    # escaped. sys.stdout is None if the output is closed (>&-).
     if sys.stdout is not None and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
@@ -98,8 +98,8 @@ def _end(message: str, code: int) -> None:
     with contextlib.suppress(OSError):
         if message:
             print(f"{name}: {shown}", file=sys.stderr, flush=True)
-    # Python flushes standard output again at exit. Redirect standard output to the null device, so
-    # that this flush does not print an error about a closed pipe or a full disk.
+    # Python flushes standard output again at exit. Redirect standard output to the null device,
+    # because this flush would print an error about a closed pipe or a full disk.
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)

@@ -2,9 +2,9 @@
 
     read_english("At 3:45 pm on Nov. 25, 5 kg cost $3.50.")
 
-Rules run in order, and each rule reads the result of the rule before. Converted words are in lower
-case, and later rules do not change lower case. If a rule only converts the text around a number,
-the last rules spell the number. Comments in `RULES` explain the order.
+The rules run in order, and each rule gets the result of the previous rule. Rules write words in
+lower case, and later rules do not change words in lower case. Most rules convert the text around a
+number, and the last rules spell the number. The comments in `RULES` explain the order.
 """
 
 import re
@@ -38,6 +38,7 @@ from tacotron2_voice.text.english.words import (
     CROWNS,
     DAYS,
     DOMAINS,
+    ENDINGS,
     FILE_ENDINGS,
     INITIALISMS,
     MONARCHS,
@@ -78,13 +79,15 @@ _ALIKE = {
     **dict.fromkeys("‐‑﹣－⁃", "-"),
     **dict.fromkeys(_BLANKS, " "),
     **dict.fromkeys("\xad\u200b\u2060\ufeff", ""),
+    "⁄": "/",
+    "∆": "Δ",
     **{"″": '"', "№": "No.", "℃": "°C", "℉": "°F", "μ": "µ", "\u2126": "Ω", "∕": "/", "…": "..."},
 }
 
 
 def _plain_characters(text: str) -> str:
-    """Replace characters with the same look or meaning by a single character: apostrophes, hyphens,
-    spaces, digits of every script, fractions, Roman numerals."""
+    """Replace the variants of a character with one character: apostrophes, hyphens, spaces, digits
+    of every script, fractions and Roman numerals."""
     if text.isascii():
         return text
     text = _THOUSANDS.sub(lambda match: re.sub(r"\D", ",", match[0]), text)
@@ -104,6 +107,17 @@ def _plain_character(character: str) -> str:
     full_width = "\uff01" <= character <= "\uff5e" or same in SIGNS
     plain = same.isascii() and same.replace("/", "").isalnum()
     return same if plain or full_width else character
+
+
+def _read_greek_letter(match: Match) -> str:
+    """Read a single Greek letter by its name, such as beta in "β-carotene". Words of Greek letters
+    are transliterated later."""
+    # for example "GREEK SMALL LETTER FINAL SIGMA"; Unicode writes "LAMDA"
+    name = unicodedata.name(match[0].replace("µ", "μ")).split()[-1].lower()
+    before = match.string[match.start() - 1 : match.start()]
+    after = match.string[match.end() : match.end() + 1]
+    spoken = "lambda" if name == "lamda" else name
+    return " " * before.isalnum() + spoken + " " * after.isalnum()
 
 
 def _roman_characters(match: Match) -> str:
@@ -135,7 +149,7 @@ def _without_shouting(text: str) -> str:
     """Convert a text of two or more words in capitals to capitalized words.
 
     In such a text, capitals do not show which words are initials. Known initials and Roman numerals
-    stay.
+    stay in capitals.
     """
     pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)  # between, word, between, ...
     if len(pieces) < 5:
@@ -169,8 +183,8 @@ def _read_shouted_it(match: Match) -> str:
 def _read_capitals(match: Match) -> str:
     """Read FBI as letters and NASA as a word; TVs and TV's get the same apostrophe.
 
-    Capitals are a word if they have four or more letters or are in WORDS_IN_CAPITALS. They are
-    letters if they are in INITIALISMS, have no vowel, or have a beginning that no English word has.
+    A name in capitals is read as a word if it has at least four letters or is in WORDS_IN_CAPITALS.
+    It is read as letters if it is in INITIALISMS, has no vowel, or begins as no English word does.
     """
     word, ending = match[1], match[2] or ""
     onset = re.split("[AEIOUY]", word)[0]
@@ -287,6 +301,10 @@ def _either_case(words: list[str]) -> str:
 
 # ---------------------------------------------------------------------------- signs
 
+# Greek letters without accents, and the micro sign, which replaces the letter mu.
+_GREEK = "α-ωΑ-Ωµ"
+_IN_GREEK_WORDS = "\u0370-\u03ff\u1f00-\u1fffµ"
+
 
 def _read_sign(match: Match) -> str:
     """Read a sign aloud, with a space between the sign and a neighboring word."""
@@ -297,6 +315,14 @@ def _read_sign(match: Match) -> str:
 
 
 RULES: list[Rule] = [
+    # Brackets around letters that an author added to a word: "[T]he", "colo[u]r", "claim[s]". At the
+    # end of a word, other letters can be the mark of a footnote.
+    rule(r"\[([^\W\d_]+)\](?=[^\W\d_])", r"\1"),
+    rule(rf"(?<=[^\W\d_])\[({'|'.join(ENDINGS)})\]", r"\1"),
+    # Spaces between thousands. Only groups of zeros are certain: "10 000", but not "100 200".
+    rule(
+        r"(?<![\d+.,:/-])\d{1,3}(?: \d{3})* 000(?! ?\d)", lambda match: match[0].replace(" ", ",")
+    ),
     # Addresses come first, because no other rule may read their dots, slashes, hyphens and digits.
     rule(_ADDRESS, _read_address),
     # "&c." comes before the sign "&". Short forms with a slash come before fractions and divisions.
@@ -368,6 +394,8 @@ RULES: list[Rule] = [
     *PLURAL_RULES,
     rule(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])(?!(?i:st|nd|rd|th)\b)", " "),
     *CORRECTED_NUMBER_RULES,
+    rule(rf"(?<![{_IN_GREEK_WORDS}])[{_GREEK}](?![{_IN_GREEK_WORDS}])", _read_greek_letter),
+    rule(r"§\s?§", "sections "),
     # Other currency signs come after numbers, because amounts already contain their currencies.
     rule(rf"\s?(?:{'|'.join(map(re.escape, SIGNS))})", _read_sign),
     # Capitals come last, because units and Roman numerals are capitals too.

@@ -9,9 +9,17 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from tacotron2_voice.text.english.words import CURRENCIES
+
 Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
-_MAX_NAMED_DIGITS = 36  # most digits of a number; inflect has no names above 999 decillion
+_MAX_NAMED_DIGITS = 36  # inflect has no names for numbers with more digits
+
+
+# Letters belong to a currency only if no other letter precedes them: not the "A$" in "USA$5".
+CURRENCY = (
+    rf"(?:(?<![A-Za-z])(?:{'|'.join(re.escape(x) for x in CURRENCIES if len(x) > 1)})|[$£€¥₹])"
+)
 
 
 def rule(pattern: str, replacement: str | Callable[[re.Match[str]], str]) -> Rule:
@@ -28,7 +36,7 @@ def _inflect_engine() -> Any:
 
 @lru_cache(maxsize=16384)
 def spell_number(number: str, andword: str = "") -> str:
-    """Spell a number: 12 -> twelve, 12th -> twelfth. A number without a name is spelled by digits."""
+    """Spell a number: 12 -> twelve, 12th -> twelfth. Very long numbers are spelled digit by digit."""
     digits = number.rstrip("dhnrst").lstrip("0") or "0"
     suffix = number.lstrip("0123456789")
     if len(digits) > _MAX_NAMED_DIGITS:
@@ -91,16 +99,6 @@ def plural_of(number: str) -> str:
     return f"{number}es" if number.endswith("x") else f"{number}s"
 
 
-_CURRENCIES = {
-    "$": (("dollar", "dollars"), ("cent", "cents")),
-    "US$": (("u s dollar", "u s dollars"), ("cent", "cents")),
-    "£": (("pound", "pounds"), ("penny", "pence")),
-    "€": (("euro", "euros"), ("cent", "cents")),
-    "¥": (("yen", "yen"), ("sen", "sen")),
-    "₹": (("rupee", "rupees"), ("paisa", "paise")),
-}
-
-
 def _spell_decimal(whole: str, fraction: str) -> str:
     """Spell 3, .14 as three point one four, and the version 3, .11.4 as three point eleven point
     four."""
@@ -116,16 +114,16 @@ def _spell_whole(digits: str) -> str:
 
 
 def _spell_money(currency: str, whole: str, fraction: str, magnitude: str) -> str:
-    unit, subunit = _CURRENCIES[currency]
+    unit, units, subunit, subunits = CURRENCIES[currency]
     if magnitude or len(fraction) > 3 or fraction.count(".") > 1:
-        return f"{_spell_decimal(whole, fraction)}{magnitude} {unit[1]}"
+        return f"{_spell_decimal(whole, fraction)}{magnitude} {units}"
     whole = whole.lstrip("0")
     hundredths = fraction[1:].ljust(2, "0").lstrip("0")
     parts = []
     if whole or not hundredths:
-        parts.append(f"{spell_number(whole)} {unit[whole != '1']}")
+        parts.append(f"{spell_number(whole)} {unit if whole == '1' else units}")
     if hundredths:
-        parts.append(f"{spell_number(hundredths)} {subunit[hundredths != '1']}")
+        parts.append(f"{spell_number(hundredths)} {subunit if hundredths == '1' else subunits}")
     return " ".join(parts)
 
 
@@ -133,7 +131,8 @@ def _read_number(match: re.Match[str]) -> str:
     currency, whole, fraction, ordinal, magnitude = (group or "" for group in match.groups())
     digits, ordinal = whole.replace(",", ""), ordinal.lower()
     if currency:
-        return _spell_money(currency, digits, fraction, magnitude) + ordinal
+        space = " " if match.string[match.start() - 1 : match.start()].isalpha() else ""
+        return space + _spell_money(currency, digits, fraction, magnitude) + ordinal
     if fraction:
         return _spell_decimal(digits, fraction) + ordinal + magnitude
     if ordinal:
@@ -147,11 +146,10 @@ def _read_number(match: re.Match[str]) -> str:
 CORRECTED_NUMBER_RULES: list[Rule] = [
     (
         re.compile(
-            r"(?:(US\$|[£$€¥₹])\s?)?"
+            rf"(?:({CURRENCY})\s?)?"
             r"([0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?<![\w.])(?=\.[0-9]))"  # or a bare .5
             r"((?:\.[0-9]+)*)"
-            r"(?:(st|nd|rd|th)\b|(\s+(?:hundred|thousand|million|billion|trillion)\b))?",
-            re.IGNORECASE,
+            r"(?i:(st|nd|rd|th)\b|(\s+(?:hundred|thousand|million|billion|trillion)\b))?"
         ),
         _read_number,
     ),

@@ -4,6 +4,7 @@ money and of units, fractions, arithmetic, decades. english/__init__.py applies 
 import re
 
 from tacotron2_voice.text.english.numbers import (
+    CURRENCY,
     Rule,
     plural_of,
     rule,
@@ -12,12 +13,19 @@ from tacotron2_voice.text.english.numbers import (
     spell_number,
     spell_number_or_year,
 )
-from tacotron2_voice.text.english.words import BIBLE, MONTHS, OPENERS, PER, UNITS
+from tacotron2_voice.text.english.words import (
+    BIBLE,
+    CURRENCIES,
+    CURRENCY_CODES,
+    MONTHS,
+    OPENERS,
+    PER,
+    UNITS,
+)
 
 Match = re.Match[str]
 
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?"
-CURRENCY = r"(?:US\$|[$£€¥₹])"
 
 
 _SENTENCE_ENDS = re.compile(
@@ -204,8 +212,6 @@ TIME_RULES: list[Rule] = [
 
 _MAGNITUDES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion", "tn": "trillion"}
 _MAGNITUDES |= {"t": "trillion", "mn": "million"}
-_CODES = {"USD": "US$", "EUR": "€", "GBP": "£", "JPY": "¥", "INR": "₹"}
-_BILLS = {"US$": "u s dollar", "$": "dollar", "£": "pound", "€": "euro", "¥": "yen", "₹": "rupee"}
 _PER = {unit: singular for unit, (singular, _) in UNITS.items()} | PER
 _POWERS = {"2": "square ", "²": "square ", "3": "cubic ", "³": "cubic "}
 _FRACTION = r"\d{1,3}/(?:[2-9]|[1-9]\d{1,2})(?![\d/])"
@@ -217,7 +223,7 @@ _NOUN_FOLLOWS = re.compile(_NOUN)
 
 def _read_bill(match: Match) -> str:
     article, currency, amount, magnitude = match.groups("")
-    return f"{article} {amount}{magnitude} {_BILLS[currency]}"
+    return f"{article} {amount}{magnitude} {CURRENCIES[currency][0]}"
 
 
 def _read_unit(match: Match) -> str:
@@ -254,10 +260,10 @@ def _read_fraction(match: Match) -> str:
 
 AMOUNT_RULES: list[Rule] = [
     # Amounts with a currency come first: "$5 m" is five million dollars, not five meters.
-    rule(rf"\b({'|'.join(_CODES)})\s?(?=\d)", lambda match: _CODES[match[1]]),
+    rule(rf"\b({'|'.join(CURRENCY_CODES)})\s?(?=\d)", lambda match: CURRENCY_CODES[match[1]]),
     rule(
-        rf"(?<![\w.,])({NUMBER})\s?({'|'.join(_CODES)})\b",
-        lambda match: _CODES[match[2]] + match[1],
+        rf"(?<![\w.,])({NUMBER})\s?({'|'.join(CURRENCY_CODES)})\b",
+        lambda match: CURRENCY_CODES[match[2]] + match[1],
     ),
     rule(rf"(?<![\w.,$£€¥₹])({NUMBER})\s?([£€¥₹])(?!\d)", r"\2\1"),
     rule(rf"(?<![\w.,])({NUMBER})\s?¢", lambda m: f"{m[1]} cent{'s' * (m[1] != '1')}"),
@@ -265,6 +271,10 @@ AMOUNT_RULES: list[Rule] = [
     rule(
         rf"({CURRENCY}\s?{NUMBER})\s?((?i:{'|'.join(_MAGNITUDES)}))\b",
         lambda match: f"{match[1]} {_MAGNITUDES[match[2].lower()]}",
+    ),
+    rule(
+        rf"(?<![\w.,])({NUMBER})\s?(bn|tn)\b",
+        lambda match: f"{match[1]} {_MAGNITUDES[match[2]]}",
     ),
     rule(rf"\b([Aa]n?) ({CURRENCY})(\d[\d,]*)(\s(?:million|billion|trillion))?{_NOUN}", _read_bill),
     rule(

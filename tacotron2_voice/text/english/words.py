@@ -15,8 +15,8 @@ DAYS = dict(
     ).split()
 )
 
-# Words that begin a sentence and are not names. After an abbreviation they show that its full stop
-# ends a sentence too ("at 5 p.m. He left"). Before "St." or "Dr." they show that it is not a street.
+# Words that begin a sentence and are not names. If such a word follows an abbreviation, the full
+# stop also ends the sentence ("at 5 p.m. He left"). If it precedes "St." or "Dr.", this is no street.
 OPENERS = set(
     "A After All An And As At Before But By Each Every For From He Her Here His How I If In It Its "
     "Many My No Not Now On Once One Or Our She So Some That The Their Then There These They This "
@@ -97,6 +97,9 @@ BEFORE_NUMBERS = {
     "nos": "numbers",
     "p": "page",
     "pp": "pages",
+    "pg": "page",
+    "para": "paragraph",
+    "rm": "room",
     "vol": "volume",
     "vols": "volumes",
     "ch": "chapter",
@@ -142,6 +145,7 @@ BIBLE = (
 UNITS = {
     short: (names.split("|")[0], names.split("|")[-1])
     for short, names in {
+        "µg": "microgram|micrograms",
         "mg": "milligram|milligrams",
         "g": "gram|grams",
         "kg": "kilogram|kilograms",
@@ -165,6 +169,10 @@ UNITS = {
         "tsp": "teaspoon|teaspoons",
         "tbsp": "tablespoon|tablespoons",
         "ha": "hectare|hectares",
+        "gal": "gallon|gallons",
+        "qt": "quart|quarts",
+        "µl": "microliter|microliters",
+        "µL": "microliter|microliters",
         "ml": "milliliter|milliliters",
         "mL": "milliliter|milliliters",
         "cl": "centiliter|centiliters",
@@ -181,6 +189,7 @@ UNITS = {
         "h": "hour|hours",
         "hr": "hour|hours",
         "hrs": "hour|hours",
+        "mpg": "mile per gallon|miles per gallon",
         "mph": "mile per hour|miles per hour",
         "kph": "kilometer per hour|kilometers per hour",
         "rpm": "revolution per minute|revolutions per minute",
@@ -189,11 +198,18 @@ UNITS = {
         "MHz": "megahertz",
         "GHz": "gigahertz",
         "dB": "decibel|decibels",
+        "µV": "microvolt|microvolts",
         "mV": "millivolt|millivolts",
         "V": "volt|volts",
         "kV": "kilovolt|kilovolts",
+        "µA": "microampere|microamperes",
         "mA": "milliampere|milliamperes",
         "mAh": "milliampere hour|milliampere hours",
+        "µF": "microfarad|microfarads",
+        "nF": "nanofarad|nanofarads",
+        "pF": "picofarad|picofarads",
+        "µW": "microwatt|microwatts",
+        "mW": "milliwatt|milliwatts",
         "W": "watt|watts",
         "kW": "kilowatt|kilowatts",
         "MW": "megawatt|megawatts",
@@ -230,6 +246,46 @@ PER = {word: word for word in "second minute hour day night week month year pers
 PER |= {"hr": "hour", "mo": "month", "yr": "year", "wk": "week", "min": "minute", "sec": "second"}
 PER |= {unit: UNITS[unit][0] for unit in "kg g lb oz l L km m ft".split()}
 
+_CENTS = "cent", "cents"
+# Before a number: names of the currency and of its hundredth, each in singular and plural.
+CURRENCIES = {
+    "$": ("dollar", "dollars", *_CENTS),
+    "£": ("pound", "pounds", "penny", "pence"),
+    "€": ("euro", "euros", *_CENTS),
+    "¥": ("yen", "yen", "sen", "sen"),
+    "₹": ("rupee", "rupees", "paisa", "paise"),
+    "R$": ("brazilian real", "brazilian reals", "centavo", "centavos"),
+} | {
+    f"{letters}$": (f"{country} dollar", f"{country} dollars", *_CENTS)
+    for letters, country in {
+        "US": "u s",
+        "us": "u s",
+        "A": "australian",
+        "AU": "australian",
+        "C": "canadian",
+        "CA": "canadian",
+        "HK": "hong kong",
+        "NT": "new taiwan",
+        "NZ": "new zealand",
+        "S": "singapore",
+        "SG": "singapore",
+    }.items()
+}
+CURRENCY_CODES = {
+    "AUD": "A$",
+    "BRL": "R$",
+    "CAD": "C$",
+    "EUR": "€",
+    "GBP": "£",
+    "HKD": "HK$",
+    "INR": "₹",
+    "JPY": "¥",
+    "NZD": "NZ$",
+    "SGD": "S$",
+    "TWD": "NT$",
+    "USD": "US$",
+}
+
 # Signs that are read everywhere.
 SIGNS = {
     "&": "and",
@@ -248,7 +304,6 @@ SIGNS = {
     "≈": "approximately",
     "√": "square root of",
     "∞": "infinity",
-    "π": "pi",
     "©": "copyright",
     "®": "registered",
     "™": "trademark",
@@ -286,6 +341,9 @@ FILE_ENDINGS = (
     "cpp js sh xml ya?ml"
 ).split()
 SPELLED_IN_ADDRESSES = {"io", "ai", "edu", "uk", "eu", "au", "ca", "exe", "gif", "de", "py"}
+
+# Endings of words that authors add in brackets: "the claim[s]".
+ENDINGS = "d ed en er es ing ly n s".split()
 
 # Capitals that are read as letters, even in a text of capitals only.
 INITIALISMS = set(
