@@ -143,7 +143,8 @@ def test_output_folder_is_rejected_when_it_is_inside_the_corpus_or_contains_it(
 
 
 def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path, monkeypatch):
-    """An earlier call may have been interrupted before or while it wrote copies."""
+    """An earlier call may have been interrupted before it wrote the first copy, or between two
+    copies."""
     out = tmp_path / "out"
 
     def killed(*_):

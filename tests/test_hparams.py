@@ -111,7 +111,7 @@ def test_error_suggests_a_similar_setting_when_a_name_is_unknown(name, answer):
 
 
 def test_symbol_table_has_a_path_when_the_training_filelist_is_not_set():
-    """The program reports the missing name later, when it reads the filelist."""
+    """The missing filelist is an error later, when the program reads the filelist."""
     table = symbols_path(create_hparams("training_files=,symbols=corpus"))
     assert table.name == "symbols.json"
 

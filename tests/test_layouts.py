@@ -626,7 +626,7 @@ def test_transcripts_option_is_rejected_when_no_text_has_this_extension(tmp_path
     "texts", [TextSource(folder=Path("texts")), TextSource(suffix="srt"), TextSource(tier="words")]
 )
 def test_options_for_text_files_are_rejected_when_there_is_a_table(tmp_path, texts, monkeypatch):
-    """In an earlier version, these options were ignored."""
+    """In an earlier version, prepare ignored the options for text files."""
     monkeypatch.chdir(tmp_path)
     Path("texts").mkdir()
     write_prompts(tmp_path, "a.wav")

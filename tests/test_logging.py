@@ -117,7 +117,7 @@ def test_plots_show_the_text_and_the_end_of_speech():
 
 
 def test_logs_are_truncated_to_the_checkpoint(tmp_path):
-    """The run folder may have been renamed."""
+    """The logs are also truncated if the run folder was renamed."""
     before, folder = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     logger = RunLogger(before, before / "logs")
@@ -226,6 +226,6 @@ def test_event_files_of_other_programs_are_not_changed(tmp_path):
     assert foreign.read_bytes() == b"of another program"
     assert f"logs/{foreign.name}" not in logger.state()["logs"]
     logger.close()
-    RunLogger(tmp_path, tmp_path / "logs").close()  # a new run in the same folder
+    RunLogger(tmp_path, tmp_path / "logs").close()  # this is a new run in the same folder
     assert foreign.read_bytes() == b"of another program"
     assert ours not in event_files(tmp_path)

@@ -138,7 +138,7 @@ def test_kaldi_directory_is_read_with_its_segments_and_speakers(tmp_path):
 def test_kaldi_directory_is_rejected_when_a_segment_without_an_end_overlaps_another(
     segments, tmp_path
 ):
-    """In an earlier version, such a segment contained the words of all later segments."""
+    """In an earlier version, a segment without an end contained the words of all later segments."""
     write_kaldi(
         tmp_path, wav_scp="r r.wav\n", text="u1 one\nu2 two\n", segments=segments, utt2spk=""
     )

@@ -431,7 +431,7 @@ def test_resume_accepts_new_lists_when_the_corpus_moved(corpus, whole, tmp_path,
 
 
 def test_resume_accepts_clips_folder_when_paths_are_absolute(corpus, whole, tmp_path, capsys):
-    """The run keeps this setting, and rejects another clip with the same name."""
+    """The run keeps clips_folder, and rejects another clip with the same name."""
     old, out = tmp_path / "old", tmp_path / "out"
     filelist = copied_corpus(corpus, old)
     moved = {"training_files": tmp_path / "train.txt"}

@@ -329,7 +329,7 @@ def test_statistics_contain_the_rate_of_each_speaker():
 
 
 def test_speaker_uses_the_rate_of_the_corpus_when_it_has_few_clips():
-    """The few clips do not change the range for all other speakers."""
+    """The clips of this speaker do not change the range for the other speakers."""
     whole, speakers = measured(0.12, 0.05, 0.3, few=MIN_CLIPS - 1)
     assert speakers[2].statistics == whole
     assert speakers[0].statistics.slowest < 1.2

@@ -55,7 +55,7 @@ def needed_by(names: list[str]) -> dict[str, metadata.Distribution]:
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory) -> Path:
-    """Return Python of an environment with only the wheel and its dependencies.
+    """Return the Python interpreter of an environment with only the wheel and its dependencies.
 
     The path contains a space. The dependencies are links into the test environment.
     """

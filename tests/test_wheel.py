@@ -103,7 +103,8 @@ def test_wheel_contains_only_the_library(wheel):
 
 @pytest.fixture(scope="module")
 def environment(folder):
-    """Return Python of an empty environment, and a folder that contains only numpy."""
+    """Return the Python interpreter of an empty environment, and a folder that contains only
+    numpy."""
     venv.create(folder / "environment")
     packages = folder / "packages"
     packages.mkdir()
