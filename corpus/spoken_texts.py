@@ -74,7 +74,6 @@ def check_are_spoken(clips: Sequence[Clip]) -> None:
         (has_name_at_start, "begin with the name of their audio file", rename),
         (_is_name, "are the name of their audio file", rename),
         (has_name_at_end, "end with the name of their audio file", rename),
-        (_is_written_twice, "contain the same words twice", ""),
     )
     if len(clips) < MIN_TEXTS:
         return
@@ -131,7 +130,11 @@ def _is_written_twice(clip: Clip) -> bool:
 
 def check_repeated_words(clips: Sequence[Clip]) -> None:
     """Raise UserError if nearly all texts, or all texts of a speaker, begin or end with the same
-    word, such as "sil" or the name of a speaker."""
+    word, such as "sil" or the name of a speaker, or if most texts are written twice."""
+    twice = [clip for clip in clips if _is_written_twice(clip)]
+    if len(clips) >= MIN_TEXTS and len(twice) >= MAX_SHARE * len(clips):
+        fix = ". If the words are spoken twice in each clip, add --repeated-words"
+        raise _not_spoken(twice, clips, "contain the same words twice", fix)
     by_speaker = defaultdict[str, list[Clip]](list)
     for clip in clips:
         by_speaker[clip.speaker].append(clip)

@@ -279,7 +279,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("recordings", metavar="RECORDINGS", type=Path, help="folder of the recordings")
-    add("--name", required=True, help="name of the person")
+    add(
+        "--name",
+        type=checked(str, "a name", lambda name: bool(name.strip())),
+        required=True,
+        help="name of the person",
+    )
     add("--out", type=Path, help="write to this folder (default: my-voice-NAME)")
     add(
         "--start",

@@ -254,6 +254,7 @@ def test_output_folder_is_rejected_when_it_was_made_with_another_language(comman
         "--val-fraction=0",
         "--val-fraction=1",
         "--language=",
+        "--name= ",
         "--prepare='a",
     ],
 )

@@ -47,7 +47,6 @@ def each(form):
         "{text} 3.25",
         "M1,{text},0.5,2.3",
         "M1,{text},0.5,2.3,1.8",
-        "{text} {text}",
         "{i}. {text}",
         "({i}) {text}",
         "#{i} {text}",
@@ -102,6 +101,12 @@ def test_texts_of_the_included_corpora_are_kept():
         texts = [row[-1] for row in rows if len(row) > 1]
         check_are_spoken(clips_of(texts))
         check_repeated_words(clips_of(texts))
+
+
+def test_texts_are_rejected_when_they_are_written_twice():
+    message = refusal(check_repeated_words, clips_of(each("{text} {text}")))
+    assert message.startswith("m.csv:1: ")
+    assert "--repeated-words" in message
 
 
 @pytest.mark.parametrize("form", ["{name}", "/data/{name}.wav"])

@@ -21,6 +21,8 @@ _SYLLABLE = rf"(?:{_INITIAL}?{_FINAL}|[bpmfwy]?o)"
 _PINYIN = re.compile(rf"(?<!\w)(?:{_SYLLABLE}[1-5¹²³⁴⁵][ '-]*){{2,}}(?!\w)", re.IGNORECASE)
 IPA_LETTER = re.compile("[\u0250-\u02afˈˌː]")
 _IPA_WORD = re.compile(rf"\S*{IPA_LETTER.pattern}\S*")
+# No alphabet contains the marks of stress and length.
+_STRESSED_IPA_WORD = re.compile(r"\S*[ˈˌː]\S*")
 _NESTED_BRACES = re.compile(r"\{[^{}]*\{[^{}]*")
 # IPA letters that are also letters of an alphabet. They are phones only between slashes.
 _IPA_OR_LETTER = re.compile("[æçðøŋœβθχ]")
@@ -63,6 +65,7 @@ def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable)
     - ARPAbet phones in braces, if the model has no symbols for phones, or if a phone is unknown
     - ARPAbet phones without braces, unless the model has its own symbol table
     - pinyin with tone digits, or IPA, if the cleaners are for English
+    - IPA with stress or length marks, but without slashes, if the cleaners produce phones
 
     Raises:
         UserError: if the text contains one of these notations.
@@ -84,6 +87,8 @@ def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable)
     if bare and (table.is_english or PHONES in cleaner_names):
         known = f"{{{bare[0][:60]}}}" if table.is_english else "words"
         raise UserError(f"{bare[0][:60]!r}: ARPAbet phones without braces (expected {known})")
+    if PHONES in cleaner_names and (ipa := _STRESSED_IPA_WORD.search(IPA_SPAN.sub(" ", text))):
+        raise UserError(f"{ipa[0][:60]!r}: phones without slashes (expected phones such as /wˈɪn/)")
     if uses_english_rules(tuple(cleaner_names)):
         letters = [span for span in IPA_SPAN.finditer(text) if _IPA_OR_LETTER.search(span[0])]
         if ipa := _IPA_WORD.search(text) or next(iter(letters), None):
