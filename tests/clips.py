@@ -1,4 +1,4 @@
-"""Provide clips and mel files for tests of filelists and the dataset."""
+"""Define fixtures with audio files and cached mels."""
 
 import json
 
@@ -16,7 +16,7 @@ def noise(num_samples, seed=0):
 @pytest.fixture
 def sounds(tmp_path):
     """Return a folder with a.wav (22,050 samples), b.flac (11,025) and c.wav (5,000)."""
-    import soundfile  # imported here because GPU machines may lack it
+    import soundfile  # imported here because GPU machines may lack soundfile
 
     for name, num_samples in (("a.wav", 22050), ("b.flac", 11025), ("c.wav", 5000)):
         soundfile.write(tmp_path / name, noise(num_samples), 22050)

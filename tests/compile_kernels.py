@@ -43,7 +43,7 @@ ENCODER = graphs.LSTM(0, 0, 0, 0.0), graphs.LSTM(256, 256, 0, 0.0), 0, 1, *FULL[
 
 
 def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dict]]:
-    """Return the kernel name and the options of every launch for a batch."""
+    """Return the kernel name and the options of every launch."""
     found = []
 
     class Recorder:
@@ -70,7 +70,7 @@ def launches_of(clips: int, symbols: int, precision: str) -> list[tuple[str, dic
 
 
 def compiled(name: str, options: dict):
-    """Return the kernel, compiled with the options of its launch."""
+    """Compile a kernel with the options of its launch."""
     kernel = getattr(kernels, name)
     options = dict(options)
     # Names of compiler options are lower-case; names of kernel constants are upper-case.
@@ -98,11 +98,11 @@ def measured(name: str, options: dict) -> dict:
         "spilled_bytes": int(re.findall(r"STACK:(\d+)", usage)[0]),
         "shared_bytes": kernel.metadata.shared,
         "products": len(re.findall(r"mma(?:_async)?\.sync", ptx)),
-        # Whether the kernel needs several blocks for the inner dimension.
+        # True if the kernel needs several blocks for the inner dimension.
         "blocks": options.get("SPLIT", options.get("INNER", 0)) > options.get("BLOCK", 0),
-        # The number of instructions that copy 16 bytes asynchronously.
+        # Number of instructions that copy 16 bytes asynchronously.
         "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", ptx)),
-        # Inner dimension of each matrix product, and the number of consecutive values per thread.
+        # For each matrix product: inner dimension, and consecutive values per thread.
         "widths": [
             (int(inner), int(width))
             for inner, width in re.findall(

@@ -32,7 +32,7 @@ from hparams import create_hparams
 def restore_signals() -> None:
     """Restore the default signal handlers in this process.
 
-    A shell that starts the tests in the background or through nohup makes them and their child
+    If the tests run in the background or under nohup, the shell makes them and their child
     processes ignore some signals. Some tests send these signals to programs, so the programs must
     not ignore them.
     """
@@ -55,8 +55,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads this variable when it is imported
 
 
-# By default, hypothesis fails if an example takes longer than 0.2 s. Busy machines can be slower,
-# so this profile has no deadline.
+# By default, hypothesis fails if an example takes 0.2 s, which is too short for busy machines.
 with contextlib.suppress(ModuleNotFoundError):  # GPU machines may lack hypothesis
     hypothesis = importlib.import_module("hypothesis")
     hypothesis.settings.register_profile("untimed", deadline=None)
@@ -64,8 +63,8 @@ with contextlib.suppress(ModuleNotFoundError):  # GPU machines may lack hypothes
 
 
 def pytest_collection_finish() -> None:
-    """Exclude imported objects from garbage collection, because scanning them repeatedly is
-    slow."""
+    """Exclude imported objects from garbage collection, because it would scan them again and
+    again."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
 
@@ -77,8 +76,8 @@ def corpus(tmp_path_factory) -> Corpus:
 
 @pytest.fixture
 def clean_process(monkeypatch, one_thread):
-    """Let a test train in the pytest process, without a GPU and without plots. After the test, undo
-    the changes of global state."""
+    """Let a test train in this process without a GPU or plots, and restore global state
+    afterwards."""
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     make_plots_empty(monkeypatch.setattr)
@@ -86,7 +85,7 @@ def clean_process(monkeypatch, one_thread):
 
 @pytest.fixture(scope="session")
 def whole(corpus, tmp_path_factory):
-    """Return the folder of an uninterrupted run with the LONG settings."""
+    """Return the folder of an uninterrupted run with the settings LONG."""
     out = tmp_path_factory.mktemp("whole") / "out"
     assert Child(flags(out, corpus.hparams(**LONG))).end().code == 0
     return out
@@ -94,15 +93,14 @@ def whole(corpus, tmp_path_factory):
 
 @pytest.fixture
 def no_plots(monkeypatch):
-    """Replace the plots of `prepare` with placeholders."""
-    from corpora import skip_plots  # imported here because GPU machines may lack its packages
+    from corpora import skip_plots  # GPU machines may lack packages that corpora imports
 
     skip_plots(monkeypatch)
 
 
 @pytest.fixture
 def copied(whole, tmp_path):
-    """Return a copy of the uninterrupted run. Tests may change the copy."""
+    """Return a copy of the run folder `whole`, which the test may change."""
     return shutil.copytree(whole, tmp_path / "copied")
 
 
@@ -114,8 +112,10 @@ def checkpoint_path(tmp_path):
 
 @pytest.fixture(scope="session")
 def voices(tmp_path_factory):
-    """Return a namespace with a checkpoint and the voices exported from it as fp32, int8 and packed.
-    Each attribute is a pair: the path, and the text that the export printed."""
+    """Save a checkpoint, and export it as fp32, int8 and packed voices.
+
+    Each attribute of the result is a pair: the path, and the text that the export printed.
+    """
     export_voice = importlib.import_module("scripts.export_voice")
     folder = tmp_path_factory.mktemp("voices")
     hparams = create_hparams(

@@ -29,8 +29,8 @@ def make_corpus(
 ) -> Path:
     """Write clips c00, c01, ... with 4000, 4137, ... samples.
 
-    The normalized text of each clip differs from its raw text. Pass a `text` without numbers to
-    save 3 s: numbers are spelled out with inflect, and importing inflect is slow.
+    The normalized text of each clip differs from its raw text. A `text` without numbers makes a
+    test 3 s faster, because only numbers need the slow import of inflect.
     """
     (folder / "wavs").mkdir(parents=True)
     for i in range(clips):
@@ -45,8 +45,7 @@ def add_line(corpus: Path, line: str) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return a dict from the relative path of each file in `folder` to its bytes, without lock
-    files."""
+    """Return a dict from the relative path of each file except lock files to its bytes."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
@@ -86,7 +85,7 @@ def _prepare_and_be_killed(suffix: str, options: list[str]) -> None:
 
 
 def prepare_with(*values, **options) -> list[Path]:
-    """Call `prepare` with a Preparation made from these values."""
+    """Call `prepare` with these arguments for Preparation."""
     return prepare(Preparation(*values, **options))
 
 

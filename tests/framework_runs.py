@@ -51,7 +51,7 @@ PHASES = {"random_epochs": 1, "batches_per_epoch": "per_phase"}
 
 
 def planned(*epochs, **options):
-    """Return the planned batches of this process for these epochs."""
+    """Return the batches that the sampler plans for this process."""
     batches = batches_of(**options)
     epochs_of_rank = []
     for epoch in epochs:
@@ -115,7 +115,7 @@ def accelerate_resumed(epoch, set_epoch=True, save=True, phases=False, **changed
 
 
 def accelerate_stateful(num_workers=0):
-    """Stop and resume a run in which accelerate wraps a torchdata loader."""
+    """Stop and resume a run in which accelerate wraps a loader of torchdata."""
     options = {"use_stateful_dataloader": True, "num_workers": num_workers}
     accelerator, loader = prepared(**options)
     loader.set_epoch(1)
@@ -178,7 +178,7 @@ def trainer_resumed(steps_per_update=1, dataloader_num_workers=0):
 
 
 def trainer_changed(**arguments):
-    """Resume in the middle of an epoch with different arguments than in the original run."""
+    """Resume in the middle of an epoch with other arguments than in the first part of the run."""
     folder = "changed-" + "-".join(map(str, arguments.values()))
     if not arguments.keys() & {"record", "seed"}:
         return trained(folder, **arguments)
@@ -203,9 +203,8 @@ def fit(
 ):
     """Return the training and validation batches of a Lightning run.
 
-    Lightning saves a checkpoint after Ctrl-C. With `save_every_step`, it also saves a checkpoint
-    after every optimizer step. Without `save_every_step`, it also saves a checkpoint at the end of
-    every epoch.
+    Lightning always saves a checkpoint after Ctrl-C. In addition, it saves a checkpoint after every
+    optimizer step (with `save_every_step`) or at the end of every epoch.
 
     Args:
         interrupt_at: press Ctrl-C during this batch.
@@ -284,7 +283,7 @@ def lightning_epochs(**options):
 
 
 def lightning_phases(**options):
-    """Train a random epoch and two epochs with fewer batches. Each epoch ends with validation."""
+    """Train a random epoch and two epochs with fewer batches, each followed by validation."""
     folder = "-".join(["phases", *map(str, options.values())])
     trained, validated = fit(folder, phases=True, **options)
     epochs = planned(0, 1, 2, **PHASES)
@@ -338,7 +337,7 @@ def run(job):
 
 
 def end_waiting():
-    """Kill this process and its workers, because living workers would keep the test's pipes
+    """Kill this process and its workers, because living workers would keep the pipes of the test
     open."""
     print("still running:", file=sys.stderr, flush=True)
     faulthandler.dump_traceback()
@@ -361,4 +360,4 @@ if __name__ == "__main__":
     Path(f"result.{RANK}").write_text(json.dumps(results))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # in about 1 of 10 normal exits, a gloo thread would abort the process
+    os._exit(0)  # without this call, about 1 of 10 processes would abort in a gloo thread

@@ -24,7 +24,7 @@ from tacotron2_voice import griffin_lim
 from tacotron2_voice.utils import plots
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "tests" / "data"  # its README lists the origin of each file
+DATA = ROOT / "tests" / "data"  # README.md in this folder lists the origin of each file
 GOLDEN = DATA / "golden"
 LJSPEECH_LENGTHS = DATA / "ljspeech" / "lengths.csv"
 LJSPEECH_CLIPS = DATA / "ljspeech" / "wavs"
@@ -78,7 +78,7 @@ def tiny(**settings) -> str:
     return ",".join(f"{name}={value}" for name, value in (TINY | settings).items())
 
 
-# Settings of a small model for synthesis tests. This model always stops after 12 decoder steps.
+# Settings of a model for synthesis, which always stops after 12 decoder steps.
 SMALL_MODEL = (
     "symbols_embedding_dim=16,encoder_embedding_dim=16,attention_rnn_dim=16,decoder_rnn_dim=16,"
     "prenet_dim=8,attention_dim=8,attention_location_n_filters=4,postnet_embedding_dim=16,"
@@ -87,7 +87,7 @@ SMALL_MODEL = (
 
 
 def save_small_model(path: Path, hparams: HParams, **more: object) -> Path:
-    """Write a checkpoint in NVIDIA's format that also contains settings of this project."""
+    """Write a checkpoint in the format of NVIDIA, with the settings of this project."""
     torch.manual_seed(0)
     saved = {"iteration": 7, "state_dict": Tacotron2(hparams).state_dict()}
     torch.save(saved | {"hparams": asdict(hparams)} | more, path)
@@ -113,8 +113,8 @@ SECONDS = {"train": np.linspace(0.2, 0.8, 14), "val": (0.2, 0.3, 0.4, 0.5, 0.7)}
 
 
 def make_corpus(folder: Path, durations_by_list: dict = SECONDS) -> Corpus:
-    """Write 14 training and 5 validation clips: noisy gliding tones, 0.2 to 0.8 s long."""
-    import soundfile  # imported here because GPU machines may lack it
+    """Write 14 training and 5 validation clips: noisy gliding tones of 0.2 to 0.8 s."""
+    import soundfile  # imported here because GPU machines may lack soundfile
 
     rng = np.random.default_rng(7)
     for name, durations in durations_by_list.items():
@@ -144,8 +144,11 @@ def metrics(directory: Path, kind: str | None = None) -> list[dict]:
 
 
 def curves(directory: Path) -> dict[str, list]:
-    """Return a dict from TensorBoard tags to lists of points. A point is (optimizer step, value).
-    Points of times, plots and audio contain only the optimizer step."""
+    """Return a dict from TensorBoard tags to lists of points.
+
+    A point is (optimizer step, value). Points of times, plots and audio contain only the optimizer
+    step.
+    """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(
@@ -168,7 +171,6 @@ def load(path: Path) -> dict:
 
 
 def newest(directory: Path) -> Path:
-    """Return the newest checkpoint of a run."""
     return max(directory.glob("checkpoint_*.pt"), key=lambda path: int(path.stem.split("_")[1]))
 
 
@@ -178,7 +180,7 @@ def assert_same(one, other, path: str = "") -> None:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Assert that two runs have equal checkpoints and logs, except for times."""
+    """Assert that two runs have equal checkpoints and logs, except times."""
     assert compare_runs(one, other) == []
     assert newest(one).name == newest(other).name
     assert curves(one) == curves(other)
@@ -194,8 +196,7 @@ class Ended:
 
 
 def fork_server():
-    """Return a multiprocessing context that forks processes from a server. The server has imported
-    slow modules (preload.py)."""
+    """Return a multiprocessing context whose server has imported the slow modules (preload.py)."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preload"])
     # The first call starts the server, which reads PYTHONPATH only once.
@@ -256,8 +257,7 @@ class Together:
         ]
 
     def end(self, timeout: float = 120) -> list[Ended]:
-        """Wait for all processes, and return the exit code and output of each process, ordered by
-        rank."""
+        """Wait for all processes, and return the exit code and output of each rank."""
         try:
             return [child.end(timeout) for child in self.children]
         finally:
@@ -272,7 +272,7 @@ def free_port() -> int:
 
 
 def train_with_others(rank: int, world_size: int, port: int, hook=None, *hook_arguments) -> None:
-    """Set the environment variables of one of several training processes on this machine, and call
+    """Set the environment variables of torchrun in one of several local processes, and call
     `hook`."""
     os.environ |= {
         "RANK": str(rank),
@@ -301,7 +301,7 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     import train
 
     make_plots_empty(setattr)
-    # As a result, the DataLoader starts its workers with fork, as in a run on Linux.
+    # With this start method, the DataLoader starts its workers like a run on Linux.
     multiprocessing.set_start_method("fork", force=True)
     torch.set_num_threads(1)
     torch.cuda.is_available = lambda: False
@@ -313,12 +313,14 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     except SystemExit as stop:
         code = stop.code
     sys.stdout.flush()  # at exit, Python flushes stdout before it prints the exit message
-    sys.exit(code)  # the run's objects have been deleted, as at the end of a program
+    sys.exit(code)  # the objects of the run are deleted, as at the end of a program
 
 
 def call_alone(log: Path, function, *arguments) -> None:
-    """Call a function in a new session, and write its output to `log`. Use this only in a child
-    process."""
+    """Call a function in a new session, and write its output to `log`.
+
+    Only child processes may call this function.
+    """
     os.setsid()
     print_into(log)
     function(*arguments)
@@ -353,7 +355,7 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
     own = folder if is_module else (folder / arguments[0]).parent
     sys.path[:] = [str(own), *libraries]
     os.chdir(folder)
-    os.environ["PYTHONPATH"] = ""  # so that child processes of the program also import the copy
+    os.environ["PYTHONPATH"] = ""  # child processes of the program must also import the copy
     # Without this call, the program would use the start method of the fork server.
     multiprocessing.set_start_method("fork", force=True)
     context = multiprocessing.get_context("fork")
@@ -371,14 +373,13 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
 
 
 def _of_the_project(file: str) -> bool:
-    """Return whether a file belongs to the project, not to a virtual environment inside the
-    project."""
+    """Return whether a file belongs to the project, but not to a virtual environment inside it."""
     path = Path(file).resolve()
     return path.is_relative_to(ROOT) and not path.is_relative_to(Path(sys.prefix).resolve())
 
 
 def synthesize_quickly(set_attribute) -> None:
-    """Replace Griffin-Lim with a fast function of the mel spectrogram, and do not draw plots."""
+    """Replace Griffin-Lim with a fast function of the log-mel, and do not draw plots."""
     repeat = lambda _, mels: (mel.mean(0).repeat(256)[:-1] / 20 for mel in mels)  # noqa: E731
     set_attribute(griffin_lim.GriffinLim, "stream", repeat)
     set_attribute(plots, "draw_alignment", lambda *_, **__: Figure((1, 1)))
@@ -397,9 +398,10 @@ def kill_self() -> None:
 
 
 def act_at(owner, name: str, act, call: int = 1, *, after: bool = False) -> None:
-    """Patch the function `owner.name`, so that its call number `call` also calls `act`. If `after`
-    is true, `act` is called after the original function. If `after` is false, `act` is called
-    before it."""
+    """Patch the function `owner.name` so that call number `call` also calls `act`.
+
+    If `after` is true, `act` is called after the original function, otherwise before it.
+    """
     original = getattr(owner, name)
     calls = 0
 

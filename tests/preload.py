@@ -1,4 +1,4 @@
-"""Import slow modules once, in the server process from which training runs are forked."""
+"""Import slow modules once in the server that forks training runs."""
 
 import gc
 import os
@@ -24,7 +24,7 @@ parameter.sum().backward()
 torch.optim.Adam([parameter], fused=True).step()
 h = hparams.create_hparams("n_mel_channels=10")
 griffin_lim.GriffinLim(h, audio.mel_filters(h).numpy(), 1).samples(np.zeros((10, 8), np.float32))
-# Importing inflect is 3 s faster without typeguard's checks.
+# Importing inflect is 3 s faster if typeguard does not check types.
 with patch.object(typeguard, "typechecked", lambda checked: checked):
     text.text_to_sequence("3", ["english_cleaners"])
 # Without this call, garbage collection in child processes would copy memory of this process.

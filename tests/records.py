@@ -1,4 +1,4 @@
-"""Write the same files as finished runs of train.py, for tests that read runs."""
+"""Write run folders like train.py, for tests that read runs."""
 
 import json
 from dataclasses import asdict
@@ -65,7 +65,10 @@ def validation_line(epoch, loss=1.0, **changes):
 
 
 def write_lines(folder, lines, end="\n"):
-    """Write metrics.jsonl into a run folder. Each line is given as a record (dict) or as text."""
+    """Write metrics.jsonl into a run folder.
+
+    A line is a record (dict) or text.
+    """
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     (folder / "metrics.jsonl").write_text(text + end, encoding="utf-8")
     return folder

@@ -1,7 +1,6 @@
 """Compare two runs bit by bit.
 
-The comparison ignores times and memory use, which always differ. It also ignores values that depend
-on the number of processes.
+The comparison ignores times, memory use, and values that depend on the number of processes.
 """
 
 from collections.abc import Iterable
@@ -42,7 +41,7 @@ def differences(one: object, other: object, path: str = "") -> list[str]:
 
 
 def without_times(records: Iterable[dict]) -> list[dict]:
-    """Return only the records and values that must be equal when two runs are equal."""
+    """Return only the records and values that must be equal in equal runs."""
     left_out = TIMES | BY_PROCESSES
     shared = (record for record in records if record["kind"] != "run")
     return [{name: x for name, x in record.items() if name not in left_out} for record in shared]

@@ -106,7 +106,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 20) -> None:
 
 
 def everything(client: socket.socket) -> bytes:
-    """Return all bytes that the server sends until it closes the connection."""
+    """Return all bytes that arrive before the server closes the connection."""
     content = b""
     with client, contextlib.suppress(ConnectionError):
         while piece := client.recv(2**16):

@@ -1,12 +1,12 @@
 """Stop a training run many times at random moments, then compare it with an uninterrupted run.
 
 test_soak.py calls `soak`, which trains a tiny model on synthetic mel files with `train.py
---resume`. Each start uses a random number of workers and is interrupted at a random moment: by a
-signal to one process, by a signal to all processes, or by a full disk. If a start reports lost
-metrics or a lost validation, the output folder is restored to its state before that start.
+--resume`. Each start uses a random number of workers. At a random moment, a signal to one or all
+processes or a full disk interrupts it. If a start reports lost metrics or a lost validation, the
+output folder is restored to its state before that start.
 
 At the end, the run must equal an uninterrupted run bit by bit. A start must not end with a
-traceback. A start that ends by itself must report a full disk.
+traceback. If a start ends without a signal, it must report a full disk.
 """
 
 import contextlib
@@ -46,25 +46,25 @@ SETTINGS = (
 )
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FULL_DISK = "full disk"
-# Patterns to search for in the output of train.py.
+# Patterns for messages of train.py.
 SAYS_FULL = "free some space|File too large: '/"  # messages about a full disk
 # Messages about lost metrics.
 LOST = r"starts a new file|the validation of epoch \d+ failed|metrics\.jsonl failed"
 TRAINING = "To plot the metrics, run: tensorboard"  # printed when set-up is complete
 KINDS = (*(number.name for number in SIGNALS), FULL_DISK)
 WORKERS = (0, 0, 1, 2, 3)
-MAX_SECONDS = 2.0  # maximum time from the start of training or set-up to a stop
-STUCK_SECONDS = 90  # a start fails if it takes longer than this to stop
+MAX_SECONDS = 2.0  # maximum number of seconds from the start of training or set-up to a stop
+STUCK_SECONDS = 90  # a start fails if it takes longer than this time to stop
 
 
 class Stop(NamedTuple):
     """The end of one start."""
 
     kind: str  # how the start was stopped: one of KINDS
-    phase: str  # "set-up", which includes imports, or "training"
+    phase: str  # "set-up" (includes imports) or "training"
     exit_code: int
     failure: str | None
-    lost: bool = False  # whether the start reported lost metrics or a lost validation
+    lost: bool = False  # true if the start reported lost metrics or a lost validation
 
 
 def command(output: Path, overrides: str, epochs: int, workers: int) -> list[str]:
@@ -74,7 +74,7 @@ def command(output: Path, overrides: str, epochs: int, workers: int) -> list[str
 
 
 def wait_until(happened: Callable[[], bool], seconds: float = STUCK_SECONDS) -> bool:
-    """Wait until `happened()` is true, and return whether it became true within `seconds`."""
+    """Wait for at most `seconds` until `happened()` is true, and return whether it became true."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if happened():
@@ -93,8 +93,8 @@ def is_gone(group: int, number: int = 0) -> bool:
 
 def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Path) -> Stop:
     """Start the run, stop it at a random moment, and check its output and exit code."""
-    # The run has a file size limit, which imitates a full disk.
-    # A separate process writes the output, because the limit must not apply to the output.
+    # A file size limit imitates a full disk.
+    # It does not apply to the output, because a separate process writes the output.
     with open(log, "wb") as file:
         writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
     output = writer.stdin
@@ -110,7 +110,7 @@ def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Pa
     def has_ended() -> bool:
         return process.poll() is not None
 
-    # Python ignores a Ctrl-C during startup, so wait until it has imported torch.
+    # Python ignores Ctrl-C during its own start, so wait until the process has imported torch.
     maps = Path(f"/proc/{process.pid}/maps")
     wait_until(lambda: has_ended() or "torch" in maps.read_text())
     stops_in_training = draw.random() >= 0.2
@@ -135,12 +135,11 @@ def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Pa
 
 
 def failure_of(by_itself: bool, code: int, printed: str, accepted_message: str) -> str | None:
-    """Return the reason why a start failed, or None if it did not fail.
+    """Return the reason why a start failed, or None.
 
     Args:
-        by_itself: whether the start ended without receiving a signal.
-        accepted_message: pattern of the message with which a start may end although it
-            received no signal.
+        by_itself: true if the start ended without a signal.
+        accepted_message: pattern of the message with which a start without a signal may end.
     """
     traceback = re.search("^(Traceback|At:$)", printed, re.MULTILINE)  # torch prints "At:"
     if traceback:
@@ -180,7 +179,7 @@ Settings: {settings}
 
 
 def make_mels(folder: Path, hparams: HParams, seed: int) -> Path:
-    """Write 32 log-mels of noise, each 1 to 10 seconds long, and return their filelist."""
+    """Write 32 log-mels of noise with 1 to 10 seconds each, and return their filelist."""
     rng = np.random.default_rng(seed)
     lines = []
     for i in range(32):
@@ -210,8 +209,8 @@ def soak(
     """
     if only and only not in KINDS:
         raise UserError(f"only={only!r} (expected one of {', '.join(KINDS)})")
-    # One thread, because sums over several threads round differently.
-    # No buffering, because the output of killed runs must be complete.
+    # With one thread, sums are always rounded in the same way.
+    # Without buffering, the output of killed runs is complete.
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     start = time.monotonic()
     draw = random.Random(seed)
@@ -237,7 +236,7 @@ def soak(
             shutil.copytree(log / "before", run)
         shutil.rmtree(log / "before", ignore_errors=True)
     records = []
-    # The file is missing if all starts were stopped in set-up.
+    # The file does not exist if all starts were stopped during set-up.
     if (run / METRICS_FILE).exists():
         records = read_metrics(run)
     epochs = 2 + max((record["epoch"] for record in records), default=0)

@@ -15,9 +15,9 @@ CLIPS = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), min_size=1, m
 
 
 def alignments_of(clips, seed=0, beyond=0.0):
-    """Return random alignments [B, T, N] for clips with these sizes (decoder steps, symbols).
+    """Return random alignments [B, T, N] for clips with these numbers of (decoder steps, symbols).
 
-    The padding is filled with the value `beyond`.
+    The padding has the value `beyond`.
     """
     steps, symbols = (torch.tensor(counts) for counts in zip(*clips, strict=True))
     weights = torch.rand(
@@ -34,8 +34,8 @@ def alignments_of(clips, seed=0, beyond=0.0):
 
 
 def weight(t, n, num_steps, num_symbols, sigma):
-    """Return the penalty for attention on a symbol at a decoder step, as defined by Tachibana et
-    al. (2018), section 4.1."""
+    """Return the attention penalty of a symbol at a decoder step (Tachibana et al., 2018, section
+    4.1)."""
     return 1 - math.exp(-((n / num_symbols - t / num_steps) ** 2) / (2 * sigma**2))
 
 

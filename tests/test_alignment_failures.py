@@ -1,5 +1,4 @@
-"""Test which failures are found in an alignment, and how the best attempt is chosen
-(tacotron2_voice/alignment_failures.py)."""
+"""Test the search for failures in alignments, and the choice of the best attempt."""
 
 from dataclasses import replace
 
@@ -20,7 +19,7 @@ def failures_of(alignment, sequence, end=StopReason.GATE, statistics=None) -> li
     return find_failures(alignment, sequence, end, H, ENGLISH, statistics)
 
 
-def test_find_failures_returns_nothing_when_attention_passes_each_symbol_once():
+def test_no_failure_is_found_when_attention_passes_each_symbol_once():
     for text in TEXTS:
         sequence = symbols_of(text)
         for seed in range(20):
@@ -91,7 +90,7 @@ def test_advice_never_suggests_a_larger_limit_of_decoder_steps():
                 assert "Train longer" in failure.message
 
 
-def test_missing_end_counts_as_more_severe_than_wrong_words():
+def test_missing_end_is_worse_than_wrong_words():
     def of(*failures):
         return severity([Failure(kind, count, "") for kind, count in failures])
 

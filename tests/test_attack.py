@@ -1,6 +1,6 @@
-"""Test links, pipes, folders and huge files at the paths that the programs read or write.
+"""Test links, pipes, folders and huge files at paths that programs read or write.
 
-The programs must not change any other files, must not hang, and must print the path in the error.
+The programs must not change other files and must not hang. The error must contain the path.
 """
 
 import os
@@ -47,8 +47,7 @@ OBSTACLES = {
 def attacked(request, tmp_path):
     """Return a function that creates an unusable file, such as a link or a pipe, in a new folder.
 
-    The fixture checks that the test changes nothing outside this folder. It kills a test that
-    hangs.
+    The fixture checks that nothing outside this folder changes, and kills a test that hangs.
     """
     folder = tmp_path / "folder"
     precious = tmp_path / "precious"
@@ -67,7 +66,7 @@ def attacked(request, tmp_path):
 
 
 def clip_of(path, hparams=H):
-    """Read a clip in the same way as training does."""
+    """Read a clip like training does."""
     return TextMelDataset(ClipTable.of("list.txt", [(1, Clip(str(path), "A.", (1,)))]), hparams)[0]
 
 
@@ -80,7 +79,7 @@ def compare_lengths(path):
 
 TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", (1,), 5, ""))])
 CLIPS = Clips(TABLE, TABLE, "other")
-# If two functions read the same file, a word after the file name distinguishes the two entries.
+# If two entries read the same file, a word after the file name distinguishes them.
 READERS: dict[str, Callable[[Path], object]] = {
     "list.txt": lambda path: read_filelist(path, H),
     "list.txt.clips": read_cache,
@@ -120,7 +119,7 @@ OPTIONAL = {"clips.csv", "part.txt"}
 def test_reader_error_contains_the_path_when_the_file_is_unusable(attacked, name):
     path = attacked(name.partition(" ")[0])
     if name == "texts.txt" and path.is_fifo():
-        return  # the program may wait for this pipe, because users can pipe texts into it
+        return  # users can pipe texts into the program, so it may wait for a pipe
     exists = path.exists()
     is_small = path.is_file() and path.stat().st_size < 10**7
     try:

@@ -1,4 +1,4 @@
-"""Test reading of audio files, and compare the log-mel with golden arrays and plain numpy."""
+"""Test the reading of audio files, and compare the log-mel with golden arrays and plain numpy."""
 
 import os
 import re
@@ -34,8 +34,7 @@ BOTH = pytest.mark.parametrize("h", [REFERENCE, PAPER], ids=["1024_256", "2048_2
 
 
 def speech_like(seconds=1.5, rate=22050, seed=0):
-    """Return a speech-like signal, float32 [N]: harmonics of a gliding pitch, syllables and
-    noise."""
+    """Return harmonics of a gliding pitch with syllables and noise, float32 [N]."""
     rng = np.random.default_rng(seed)
     t = np.arange(int(seconds * rate)) / rate
     phase = 2 * np.pi * np.cumsum(120 + 40 * np.sin(2 * np.pi * 0.7 * t)) / rate
@@ -49,7 +48,8 @@ def slaney_mel(hertz):
     """Convert mels to Hz with Slaney's scale.
 
     The scale is linear below 1000 Hz (200/3 Hz per mel) and logarithmic above (27 mels per factor
-    of 6.4)."""
+    of 6.4).
+    """
     hertz = np.asarray(hertz, dtype=float)
     above = 15 + 27 * np.log(np.maximum(hertz, 1e-9) / 1000) / np.log(6.4)
     return np.where(hertz < 1000, hertz * 3 / 200, above)
@@ -69,7 +69,7 @@ def band_edges(h):
 
 
 def naive_log_mel(samples, h):
-    """Compute the log-mel from its definition with numpy in float64."""
+    """Compute the log-mel from its definition, in float64."""
     half, size = h.filter_length // 2, h.filter_length
     window = np.zeros(size)  # the window is centered in the FFT frame
     start = (size - h.win_length) // 2
@@ -150,9 +150,9 @@ def test_samples_are_16_bit_values_divided_by_32768(tmp_path, name):
     np.testing.assert_array_equal(read, steps.astype(np.float32) / 32768)
 
 
-def test_write_wav_scales_only_loud_samples(tmp_path):
+def test_only_loud_samples_are_scaled_when_a_wav_is_written(tmp_path):
     wave = np.sin(2 * np.pi * np.arange(8000) / 100)
-    for factor in (3, 0.25):  # quiet samples must not change
+    for factor in (3, 0.25):  # the samples are not loud and must not change
         write_wav(tmp_path / "a.wav", factor * wave, 22050)
         read = read_audio(tmp_path / "a.wav", REFERENCE).numpy()
         assert np.abs(read - min(factor, 1) * wave).max() < 1e-4
@@ -224,7 +224,7 @@ def test_clip_is_rejected_when_its_samples_are_invalid(tmp_path, bad, words):
     samples = speech_like(0.3).numpy()
     samples[2205] = bad
     soundfile.write(tmp_path / "a.wav", samples, 22050, subtype="FLOAT")
-    # The header alone does not show the error.
+    # Reading only the header finds no error.
     assert read_header(tmp_path / "a.wav", REFERENCE) == len(samples)
     with pytest.raises(ValueError, match=words):
         read_checked(tmp_path / "a.wav", REFERENCE)
@@ -239,9 +239,7 @@ def test_clip_is_rejected_when_its_samples_are_invalid(tmp_path, bad, words):
         (1, 22050, {"subtype": "FLOAT"}, 32768),
     ],
 )
-def test_conversion_command_from_the_error_makes_a_readable_clip(
-    tmp_path, channels, rate, options, factor
-):
+def test_conversion_command_in_the_error_message_works(tmp_path, channels, rate, options, factor):
     speech = speech_like(0.5).numpy().astype(np.float64)
     samples = factor * np.stack([speech / np.abs(speech).max()] * channels, axis=1)
     soundfile.write(tmp_path / "in.wav", samples, rate, **options)
@@ -307,7 +305,7 @@ def test_flac_is_rejected_when_its_samples_are_damaged(tmp_path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 16
     path.write_bytes(content)
-    assert read_header(path, REFERENCE) == 22050  # the header alone does not show the error
+    assert read_header(path, REFERENCE) == 22050  # reading only the header finds no error
     with pytest.raises(ValueError, match=r"truncated or damaged"):
         read_checked(path, REFERENCE)
 
@@ -330,7 +328,7 @@ def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
     [
         ("FLAC", 0, False),  # FLAC streams have this header, which contains no length
         ("FLAC", 44100, False),
-        # Programs that write to a pipe store this length. Samples extend to the end of the file.
+        # A WAV file from a pipe has this length, because its real length was unknown.
         ("WAV", 0xFFFFFFFF, True),
         ("WAV", 0, False),
     ],
@@ -338,7 +336,7 @@ def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
 def test_clip_is_read_or_rejected_when_its_header_has_an_incorrect_length(
     tmp_path, kind, listed, is_read
 ):
-    """`listed` is the number of samples (FLAC) or bytes (WAV) in the header."""
+    """`listed` is the length in the header: samples for FLAC, bytes for WAV."""
     path = tmp_path / "clip"
     samples = speech_like(1.0).numpy()
     soundfile.write(path, samples, 22050, format=kind)
@@ -359,7 +357,7 @@ def test_clip_is_read_or_rejected_when_its_header_has_an_incorrect_length(
 
 
 def test_long_clip_is_rejected_before_it_fills_the_memory(tmp_path):
-    """According to the header, the sparse file contains hours of audio."""
+    """The file is sparse. Its header says that it contains hours of audio."""
     path = tmp_path / "clip.wav"
     soundfile.write(path, speech_like(1.0).numpy(), 22050)
     content = bytearray(path.read_bytes())
@@ -377,7 +375,7 @@ def test_long_clip_is_rejected_before_it_fills_the_memory(tmp_path):
 
 
 def test_warning_is_returned_when_mel_bands_are_silent():
-    """The warning contains the mel settings. It replaces librosa's warning."""
+    """This warning replaces librosa's warning."""
     h = create_hparams("n_mel_channels=500")
     mel_filters.cache_clear()
     with warnings.catch_warnings(action="error"):

@@ -1,4 +1,4 @@
-"""Test the measures of audio problems on real recordings to which one problem is added."""
+"""Test how audio problems are measured in real recordings to which one problem was added."""
 
 import numpy as np
 import pytest
@@ -18,8 +18,8 @@ def test_no_problem_is_found_in_clean_recordings(samples, rate):
 
 @pytest.mark.parametrize("problem", STRENGTHS)
 def test_each_added_audio_problem_is_found(problem):
-    """The test adds each problem at its largest strength to every recording. Cut-off speech can be
-    missed if a recording is cut in a pause."""
+    """Each problem has its largest strength. Cut-off speech can be missed if a recording is cut in
+    a pause."""
     found = []
     for samples, rate in CLIPS:
         changed = CHANGES[problem](samples, rate, STRENGTHS[problem][-1]).astype(np.float32)
@@ -34,7 +34,7 @@ def test_quality_measures_are_equal_for_16_bit_and_float_samples():
     assert vars(measure_quality(as_integers, rate)) == pytest.approx(vars(floats), abs=1e-3)
 
 
-def test_level_but_not_signal_to_noise_ratio_changes_when_volume_changes():
+def test_volume_changes_the_level_but_not_the_signal_to_noise_ratio():
     samples, rate = CLIPS[0]
     loud = measure_quality(samples, rate)
     quiet = measure_quality(samples / 4, rate)
@@ -50,8 +50,8 @@ def test_quality_measures_are_finite_when_clips_are_very_short(length):
 
 
 def test_tone_does_not_count_as_hum_when_it_pauses():
-    """A voice can have a constant pitch for a while, but hum continues in the quietest parts of a
-    clip."""
+    """The pitch of a voice can be constant for a while, but hum continues in the quietest parts of
+    a clip."""
     times = np.arange(4 * 22050) / 22050
     tone = 0.1 * np.sin(2 * np.pi * 120 * times)
     noise = 1e-4 * np.random.default_rng(0).standard_normal(len(times))

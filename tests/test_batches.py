@@ -26,15 +26,15 @@ WORKERS: list[dict] = [
     {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"},
 ]
 every_kind_of_worker = pytest.mark.parametrize("workers", WORKERS, ids=str)
-# Workers with the start method spawn are excluded, because they take seconds to start.
+# Slow tests leave out workers with the start method spawn, which take seconds to start.
 without_spawn = pytest.mark.parametrize("workers", WORKERS[:3], ids=str)
 
 
 def error_of(action) -> str:
     """Return the message of the BatchingError that the action raises.
 
-    The traceback would keep the loader alive, and each worker would then take five seconds to exit.
-    Therefore this function clears the traceback's frames.
+    The function clears the frames of the traceback, because they would keep the loader alive, and
+    each worker would then take five seconds to exit.
     """
     try:
         action()
@@ -96,7 +96,7 @@ def test_loader_yields_all_batches_when_earlier_passes_were_stopped(workers):
 
 
 def run_until(stops, world_size, workers, batches_per_update=None, **options):
-    """Run a training loop with interruptions, and return the batches of all ranks for each epoch.
+    """Run an interrupted training loop, and return the batches of all ranks for each epoch.
 
     The loop stops at each number of optimizer steps in `stops`, and resumes from its saved state.
     """
@@ -129,15 +129,13 @@ def run_until(stops, world_size, workers, batches_per_update=None, **options):
 
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.integers(1, 12), max_size=5), st.integers(1, 3))
-def test_every_clip_is_trained_once_when_training_is_stopped_and_resumed_at_any_optimizer_step(
-    stops, world_size
-):
+def test_every_clip_is_trained_once_when_training_resumes_at_any_optimizer_step(stops, world_size):
     for epoch in run_until(stops, world_size, {}):
         assert Counter(itertools.chain(*epoch)) == Counter(range(20))
 
 
 @pytest.mark.parametrize("workers", WORKERS[1:3], ids=str)
-def test_every_clip_is_trained_once_when_training_with_workers_is_stopped_and_resumed(workers):
+def test_every_clip_is_trained_once_when_training_with_workers_resumes(workers):
     draw = random.Random(0)
     for world_size in (1, 2):
         stops = [draw.randint(1, 7) for _ in range(3)]
@@ -145,7 +143,7 @@ def test_every_clip_is_trained_once_when_training_with_workers_is_stopped_and_re
             assert Counter(itertools.chain(*epoch)) == Counter(range(20))
 
 
-# The first epoch has 7 or 8 batches. The second and third epochs have 5 or 6 batches each.
+# The first epoch has 7 or 8 batches. The other two epochs have 5 or 6 batches each.
 TWO_PHASES: dict = {"batches_per_epoch": "per_phase", "random_epochs": 1}
 
 
@@ -182,9 +180,9 @@ def test_total_batches_counts_the_batches_of_all_epochs():
     assert make(2).total_batches(3) == 3 * len(make(2))
 
 
-def test_length_batches_rejects_random_epochs_with_more_batches_when_a_record_is_given(tmp_path):
-    """The Hugging Face Trainer computes the epoch from a constant number of batches per epoch, so
-    it would resume in the wrong epoch."""
+def test_record_is_rejected_when_random_epochs_have_more_batches(tmp_path):
+    """The Hugging Face Trainer assumes that all epochs have the same number of batches, so it would
+    resume in the wrong epoch."""
     with pytest.raises(BatchingError, match="record, batches_per_epoch="):
         make(record=tmp_path / "batches.txt", **TWO_PHASES)
     make(record=tmp_path / "batches.txt", batches_per_epoch="per_phase")
@@ -193,10 +191,8 @@ def test_length_batches_rejects_random_epochs_with_more_batches_when_a_record_is
 @pytest.mark.parametrize("trained", [2, None])
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_state_is_accepted_only_from_random_epochs_when_batches_per_epoch_changes(epoch, trained):
-    """The state is saved with a constant number of batches per epoch, and loaded with a smaller
-    number of batches in later epochs. A state from a random epoch is accepted, because random
-    epochs have the same batches with both options. A state from a later epoch is rejected, because
-    its batches differ."""
+    """Random epochs have the same batches with both values of `batches_per_epoch`. Later epochs
+    differ."""
     constant = make(random_epochs=1)
     loader = loader_of(constant)
     loader.sampler.set_epoch(epoch)
@@ -239,9 +235,8 @@ def test_processes_yield_the_remaining_batches_when_the_world_size_changes(befor
 
 @settings(max_examples=200, derandomize=True)
 @given(st.lists(st.integers(0, 9), max_size=8), st.sampled_from([1, 2]), st.integers(0, 3))
-def test_reading_a_batch_raises_when_its_index_is_not_the_next_index(numbers, world_size, epoch):
-    """The test reads batches at random indices. A rank can only read its batches in order, starting
-    with its first batch. Every other index must raise an error."""
+def test_reading_raises_when_the_index_is_not_the_next_index(numbers, world_size, epoch):
+    """A rank can read its batches only in order, starting with its first batch."""
     batches = make(world_size)
     batches.set_epoch(epoch)
     shares = [list(range(rank, len(batches), world_size)) for rank in range(world_size)]
@@ -256,9 +251,9 @@ def test_reading_a_batch_raises_when_its_index_is_not_the_next_index(numbers, wo
     assert not given or any(share[: len(given)] == given for share in shares)
 
 
-def test_reading_a_batch_raises_when_its_index_comes_from_an_earlier_pass():
-    """A persistent worker can receive such an index late, after set_epoch was called again with the
-    same epoch."""
+def test_reading_raises_when_the_index_comes_from_an_earlier_pass():
+    """A persistent worker can receive an old index after set_epoch was called again for the same
+    epoch."""
     batches = make()
     batches.set_epoch(1)
     indices = iter(RankSampler(batches))
@@ -326,8 +321,7 @@ class SlowFirst(list):
 
 
 def test_loader_raises_when_workers_are_out_of_order():
-    """The first worker is slow, so the second worker receives indices that were meant for the first
-    worker."""
+    """The first worker is slow, so the second worker receives the indices of the first worker."""
     batches = make()
     batches.dataset = SlowFirst(range(20))
     loader = loader_of(batches, num_workers=2, in_order=False)
@@ -338,7 +332,7 @@ def test_loader_raises_when_workers_are_out_of_order():
 def test_second_pass_over_the_loader_raises_when_set_epoch_was_not_called(workers):
     batches = make()
     loader = loader_of(batches, **workers)
-    list(loader)  # reads all batches of epoch 0
+    list(loader)
     assert "set_epoch" in error_of(lambda: list(loader))
     batches.set_epoch(1)
     assert list(loader) == plans()[1]
@@ -397,7 +391,7 @@ def test_set_epoch_raises_when_the_loaded_state_is_for_a_different_epoch():
 
 
 def skipping(batches, epoch, skipped):
-    """Return the batches that a framework reads if it resumes an epoch by skipping batches."""
+    """Return the batches that a framework reads when it resumes an epoch by skipping batches."""
     batches.set_epoch(epoch)
     return [batches[number] for number in range(skipped, len(batches))]
 
@@ -414,7 +408,7 @@ def test_skipping_batches_raises_when_there_is_no_state_or_record(tmp_path):
     assert skipping(make(record=record), 0, 0) == plans()[0]
     again = make(record=record)
     assert skipping(again, 1, 2) == plans()[1][2:]
-    # Only the resumed epoch may begin after batch 0.
+    # An epoch that is not resumed must begin with batch 0.
     with pytest.raises(BatchingError, match="batch 2 of epoch 2"):
         skipping(again, 2, 2)
     for changed in ({"seed": 12}, {"world_size": 2}, {"lengths": [*TWENTY[:-1], 15]}):
@@ -427,9 +421,9 @@ def test_skipping_batches_raises_when_there_is_no_state_or_record(tmp_path):
 
 
 @pytest.mark.parametrize("sampler_too", [False, True])
-def test_len_of_loader_is_the_same_in_every_epoch(sampler_too):
-    """Because of the constant length, a learning-rate schedule of EPOCHS * len(loader) steps ends
-    exactly at the last optimizer step."""
+def test_length_of_the_loader_is_the_same_in_every_epoch(sampler_too):
+    """With this length, a learning-rate schedule of EPOCHS * len(loader) steps ends exactly at the
+    last optimizer step."""
     batches = make()
     loader, set_epoch = loader_of(batches), batches.set_epoch
     if sampler_too:
@@ -453,9 +447,8 @@ def test_len_of_loader_is_the_same_in_every_epoch(sampler_too):
 
 
 @pytest.mark.parametrize("options", [{}, TWO_PHASES], ids=["constant", "per phase"])
-def test_batches_resume_exactly_in_the_torchdata_loader(options):
-    """The state is saved in the middle of an epoch, at its end, and between two epochs, with and
-    without workers."""
+def test_torchdata_loader_resumes_with_the_same_batches(options):
+    """The state is saved inside an epoch, at its end, and between two epochs."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader(workers):
@@ -473,7 +466,7 @@ def test_batches_resume_exactly_in_the_torchdata_loader(options):
         first.sampler.set_epoch(1)
         seen = list(itertools.islice(first, drawn))
         second.load_state_dict(first.state_dict())
-        if drawn <= count:  # for count + 1, epoch 2 has begun
+        if drawn <= count:  # with count + 1 batches, epoch 2 has already begun
             second.sampler.set_epoch(1)
             seen += list(second)
         second.sampler.set_epoch(2)
@@ -482,11 +475,8 @@ def test_batches_resume_exactly_in_the_torchdata_loader(options):
 
 @pytest.mark.parametrize("options", [{}, TWO_PHASES], ids=["constant", "per phase"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_torchdata_loader_trains_the_next_epoch_when_the_state_is_from_the_end_of_an_epoch(
-    workers, options
-):
-    """The state is saved after the last batch, and training resumes with the next epoch. An earlier
-    version skipped this epoch."""
+def test_torchdata_loader_starts_the_next_epoch_when_the_saved_epoch_is_complete(workers, options):
+    """An earlier version skipped the next epoch."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader():
@@ -507,8 +497,7 @@ def test_torchdata_loader_trains_the_next_epoch_when_the_state_is_from_the_end_o
 
 
 def test_record_detects_changed_options_that_affect_only_later_epochs(tmp_path):
-    """Random epochs are the same for every strategy. Therefore a record of random epochs alone
-    cannot detect a changed strategy."""
+    """Random epochs are the same for every strategy, so they do not reveal a changed strategy."""
     record = tmp_path / "batches.txt"
     options = {"record": record, "random_epochs": 1}
     make(**options)
@@ -517,13 +506,12 @@ def test_record_detects_changed_options_that_affect_only_later_epochs(tmp_path):
         with pytest.raises(BatchingError, match=r"batches\.txt: "):
             make(**(options | changed))
     first_line = record.read_text().splitlines(keepends=True)[0]
-    record.write_text(first_line)  # version 0.4.0 wrote only this line
+    record.write_text(first_line)  # version 0.4.0 wrote only the first line
     make(**options)
 
 
 def test_error_mentions_rank_sampler_when_the_loader_does_not_use_rank_sampler():
-    """In an earlier version, Lightning users got an error only after a whole epoch, and the error
-    contained only the number of batches that were drawn."""
+    """In an earlier version, users of Lightning got this error only after a whole epoch."""
     batches = make()
     batches.set_epoch(0)
     list(DataLoader(batches, batch_size=None))
@@ -569,7 +557,7 @@ def test_length_batches_raises_when_the_numbers_of_clips_and_lengths_differ(coun
         {"epoch": 0, "batches_trained": 1, "num_batches": 3, "plan_checksum": np.array([1, 2])},
     ],
 )
-def test_load_state_dict_raises_when_the_state_is_not_a_result_of_state_dict(state):
+def test_load_state_dict_raises_when_the_state_is_invalid(state):
     """An earlier version accepted `batches_trained=-1`, and then started the epoch again."""
     with pytest.raises(BatchingError):
         make().load_state_dict(state)

@@ -39,7 +39,7 @@ IN_ONE_ORDER = [strategy for strategy in STRATEGIES if strategy not in BY_CLASS]
 SEMI_SORTED = ("semi_sorted", "semi_sorted_rank", "semi_sorted_exponential")
 MODES = ("fixed", "dynamic", "dynamic, given frame budget")
 DBS, BR = {"dynamic_batch_size": True}, {"batch_randomization": True}
-# Parameters that are valid even if there are only a few clips.
+# These parameters are valid for a few clips, too.
 SMALL = {"num_bins": 4, "bucket_size": 16, "num_buckets": 2}
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
@@ -53,7 +53,7 @@ some_lengths = st.one_of(whole_lengths, st.lists(st.floats(0.1, 60), min_size=1,
 
 
 def draw_case(data, strategy, mode="fixed", randomize=False, lengths=some_lengths):
-    """Draw valid arguments: lengths, batch size and options for plan_epoch."""
+    """Draw random valid arguments for plan_epoch: lengths, batch size and options."""
     lengths = data.draw(lengths, "lengths")
     batch_size = data.draw(st.integers(1, 9), "batch_size")
     options = {
@@ -87,7 +87,7 @@ def lengths_like_speech(n):
     return np.random.default_rng(5).choice(LJSPEECH, n)
 
 
-# --- every strategy, with fixed and dynamic sizes, with batch randomization and without
+# --- every strategy
 
 
 @every_strategy
@@ -102,7 +102,7 @@ def test_plan_contains_every_clip_once(strategy, mode, randomize, data):
     assert lengths == untouched
     again = plan_epoch(np.array(lengths), batch_size, strategy, **options)
     assert as_lists(again) == as_lists(batches)
-    if randomize:  # batch randomization only changes the order of the batches
+    if randomize:  # batch randomization changes only the order of the batches
         plain = plan_epoch(
             lengths, batch_size, strategy, **options | {"batch_randomization": False}
         )
@@ -110,7 +110,7 @@ def test_plan_contains_every_clip_once(strategy, mode, randomize, data):
 
 
 def naive_batches(order, lengths, capacity=math.inf, most=math.inf):
-    """Form batches by the rule of Ge et al.: repeatedly take the longest run of clips that fits."""
+    """Form batches like Ge et al.: repeatedly take the longest run of clips that fits."""
     batches, order = [], list(order)
     while order:
         size = 1
@@ -149,11 +149,11 @@ def test_batch_randomization_shuffles_uniformly():
         place = {int(batch[0]) // 3: k for k, batch in enumerate(batches)}
         places[place[7]] += 1
         distances[(place[7] - place[0]) % 8] += 1
-    # A uniform shuffle puts batch 7 at each of the 8 positions about 25 times.
-    # A position has a count of 8 or less in about 1 of 10,000 such tests.
+    # On average, batch 7 is at each of the 8 positions 25 times.
+    # In about 1 of 10,000 such tests, a position has a count of 8 or less.
     assert len(places) == 8
     assert min(places.values()) > 8
-    # Each distance from batch 0 to batch 7 occurs about 29 times.
+    # On average, each distance from batch 0 to batch 7 occurs 29 times.
     assert len(distances) == 7
     assert min(distances.values()) > 9
 
@@ -174,11 +174,10 @@ def test_plan_stays_the_same_when_global_seeds_differ(strategy, randomize):
 
 @every_strategy
 def test_plan_differs_when_seed_or_epoch_differs(strategy):
-    """For example, epoch 1 with seed 0 must differ from epoch 0 with seed 1. These plans would be
-    equal if the code added the epoch to the seed."""
+    """The plans would be equal if the code added the epoch to the seed."""
     lengths = lengths_like_speech(64)
-    # Give each pair of clips the same length. If all lengths differed, `sorted` would return the
-    # same order for every seed.
+    # All pairs of clips have the same length.
+    # If all lengths differed, `sorted` would return the same order for every seed.
     lengths[::2] = lengths[1::2]
     plans = {
         repr(as_lists(plan_epoch(lengths, 8, strategy, seed=seed, epoch=epoch, **SMALL)))
@@ -190,15 +189,15 @@ def test_plan_differs_when_seed_or_epoch_differs(strategy):
 
 @every_strategy
 def test_clips_of_equal_length_have_random_positions(strategy):
-    """In 400 epochs, each of the 8 clips is expected at each position 50 times. The strategy
-    `random` is tested with different lengths, because this strategy mixes all lengths."""
+    """In 400 epochs, each clip is expected at each of the 8 positions 50 times. The strategy
+    `random` needs clips of different lengths, because it mixes all lengths."""
     lengths = range(1, 9) if strategy == "random" else [5] * 8
     options = {"num_bins": 3, "bucket_size": 8}
     orders = [clips_of(plan_epoch(lengths, 4, strategy, epoch=e, **options)) for e in range(400)]
     for place in (0, 3, 7):
         counts = Counter(order[place] for order in orders)
         assert len(counts) == 8
-        assert min(counts.values()) > 25  # fails by chance in fewer than 1 in 10,000 runs
+        assert min(counts.values()) > 25  # by chance, this fails in fewer than 1 of 10,000 runs
 
 
 # --- each strategy against an independent reference
@@ -234,13 +233,12 @@ def test_semi_sorted_equals_sorted_when_the_randomization_factor_is_0(
     assert as_lists(semi) == as_lists(plan_epoch(lengths, batch_size, "sorted", **options))
 
 
-# Noise is added to each clip independently. Let d be the rank difference of two clips in a batch.
-# Then d is distributed like the difference of two noise values. Let f be the density of d.
-# For uniform noise of range a, f is triangular, and the mean of |d| is a / 3.
-# In this case, the integral of f squared is 2 / (3 a).
-# For exponential noise of mean m, f is a Laplace density, and the mean of |d| is m.
-# In this case, the integral of f squared is 1 / (4 m).
-# In every epoch, two clips share a batch of B clips with probability (B - 1) f(d).
+# Noise is added to each clip independently.
+# Let d be the rank difference of two clips in a batch, and f the density of d.
+# Then d is distributed like the difference of two noise values.
+# Uniform noise of range a: f is triangular, mean |d| = a / 3, integral of f^2 = 2 / (3 a).
+# Exponential noise of mean m: f is Laplace, mean |d| = m, integral of f^2 = 1 / (4 m).
+# In an epoch, two clips share a batch of B clips with probability (B - 1) f(d).
 @pytest.mark.parametrize(
     ("strategy", "power", "distance", "squared_density"),
     [
@@ -250,7 +248,7 @@ def test_semi_sorted_equals_sorted_when_the_randomization_factor_is_0(
     ],
 )
 def test_pair_frequency_matches_its_closed_form(strategy, power, distance, squared_density):
-    """The noise is in units of length for `semi_sorted`, and in ranks for the remaining
+    """The unit of the noise is the length for `semi_sorted`, and the rank for all other
     strategies."""
     lengths = np.linspace(1, 10, 20_000) ** power
     # The noise has a range of 1000 ranks.
@@ -291,8 +289,10 @@ def test_buckets_contain_clips_of_consecutive_length_ranks(data):
 
 
 def class_edges(strategy, lengths, num_buckets):
-    """Return the exact inner class edges for integer lengths: low + k (high - low) / N, or
-    interpolated k/N quantiles."""
+    """Return the exact inner edges of the length classes, for integer lengths.
+
+    Edge k is low + k (high - low) / N, or the interpolated k/N quantile.
+    """
     ranked, edges = sorted(lengths), []
     for k in range(1, num_buckets):
         if strategy == "bucket_by_width":
@@ -347,14 +347,14 @@ def test_alternated_sort_reverses_the_order_in_every_second_bin(data):
 
 
 def naive_padding(lengths, batches, frames_per_step=1, cost_of_size=None):
-    """Compute the values of PaddingStats from their definitions, clip by clip."""
+    """Compute the values of PaddingStats from their definitions."""
     rate = padded = real = steps = computed = largest = cost = 0
     for batch in batches:
         x = [lengths[i] for i in batch]
         rate += len(x) * (1 - sum(x) / len(x) / max(x))
         padded += len(x) * max(x)
         real += sum(x)
-        made = max(x)  # frames that the decoder computes for the longest clip
+        made = max(x)  # number of frames that the decoder computes for the longest clip
         if frames_per_step > 1:
             made = next(n for n in count(0, frames_per_step) if n >= max(x))
         steps += made / frames_per_step
@@ -434,8 +434,8 @@ def test_custom_strategy_can_be_registered():
         del REGISTRY["longest_first"]
 
 
-def test_check_options_lists_every_problem():
-    """`hparams.py` calls this function with all values from a settings file or the command line."""
+def test_options_error_lists_every_problem():
+    """`hparams.py` passes all values from a settings file or the command line to this function."""
     check_options({"batch_size": 16, "strategy": "bucket", "bucket_size": 16})
     wrong = {"batch_size": 16, "strategy": "bucket", "bucket_size": 8, "seed": -1, "max_clip": 3}
     with pytest.raises(BatchingError) as raised:
@@ -460,7 +460,7 @@ def test_check_options_lists_every_problem():
         ({"batch_capacity": 500}, ["batch_capacity=500", "dynamic_batch_size=True"]),
         ({"lengths": []}, ["lengths", "(0,)"]),
         ({"lengths": [5, 0, math.nan]}, ["lengths[1]=0", "2 of 3"]),
-        # The value is checked before arrays of this size are allocated.
+        # This value must be rejected before an array of this size is allocated.
         ({"batch_size": 10**300}, ["batch_size=1"]),
     ],
     ids=lambda value: ",".join(map(str, value.values()))[:40] if type(value) is dict else "",
@@ -483,7 +483,7 @@ def test_cost_functions_raise_when_batches_are_invalid():
         pair_novelty([[0, 1]], [[0], [2]])
 
 
-# --- the published figures, on LJSpeech's lengths
+# --- the published values for LJSpeech
 
 
 @pytest.mark.parametrize(

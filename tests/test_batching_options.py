@@ -30,8 +30,7 @@ def audio_and_text(audio, text):
 
 
 def any_options(draw, clips):
-    """Draw lengths and options that limit batches. Also return a naive function for the cost of a
-    batch."""
+    """Draw lengths and options that limit batches, and return them with a naive cost function."""
     one, options = st.integers(1, 60), {"dynamic_batch_size": True}
     if draw(st.booleans(), label="kinds"):
         one, options["cost"] = st.tuples(one, st.integers(0, 9)), audio_and_text
@@ -49,8 +48,8 @@ def any_options(draw, clips):
 
 
 def naive_cut(order, fits, multiple, size=len):
-    """Repeatedly take the longest run of clips that fits. If possible, shorten it to a multiple of
-    `size_multiple` clips."""
+    """Repeatedly take the longest run of clips that fits, shortened to a multiple of `multiple` if
+    possible."""
     batches = []
     while order:
         count = next((k for k in range(2, len(order) + 1) if not fits(order[:k])), len(order) + 1)
@@ -93,7 +92,7 @@ def test_each_batch_contains_as_many_clips_as_fit(strategy, too_long, data):
 @with_and_without_randomization
 @few
 @given(data=data)
-def test_costs_replace_lengths_when_cost_is_given(strategy, randomize, data):
+def test_costs_replace_lengths_when_a_cost_function_is_given(strategy, randomize, data):
     lengths, options, cost = any_options(data.draw, 20)
     kept = DBS | SMALL | {"batch_randomization": randomize, "epoch": 3}
     batches = plan_epoch(lengths, 4, strategy, **options | kept)
@@ -105,8 +104,7 @@ def test_costs_replace_lengths_when_cost_is_given(strategy, randomize, data):
 @every_strategy
 @pytest.mark.parametrize("capacity", [3_000, 200_000])
 def test_plan_stays_the_same_when_a_second_length_of_0_is_added(strategy, capacity):
-    """Clips with two lengths are batched by different code. Its result must be the same if every
-    second length is 0."""
+    """Different code plans clips with two lengths. It must return the same batches."""
     lengths, options = LJSPEECH[:2000], DBS | {"epoch": 5, "batch_capacity": capacity}
     plan = plan_epoch(lengths, 16, strategy, **options)
     both = np.stack([lengths, 0 * lengths], axis=1)
@@ -118,7 +116,7 @@ def test_plan_stays_the_same_when_a_second_length_of_0_is_added(strategy, capaci
 @few
 @given(data=data, epoch=st.integers(0, 99))
 def test_number_of_draws_of_a_clip_equals_its_rounded_share(data, epoch):
-    """Without weights, a clip is drawn at most once, unless `draw` exceeds the number of clips."""
+    """Without weights, no clip is drawn twice, unless `draw` exceeds the number of clips."""
     count, draw = data.draw(st.integers(1, 20)), data.draw(st.none() | st.integers(1, 40))
     weights = data.draw(st.none() | st.lists(st.integers(0, 7), min_size=count, max_size=count))
     assume(weights is None or any(weights))
@@ -143,7 +141,7 @@ def test_number_of_draws_of_a_clip_is_proportional_to_its_weight():
     expected = epochs * 4 * np.array(weights) / sum(weights)
     assert np.abs(times - expected).max() < 5 * 0.5 * math.sqrt(epochs)
     pairs = {tuple(sorted(pair)) for plan in plans for pair in combinations(set(plan.order), 2)}
-    assert len(pairs) == math.comb(5, 2)  # any two clips can be drawn together
+    assert len(pairs) == math.comb(5, 2)  # every pair of clips was drawn together
 
 
 @few
@@ -208,8 +206,6 @@ def test_plan_epoch_error_contains_the_option_when_it_is_out_of_range(changed, n
 def test_sampler_respects_limits_and_resumes_when_options_are_combined(
     strategy, data, size, random_epochs, more
 ):
-    """Batches that share an optimizer step stay within the limits. A resumed sampler yields exactly
-    the remaining batches."""
     lengths, options, cost = any_options(data.draw, 25)
     too_long = data.draw(st.sampled_from(["alone", "leave_out"]))
     alone = [cost([i]) for i in range(25)]
@@ -225,7 +221,7 @@ def test_sampler_respects_limits_and_resumes_when_options_are_combined(
     try:
         sampler = LengthBatchSampler(lengths, 2, strategy, **options)
         sampler.set_epoch(1)
-    except BatchingError:  # a random epoch can need more than `count` batches
+    except BatchingError:  # a random epoch can have more than `count` batches
         assume(False)
     batches = list(sampler)
     left = [i for i in range(25) if alone[i] <= capacity or too_long == "alone"]
@@ -237,7 +233,7 @@ def test_sampler_respects_limits_and_resumes_when_options_are_combined(
         if len(plan) == count:
             assert len(batch) in plan.sizes
     each = [sorted(map(cost, batches[k : k + size])) for k in range(0, count, size)]
-    each.sort(reverse=True)  # batches of similar cost share an optimizer step
+    each.sort(reverse=True)  # an optimizer step contains batches of similar cost
     assert size == 1 or all(a[0] >= b[-1] for a, b in pairwise(each))
     trained = int(sampler.update_starts[-1])
     resumed = LengthBatchSampler(lengths, 2, strategy, **options)

@@ -43,13 +43,13 @@ def filelist(tmp_path):
 
 
 def listed(filelist, some, **options):
-    """Make a table of these clips, which are on every second line of the filelist."""
+    """Return a table of these clips, which are on every second line of the filelist."""
     numbered = zip(range(2, 2 * len(some) + 2, 2), some, strict=True)
     return ClipTable.of(filelist, numbered, made_from=KEY, **options)
 
 
 def read(filelist, key=KEY):
-    """Read a cache as a new process does. Return None if the cache must be regenerated."""
+    """Read a cache in the same way as a new process, or return None if the cache is outdated."""
     try:
         return read_cache(cache_path(filelist), key)
     except UserError:
@@ -120,15 +120,15 @@ print(seconds, own() - before)
 
 @pytest.mark.thorough
 def test_cache_of_a_million_clips_loads_fast_and_is_shared(tmp_path):
-    """The cache file has 140 MB. Each process keeps only a small part of the clips in private
-    memory. All processes share the remaining data, which is mapped from the file."""
+    """The cache file has 140 MB. Each process maps the file, so the processes share most of this
+    memory."""
     filelist = str(tmp_path / "list.txt")
     clip = Clip("corpus/clip.wav", "x" * 20, (3,) * 20, 5)
     ClipTable.of(filelist, ((i, clip) for i in range(1_000_000)), True, KEY).write()
     command = [sys.executable, "-c", MILLION, cache_path(filelist)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     seconds, kilobytes = map(float, run.stdout.split())
-    assert seconds < 10  # takes about 0.1 s on an idle machine
+    assert seconds < 10  # the usual time on an idle machine is 0.1 s
     assert kilobytes < 60_000
 
 
@@ -167,7 +167,7 @@ def test_worker_maps_the_cache_file_when_it_receives_a_pickled_table(filelist):
     pickled = pickle.dumps(read(filelist))
     assert len(pickled) < 1000
     assert list(pickle.loads(pickled)) == list(table)
-    # `table` was not read from a file, so the pickle contains its clips.
+    # This table was not read from a file, so its pickle contains the clips.
     assert list(pickle.loads(pickle.dumps(table))) == list(table)
     cache_path(filelist).unlink()
     with pytest.raises(UserError) as caught:
@@ -186,7 +186,7 @@ def test_fingerprint_depends_on_names_texts_and_lengths_but_not_on_folders(filel
 
 
 def test_fingerprint_is_the_same_as_in_version_0_4(filelist):
-    """Checkpoints contain the fingerprint, so runs could not resume if it changed."""
+    """Checkpoints contain the fingerprint. If it changed, runs could not resume."""
     named = [replace(clip, speaker="anna") for clip in SMALL]
     for some, expected in ((SMALL, FINGERPRINT), (named, FINGERPRINT_OF_ANNA)):
         assert listed(filelist, some).fingerprint == expected

@@ -1,5 +1,4 @@
-"""Test that decoder steps in chunks give the same results as the reference loop, with and without a
-GPU."""
+"""Test that decoder steps in chunks give the same results as the reference loop."""
 
 import contextlib
 import functools
@@ -39,8 +38,8 @@ def spoken(model, texts=3, lengths=LENGTHS):
 
 
 def overwriting(calls, function, device):
-    """Stand in for `captured_steps.replayed` without a GPU. Like a graph, overwrite each result
-    with the next result."""
+    """Stand in for `captured_steps.replayed` without a GPU: each result overwrites the previous
+    result, as in a graph."""
     result = function()
     while True:
         calls.append(len(result.gate))
@@ -50,8 +49,11 @@ def overwriting(calls, function, device):
 
 
 def in_chunks_too(model, **arguments):
-    """Return the outputs of the reference loop and of the chunked loop, and the number of decoder
-    steps in each chunk."""
+    """Run the reference loop and the chunked loop.
+
+    Returns:
+        The outputs of both loops, and the number of decoder steps in each chunk.
+    """
     expected, calls = spoken(model, **arguments), []
     model.speaking_decoder = functools.partial(
         free_running, repeated=functools.partial(overwriting, calls)
@@ -66,7 +68,7 @@ def assert_same(outputs, expected):
 
 
 def ends_at(longest, texts, r):
-    """Return a model in which the longest of the first `texts` texts ends at decoder step
+    """Return a model with which the longest of the first `texts` texts ends at decoder step
     `longest`."""
     model = speaker(n_frames_per_step=r)
     make_stop(model, *inputs(model, texts), wanted=lambda steps: steps.max() == longest)
@@ -83,7 +85,7 @@ def test_chunked_results_equal_the_results_of_the_reference_loop(longest, texts,
     expected, outputs, calls = in_chunks_too(ends_at(longest, texts, r), texts=texts)
     assert expected.gate.shape[1] == longest
     assert_same(outputs, expected)
-    # the host checks once per chunk whether the speech has ended
+    # once per chunk, the host checks whether the speech has ended
     assert len(calls) == -(-longest // CHUNK)
 
 
@@ -177,7 +179,7 @@ def test_gpu_still_works_after_a_failed_capture():
     device = torch.device("cuda", torch.cuda.current_device())
     counter = torch.zeros((), device=device)
 
-    def waits():  # waiting for the GPU is not allowed during a capture
+    def waits():  # waiting for the GPU makes the capture fail
         counter.add_(1)
         return counter.item()
 
@@ -189,7 +191,7 @@ def test_gpu_still_works_after_a_failed_capture():
     assert next(results) == 3
     assert torch.cuda.current_stream(device) == stream
     assert torch.nn.functional.dropout(torch.ones(100, device=device)).max() == 2
-    # This would raise an error if torch still assumed that a capture is running.
+    # This call fails if torch still assumes that a capture is running.
     torch.cuda.empty_cache()
     graph, value = cuda_capture.captured(lambda: counter.add_(1), torch.cuda.Stream(device))
     graph.replay()

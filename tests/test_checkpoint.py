@@ -1,4 +1,4 @@
-"""Test checkpoint files: atomic writes, the choice of a file, and checks of the file's content."""
+"""Test checkpoint files: atomic writes, the choice of a file, and checks of the content."""
 
 import contextlib
 import copy
@@ -35,9 +35,8 @@ def names(directory) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_write_keeps_the_checkpoints_with_the_largest_numbers(tmp_path):
-    """Checkpoints are sorted by number, not by name. All other files are kept, regardless of
-    their names."""
+def test_checkpoints_with_the_largest_numbers_are_kept(tmp_path):
+    """Checkpoints are sorted by number, not by name. All other files are kept."""
     others = ["checkpoint_.pt", "checkpoint_5.pt.superseded", "my_checkpoint_3.pt"]
     for name in others:
         (tmp_path / name).write_text("mine")
@@ -58,7 +57,7 @@ def test_write_keeps_the_checkpoints_with_the_largest_numbers(tmp_path):
         RuntimeError("PytorchStreamWriter failed writing file data/3: file write failed"),
     ],
 )
-def test_failed_write_keeps_earlier_checkpoints(error, tmp_path, monkeypatch):
+def test_earlier_checkpoints_are_kept_when_a_write_fails(error, tmp_path, monkeypatch):
     checkpoint.write_checkpoint(tmp_path, state(1), keep=1)
     before = (tmp_path / "checkpoint_1.pt").read_bytes()
 
@@ -96,9 +95,9 @@ def test_best_checkpoint_survives_when_its_numbered_file_is_removed(
     assert_same(checkpoint.load_checkpoint(tmp_path / "best.pt"), state(1))
 
 
-def test_set_aside_newer_renames_later_checkpoints(tmp_path):
-    """The newest checkpoint is renamed first, and best.pt is renamed last, even if it is damaged.
-    No file is overwritten."""
+def test_checkpoints_newer_than_the_given_number_are_renamed(tmp_path):
+    """The newest checkpoint is renamed first, and best.pt last, even if it is damaged. No file is
+    overwritten."""
     for iteration in (1, 2, 3):
         path = checkpoint.write_checkpoint(tmp_path, state(iteration), keep=9)
     checkpoint.link_as("best.pt", path, tmp_path)
@@ -118,7 +117,7 @@ def test_set_aside_newer_renames_later_checkpoints(tmp_path):
     assert (moved_best.name, is_damaged) == ("best.pt.superseded+", True)
 
 
-def test_last_good_renames_the_diverged_checkpoint_unless_it_is_the_only_or_best_checkpoint(
+def test_diverged_checkpoint_is_renamed_unless_it_is_the_only_or_best_checkpoint(
     tmp_path,
 ):
     one = checkpoint.write_checkpoint(tmp_path, state(1), keep=9)
@@ -135,7 +134,7 @@ def test_last_good_renames_the_diverged_checkpoint_unless_it_is_the_only_or_best
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> tuple[bytes, dict]:
-    """Return a checkpoint that contains blocks of zeros, as bytes and as loaded content."""
+    """Return a checkpoint with blocks of zeros, as bytes and as loaded content."""
     torch.manual_seed(0)
     tensors = {f"w{i}": torch.randn(3 + 40 * i) for i in range(4)} | {"b": torch.zeros(300)}
     path = checkpoint.write_checkpoint(
@@ -160,7 +159,7 @@ def cut(content: bytearray, place: int) -> bytearray:
 
 
 @pytest.mark.parametrize("damage", [flip_a_bit, zero_a_sector, cut])
-def test_load_detects_damage_unless_it_is_harmless(damage, written, tmp_path):
+def test_damage_is_detected_unless_it_is_harmless(damage, written, tmp_path):
     """Damage between the records of the zip file is harmless if the loaded content is the same."""
     content, state = written
     path, noticed, places = tmp_path / "checkpoint_7.pt", 0, range(0, len(content), 61)
@@ -175,8 +174,9 @@ def test_load_detects_damage_unless_it_is_harmless(damage, written, tmp_path):
     assert noticed > len(places) / 2
 
 
-def test_load_detects_damaged_attributes_in_the_zip_directory(written, tmp_path):
-    """If an entry is marked as a folder, torch skips it and leaves its tensor uninitialized."""
+def test_damaged_attributes_in_the_zip_directory_are_detected(written, tmp_path):
+    """If the attributes say that an entry is a folder, torch skips it and leaves its tensor
+    uninitialized."""
     content, state = written
     path = tmp_path / "checkpoint_7.pt"
     entries = [match.start() for match in re.finditer(b"PK\x01\x02", content)]
@@ -190,7 +190,7 @@ def test_load_detects_damaged_attributes_in_the_zip_directory(written, tmp_path)
                 assert_same(checkpoint.load_checkpoint(path), state)
 
 
-def test_load_accepts_the_oldest_format_although_it_has_no_checksum(tmp_path):
+def test_oldest_format_is_accepted_although_it_has_no_checksum(tmp_path):
     torch.save(state(3), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     assert_same(checkpoint.load_checkpoint(tmp_path / "old.pt"), state(3))
 
@@ -233,7 +233,7 @@ def test_error_lists_the_checkpoints_in_the_folder_when_a_checkpoint_is_missing(
         (lambda path: path.write_text("some text"), "damaged or not a PyTorch checkpoint"),
     ],
 )
-def test_load_rejects_files_that_are_not_checkpoints(make, message, tmp_path):
+def test_file_is_rejected_when_it_is_not_a_checkpoint(make, message, tmp_path):
     path = tmp_path / "checkpoint_1.pt"
     make(path)
     with pytest.raises(UserError, match=f"{path}: {message}"):
@@ -257,7 +257,7 @@ def test_weights_are_loaded_with_or_without_a_wrapper_prefix():
         assert_same(dict(model.state_dict()), dict(theirs.state_dict()))
 
 
-def test_load_weights_does_not_change_layers_in_ignore_layers():
+def test_ignored_layers_do_not_change_when_weights_are_loaded():
     model, fresh, theirs = random_model(2), random_model(2), random_model(1).state_dict()
     theirs["embedding.weight"] = torch.zeros(10, 3)
     checkpoint_file.load_weights(model, {"state_dict": theirs}, "some.pt", H, ["embedding.weight"])
@@ -266,7 +266,7 @@ def test_load_weights_does_not_change_layers_in_ignore_layers():
         checkpoint_file.load_weights(model, {"state_dict": {}}, "some.pt", H, ["embeding"])
 
 
-def test_load_weights_error_lists_the_settings_that_differ_from_the_checkpoint():
+def test_error_lists_the_settings_that_differ_from_the_checkpoint():
     saved = {"state_dict": random_model(1).state_dict(), "hparams": asdict(H)}
     other = replace(H, prenet_dim=H.prenet_dim + 1)
     with pytest.raises(UserError) as rejected:
@@ -276,7 +276,7 @@ def test_load_weights_error_lists_the_settings_that_differ_from_the_checkpoint()
     assert "\n" not in str(rejected.value)
 
 
-def test_load_weights_error_lists_the_tensors_that_do_not_fit():
+def test_error_lists_the_tensors_that_do_not_fit():
     model, theirs = random_model(2), random_model(1).state_dict()
     theirs["decoder.extra"] = torch.zeros(1)
     theirs["embedding.weight"] = torch.zeros(10, 8)
@@ -328,7 +328,7 @@ def fill(value, *keys):
 
 
 WEIGHT = "decoder.attention_rnn.weight_ih"
-# Each entry: the part that the message must mention, and a change that breaks a valid checkpoint.
+# For each broken part: its name in the message, and a change that breaks a valid checkpoint.
 OF_ALL = [  # changes that all programs reject
     ("hparams", drop("hparams")),
     ("hparams: ema_decay", put("hparams", "ema_decay", 0.9)),
@@ -357,7 +357,7 @@ CASES += [(*case, "training") for case in OF_TRAINING] + [(*case, "run") for cas
 def ends(program, *arguments) -> str:
     with pytest.raises((SystemExit, UserError)) as stop:
         program([str(argument) for argument in arguments])
-    assert str(stop.value) not in ("1", "2")  # the exit value is a message, not a number
+    assert str(stop.value) not in ("1", "2")  # the exit value is the message, not a number
     return str(stop.value)
 
 
@@ -366,7 +366,6 @@ def ends(program, *arguments) -> str:
 def test_programs_report_a_broken_part_of_a_checkpoint_in_one_line(
     part, change, refused_by, stopped, corpus, tmp_path
 ):
-    """The programs must not change any files."""
     out = shutil.copytree(stopped, tmp_path / "out")
     path, new = newest(out), tmp_path / "new"
     broken = copy.deepcopy(load(path))
@@ -390,7 +389,7 @@ def test_programs_report_a_broken_part_of_a_checkpoint_in_one_line(
     assert snapshot(out) == before
 
 
-def test_load_error_lists_all_broken_parts(stopped, tmp_path):
+def test_error_lists_all_broken_parts(stopped, tmp_path):
     broken = load(newest(stopped))
     for change in (put("iteration", -1), put("logs", None), fill(np.nan, "state_dict", WEIGHT)):
         change(broken)
@@ -401,7 +400,7 @@ def test_load_error_lists_all_broken_parts(stopped, tmp_path):
     assert parts == {"iteration", "state_dict", "logs"}
 
 
-def test_load_checks_only_weights_when_the_checkpoint_is_from_a_different_recipe(stopped, tmp_path):
+def test_only_weights_are_checked_when_the_checkpoint_is_from_another_recipe(stopped, tmp_path):
     theirs = {"state_dict": load(newest(stopped))["state_dict"], "optimizer": "theirs", "amp": [1]}
     torch.save(theirs, tmp_path / "theirs.pt")
     assert checkpoint.load_checkpoint(tmp_path / "theirs.pt").keys() == theirs.keys()

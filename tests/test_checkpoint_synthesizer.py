@@ -1,4 +1,4 @@
-"""Test synthesis with a checkpoint, and its warnings (export/checkpoint_synthesizer.py)."""
+"""Test synthesis with a checkpoint, and its warnings."""
 
 import numpy as np
 import pytest
@@ -46,10 +46,11 @@ TEXTS = (
 
 
 def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
-    """Return an alignment that is similar to the alignments of a trained model.
+    """Return an alignment like those of a trained model.
 
-    Attention stays on each symbol for several decoder steps, with some weight on the neighbors.
-    Attention skips silent symbols, and never reaches symbol `end` or any later symbol."""
+    Attention stays on each symbol for several decoder steps, with some weight on the neighbors. It
+    skips silent symbols, and never reaches symbol `end`.
+    """
     rng = np.random.default_rng(seed)
     centers = np.repeat(np.arange(end, dtype=float), rng.integers(1, 9, end))
     # Attention stays on the last symbols until the stop token.
@@ -62,8 +63,7 @@ def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_no_warning_is_issued_when_the_last_letters_are_silent(text):
-    """The last letters of a word can be silent, and the punctuation after the word is always
-    silent."""
+    """The last letters of a word can be silent. Punctuation is always silent."""
     sequence = symbols_of(text)
     start, end = word_spans(sequence)[-1]
     for seed in range(40):
@@ -97,7 +97,7 @@ def test_warning_is_issued_when_attention_is_blurred_ends_early_or_jumps_back():
     assert cut.startswith(f"words are missing at the end: {where}")
     alignment = diagonal(60, 20)
     alignment[30] = 0
-    # Attention jumps back from symbol 9 to symbol 5. A jump of 4 symbols is still allowed.
+    # A jump of 4 symbols, from symbol 9 to symbol 5, is still allowed.
     alignment[30, 5] = 1
     assert warnings_of(alignment, TWENTY) == []
     alignment[30] = 0
@@ -153,7 +153,7 @@ def test_synthesizer_captures_decoder_steps_unless_the_decoder_is_reference(chec
 
 
 def test_ljspeech_statistics_are_used_when_the_checkpoint_is_from_nvidia(tmp_path):
-    """NVIDIA's checkpoints contain no settings, text lengths or speaking rate."""
+    """A checkpoint from NVIDIA contains no settings, text lengths or speaking rate."""
     torch.manual_seed(0)
     torch.save({"state_dict": Tacotron2(create_hparams()).state_dict()}, tmp_path / "nvidia.pt")
     speaker = load_checkpoint_synthesizer(tmp_path / "nvidia.pt", "", torch.device("cpu"))
@@ -162,6 +162,6 @@ def test_ljspeech_statistics_are_used_when_the_checkpoint_is_from_nvidia(tmp_pat
     assert speaker.settings.text_cleaners == ("english_cleaners",)
     speech = speaker.synthesize(symbols_of("Hello there."))
     seconds = speech.mel.shape[1] * 256 / 22050
-    # The statistics limit the speech to less than 11.6 s, the duration of 1,000 decoder steps.
+    # The statistics limit the speech to less than 11.6 s (1,000 decoder steps).
     assert seconds < LJSPEECH.longest_time(12) + 1
     assert "blurred" in [failure.kind for failure in speech.failures]

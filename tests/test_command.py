@@ -1,5 +1,4 @@
-"""Test the command that synthesizes with checkpoints and voices (tacotron2_voice/command.py,
-export/loading.py)."""
+"""Test the command that synthesizes with checkpoints and exported voices."""
 
 import shlex
 import subprocess

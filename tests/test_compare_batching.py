@@ -44,8 +44,8 @@ def error_of(capsys, *arguments):
 
 @pytest.fixture
 def without_rendering(monkeypatch):
-    """Draw plots without rendering them, because rendering takes seconds. test_figures.py renders
-    plots."""
+    """Draw plots without rendering them, because test_figures.py renders them and rendering is
+    slow."""
     monkeypatch.setattr(program.figures, "write_figure", lambda figure, path: path)
 
 

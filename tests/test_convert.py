@@ -1,4 +1,4 @@
-"""Test that prepare.py --convert makes clips that training can use (corpus/convert.py)."""
+"""Test prepare.py --convert (corpus/convert.py)."""
 
 import json
 import os
@@ -39,8 +39,11 @@ def decibels(level):
 
 @pytest.fixture
 def recordings(tmp_path):
-    """Write three recordings of the same speech: quiet 48 kHz stereo with silence at both ends, an
-    MP3 file, and the original."""
+    """Write three recordings of the same speech.
+
+    The recordings are a quiet 48 kHz stereo file with silence at both ends, an MP3 file, and the
+    original.
+    """
     import librosa
 
     folder = tmp_path / "recordings"
@@ -97,8 +100,7 @@ def test_channels_with_opposite_phase_do_not_cancel():
     np.testing.assert_allclose(opposite, one - one.mean(), atol=1e-6)
 
 
-def test_copy_is_kept_when_its_recording_is_unchanged(recordings, tmp_path, capsys):
-    """The test also checks that a copy is made again if its recording has changed."""
+def test_copy_is_made_again_only_when_its_recording_has_changed(recordings, tmp_path, capsys):
     convert(recordings, tmp_path / "out", None, HPARAMS)
     before = contents(tmp_path / "out")
     capsys.readouterr()
@@ -125,7 +127,7 @@ def test_copy_is_kept_when_its_recording_is_unchanged(recordings, tmp_path, caps
 def test_output_folder_is_rejected_when_it_is_inside_the_corpus_or_contains_it(
     recordings, tmp_path, inside
 ):
-    """A link that points into the corpus is rejected too. The corpus does not change."""
+    """A link into the corpus is rejected too. The corpus does not change."""
     (tmp_path / "link").symlink_to(recordings)
     before = contents(recordings)
     for folder in (recordings / inside, tmp_path / "link" / inside):
@@ -141,16 +143,19 @@ def test_output_folder_is_rejected_when_it_is_inside_the_corpus_or_contains_it(
 
 
 def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path, monkeypatch):
-    """The copy is made again even if an earlier call was interrupted while it wrote copies, or
-    before it wrote the first copy."""
+    """An earlier call may have been interrupted before it wrote the first copy, or between two
+    copies."""
     out = tmp_path / "out"
 
     def killed(*_):
         raise KeyboardInterrupt
 
     def move_to(name):
-        """Move all recordings into the folder `name`. The test later replaces this folder with a
-        folder of the same name, so the ids of the recordings stay the same."""
+        """Move all recordings into the folder `name`.
+
+        Later, the test replaces this folder with another folder of the same name, so the ids of the
+        recordings stay the same.
+        """
         folder = recordings / name
         folder.mkdir()
         for path in [*recordings.glob("*.*"), *recordings.glob("*/*.*")]:
@@ -171,7 +176,7 @@ def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path
     (recordings / "bert").rename(tmp_path / "away")
     shutil.copytree(tmp_path / "away", recordings / "bert")
     before = contents(out / "wavs")
-    # The new version of c.wav has an older modification time than the copy of the old version.
+    # The new c.wav has an older modification time than the copy of the old c.wav.
     soundfile.write(tmp_path / "away" / "c.wav", speech()[:30_000], RATE)
     os.utime(tmp_path / "away" / "c.wav", (1, 1))
     convert(recordings, out, None, HPARAMS)
@@ -220,7 +225,7 @@ def test_copies_are_kept_when_the_texts_of_all_recordings_are_invalid(recordings
 
 
 def test_table_with_mp3_files_is_prepared_by_one_command(recordings, tmp_path, capsys):
-    """The test also checks that recordings of the same text are in the same set."""
+    """Recordings of the same text are in the same set."""
     rows = "".join(
         f"{name}.mp3\t{text}\n" for name, text in zip("abc", ("X!", "x", "Y"), strict=True)
     )
@@ -260,7 +265,7 @@ def test_recording_is_rejected_when_it_is_too_long(recordings, monkeypatch):
 
 
 def test_segments_of_long_recordings_become_clips(tmp_path, no_plots):
-    """A NeMo manifest lists segments of recordings. Each text is paired with its own segment."""
+    """A NeMo manifest assigns a text to each segment of a recording."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     sentences = [soundfile.read(path)[0] for path in sorted(LJSPEECH_CLIPS.glob("*.wav"))[:4]]
@@ -362,7 +367,7 @@ def test_segment_of_a_truncated_recording_is_rejected(tmp_path, kind):
 
 
 def write_mp3_without_length(path, samples, mode):
-    """Write an MP3 file, and remove its first frame, which contains the length of the file."""
+    """Write an MP3 file without its first frame, which contains the length of the file."""
     soundfile.write(path, samples, RATE, format="MP3", bitrate_mode=mode, compression_level=0.5)
     content = path.read_bytes()
     second_frame = content.index(content[:2], 4)
@@ -383,13 +388,12 @@ def test_mp3_is_rejected_when_its_bit_rate_varies_and_the_file_lacks_its_length(
 @pytest.mark.parametrize("mode", ["VARIABLE", "CONSTANT"])
 @pytest.mark.parametrize("rate", [22050, 44100])
 def test_mp3_is_rejected_when_it_contains_audio_after_its_listed_end(mode, rate, tmp_path):
-    """libsndfile reads only the number of samples that the first frame contains, so the rest of the
-    audio would be lost."""
+    """libsndfile reads only as many samples as the first frame lists, so the rest would be lost."""
     samples = np.concatenate([speech()] * 3)
     path = tmp_path / "a.mp3"
     soundfile.write(path, samples, rate, format="MP3", bitrate_mode=mode)
     content = path.read_bytes()
-    # Tags at both ends, and zeros, are not audio.
+    # Tags and zeros at both ends are not audio.
     tag = b"ID3\x04\x00\x00\x00\x00\x0f\x76" + bytes(2038)
     picture = np.random.default_rng(0).bytes(100_000)
     path.write_bytes(tag + content + bytes(500) + b"APETAGEX" + picture + b"TAG" + b"x" * 125)

@@ -1,4 +1,4 @@
-"""Test the dataset, and compare collation with naive loops."""
+"""Test the dataset, and compare collated batches with plain loops."""
 
 import contextlib
 import dataclasses
@@ -62,14 +62,14 @@ def test_dataset_raises_when_a_file_has_changed(sounds, cached_mels):
 
 
 def test_mel_stays_the_same_when_the_number_of_threads_or_workers_changes(sounds):
-    """Loader workers have one thread, but the training process has several threads."""
+    """A worker of the loader has one thread, but the training process has several threads."""
     clips = read_filelist(write_list(sounds, *[f"{sounds}/{n}|A." for n in ("a.wav", "c.wav")]), H)
     dataset, before, mels = TextMelDataset(clips, H), torch.get_num_threads(), []
     try:
         for threads in (1, 2, 8):
             torch.set_num_threads(threads)
             mels.append(dataset[0][1])
-            # The process still has the same number of threads.
+            # Reading a clip must not change the number of threads.
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
@@ -119,13 +119,13 @@ def test_collated_batch_equals_a_batch_made_with_a_plain_loop(shapes, r):
     assert batch.text.shape == (len(items), longest_text)
     assert batch.mel.shape == (len(items), 5, steps * r)
     assert batch.gate.shape == (len(items), steps)
-    for row, (text, mel, index) in enumerate(items):  # rows are in the order of the items
+    for row, (text, mel, index) in enumerate(items):
         frames = mel.shape[1]
         assert torch.equal(batch.text[row, : len(text)], text)
         assert (batch.text[row, len(text) :] == 0).all()
         assert torch.equal(batch.mel[row, :, :frames], mel)
         assert (batch.mel[row, :, frames:] == 0).all()
-        # The gate target is 1 from the decoder step that contains the last real frame.
+        # The gate target is 1 from the decoder step with the last real frame.
         assert batch.gate[row].tolist() == [
             float((step + 1) * r >= frames) for step in range(steps)
         ]
@@ -137,8 +137,8 @@ def test_collated_batch_equals_a_batch_made_with_a_plain_loop(shapes, r):
 
 
 def test_copy_to_the_gpu_runs_on_a_separate_stream(monkeypatch):
-    """The test needs no GPU: it replaces the CUDA streams, and records the order of operations on
-    them. Lengths stay on the CPU."""
+    """The test records the operations on stand-ins for the CUDA streams. Lengths stay on the
+    CPU."""
     done, streams = [], ["compute"]
 
     class Stream(str):
@@ -190,8 +190,8 @@ main(sys.argv[1])
 
 
 def test_collate_raises_when_shared_memory_is_full(monkeypatch):
-    """Without this check, the error would occur in the worker's sending thread. The thread would
-    ignore the error, and the loader would wait forever."""
+    """Without this check, the error would occur in a thread of the worker. The thread would ignore
+    the error, and the loader would wait forever."""
 
     def fail(tensor):
         raise RuntimeError("unable to allocate shared memory: No space left on device\nmore")
@@ -205,8 +205,8 @@ def test_collate_raises_when_shared_memory_is_full(monkeypatch):
 
 
 def test_loader_workers_exit_when_the_program_fails(cached_mels):
-    """The traceback of the exception keeps the loader alive, and the interpreter waits for the
-    workers when it exits."""
+    """The traceback keeps the loader alive, and the interpreter waits for the workers when it
+    exits."""
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|One.")
     command = [sys.executable, "-c", UNFINISHED, str(filelist)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
@@ -214,8 +214,8 @@ def test_loader_workers_exit_when_the_program_fails(cached_mels):
 
 
 def test_workers_ignore_signals_that_are_sent_to_all_processes(cached_mels):
-    """Job schedulers send SIGTERM to all processes, and terminals send SIGINT to all processes.
-    Only the training process must react."""
+    """Job schedulers send SIGTERM to all processes, and terminals send SIGINT. Only the training
+    process must react."""
     clips = read_filelist(write_list(cached_mels, f"{cached_mels}/x.npy|One."), CACHED)
     hparams = dataclasses.replace(CACHED, num_workers=1)
     first, second = (
@@ -226,8 +226,7 @@ def test_workers_ignore_signals_that_are_sent_to_all_processes(cached_mels):
         subprocess.run(["kill", f"-{name}", str(first._workers[0].pid)], check=True)
     assert sum(1 for _ in first) == 17
     next(second)
-    # active_children() may still list the worker of the first loader, so the test does not use this
-    # function.
+    # active_children() may still list the worker of the first loader.
     worker = second._workers[0]
     worker.terminate()
     worker.join(60)

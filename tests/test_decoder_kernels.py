@@ -37,14 +37,14 @@ from training.trainer import MicroBatch, Trainer
 
 pytest.importorskip("triton", reason="Triton supports only x86-64 Linux")
 ROOT = Path(__file__).resolve().parent.parent
-GPU = torch.cuda.is_available()  # without a GPU, conftest.py selects Triton's interpreter
+GPU = torch.cuda.is_available()  # without a GPU, conftest.py turns on Triton's interpreter
 DEVICE = torch.device("cuda" if GPU else "cpu")
 # Only the interpreter supports float64. On a GPU, the kernels compute in float32.
 DTYPES = [torch.float32] if GPU else [torch.float64, torch.float32]
-GUARD = 64  # number of guard values before and after a buffer
+GUARD = 64  # number of guard values on each side of a buffer
 BUCKET = graphs.bucket
-# With these small sizes, a few decoder steps fill several chunks, and a few clips fill several
-# kernel programs. Tests on a GPU use the real sizes.
+# With these small sizes, a few decoder steps and clips fill several chunks and kernel programs.
+# Tests on a GPU use the real sizes.
 SMALL = {"CHUNK": 4, "ROWS": 16, "CLIPS": 4, "FEW_CLIPS": 4, "ENERGIES": 32, "UNITS": 16}
 TRAINING = {name: getattr(graphs, name) for name in SMALL}
 
@@ -57,14 +57,13 @@ interpreted_only = pytest.mark.skipif(
 
 class Patched:
     def restore(self):
-        """Do nothing, so that the patches stay. Triton's interpreter calls this method after each
-        launch."""
+        """Keep the patches when Triton's interpreter calls this method after a launch."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def language_patched_once():
-    """Patch Triton's language once per test module. By default, the interpreter patches it in each
-    function call, which makes these tests take about a third longer."""
+    """Patch Triton's language once per module, because patching it in each function call is
+    slow."""
     if GPU:
         yield
         return
@@ -75,7 +74,7 @@ def language_patched_once():
     def patch_once(function):
         if id(function.__globals__) not in done:
             done[id(function.__globals__)] = patch(function)
-            # In range(), Triton 3.6 calls int() on an array, which numpy 2.5 rejects.
+            # In range(), Triton 3.6 calls int() on an array, which raises an error in numpy 2.5.
             interpreter.tl.tensor.__index__ = lambda tensor: tensor.handle.data.item()
         return Patched()
 
@@ -95,7 +94,7 @@ def change(monkeypatch, constants, **more):
 @pytest.fixture(autouse=True)
 def kernels_run_anywhere(monkeypatch, tf32_as_before):
     if GPU:
-        torch.backends.cudnn.allow_tf32 = False  # makes the convolutions of the reference exact
+        torch.backends.cudnn.allow_tf32 = False  # the convolutions of the reference must be exact
     else:
         monkeypatch.setattr(graphs, "problem", lambda *_: None)
         change(monkeypatch, SMALL, bucket=lambda b, n: (b + 1, BUCKET(b, n)[1]))
@@ -108,8 +107,10 @@ def kernels_run_anywhere(monkeypatch, tf32_as_before):
 
 @pytest.fixture(autouse=True)
 def guarded_buffers(monkeypatch):
-    """Fill buffers with NaN, so that a read before a write has a visible effect. Surround the
-    buffers with NaN guard values, which kernels must not overwrite."""
+    """Fill buffers with NaN, so that a read before a write has a visible effect.
+
+    Guard values surround the buffers. Kernels must not overwrite them.
+    """
     surroundings = []
 
     def guarded(*shape, **options):
@@ -163,7 +164,6 @@ def test_outputs_and_gradients_match_the_reference(name, dtype):
 
 
 def test_kernel_programs_write_nothing_when_they_have_no_clip_or_symbol(monkeypatch):
-    """The test uses the same buckets and program sizes as training."""
     use_training_constants(monkeypatch)
     assert_parity(problem(((7, 2), (2, 1)), DTYPES[0]))
 
@@ -234,13 +234,12 @@ def test_kernels_are_as_accurate_as_the_reference_when_autocast_is_on(precision,
 
 
 def use_training_constants(monkeypatch):
-    """Use the buckets and program sizes of training, except short chunks."""
+    """Use the buckets and program sizes of training, but short chunks."""
     change(monkeypatch, TRAINING, CHUNK=2, bucket=BUCKET)
 
 
 def many_clips(clips, symbols):
-    """Return the (symbols, frames) of each clip. The first two clips are longer than the
-    remaining clips."""
+    """Return the (symbols, frames) of each clip, with two clips longer than the remaining clips."""
     return ((symbols, 3), (9, 2), *((3, 1),) * (clips - 2))
 
 
@@ -253,17 +252,16 @@ def test_kernels_match_the_reference_when_a_bucket_has_more_than_16_clips(clips,
 @pytest.mark.parametrize(
     ("clips", "symbols"), [(3, 70), (17, 20), pytest.param(17, 70, marks=pytest.mark.thorough)]
 )
-def test_kernels_are_as_accurate_as_the_reference_in_every_kind_of_bucket_when_autocast_is_on(
+def test_kernels_are_as_accurate_as_the_reference_in_every_bucket_when_autocast_is_on(
     clips, symbols, monkeypatch
 ):
-    """The number of clips and the length of the text determine which kernels are launched, so the
-    test uses several values of both numbers."""
+    """The number of clips and the length of the text determine which kernels run."""
     use_training_constants(monkeypatch)
     fast, reference = errors_by_precision(1, many_clips(clips, symbols), torch.bfloat16, run)
     assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
     ratios = [errors[0] / reference[name][0] for name, errors in fast.items()]
     assert statistics.geometric_mean(ratios) <= 1.25
-    for name, errors in fast.items():  # the sum of a small tensor may be exact by chance
+    for name, errors in fast.items():  # by chance, the sum of a small tensor may be exact
         assert errors[0] <= max(0.02, 2 * reference[name][0]), name
 
 
@@ -307,7 +305,7 @@ def test_graphs_of_a_bucket_work_for_any_number_of_decoder_steps(monkeypatch):
 def test_table_of_decoder_steps_advances_chunk_by_chunk_and_stops_at_the_end(backwards):
     """A graph always runs a whole chunk. If the table advanced too far, the graph would write
     outside the buffers. Triton's interpreter would not reveal this, because it runs only the
-    decoder steps that exist. Therefore this test checks the table itself."""
+    decoder steps that exist."""
     kernels, chunk = graphs._kernels(), graphs.CHUNK
     loops = graphs_of(problem(((3, 2),)))
     advance = (loops._attention_backward if backwards else loops._attention).after[-1]
@@ -357,9 +355,9 @@ def test_graph_results_equal_the_results_of_single_launches_on_a_gpu():
 
 @gpu_only
 @pytest.mark.parametrize(("clips", "precision"), [(16, None), (22, torch.bfloat16)], ids=str)
-def test_results_stay_the_same_when_gpu_launches_are_dependent(clips, precision, monkeypatch):
-    """If a launch did not wait for the previous launch, it would read values that are not written
-    yet, and the results would change."""
+def test_results_stay_the_same_with_dependent_gpu_launches(clips, precision, monkeypatch):
+    """If a launch did not wait for the previous launch, it would read values before they are
+    written."""
     case = full_size(((120, 200), (33, 140)) * (clips // 2)).to(torch.float32)
     dependent = [run(case, fast_decoder.teacher_forced, precision) for _ in range(5)]
     monkeypatch.setattr(graphs, "DEPENDENT_LAUNCHES", False)
@@ -391,9 +389,7 @@ def test_full_size_kernels_are_as_accurate_as_the_reference_on_a_gpu(precision, 
     ours = relative_errors(run(case, fast_decoder.teacher_forced, precision=autocast), exact)
     reference = relative_errors(run(case, model.teacher_forced, precision=autocast), exact)
     for name, error in ours.items():
-        # This assertion checks the largest error of one random batch. The tests with autocast above
-        # check typical errors. With TF32 on an H200, the largest error of the kernels was 2.51
-        # times the error of the reference.
+        # Measured on an H200 with TF32: 2.51 times the error of the reference.
         assert error <= max(1e-5, 5 * reference[name]), (name, error, reference[name])
 
 
@@ -461,8 +457,7 @@ def test_decoder_uses_plain_operations_when_graphs_fail(monkeypatch):
 
 
 def test_reason_for_failed_graphs_is_cached_except_when_memory_runs_out(monkeypatch):
-    """If memory runs out, an error is raised and nothing is cached, because a different batch in
-    the same bucket may fit."""
+    """If memory runs out, nothing is cached, because another batch in the same bucket may fit."""
     failure = "out of resource: shared memory"
 
     def fail(_):
@@ -482,7 +477,7 @@ def test_reason_for_failed_graphs_is_cached_except_when_memory_runs_out(monkeypa
 
 @gpu_only
 def test_training_continues_when_a_capture_fails_on_a_gpu(monkeypatch):
-    """Training continues with plain operations, and PyTorch's global state does not change."""
+    """PyTorch's global state does not change."""
     lstm_step = graphs._lstm_step
 
     def waiting(*arguments):
@@ -512,17 +507,17 @@ def test_training_continues_when_a_capture_fails_on_a_gpu(monkeypatch):
     before = active_bytes()
     torch.empty(2**20, device=DEVICE).record_stream(torch.cuda.Stream())
     torch.cuda.synchronize()
-    torch.empty(1, device=DEVICE)  # the allocator checks released memory here
+    torch.empty(1, device=DEVICE)  # this call makes the allocator check released memory
     assert active_bytes() <= before
 
 
 @gpu_only
-def test_host_never_waits_for_a_gpu_in_an_optimizer_step():
-    """The host prepares the next optimizer step while the GPU computes the current step."""
+def test_host_never_waits_for_the_gpu_during_an_optimizer_step():
+    """While the GPU computes an optimizer step, the host prepares the next optimizer step."""
     hparams = HParams(precision="bf16")
     trainer = Trainer(hparams, DEVICE)
     batch = synthetic_batch([70, 40], [30, 20], hparams).to(DEVICE)
-    # the first optimizer step compiles kernels and captures graphs, so it may wait
+    # the first optimizer step may wait, because it compiles kernels and captures graphs
     trainer.step([MicroBatch(batch)])
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -552,7 +547,7 @@ def test_kernels_compile_for_a_gpu_and_stay_within_its_resources():
         assert row["threads"] * row["registers"] <= 65536, row
         assert row["spilled_bytes"] == 0, row
         assert row["waits"], row
-        # With fewer values per thread, Triton 3.6 added some products twice on an H200.
+        # If each thread has fewer values, Triton 3.6 adds some products twice on an H200.
         assert all(inner >= 4 * width for inner, width in row["widths"]), row
         if row["name"] in ("lstm_step", "gradient_product", "attention_energies"):
             assert row["products"] > 0, row  # matrix products run on tensor cores
@@ -577,9 +572,9 @@ def loss_of(precision, dropout, steps=12):
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"] if GPU else ["bf16"])
 def test_losses_stay_close_when_the_precision_changes(precision, monkeypatch):
-    """Any rounding error makes the losses of two runs drift apart. Therefore the limit is twice the
+    """Rounding errors make the losses of any two runs drift apart. Therefore the limit is twice the
     largest difference among three float32 control runs with different dropout."""
-    if not GPU:  # on a GPU, the decoder uses the kernels by default
+    if not GPU:  # on a GPU, the decoder already uses the kernels
         monkeypatch.undo()
     exact, found = loss_of("fp32", 0), loss_of(precision, 0)
     furthest = max(abs(loss_of("fp32", seed) - exact) for seed in (1, 2, 3))

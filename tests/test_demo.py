@@ -1,4 +1,4 @@
-"""Test scripts/demo.py: its calculations, its commands, and a complete run with a few clips."""
+"""Test scripts/demo.py: its calculations, its commands, and a complete small run."""
 
 import os
 import signal
@@ -100,8 +100,7 @@ def test_demo_runs_twice_when_its_path_contains_spaces(tmp_path, monkeypatch, ca
 
 
 def test_learning_rate_decays_in_the_last_quarter_of_a_demo_run():
-    """Each pair contains the number of optimizer steps per epoch on the demo corpus with RAND, and
-    the same number with SSB-DBS-BR."""
+    """Each pair is the number of optimizer steps per epoch with RAND and with SSB-DBS-BR."""
     for settings, updates in ((demo.SMALL, (119, 85)), (demo.FULL_SIZE, (60, 42.5))):
         later = (settings.epochs - settings.random_epochs) * updates[1]
         total = settings.random_epochs * updates[0] + later
@@ -136,7 +135,7 @@ def test_demo_transcribes_the_speech_again_when_the_checkpoint_is_newer_than_the
         assert len(runs) == expected
 
 
-def test_demo_waits_until_training_has_saved_a_checkpoint_when_the_demo_receives_ctrl_c(tmp_path):
+def test_demo_waits_for_the_last_checkpoint_when_it_receives_ctrl_c(tmp_path):
     program = tmp_path / "trains.py"
     program.write_text(
         "import sys, time\n"

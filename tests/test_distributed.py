@@ -1,4 +1,4 @@
-"""Test that training never hangs and has the same result for any number of processes."""
+"""Test that training never hangs, and has the same result for any number of processes."""
 
 import math
 import os
@@ -109,7 +109,8 @@ def test_results_of_one_and_two_processes_are_bitwise_equal(corpus, alone, tmp_p
     assert_same_result(alone, tmp_path / "two")
 
 
-# The 14 clips form 14 batches with one clip each. The optimizer steps have 4, 4, 4 and 2 batches.
+# The 14 clips form 14 batches.
+# The optimizer steps of an epoch have 4, 4, 4 and 2 batches.
 OF_FOUR = {"batches_per_update": 4, "batch_size": 1, "epochs": 3, "epochs_per_validation": 3}
 
 
@@ -124,11 +125,11 @@ def alone_of_four(corpus, tmp_path_factory) -> Path:
 def assert_agrees(out: Path, alone: Path) -> None:
     """Assert that losses and gradient norms are close to the values of a run in one process.
 
-    Values are summed in a different order, so the last digits differ: by 4e-7 in training losses
-    and gradient norms, and by 1e-4 in validation losses. The validation losses differ more for this
-    reason: the gradient of a convolution bias before batch norm consists only of rounding errors,
-    but Adam scales these errors to full steps. In training, batch norm subtracts the bias again. In
-    validation, batch norm subtracts the running mean, which lags behind the bias.
+    Sums have a different order, so training losses and gradient norms differ by 4e-7.
+
+    Validation losses differ by 1e-4. The gradients of convolution biases before batch norms are
+    only rounding errors, but Adam scales them to full steps. Batch norm cancels these biases in
+    training. In validation, it does not cancel them completely, because the running mean is behind.
     """
     for name in ("loss", "loss_unpadded", "gradient_norm"):
         a, b = (np.array(curves(x)[f"training/{name}"]) for x in (out, alone))
@@ -139,7 +140,7 @@ def assert_agrees(out: Path, alone: Path) -> None:
         assert found[name] == pytest.approx(expected[name], rel=2e-3)
 
 
-def test_batches_per_update_is_increased_to_the_number_of_processes(corpus, tmp_path):
+def test_number_of_batches_per_update_is_increased_to_the_number_of_processes(corpus, tmp_path):
     out = tmp_path / "out"
     first, second = Together(2, flags(out, corpus, batches_per_update=1, epochs=1)).end()
     check_all([first, second])
@@ -184,8 +185,10 @@ def test_run_with_two_processes_resumes_with_four(corpus, alone_of_four, tmp_pat
 
 
 def launch(log: Path, port: int, arguments: list[str]) -> None:
-    """Run torchrun as if on one of two machines. The training processes are forked, because imports
-    would take time."""
+    """Run torchrun as if it ran on one of two machines.
+
+    The training processes are forked, because this saves the time for imports.
+    """
     print_into(log)
     torch.set_num_threads(1)
     config = LaunchConfig(2, 2, 1, run_id="both", rdzv_backend="c10d", max_restarts=3)
@@ -195,7 +198,7 @@ def launch(log: Path, port: int, arguments: list[str]) -> None:
 
 @pytest.mark.thorough
 def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
-    """The two torchrun processes act as if they were on different machines."""
+    """The two torchrun processes behave like processes on two machines."""
     settings = {"epochs": 8, "epochs_per_validation": 8, "keep_checkpoints": 2}
     undisturbed, out = tmp_path / "undisturbed", tmp_path / "out"
     assert Child(flags(undisturbed, corpus, **settings)).end().code == 0
@@ -226,7 +229,7 @@ def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
 
 
 def test_restarted_processes_ignore_values_from_dead_processes(monkeypatch):
-    """The torchrun store still contains values from the dead processes."""
+    """The store of torchrun still contains values from the dead processes."""
     store = torch.distributed.HashStore()
     store.set("start", "gone")
     store.set("gone/all", "some others")
@@ -245,7 +248,7 @@ def trained(out: Path) -> int:
 
 
 def started_by(launcher) -> list[int]:
-    """Return the processes that torchrun started, or [] if torchrun has exited."""
+    """Return the processes that torchrun started, or [] if it has exited."""
     children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
     return [int(pid) for pid in children.read_text().split()] if children.exists() else []
 
@@ -298,7 +301,6 @@ def delete_after_first_epoch(path: Path) -> None:
 
 
 def test_processes_warn_when_validation_fails_in_one_process(corpus, alone, tmp_path):
-    """All processes print the same warning, and training continues unchanged."""
     out = tmp_path / "out"
     ended = Together(2, flags(out, corpus), {1: (fail_in_validation,)}).end()
     check_all(ended)
@@ -317,14 +319,14 @@ def fail_in_validation() -> None:
     vars(validation)["_validate_batch"] = fail
 
 
-def test_leave_at_exit_waits_for_torch_threads(monkeypatch):
+def test_process_waits_for_torch_threads_at_exit(monkeypatch):
     """If the interpreter exits before a torch thread has released its tensors, the process
     aborts."""
     at_exit: list = []
     monkeypatch.setattr(distributed.atexit, "register", lambda *call: at_exit.append(call))
     monkeypatch.setattr(distributed.dist, "is_initialized", lambda: True)
     distributed.leave_at_exit()
-    # While the process sleeps, the torch threads can finish.
+    # During this sleep, the torch threads can finish.
     assert at_exit == [(time.sleep, distributed.SECONDS_TO_LEAVE)]
 
 
@@ -332,8 +334,8 @@ def test_leave_at_exit_waits_for_torch_threads(monkeypatch):
 
 
 def refused(ended) -> str:
-    """Return the error message of processes that exited before training. Only the first process may
-    print the message."""
+    """Return the error of processes that exited before training, which only the first process may
+    print."""
     assert [child.code for child in ended] == [1] * len(ended), [e.output for e in ended]
     first, *others = ended
     assert all("train.py:" not in child.output for child in others)
@@ -346,7 +348,7 @@ def other_code() -> None:
 
 
 def test_run_fails_when_processes_have_different_settings(corpus, tmp_path):
-    """The message contains the rank of the process that differs from the first process."""
+    """The error contains the rank of the first process with different settings."""
     out, fewer = tmp_path / "out", without_first_clip(corpus, tmp_path)
     other = flags(out, corpus, learning_rate=0.5, training_files=fewer)
     message = refused(Together(2, [flags(out, corpus), other], {1: (other_code,)}).end())

@@ -1,6 +1,7 @@
 """Test README.md and docs/: commands run, links and names are valid, generated pages are current.
 
-The commands run on a tiny corpus, in a copy of the project."""
+The commands run in a copy of the project, with a tiny corpus.
+"""
 
 import itertools
 import os
@@ -44,8 +45,7 @@ GROUPS = (
     ("docs/guides/performance.md", "docs/guides/several-gpus.md", "docs/guides/migration.md"),
     ("docs/guides/speakers.md",),
 )
-# These commands are tested elsewhere. CI runs make, and test_wheel.py runs pip.
-# The shell scripts are tested in test_table2.py.
+# Other tests run these commands: CI runs make, test_wheel.py runs pip, test_table2.py the scripts.
 RUN_ELSEWHERE = re.compile(
     r"make |git clone |pip install |tensorboard |"
     r"(\w+=(\"[^\"]*\"|\S*) )*(\S+\.sh)"
@@ -55,7 +55,7 @@ TINY = (
     "encoder_embedding_dim=8,attention_rnn_dim=8,decoder_rnn_dim=8,prenet_dim=8,attention_dim=8,"
     "attention_location_n_filters=2,postnet_embedding_dim=8,max_decoder_steps=20"
 )
-# Options that make each command fast. {TINY} is replaced with the settings of a tiny model.
+# Options that make each command fast. {TINY} stands for the settings of a tiny model.
 SMALLER = {
     "train.py": f"--hparams {TINY}",
     "synthesize.py": f"--hparams {TINY}",
@@ -75,7 +75,7 @@ def fenced(document: str, language: str) -> list[str]:
 
 
 def commands(document: str) -> list[str]:
-    """Return the commands in the order of the page, without comments."""
+    """Return the commands on a page in their order, without comments."""
     blocks = re.findall(r"^ *```bash\n(.*?)^ *```", document, flags=re.DOTALL | re.MULTILINE)
     lines = "".join(blocks).splitlines()
     shown = [line.split("  #")[0].strip() for line in lines]
@@ -84,8 +84,11 @@ def commands(document: str) -> list[str]:
 
 @pytest.fixture
 def clone(tmp_path):
-    """Return a copy of the project, at a path with spaces, with the data that the pages mention: a
-    small LJSpeech, recordings, several readers, and the weights of a small vocoder."""
+    """Return a copy of the project with the data that the pages mention.
+
+    The path contains spaces. The data is a small LJSpeech, recordings, several readers, and the
+    weights of a small vocoder.
+    """
     root = tmp_path / "the project"
     left_out = shutil.ignore_patterns(
         ".*", "demo", "demo-*", "runs", "out", "data", "tests", "results", "docs", "__pycache__"
@@ -116,8 +119,7 @@ def clone(tmp_path):
 
 
 def prepare(clone: Path) -> None:
-    """Create the files that other commands in README.md and reproducing-the-paper.md would
-    create."""
+    """Create the files that earlier commands on the pages would have created."""
     lists, run = clone / "filelists" / "ljspeech", clone / "runs" / "paper"
     lists.mkdir()
     run.mkdir(parents=True)
@@ -133,14 +135,14 @@ def prepare(clone: Path) -> None:
     for folder in (run, clone):
         (folder / "lengths.csv").write_text("id,frames\n" + "".join(frames), encoding="utf-8")
     weights = Tacotron2(create_hparams(TINY)).state_dict()
-    # NVIDIA's checkpoint has this format.
+    # Checkpoints from NVIDIA have this format.
     torch.save({"state_dict": weights}, clone / "tacotron2_statedict.pt")
 
 
 def smaller(command: str) -> list[str]:
     """Return the command's arguments after `python`, with options that make it fast."""
     python, *arguments = shlex.split(command)
-    # One process is enough, because test_distributed.py tests several processes.
+    # test_distributed.py tests several processes
     if python == "torchrun":
         options = get_args_parser().parse_args(arguments)
         given = [argument for argument in options.training_script_args if argument != "--resume"]
@@ -150,7 +152,7 @@ def smaller(command: str) -> list[str]:
     added = shlex.split(SMALLER.get(program, ""))
     if "--resume" in arguments:  # a resumed run keeps its settings
         return arguments
-    # Synthesis with an exported voice accepts only a few settings.
+    # Exported voices accept only a few settings.
     if program == "synthesize.py" and "--voice" in arguments:
         added = ["--hparams", "max_decoder_steps=20"]
     if "--hparams" in arguments and "--hparams" in added:
@@ -269,7 +271,7 @@ def test_every_setting_mentioned_in_the_docs_exists():
     assert "bucket_size=1024" in settings
     for setting in settings:
         if setting.split("=")[0].islower() and not setting.startswith("name=value"):
-            assert create_hparams(setting)  # raises an error for unknown names and values
+            assert create_hparams(setting)  # this raises an error for unknown names and values
 
 
 def table_rows(document: str, heading: str) -> list[list[str]]:
@@ -298,7 +300,7 @@ def test_table_of_strategies_matches_the_registry():
         "settings.md",
         "length-batching-api.md",
         "tacotron2-voice-api.md",
-        # Generating this page is slow, because it starts every program.
+        # This page is slow to generate, because the generator starts every program.
         pytest.param("commands.md", marks=pytest.mark.thorough),
     ],
 )

@@ -1,4 +1,4 @@
-"""Test the download of LJSpeech from a local server: interruptions, incorrect content, resuming."""
+"""Test the download of LJSpeech from a local server: interruptions, wrong content, resuming."""
 
 import hashlib
 import http.server
@@ -21,8 +21,8 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self, body):
         super().__init__(("127.0.0.1", 0), Handler)
         self.body = body
-        self.ranges = True  # whether the server supports Range requests
-        # number of bytes after which each response is cut off; None: complete responses
+        self.ranges = True  # true if the server supports Range requests
+        # number of bytes after which a response is cut off (None: never)
         self.drop_after = None
         self.statuses = []  # error codes of the first responses
         self.asked = []  # Range header of each request
@@ -59,8 +59,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def make_archive(tmp_path, more=()):
-    """Return the bytes of an LJSpeech-1.1.tar.bz2 with ten clips and additional (member, content)
-    pairs."""
+    """Return LJSpeech-1.1.tar.bz2 with ten clips and the (member, content) pairs in `more`, as
+    bytes."""
     corpus = make_corpus(tmp_path / "source" / "LJSpeech-1.1")
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:bz2") as tar:
@@ -78,8 +78,10 @@ def serve(monkeypatch):
     servers = []
 
     def start(body, expected=None):
-        """Start a server for `body`. Make the recipe expect the size and hash of `expected`
-        (default: `body`)."""
+        """Start a server for `body`.
+
+        The recipe expects the size and the hash of `expected` (default: `body`).
+        """
         expected = body if expected is None else expected
         servers.append(Server(body))
         threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
@@ -113,7 +115,7 @@ def test_download_verifies_and_unpacks_the_archive_once(tmp_path, serve, capsys)
     download_corpus(corpus)
     assert "already exists" in capsys.readouterr().out
     shutil.rmtree(corpus)
-    download_corpus(corpus)  # unpacks the existing archive again
+    download_corpus(corpus)  # this call unpacks the existing archive again
     assert_whole(corpus, tmp_path)
     assert server.asked == ["bytes=0-"]
 
@@ -121,7 +123,7 @@ def test_download_verifies_and_unpacks_the_archive_once(tmp_path, serve, capsys)
 def test_download_resumes_when_the_connection_drops(tmp_path, serve, capsys):
     server = serve(make_archive(tmp_path))
     size = len(server.body)
-    # there are more interruptions than TRIES, but each response adds bytes
+    # the connection drops more often than TRIES, but each response adds bytes
     server.drop_after = size // 8
     download_corpus(tmp_path / "data")
     assert_whole(tmp_path / "data", tmp_path)
@@ -166,7 +168,7 @@ def test_archive_is_rejected_when_its_hash_is_not_the_expected_hash(tmp_path, se
     whole = make_archive(tmp_path)
     changed = whole[:-100] + bytes(100)
     server = serve(changed, whole)
-    if there:  # the archive already exists, as after a complete download
+    if there:  # the complete archive exists before the call
         (tmp_path / "LJSpeech-1.1.tar.bz2").write_bytes(changed)
     message = refusal(download_corpus, tmp_path / "data")
     assert hashlib.sha256(changed).hexdigest() in message
@@ -186,21 +188,21 @@ def test_archive_members_cannot_be_written_outside_the_folder(tmp_path, serve):
 
 
 def test_download_resumes_after_a_kill(tmp_path, serve):
-    """The partially unpacked files are not mistaken for the complete corpus."""
+    """The download must not mistake partially unpacked files for the complete corpus."""
     server = serve(make_archive(tmp_path))
     (tmp_path / "LJSpeech-1.1.tar.bz2.part").write_bytes(server.body[:1000])
     half = tmp_path / ".data.unpacking" / "LJSpeech-1.1"
     half.mkdir(parents=True)
     (half / "metadata.csv").write_text("half")
     (half / "stray.wav").touch()
-    (tmp_path / "data").mkdir()  # an empty folder is accepted
+    (tmp_path / "data").mkdir()  # an empty folder must be accepted
     download_corpus(tmp_path / "data")
     assert_whole(tmp_path / "data", tmp_path)
     assert server.asked == ["bytes=1000-"]
     assert names_in(tmp_path) == {"source", "data", "LJSpeech-1.1.tar.bz2"}
 
 
-def test_download_does_not_start_when_there_is_too_little_disk_space_or_the_folder_has_files(
+def test_download_does_not_start_when_the_disk_is_too_small_or_the_folder_has_files(
     tmp_path, serve, monkeypatch
 ):
     server = serve(make_archive(tmp_path))

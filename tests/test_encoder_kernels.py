@@ -48,8 +48,6 @@ def largest_error(case, function, exact, precision=None):
 @pytest.mark.parametrize("name", ENCODER_SIZES)
 @pytest.mark.parametrize("loops", [graphs.lstm_graphs_for, plain_lstm_loops])
 def test_encoder_kernels_match_the_lstm_of_torch(name, loops):
-    """The test compares the outputs and all gradients, and checks that outputs in the padding are
-    zero."""
     case = encoder_problem(ENCODER_SIZES[name], dtype=DTYPES[0])
     exact = case.run(model.packed_lstm)
     fast = functools.partial(bidirectional_lstm, loops_for=loops)
@@ -86,8 +84,6 @@ def test_encoder_uses_torch_when_kernels_are_not_available(monkeypatch):
 @gpu_only
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "tf32", "fp16"])
 def test_full_size_encoder_is_as_accurate_as_torch_on_a_gpu(precision):
-    """As in the decoder test, the error must be at most five times the error of plain
-    operations."""
     for switch in (torch.backends.cuda.matmul, torch.backends.cudnn):
         switch.allow_tf32 = precision == "tf32"
     autocast = AUTOCAST_DTYPES[precision]

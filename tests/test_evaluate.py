@@ -1,4 +1,4 @@
-"""Test evaluation/ and scripts/evaluate.py: word error rates, nearest recordings and speakers."""
+"""Test scripts/evaluate.py and evaluation/: word error rates, nearest recordings and speakers."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def test_pocketsphinx_transcribes_most_spoken_numbers(rate):
     for number in (17, 340, 4072, 65_125, 960_000, 31_018):
         samples = resample_poly(voice.speak(in_words(number), 160) / 32768, rate // 50, 22050 // 50)
         transcripts.append(Transcript(in_words(number), recognizer.transcribe(samples, rate)))
-    # docs/start/demo.md contains a measured word error rate. The limit of this test is higher.
+    # The limit is higher than the measured word error rate in docs/start/demo.md.
     assert word_error_rate(transcripts) < 0.25
     assert recognizer.transcribe(np.zeros(rate), rate) == ""
 
@@ -73,8 +73,7 @@ def test_word_error_rate_counts_substitutions_deletions_and_insertions(words, la
 
 
 def test_pocketsphinx_uses_a_grammar_when_all_texts_are_numbers():
-    """The test transcribes a clip from LJSpeech with and without the number grammar. The grammar
-    contains none of the words in the clip."""
+    """The grammar contains none of the words in the transcribed LJSpeech clip."""
     samples, rate = soundfile.read(LJSPEECH_CLIPS / "LJ001-0008.wav")
     text = "has never been surpassed."
     assert of_texts(text).transcribe(samples, rate) == text[:-1]
@@ -140,8 +139,8 @@ def reference_of(recordings, hparams=HPARAMS, vocoder="Griffin-Lim", quality_mod
 
 
 def test_measures_of_recordings_are_computed_again_only_when_settings_change(recordings):
-    """The settings that matter are the log-mel settings, the vocoder, the recognizer and the
-    quality model."""
+    """The relevant settings are the log-mel settings, the vocoder, the recognizer and the quality
+    model."""
     reference = reference_of(recordings)
     # The recognizer omits "hundred" and substitutes "two".
     assert reference.recordings == Measures(2 / 4, None)
@@ -165,8 +164,8 @@ def test_measures_of_recordings_are_computed_again_only_when_settings_change(rec
 def test_evaluate_measures_a_checkpoint_and_the_recordings(
     recordings, tmp_path, monkeypatch, capsys
 ):
-    """The stand-in synthesizer returns a tone for each text except the last, and silence for the
-    last text."""
+    """The stand-in synthesizer returns silence for the last text, and a tone for all other
+    texts."""
 
     def sound(text):
         return np.full(4000, 0.0 if text == TEXTS[-1] else 0.5, np.float32)
@@ -188,7 +187,7 @@ def test_evaluate_measures_a_checkpoint_and_the_recordings(
     *printed, wrote = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
     assert printed == ["texts", "0.500", "1.000", "0.500", f"{found.identification_rate:.3f}"]
     assert wrote == str(out)
-    # A second call must return the same results. The second call writes no audio.
+    # The second call returns the same results and writes no audio.
     assert evaluate(checkpoint, recordings) == found
     program.main([*map(str, arguments), "--words-only"])
     fewer = read_result(out, Intelligibility)
@@ -196,8 +195,7 @@ def test_evaluate_measures_a_checkpoint_and_the_recordings(
 
 
 def test_evaluate_uses_and_reports_the_vocoder(recordings, tmp_path, monkeypatch):
-    """The reported vocoder name contains a hash of the file, because the measures of the recordings
-    depend on the vocoder."""
+    """The name of the vocoder in the report contains a hash of its file."""
     speaker, vocoder = StandIn(lambda _: np.full(4000, 0.5), HPARAMS), tmp_path / "hifigan.onnx"
     vocoder.write_bytes(b"1")
     monkeypatch.setattr(module, "load_synthesizer", lambda _: speaker)
@@ -250,8 +248,10 @@ def test_read_recordings_accepts_a_filelist(recordings, tmp_path):
 
 @pytest.fixture
 def with_speakers(recordings, tmp_path, monkeypatch):
-    """Return a filelist with two speakers. The stand-in synthesizer returns silence for all texts
-    except bert's."""
+    """Return a filelist with two speakers.
+
+    The stand-in synthesizer returns silence for all texts except those of bert.
+    """
     tones = [clip.path for clip in read_recordings(recordings)]
     lines = zip(
         [*tones, tones[0]], [*TEXTS, TEXTS[0]], ("anna", "bert", "bert", "anna"), strict=True
@@ -266,7 +266,7 @@ def with_speakers(recordings, tmp_path, monkeypatch):
 
 
 def test_evaluate_uses_the_speaker_of_each_line_in_a_filelist(with_speakers, tmp_path, capsys):
-    """The result contains the error rates of each speaker and of the speaker's recordings."""
+    """Word error rates are reported for each speaker, for synthesis and for recordings."""
     out, speech = tmp_path / "heard.json", tmp_path / "speech"
     arguments = ["--checkpoint", "best.pt", "--recordings", with_speakers, "--output", speech]
     program.main([*map(str, arguments), "-o", str(out)])
@@ -276,7 +276,7 @@ def test_evaluate_uses_the_speaker_of_each_line_in_a_filelist(with_speakers, tmp
     anna, bert = found.speakers["anna"], found.speakers["bert"]
     assert (anna.texts, anna.word_error_rate, anna.recordings) == (2, 1, 0)
     assert (bert.texts, bert.word_error_rate, bert.recordings) == (2, 2 / 3, 2 / 3)
-    # Anna's two recordings are equal, so the first recording is the nearest to each of her texts.
+    # Anna's two recordings are equal, so the first recording is always the nearest.
     assert [t.nearest for t in found.transcripts][::3] == ["seven", "seven"]
     assert anna.identification_rate == 1 / 2
     rates = (anna.identification_rate + bert.identification_rate) / 2
@@ -289,8 +289,7 @@ def test_evaluate_uses_the_speaker_of_each_line_in_a_filelist(with_speakers, tmp
 
 
 def test_evaluate_uses_the_speaker_column_of_metadata(with_speakers, recordings, tmp_path):
-    """The option --speaker-column is rejected for a filelist, because filelists have a field for
-    speakers."""
+    """For a filelist, --speaker-column is rejected, because filelists have a field for speakers."""
     lines = zip(range(3), ("anna", "bert", "bert"), TEXTS, strict=True)
     metadata = "".join(f"c{i:02}|{name}|{text}\n" for i, name, text in lines)
     (recordings / "metadata.csv").write_text(metadata)
@@ -358,8 +357,11 @@ def voice(name, rate=HPARAMS.sampling_rate):
 
 @pytest.fixture
 def with_voices(with_speakers, tmp_path, monkeypatch):
-    """Return a filelist with two recordings of anna and three recordings of bert. One
-    recording is mislabeled. The stand-in model synthesizes one of bert's texts with anna's voice."""
+    """Return a filelist with two recordings of anna and three recordings of bert.
+
+    One recording has the wrong speaker. The stand-in model synthesizes one of bert's texts with
+    anna's voice.
+    """
     lines = ""
     for text, name in zip("12345", ("anna", "anna", "bert", "bert", "bert"), strict=True):
         write_wav(tmp_path / f"{text}.wav", voice("anna" if text == "5" else name), 22050)
@@ -374,8 +376,8 @@ def with_voices(with_speakers, tmp_path, monkeypatch):
 
 
 def test_speaker_accuracy_is_measured_per_speaker_and_in_total(with_voices, tmp_path, capsys):
-    """One recording is mislabeled. The stand-in vocoder returns silence for the recordings, and
-    silence is not assigned to any speaker."""
+    """One recording has the wrong speaker. The stand-in vocoder returns silence for recordings, and
+    silence has no speaker."""
     out = tmp_path / "heard.json"
     paths = ["--checkpoint", "best.pt", "--recordings", with_voices, "-o", out]
     arguments = [*map(str, paths), "--words-only", "--speaker-accuracy"]
@@ -394,11 +396,11 @@ def test_speaker_accuracy_is_measured_per_speaker_and_in_total(with_voices, tmp_
     used = StandInEncoder.used
     program.main(arguments)
     assert read_result(out, Intelligibility) == heard
-    assert StandInEncoder.used == used + 5  # the saved measures of the recordings are used
+    assert StandInEncoder.used == used + 5  # the saved measures of the recordings are used again
 
 
 def test_speaker_accuracy_is_measured_only_when_requested(with_voices):
-    """The recordings are measured again if their speakers are removed."""
+    """The recordings are measured again when their speakers are removed."""
     evaluate(Path("best.pt"), with_voices, WITH_SPEAKERS)
     used = StandInEncoder.used
     heard = evaluate(Path("best.pt"), with_voices, WORDS_ONLY)
@@ -459,7 +461,7 @@ def test_warped_distance_ignores_tempo_and_level():
     a = rng.standard_normal((12, 30))
     assert warped_distance(a, a.repeat(3, axis=1)) == pytest.approx(0, abs=1e-6)
     steps = warped_distance(np.array([[0.0, 1, 3]]), np.array([[0.0, 3]]))
-    assert steps == pytest.approx(1 / 3)  # the values are paired as 0-0, 1-0 and 3-3
+    assert steps == pytest.approx(1 / 3)  # the paired values are 0-0, 1-0 and 3-3
     sound = torch.from_numpy(rng.standard_normal(22050)).float() / 8
     cepstra = mel_cepstra(sound, HPARAMS)
     np.testing.assert_allclose(mel_cepstra(sound / 2, HPARAMS), cepstra, atol=1e-3)
@@ -476,8 +478,7 @@ def test_damaged_results_and_recordings_are_rejected(recordings, checkpoint_path
 
 @pytest.mark.parametrize("text", ["Добрый день.", "Добрый день, 5 p.m."])
 def test_evaluation_raises_when_a_text_has_no_words_in_the_language(text):
-    """Without this error, a text in a different script would have no words, and the word error rate
-    would be meaningless."""
+    """A text in another script has no words, so its word error rate would be meaningless."""
     evaluators = Evaluators(StandInRecognizer(), None, "en-us")
     with pytest.raises(UserError) as raised:
         evaluators.add(text, np.zeros(100, np.float32), 22050)

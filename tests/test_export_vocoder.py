@@ -1,7 +1,8 @@
 """Test the export of published HiFi-GAN weights to a file for --vocoder.
 
-The exported file must produce the same audio as the published code. Files that are not HiFi-GAN
-weights must be rejected with a message that contains the reason."""
+The exported file must compute the same audio as the published code. For all other files, the error
+must contain the reason.
+"""
 
 import importlib
 import json
@@ -34,7 +35,7 @@ def exported(folder, *options: object) -> None:
 
 @pytest.fixture(params=KINDS)
 def published(request, tmp_path):
-    """Return a folder with a generator and config.json, in the format of the published HiFi-GAN."""
+    """Return a folder with a generator and config.json, like a published HiFi-GAN."""
     return shutil.copytree(DATA / "hifi_gan" / request.param, tmp_path / request.param)
 
 
@@ -44,8 +45,7 @@ def folder(tmp_path):
 
 
 def change_weights(folder, **tensors: torch.Tensor | None) -> None:
-    """Save the generator with some tensors replaced. Tensors whose replacement is None are
-    removed."""
+    """Save the generator with some tensors replaced, or removed if the replacement is None."""
     saved = torch.load(folder / "generator", weights_only=True)["generator"] | tensors
     kept = {name: tensor for name, tensor in saved.items() if tensor is not None}
     torch.save({"generator": kept}, folder / "generator")
@@ -116,8 +116,8 @@ def test_vocoder_is_rejected_when_its_mel_settings_differ_from_the_settings_of_t
     assert not (folder / "vocoder.onnx").exists()
 
 
-def test_export_command_suggested_by_the_vocoder_error_works(voices, tmp_path, monkeypatch):
-    """The command must work even if a path contains a space."""
+def test_export_command_in_the_vocoder_error_works(voices, tmp_path, monkeypatch):
+    """The path contains a space."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(DATA / "hifi_gan" / KINDS[0], "LJ V1")
     speak = ["--voice", str(voices.fp32[0]), "--text", "A dog.", "-o", "a.wav", "--vocoder"]
@@ -136,7 +136,7 @@ class Thief:
         return os.mkdir, ("stolen",)
 
 
-def test_load_generator_does_not_run_code_from_the_weights_file(folder, tmp_path, monkeypatch):
+def test_code_in_the_weights_file_does_not_run(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"generator": {"conv_pre.bias": Thief()}}, folder / "generator")
     assert "other than tensors and plain values" in refusal(exported, folder)

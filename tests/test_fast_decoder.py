@@ -14,10 +14,10 @@ from fast_decoder.parity import EQUAL, Problem, relative_errors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# Tolerance relative to the largest value of each tensor.
-# The order of summation differs from the order in the reference.
+# Tolerances are relative to the largest value of a tensor.
+# They are needed because the order of summation differs from the reference.
 # The largest observed errors were 2e-12 (float64) and 4e-6 (float32).
-# They were measured on an EPYC with SSE4.1, AVX2 and AVX-512, and with one to four threads.
+# They were measured on an EPYC with SSE4.1, AVX2 and AVX-512, with one to four threads.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 4e-5}
 WITHOUT_DROPOUT = {"p_prenet_dropout": 0.0, "p_attention_dropout": 0.0, "p_decoder_dropout": 0.0}
 
@@ -34,7 +34,7 @@ def poisoned_buffers(monkeypatch):
 
 @pytest.fixture(params=["oneDNN", "plain"])
 def products(request, monkeypatch):
-    """Run a test with and without oneDNN. GPUs do not use oneDNN."""
+    """Run a test with and without oneDNN, which GPUs do not use."""
     if request.param == "plain":
         monkeypatch.setattr(operations, "onednn_multiplies", lambda *_: False)
     elif not operations.onednn_multiplies("cpu", torch.float32):
@@ -59,8 +59,10 @@ def problem(
 
 
 def errors_by_precision(draws, lengths, precision, run):
-    """Return the errors of the fast decoder and of the reference relative to exact float64 results.
-    Both dicts map a tensor name to the errors of all random draws."""
+    """Return the errors of the fast decoder and of the reference, compared with float64 results.
+
+    Both dicts map a tensor name to the errors of all random draws.
+    """
     changes = {"attention_rnn_dim": 32, "decoder_rnn_dim": 32, "prenet_dim": 16}
     fast, reference = {}, {}
     for draw in range(draws):
@@ -80,7 +82,8 @@ def errors_by_precision(draws, lengths, precision, run):
 
 
 def differences(case, weights=EQUAL):
-    """Return the errors of the outputs and gradients that differ from the reference, by name."""
+    """Return the outputs and gradients that differ from the reference, as a dict from name to
+    error."""
     expected = case.run(model.teacher_forced, weights)
     actual = case.run(fast_decoder.teacher_forced, weights)
     assert [x.dtype for x in actual.values()] == [x.dtype for x in expected.values()]
@@ -128,8 +131,8 @@ def test_fast_decoder_matches_the_reference_for_different_sizes_and_dropout_prob
 
 
 def test_gradient_keeps_its_precision_when_many_rows_are_summed():
-    """The gradient of the attention vector v is a sum of terms that partly cancel. Adding all terms
-    in one long sum would lose a digit of precision."""
+    """The gradient of the attention vector v is a sum of terms that partly cancel. One long sum of
+    all terms would lose a digit of precision."""
     case = problem(((80, 60),) * 16, torch.float64, attention_dim=32)
     exact, case = case.run(model.teacher_forced), case.to(torch.float32)
     name = "grad attention_layer.v.linear_layer.weight"
@@ -142,7 +145,7 @@ def test_gradient_keeps_its_precision_when_many_rows_are_summed():
 
 @pytest.mark.parametrize("weights", [(1, 0, 0), (0, 0, 1), (0, 1, 1)])
 def test_gradients_match_the_reference_when_the_loss_uses_only_some_outputs(weights):
-    """These outputs include the alignments, because the guided attention loss depends on them."""
+    """The guided attention loss depends on the alignments, so they are tested too."""
     assert differences(problem(dtype=torch.float64), weights) == {}
 
 
@@ -165,7 +168,7 @@ def refused(*_):
 
 @pytest.mark.parametrize("multiply", [refused, lambda x, *_: x.new_zeros(2, 7), None])
 def test_onednn_is_not_used_when_its_results_are_incorrect(multiply, monkeypatch):
-    """The operators are private, so a new PyTorch version may remove or change them."""
+    """The operators are private. A new PyTorch version may remove or change them."""
     check = operations.onednn_multiplies.__wrapped__
     assert not check("cuda", torch.float32)
     assert not check("cpu", torch.float64)
@@ -186,7 +189,7 @@ def test_fast_decoder_is_as_accurate_as_the_reference_when_autocast_is_on(precis
 
 
 def test_backward_pass_keeps_full_precision_when_autocast_is_on():
-    """If the loss uses only alignments, the gradient of the attention vector v comes from the
+    """If the loss depends only on alignments, the gradient of the attention vector v comes from the
     hand-written backward pass."""
     case = problem()
     weight = case.decoder.attention_layer.v.linear_layer.weight
@@ -203,7 +206,7 @@ def test_backward_pass_keeps_full_precision_when_autocast_is_on():
 
 
 def passes_are_independent(one, two):
-    """Return whether gradients stay the same when two forward passes run before their backward
+    """Return whether gradients stay the same when two forward passes run before the backward
     passes."""
     two.decoder = one.decoder
     is_same = []
@@ -250,7 +253,7 @@ def test_backward_raises_when_an_output_was_changed():
 
 
 def test_frozen_parameters_get_no_gradient():
-    """The remaining parameters still get their gradients."""
+    """All other parameters still get gradients."""
     case = problem()
     expected = case.run(model.teacher_forced)
     for name, parameter in case.decoder.named_parameters():

@@ -1,4 +1,4 @@
-"""Test evaluation/figures.py by counting bars, lines and labels in the plots."""
+"""Count bars, lines and labels in the plots of evaluation/figures.py."""
 
 import warnings
 
@@ -36,14 +36,13 @@ def test_bars_show_audio_and_padding(count, dynamic):
         padding = np.array([bar.get_height() for bar in axes.patches if bar.get_hatch()])
         assert len(real) == len(padding) == min(count, 48)
         assert set(real) <= set(LENGTHS)
-        # The top of each padding bar is the length of the batch.
-        # Therefore the test checks equation 1 in Ge et al. (2021).
+        # A padding bar ends at the length of the batch, as in equation 1 of Ge et al. (2021).
         tops = [(b.get_x(), b.get_y() + b.get_height()) for b in axes.patches if b.get_hatch()]
         assert sorted(top for _, top in tops)[-1] == real.max()
         rate = np.mean(padding / np.array([top for _, top in tops]))
         assert f"ZPR {rate:.1%}" in axes.get_title(loc="left")
     clips = [sorted(b.get_height() for b in a.patches if not b.get_hatch()) for a in figure.axes]
-    assert clips[0] == clips[1] == clips[2]  # all strategies have the same clips
+    assert clips[0] == clips[1] == clips[2]  # all strategies show the same clips
 
 
 def test_excerpt_shows_the_first_complete_batches():
@@ -101,7 +100,7 @@ def test_plot_of_a_sweep_marks_the_chosen_value():
 def test_plots_have_no_warnings_when_the_corpus_is_tiny_or_uniform(lengths):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # Sockets that earlier tests left open can cause this warning.
+        # Sockets that earlier tests did not close cause this warning.
         warnings.simplefilter("ignore", ResourceWarning)
         for figure in (
             draw_padded_batches(lengths, dynamic=True),

@@ -58,8 +58,8 @@ def test_clips_are_read_from_filelists_with_and_without_seconds(sounds):
 
 
 def test_relative_path_is_resolved_from_the_folder_of_the_filelist(sounds, tmp_path, monkeypatch):
-    """If there is no such file, the path is resolved from the working directory. Errors contain
-    both paths."""
+    """If the file is not in this folder, the path is resolved from the working directory. Errors
+    contain both paths."""
     (tmp_path / "work" / "here").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "work" / "here")
     monkeypatch.chdir(tmp_path / "work")
@@ -76,7 +76,7 @@ def test_relative_path_is_resolved_from_the_folder_of_the_filelist(sounds, tmp_p
 
 
 def test_moved_clips_are_found_in_clips_folder(sounds, tmp_path):
-    """The longest suffix of the listed path that exists in clips_folder is used."""
+    """The program searches clips_folder for the longest suffix of the listed path."""
     (tmp_path / "new" / "wavs").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "wavs")
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "b.wav")
@@ -91,8 +91,8 @@ def test_moved_clips_are_found_in_clips_folder(sounds, tmp_path):
 
 
 def test_clips_folder_is_rejected_when_two_paths_match_one_file(sounds):
-    """The paths belong to two recordings with the same file name. If both paths were accepted, one
-    file would have the texts of both recordings."""
+    """Two recordings have the same file name. If both paths were accepted, one file would have the
+    texts of both recordings."""
     filelist = write_list(sounds, "/old/anna/a.wav|One.", "/old/ben/a.wav|Two.")
     message = refusal(filelist, replace(H, clips_folder=str(sounds)))
     assert f"{filelist}:2: {sounds}/a.wav: " in message
@@ -105,7 +105,7 @@ def test_clips_folder_is_rejected_when_two_paths_match_one_file(sounds):
 
 def test_csv_quoting_rules_do_not_apply_to_texts(sounds, monkeypatch):
     """523 lines of LJSpeech contain exactly one double quotation mark, which a CSV reader would
-    misinterpret. Only a line feed ends a line. Line numbers count empty lines too."""
+    misread. Only a line feed ends a line. Line numbers also count empty lines."""
     texts = ['"He said', 'so, they say "and', "One\u2028text.", "One\x85text.", "Größe."]
     lines = "\r\n\n".join(f"a.wav|{text}|1.0" for text in texts)
     (sounds / "list.txt").write_bytes(f"\ufeff{lines}\r\n".encode())
@@ -181,7 +181,7 @@ def test_cache_is_ignored_when_the_filelist_or_the_settings_have_changed(sounds,
     checked = read_filelist(filelist, H, new_run=True)
     cache_table(checked, H)
     for path in sounds.glob("*.wav"):
-        path.unlink()  # no audio file is opened, because the cache contains all values
+        path.unlink()  # the cache contains all values, so no audio file is opened
     found = cached_table(str(filelist), H)
     assert list(found) == list(checked)
     assert found.complete
@@ -228,7 +228,7 @@ def test_lengths_are_written_one_per_line(tmp_path):
         assert list(csv.reader(file)) == [["id", "frames"], ["a", "7"], ['b, "c".d', "8"]]
 
 
-def test_warning_about_long_clips_contains_the_longest_clip():
+def test_warning_about_long_clips_lists_the_longest_clip():
     seconds = [*np.linspace(1, 10, 100), 31.0, 600.0, 35.0]
     warning = warn_of_long_clips(seconds, "list:{}".format)
     assert "3 of 103 clips" in warning
@@ -244,7 +244,7 @@ def test_warning_about_long_clips_contains_the_longest_clip():
 
 @pytest.mark.parametrize("seconds", ["0.441", "nan", "-1", "1e300"])
 def test_line_is_rejected_when_its_seconds_differ_from_the_cached_mel(cached_mels, seconds):
-    for samples in (39 * 256, 40 * 256 - 1):  # both numbers of samples give 40 frames
+    for samples in (39 * 256, 40 * 256 - 1):  # the mel has 40 frames for both numbers of samples
         filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|{samples / 22050:.6f}")
         assert read_filelist(filelist, CACHED)[0].num_frames == 40
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.|{seconds}")
@@ -261,7 +261,7 @@ def test_clips_are_read_from_cached_mels(cached_mels):
     _, mel, *_ = TextMelDataset(clips, CACHED)[0]
     assert mel.dtype == torch.float32
     np.testing.assert_array_equal(mel, np.load(cached_mels / "x.npy"))
-    mel += 1  # this must change a copy in memory, not the file
+    mel += 1  # changes to the array must not change the file
     assert not np.array_equal(mel, np.load(cached_mels / "x.npy"))
 
 
@@ -299,7 +299,7 @@ def test_error_lists_all_invalid_cached_mels(cached_mels):
     lines = refusal(filelist, CACHED, new_run=True).splitlines()[1:]
     for number, (name, line) in enumerate(zip(expected, lines, strict=True), 1):
         assert line.startswith(f"  {filelist}:{number}: {cached_mels}/{name}.npy: {expected[name]}")
-    # If the run is resumed, NaN is accepted, so the error does not list nan.npy.
+    # A resumed run accepts NaN, so its error does not list nan.npy.
     assert len(refusal(filelist, CACHED).splitlines()) == len(expected)
 
 

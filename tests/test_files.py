@@ -1,4 +1,4 @@
-"""Test that tacotron2_voice/utils/files.py reads and writes files safely."""
+"""Test that files are read and written safely (tacotron2_voice/utils/files.py)."""
 
 import errno
 import os
@@ -30,7 +30,7 @@ with folder_locked(Path(sys.argv[1]), "busy"): pass
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
-def test_write_keeps_the_old_file_when_it_fails(tmp_path, error):
+def test_old_file_is_kept_when_writing_fails(tmp_path, error):
     target = tmp_path / "a.txt"
     target.write_text("old")
 
@@ -45,7 +45,7 @@ def test_write_keeps_the_old_file_when_it_fails(tmp_path, error):
     assert target.read_text() == "old"
 
 
-def test_write_reports_the_file_when_the_disk_is_full(tmp_path, monkeypatch):
+def test_error_contains_the_file_when_the_disk_is_full(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
@@ -55,9 +55,8 @@ def test_write_reports_the_file_when_the_disk_is_full(tmp_path, monkeypatch):
     assert caught.value.filename == str(tmp_path / "name")
 
 
-def test_write_syncs_the_content_before_it_replaces_the_file(tmp_path, monkeypatch):
-    """The test also checks that a symbolic link with the name of the temporary file is not
-    followed."""
+def test_content_is_synced_before_the_file_is_replaced(tmp_path, monkeypatch):
+    """A symbolic link with the name of the temporary file is not followed."""
     target = tmp_path / "a.txt"
     synced = []
     (tmp_path / f".a.txt.{os.getpid()}.tmp").symlink_to("b.txt")
@@ -71,7 +70,7 @@ def test_write_syncs_the_content_before_it_replaces_the_file(tmp_path, monkeypat
     assert not (tmp_path / "b.txt").exists()
 
 
-def test_write_keeps_the_old_file_when_the_process_is_killed(tmp_path):
+def test_old_file_is_kept_when_the_process_is_killed(tmp_path):
     kept = {"a file.txt", "b.tmp", ".hidden"}
     for name in kept:
         (tmp_path / name).write_text("old")
@@ -102,13 +101,12 @@ def test_lock_fails_when_another_process_has_locked_the_folder(tmp_path):
 
 
 def test_lock_is_released_when_its_process_ends_before_its_workers(tmp_path):
-    """The workers of a killed run need a few seconds to detect that the run has
-    ended."""
+    """After a run was killed, its workers need a few seconds to detect this."""
     reader, writer = os.pipe()
     holder = os.fork()
     if holder == 0:
         with folder_locked(tmp_path, "busy"):
-            if os.fork() == 0:  # the worker runs until the test closes its pipe
+            if os.fork() == 0:  # the worker waits until the test closes its pipe
                 os.close(writer)
                 os.read(reader, 1)
             os._exit(0)
@@ -154,7 +152,7 @@ def test_lines_are_rejected_when_the_file_is_missing_or_not_utf8(tmp_path):
         open_file(tmp_path / ("x" * 300))
 
 
-def test_results_of_threads_keep_their_order_and_only_a_few_results_are_computed_in_advance():
+def test_threads_return_results_in_order_and_compute_only_a_few_in_advance():
     begun = []
     gate = threading.Event()
 
@@ -167,13 +165,13 @@ def test_results_of_threads_keep_their_order_and_only_a_few_results_are_computed
     squares = map_in_threads(square, range(1000), threads=2)
     threading.Timer(0.05, gate.set).start()
     assert [next(squares) for _ in range(3)] == [0, 1, 4]
-    squares.close()  # close() waits for calls that have started
+    squares.close()  # close() waits for the calls that have started
     assert len(begun) < 20
     assert list(map_in_threads(square, range(50), threads=2)) == [n * n for n in range(50)]
     assert list(map_in_threads(square, [], threads=2)) == []
 
 
-def test_open_file_reports_the_limit_when_too_many_files_are_open(tmp_path, monkeypatch):
+def test_error_contains_the_limit_when_too_many_files_are_open(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.EMFILE, "Too many open files")
 

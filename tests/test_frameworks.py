@@ -1,4 +1,5 @@
-"""Test LengthBatches in training frameworks (examples/frameworks), in one and two processes."""
+"""Test LengthBatches in the training frameworks of examples/frameworks, in one and two
+processes."""
 
 import json
 import os
@@ -17,19 +18,19 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
-PROGRAMS: dict[str, tuple[str, ...]] = {  # programs and the packages that they need
+PROGRAMS: dict[str, tuple[str, ...]] = {  # each program, and the packages that it needs
     "plain_loop": (),
     "stateful_loader": ("torchdata",),
     "accelerate_loop": ("accelerate",),
     "hf_trainer": ("transformers", "accelerate"),
     "lightning_trainer": ("lightning",),
 }
-MAX_SECONDS = 150  # time limit, because two processes can deadlock
+MAX_SECONDS = 150  # the time is limited, because two processes can deadlock
 each_number_of_processes = pytest.mark.parametrize("processes", [1, 2])
 
 
 def where_installed(names: Iterable[str], packages_of: Callable[[str], Iterable[str]]) -> list:
-    """Return test parameters. A parameter is skipped if one of its packages is not installed."""
+    """Return a test parameter per name, which is skipped if a package is missing."""
     params = []
     for name in names:
         missing = [package for package in packages_of(name) if find_spec(package) is None]
@@ -42,7 +43,7 @@ NEEDED = sorted({package for packages in PROGRAMS.values() for package in packag
 
 
 def run(folder: Path, processes: int, *jobs: str) -> list[list]:
-    """Run jobs of framework_runs.py, and return [jobs][processes] results or error messages."""
+    """Run jobs of framework_runs.py, and return results or error messages as [jobs][processes]."""
     command = [sys.executable, "-W", "ignore"]
     if processes > 1:
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
@@ -89,10 +90,10 @@ def losses_of_plain_loop(tmp_path_factory):
 
 
 def random_stops(program: str, processes: int, epoch: int) -> list[tuple[int, list[int]]]:
-    """Return random runs, each with a number of workers and the optimizer steps at which it
+    """Return random runs as the number of workers and the optimizer steps at which the run
     stops."""
     draw = random.Random(f"stops {program} {processes}")
-    # With these stops, the training loop in an earlier version of the documentation lost clips.
+    # At these stops, an earlier version of the documented training loop lost clips.
     known = [7, 18] if processes == 1 else [4, 9]
     several = [sorted(draw.sample(range(1, 3 * epoch), count)) for count in (1, 3, 4, 5)]
     ends = [epoch, 2 * epoch]
@@ -101,12 +102,12 @@ def random_stops(program: str, processes: int, epoch: int) -> list[tuple[int, li
 
 @each_number_of_processes
 @pytest.mark.parametrize("program", where_installed(PROGRAMS, lambda _: NEEDED))
-def test_programs_train_every_clip_once_when_stopped(
+def test_programs_train_every_clip_once_when_they_are_stopped(
     program, processes, tmp_path, losses_of_plain_loop
 ):
-    """Runs are stopped inside epochs and at the ends of epochs, with and without workers. They must
-    train exactly the same batches as an uninterrupted run. The losses of the uninterrupted run must
-    equal the losses of the plain loop."""
+    """The stops are inside epochs and at the ends of epochs. A stopped run must train the same
+    batches as an uninterrupted run. The losses of an uninterrupted run must equal the losses of the
+    plain loop."""
     epoch = 13 if processes == 1 else 7
     jobs = [f"{program} --folder whole0", f"{program} --folder whole2 --workers 2"]
     runs = random_stops(program, processes, epoch)
@@ -121,7 +122,7 @@ def test_programs_train_every_clip_once_when_stopped(
     for start in range(0, 3 * epoch, epoch):
         batches = [step["clips"] for rank in whole for step in rank[start : start + epoch]]
         assert Counter(clip for batch in batches for clip in batch) == Counter(range(300))
-    # The frameworks sum gradients in different orders, so rounding differs.
+    # Each framework sums gradients in another order, so rounding differs.
     losses = [step["loss"] for rank in whole for step in rank]
     assert losses == pytest.approx(losses_of_plain_loop(processes), rel=1e-5)
     assert steps(folder / "whole2", processes) == whole
@@ -130,7 +131,7 @@ def test_programs_train_every_clip_once_when_stopped(
 
 
 def packages_of(framework: str) -> list[str]:
-    return ["torchdata", framework]  # one program runs all jobs and imports both packages
+    return ["torchdata", framework]  # a single program imports both packages and runs all jobs
 
 
 COMPLETE = {
@@ -158,8 +159,8 @@ COMPLETE = {
 @each_number_of_processes
 @pytest.mark.parametrize("framework", where_installed(COMPLETE, packages_of))
 def test_frameworks_train_every_clip_once(framework, processes, tmp_path):
-    """Depending on the options, the framework or the sampler sets the epochs and distributes the
-    batches."""
+    """Depending on the options, either the framework or the sampler sets the epochs and distributes
+    the batches."""
     jobs = COMPLETE[framework]
     for job, ranks in zip(jobs, run(tmp_path / "runs", processes, *jobs), strict=True):
         assert not any(isinstance(rank, str) for rank in ranks), (job, ranks)
@@ -190,7 +191,7 @@ WRONG_USES = {
         "trainer_changed seed=1": r"batches\.txt",
     },
     "lightning": {
-        # The first batch can match the plan by chance. In this case, saving raises an error.
+        # If the first batch matches the plan by chance, saving raises the error.
         "fit folder='shuffled' loader_options={'shuffle':True}": f"{WRONG_BATCH}|trained=1",
         "fit folder='pairs' loader_options={'batch_size':2}": SEVERAL_BATCHES,
         "fit folder='four' world_size=4": "world_size=4",
@@ -211,8 +212,8 @@ def test_framework_raises_when_clips_would_be_lost(framework, tmp_path):
 
 @pytest.mark.parametrize("framework", where_installed(["lightning"], packages_of))
 def test_lightning_raises_when_the_number_of_processes_changes_on_resume(framework, tmp_path):
-    """Lightning counts the batches of each process. Without this error, a run with two processes
-    instead of one would skip the rest of an epoch."""
+    """Lightning counts the batches of each process. With two processes instead of one, a resumed
+    run would skip the rest of an epoch."""
     saved, same = tmp_path / "saved", "batches_per_update=2"
     run(tmp_path / "one", 1, f"fit folder='{saved}' max_steps=2 {same}")
     job = f"fit folder='again' resume='{saved}/step=2.ckpt' {same}"

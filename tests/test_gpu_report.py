@@ -23,11 +23,11 @@ def script(source: str, seconds: int = 20) -> Part:
 
 
 def page(folder: Path) -> str:
-    """Return the report with runs of spaces collapsed to single spaces."""
+    """Return the report with single spaces between words."""
     return re.sub(" +", " ", (folder / "report.md").read_text(encoding="utf-8"))
 
 
-def test_report_contains_results_statuses_and_output_of_failed_parts(tmp_path):
+def test_report_contains_results_and_the_output_of_failed_parts(tmp_path):
     write = f"open({str(tmp_path / 'steps_bf16.json')!r}, 'w').write({json.dumps(STEPS)!r})"
     assert gpu_report.run_parts({"steps_bf16": script(write)}, tmp_path)
     failing = {

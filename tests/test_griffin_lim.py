@@ -1,5 +1,4 @@
-"""Compare piecewise Griffin-Lim with librosa, and test its helper functions
-(tacotron2_voice/griffin_lim.py)."""
+"""Compare piecewise Griffin-Lim with librosa, and test its helper functions."""
 
 import warnings
 
@@ -33,7 +32,7 @@ def test_convolution_in_pieces_equals_convolution_of_the_whole_signal(sizes, con
 
 
 def distance(samples: np.ndarray, mel: torch.Tensor) -> float:
-    """Return the mean difference between two log-mels, excluding the mirrored ends of the clip."""
+    """Return the mean difference between two log-mels, without the mirrored ends of the clip."""
     again = log_mel_spectrogram(torch.from_numpy(np.clip(samples, -1, 1)), HParams())
     return float((again[:, : mel.shape[1]] - mel)[:, 4:-4].abs().mean())
 
@@ -55,8 +54,8 @@ def sound_of(mel: torch.Tensor, h: HParams, iterations: int = ITERATIONS) -> np.
 
 @BOTH
 def test_griffin_lim_reproduces_the_mel(h):
-    """The measured differences were 0.12 and 0.13. For noise of the same loudness, the difference
-    is 1.8."""
+    """The measured differences were 0.12 and 0.13. Noise of the same loudness has a difference of
+    1.8."""
     samples = speech_like()
     mel = log_mel_spectrogram(samples, h)
     again = torch.from_numpy(sound_of(mel, h)).clamp(-1, 1)
@@ -80,7 +79,7 @@ def test_griffin_lim_accepts_very_short_mels(frames, h):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         samples = sound_of(mel, h)
-    # A clip with `frames` frames has at most this many samples.
+    # This is the largest number of samples in a clip with `frames` frames.
     assert len(samples) == h.hop_length * frames - 1
     assert frame_count(len(samples), h) == frames
     assert np.isfinite(samples).all()

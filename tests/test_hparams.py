@@ -1,4 +1,4 @@
-"""Test the conversion and rejection of `name=value` settings, and NVIDIA's defaults."""
+"""Test the conversion and rejection of settings (`name=value`), and NVIDIA's defaults."""
 
 import dataclasses
 import inspect
@@ -28,8 +28,8 @@ from tacotron2_voice.settings import (
 )
 from tacotron2_voice.utils.errors import UserError
 
-# These values are copied from NVIDIA's published recipe, not from hparams.py.
-# The model sizes are tested in test_model.py, which counts the weights.
+# These values come from NVIDIA's published recipe, not from hparams.py.
+# test_model.py tests the model sizes, because it counts the weights.
 PUBLISHED = {
     "epochs": 500,
     "iters_per_checkpoint": 1000,
@@ -54,7 +54,7 @@ PUBLISHED = {
     "learning_rate_schedule": "constant",
     "p_prenet_dropout": 0.5,
     "loss": "padded",
-    # Values from Ge et al. for settings that NVIDIA's recipe does not have.
+    # NVIDIA's recipe lacks these settings. The values come from Ge et al.
     "batching_strategy": "semi_sorted",
     "local_randomization_factor": 0.1,
     "bucket_size": 1024,
@@ -77,7 +77,7 @@ def refusal(overrides, base=None):
     [
         ("learning_rate=1", 1.0),
         ("iters_per_checkpoint=1e6", 1_000_000),
-        ("seed=9007199254740993", 9007199254740993),  # has more digits than a float can represent
+        ("seed=9007199254740993", 9007199254740993),  # a float cannot represent this number exactly
         ("mask_padding=yes", True),
         ("mask_padding=False", False),
         ("batch_capacity=None", None),
@@ -98,7 +98,7 @@ def test_values_are_converted_to_the_annotated_type(override, expected):
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
-        ("drop_last", None),  # the message must not suggest hop_length
+        ("drop_last", None),  # the error must not suggest hop_length
         ("--batch-size", "batch_size"),
         ("learning_rte", "learning_rate"),
     ],
@@ -111,7 +111,7 @@ def test_error_suggests_a_similar_setting_when_a_name_is_unknown(name, answer):
 
 
 def test_symbol_table_has_a_path_when_the_training_filelist_is_not_set():
-    """The missing name is reported later, when the program reads the filelist."""
+    """The missing filelist is an error later, when the program reads the filelist."""
     table = symbols_path(create_hparams("training_files=,symbols=corpus"))
     assert table.name == "symbols.json"
 
@@ -129,7 +129,7 @@ def test_overrides_can_be_separated_by_commas_and_spaces():
     assert h.batch_size == 8
     for nothing in (None, "", " ", " , "):
         assert create_hparams(nothing, h) == h
-    # The last override takes effect.
+    # Only the last override has an effect.
     assert create_hparams("batch_size=3,batch_size=2", h).batch_size == 2
 
 
@@ -171,7 +171,7 @@ NVIDIA_NAMES = """
 
 
 def test_every_nvidia_setting_exists_or_has_a_replacement():
-    """If the setting does not exist here, the error message contains its replacement."""
+    """If a setting does not exist here, the error names its replacement."""
     for name in {*NVIDIA_NAMES.split()} - types_of(HParams).keys():
         message = refusal(f"{name}=1")
         assert f"{name}: cannot be set; " in message
@@ -208,7 +208,7 @@ def test_settings_are_checked_when_they_are_set_in_code():
     for name in ("seed=True", "text_cleaners=['list']", "batch_capacity=x"):
         assert name in str(caught.value)
     with pytest.raises(UserError, match=r"hop_time=12\.5: .*expected 276 samples"):
-        HParams(hop_time=12.5)  # if set in code, hop_time does not change hop_length
+        HParams(hop_time=12.5)  # in code, hop_time does not change hop_length
     with pytest.raises(dataclasses.FrozenInstanceError):
         HParams().batch_size = 1
     assert HParams(learning_rate=1).learning_rate == 1
@@ -225,7 +225,7 @@ VALUES = st.one_of(
 
 @hypothesis.settings(max_examples=60, derandomize=True)
 @hypothesis.given(name=st.sampled_from(NAMES), text=VALUES)
-def test_any_override_text_is_converted_or_the_error_contains_the_name(name, text):
+def test_override_is_converted_or_the_error_contains_its_name(name, text):
     text = text.replace(",", "").replace("\n", "")
     accepted, message = None, ""
     try:
@@ -237,8 +237,8 @@ def test_any_override_text_is_converted_or_the_error_contains_the_name(name, tex
 
 
 def test_settings_are_checked_when_pydantic_is_missing():
-    """Without pydantic, values are still converted and rules are still checked. A note warns that
-    ranges are not checked."""
+    """Values are still converted, and rules are still checked. A note says that ranges are not
+    checked."""
     script = (
         "import sys; sys.modules['pydantic'] = None; sys.path.insert(0, '.')\n"
         "import importlib.util\n"
@@ -288,7 +288,7 @@ def test_settings_file_ignores_comments_and_empty_lines(settings):
             "text_cleaners=[a, b] \r\n#seed=3\r\nwin_time=50"
         )
     )
-    # Each line contains one override. Commas are part of the value.
+    # A line contains one override, so commas are part of the value.
     assert h.training_files == "my lists/a,b#1.txt"
     assert (h.text_cleaners, h.seed, h.win_length) == (("a", "b"), 1234, 1103)
 
@@ -305,7 +305,7 @@ def test_error_contains_the_line_number_when_a_settings_file_has_a_problem(setti
     assert any("gone.txt: no such settings file" in line for line in lines)
     assert any(f"{tmp_path}: a folder" in line for line in lines)
     assert len(lines) == len(expected) + 3
-    # A later override replaces the invalid value.
+    # A later override can replace the invalid value.
     assert f"{name[1:]}:6" not in refusal(f"{name},mel_fmax=13000")
 
 
@@ -316,7 +316,7 @@ BY_TIME = "win_time=50,hop_time=12.5"
     ("before", "overrides", "expected"),
     [
         ("", BY_TIME, (1103, 276, 2048)),  # 1102.5 and 275.625 are rounded up
-        # 64 ms are exactly 1024 samples, which must not be rounded up to 1025.
+        # 64 ms are exactly 1024 samples and must not be rounded up to 1025.
         ("", "win_time=64,hop_time=16,sampling_rate=16000", (1024, 256, 1024)),
         ("", "win_time=50,filter_length=4096", (1103, 256, 4096)),
         (BY_TIME, "hop_length=200,win_length=800", (800, 200, 2048)),
@@ -326,7 +326,7 @@ BY_TIME = "win_time=50,hop_time=12.5"
     ],
 )
 def test_times_are_converted_to_lengths_in_samples(before, overrides, expected):
-    """Later overrides replace earlier overrides."""
+    """A later override replaces an earlier override."""
     h = create_hparams(overrides, create_hparams(before))
     assert (h.win_length, h.hop_length, h.filter_length) == expected
 
@@ -337,7 +337,7 @@ def test_saved_settings_load_again():
     assert hparams_from_dict(saved) == h
     # JSON stores tuples as lists.
     assert hparams_from_dict(saved | {"text_cleaners": ["a", "b"]}) == h
-    # Settings like the settings of NVIDIA's checkpoints.
+    # These settings imitate a checkpoint from NVIDIA.
     theirs = HParams(batch_size=8, text_cleaners=("english_cleaners",))
     assert hparams_from_dict({"batch_size": 8, "a_name_of_others": 3}) == theirs
 
@@ -356,7 +356,7 @@ def test_defaults_equal_the_published_values():
 def test_every_plan_epoch_argument_for_speech_is_a_setting():
     parameters = inspect.signature(length_batching.plan_epoch).parameters
     others = {"lengths", "strategy", "epoch"}
-    # Speech clips do not need these arguments.
+    # Clips of speech do not need these arguments.
     others |= {"max_clips", "too_long", "cost"}
     others |= {"group_sizes", "draw", "draw_weights"}
     assert set(parameters) - others <= set(typing.get_type_hints(HParams))

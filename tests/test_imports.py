@@ -26,7 +26,7 @@ LAYERS = [
 ]
 PROGRAMS = {"synthesize", "train", "benchmarks", "scripts"}  # no module imports these programs
 LIBRARIES = {"tacotron2_voice", "length_batching"}  # packages that must not import the recipe
-# Packages that are slow to import, or that the recipe may replace.
+# These packages are slow to import, or the recipe may replace them.
 # Only the listed files may import each package.
 OWNERS = {
     "librosa": "audio.py",
@@ -44,7 +44,7 @@ REPORTING = {"benchmarks", "evaluation", "scripts"}  # packages that may import 
 
 
 def name_of(path: Path) -> str:
-    """Return the dotted name: training/trainer.py -> training.trainer."""
+    """Return the dotted name of a module: training/trainer.py -> training.trainer."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -60,7 +60,7 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FIL
 
 
 def imports(name: str) -> set[str]:
-    """Return the dotted names of all imports in a file, including imports in functions."""
+    """Return the dotted names of all imports in a file, including imports inside functions."""
     found = set()
     for node in ast.walk(TREES[name]):
         if isinstance(node, ast.Import):
@@ -136,7 +136,7 @@ def test_slow_or_replaceable_package_is_imported_only_by_its_owners():
     ],
 )
 def test_imports_load_no_unwanted_packages(unwanted_after):
-    """The test checks sys.modules after each statement in a new interpreter."""
+    """A new interpreter runs the statements. The test checks sys.modules after each statement."""
     script = "import sys\n" + "".join(f"{x}; print(*sys.modules)\n" for x in unwanted_after)
     command = [sys.executable, "-c", script]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

@@ -24,7 +24,8 @@ def test_ctrl_c_ends_training_without_a_traceback_during_imports(tmp_path):
 
 
 def write_slow_vocoder(path) -> None:
-    """Write a vocoder that multiplies large matrices for about a second per call."""
+    """Write a vocoder whose calls take about a second each, because it multiplies large
+    matrices."""
     size = 1500
     matrix = np.zeros((size, size), np.float32)
     weights = {
@@ -66,7 +67,7 @@ def test_ctrl_c_ends_a_program_during_onnx_computation(voices, tmp_path):
     try:
         deadline = time.monotonic() + 60
         part = tmp_path / "a.part.wav"
-        while not (part.exists() and part.stat().st_size > 44):  # wait until the vocoder is running
+        while not (part.exists() and part.stat().st_size > 44):  # wait until the vocoder runs
             assert process.poll() is None, process.stderr
             assert time.monotonic() < deadline
             time.sleep(0.05)

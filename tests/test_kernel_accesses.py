@@ -1,4 +1,4 @@
-"""Check every address that the kernels read or write in Triton's interpreter."""
+"""Check all addresses that the kernels read or write in Triton's interpreter."""
 
 import numpy as np
 import pytest
@@ -23,14 +23,14 @@ SECTOR = 32  # bytes per sector; a GPU caches whole sectors
 
 @pytest.mark.parametrize("kernel_size", [5, 15])
 def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
-    """Test what a kernel reads before it waits for the previous launch. The kernel must not
-    read values that its own launch or the previous launch writes, because the previous launch may
-    still be running. Earlier launches have ended, but the cache of a processor may still contain
-    values from before these launches. Loads with `.cg` bypass this cache."""
+    """The test checks what a kernel reads before it waits for the previous launch. The kernel must
+    not read values of its own launch or of the previous launch, which may still be running. All
+    earlier launches have ended, but the cache of a processor may contain values from before these
+    launches. Loads with `.cg` bypass this cache."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     kernels, waited, early_bytes = graphs._kernels(), True, 0
-    # Addresses that the previous launch wrote, and addresses that this launch wrote.
+    # Addresses that the previous launch and this launch have written.
     written: list[set[int]] = [set(), set()]
     cached: set[int] = set()  # sectors that the processor has read
     changed: set[int] = set()  # cached sectors that were written after they were read
@@ -64,12 +64,12 @@ def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
     def begin(self, *place):
         nonlocal waited
         waited = False
-        if not any(place):  # the first program of a launch
+        if not any(place):  # a launch begins with this program
             written[:] = written[1], set()
         set_grid(self, *place)
 
     def launch_graph(self, num_steps):
-        written[:] = set(), set()  # a graph starts only after the previous graph has ended
+        written[:] = set(), set()  # graphs run one after another
         cached.clear()
         changed.clear()
         launch(self, num_steps)
@@ -77,7 +77,7 @@ def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
     set_grid, launch = InterpreterBuilder.set_grid_idx, graphs._Loop._launch
     monkeypatch.setattr(InterpreterBuilder, "create_masked_load", recording_load)
     monkeypatch.setattr(InterpreterBuilder, "create_masked_store", recording_store)
-    # The interpreter calls set_grid_idx when a kernel program begins.
+    # The interpreter calls set_grid_idx at the start of a kernel program.
     monkeypatch.setattr(InterpreterBuilder, "set_grid_idx", begin)
     monkeypatch.setattr(kernels, "_wait", wait)
     monkeypatch.setattr(graphs._Loop, "_launch", launch_graph)
@@ -87,8 +87,7 @@ def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
 
 
 def test_kernels_never_read_beyond_the_buffers(monkeypatch):
-    """Even kernel programs that have no clip, symbol or decoder step to compute must not read
-    beyond the buffers."""
+    """This includes kernel programs without a clip, symbol or decoder step."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     load, write, ranges, count = InterpreterBuilder.create_masked_load, graphs._Loop._write, [], 0
@@ -114,7 +113,7 @@ def test_kernels_never_read_beyond_the_buffers(monkeypatch):
 
 @pytest.mark.parametrize("operands", [torch.float32, torch.bfloat16])
 def test_kernels_access_only_the_table_of_decoder_steps_when_it_is_empty(operands, monkeypatch):
-    """During a capture, the table of decoder steps does not contain addresses yet."""
+    """During a capture, the table does not contain addresses yet."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     case = problem(((7, 6), (3, 5)), attention_rnn_dim=32, decoder_rnn_dim=32)

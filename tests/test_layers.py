@@ -23,7 +23,7 @@ def used_batch_norm() -> BatchNorm:
     norm = BatchNorm(3)
     norm.weight.data.uniform_(0.5, 2, generator=seeded(1))
     norm.bias.data.uniform_(-1, 1, generator=seeded(2))
-    norm(torch.randn(4, 3, 5, generator=seeded(3)) + 1)  # updates the running statistics
+    norm(torch.randn(4, 3, 5, generator=seeded(3)) + 1)  # this call updates the running statistics
     return norm
 
 
@@ -64,7 +64,7 @@ def test_packed_sequences_equal_torch_packed_sequences(lengths):
     mine, theirs = x.flatten(0, 1)[places], packed.data
     for rows in batch_sizes.cumsum(0).tolist():  # clips of equal length can be in any order
         assert torch.equal(mine[:rows].sort(dim=0)[0], theirs[:rows].sort(dim=0)[0])
-    first = places[: len(lengths)] // width  # every time step must contain the clips in this order
+    first = places[: len(lengths)] // width  # in every time step, the clips have this order
     steps = places.split(batch_sizes.tolist())
     for t, step in enumerate(steps):
         assert torch.equal(step, first[: len(step)] * width + t)
@@ -77,17 +77,17 @@ def test_packing_raises_when_a_length_exceeds_the_batch(lengths):
 
 
 @pytest.mark.parametrize("p", [1e-9, 0.1, 0.5, 1 - 1e-9])
-def test_fraction_of_values_in_a_keep_mask_equals_the_probability(p):
-    """The test draws four million values. The fraction may differ from the probability by six
-    standard deviations, and by the rounding to 1/65,536."""
+def test_fraction_of_dropped_values_equals_the_probability(p):
+    """The test draws four million values and allows six standard deviations, plus the rounding to
+    1/65,536."""
     count = 2**22
     kept = draw_keep_mask((count,), p, CPU, seeded()).sum().item() / count
     assert abs(kept - (1 - p)) < 6 * math.sqrt(p * (1 - p) / count) + 2**-16 + 1e-6
 
 
 def test_values_of_a_keep_mask_are_independent():
-    """Each random 64-bit word is split into four values. Therefore the test compares values whose
-    positions differ by 1 to 4, and by 8."""
+    """Four values come from the same random 64-bit word. Therefore the test compares values at
+    distances of 1 to 4, and 8."""
     keep = draw_keep_mask((1_000_003,), 0.5, CPU, seeded()).double() - 0.5
     for distance in (1, 2, 3, 4, 8):
         assert abs((keep[:-distance] * keep[distance:]).mean()) < 6 * 0.25 / 1000
@@ -121,7 +121,7 @@ def test_keep_masks_depend_only_on_the_generator():
 
 
 def test_gradient_through_previous_alignments_is_zero_when_it_is_turned_off():
-    """Alignment, context, and gradients that do not come from previous alignments stay the same."""
+    """The alignment, the context and all other gradients stay the same."""
     found = []
     for location_gradient in (True, False):
         torch.manual_seed(0)

@@ -69,7 +69,7 @@ def test_texts_are_read_when_they_are_next_to_the_audio(recordings):
 def test_audio_listed_in_metadata_is_found_in_any_folder(recordings):
     (recordings / "metadata.csv").write_text("A|One.\nb|Two.\nc|Three.\nd|Four.\n")
     (recordings / "uploads").mkdir()
-    (recordings / "uploads" / "a.webm").touch()  # an unsupported format
+    (recordings / "uploads" / "a.webm").touch()  # this format is not supported
     clips, [problem] = read(recordings)
     assert clips == expected("One.", "Two.", "Three.")
     assert problem.startswith(f"{recordings / 'metadata.csv'}:4: 'd': ")
@@ -114,15 +114,14 @@ def test_note_is_printed_once_when_audio_files_are_found_by_similar_names(tmp_pa
 
 @pytest.mark.parametrize("name", ["x" * 300, "語" * 80, "../" * 3000 + "a"])
 def test_error_contains_the_line_number_when_the_audio_of_a_line_is_missing(tmp_path, name):
-    """These names are too long for file names, as if --path-column had selected the texts by
-    mistake."""
+    """The names are too long for file names, as if --path-column selected the texts by mistake."""
     (tmp_path / "metadata.csv").write_text(f"{name}|One.\n", encoding="utf-8")
     _, [problem] = read(tmp_path)
     assert problem.startswith(f"{tmp_path}/metadata.csv:1: ")
 
 
 def test_clips_with_equal_names_in_two_folders_keep_their_texts(tmp_path):
-    """Clip 001 of one speaker must not get the text of clip 001 of a different speaker."""
+    """Clip 001 of a speaker must not get the text of clip 001 of another speaker."""
     for folder in ("a", "b"):
         (tmp_path / "wavs" / folder).mkdir(parents=True)
         write_tone(tmp_path / "wavs" / folder / "1.wav", 4000)
@@ -181,8 +180,7 @@ def test_each_folder_becomes_a_speaker_when_each_has_a_table(tmp_path):
 
 
 def test_note_lists_unused_audio_files(recordings):
-    """The note does not list a file if the same recording is used in a different format. Nor does
-    it list files with a reported problem."""
+    """Files with a reported problem are left out, and so are other formats of used recordings."""
     (recordings / "clips/a.mp3").touch()
     clips = [Clip(f"{recordings}/more/../clips/a.wav", "One.")]
     note = note_of_unused_audio(clips, [], recordings)
@@ -252,8 +250,7 @@ def test_clip_ids_begin_with_the_speaker_when_speakers_have_equal_file_names():
 
 
 def test_note_counts_texts_without_audio(tmp_path, capsys):
-    """The texts of deleted audio files and of dangling links must not be dropped without a
-    message."""
+    """Deleted audio files and dangling links must not remove texts without a message."""
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.txt").write_text("Yes.")
     soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
@@ -279,7 +276,7 @@ def test_audio_with_several_transcripts_is_reported_until_a_transcript_is_chosen
 
 
 def test_texts_of_a_speaker_are_read_only_from_the_folder_of_this_speaker(tmp_path):
-    """In an earlier version, a clip could get the text of another speaker's clip with the same file
+    """In an earlier version, a clip could get the text of another speaker's clip with the same
     name."""
     for speaker in ("p1", "p2"):
         path = tmp_path / "audio" / speaker / "1.wav"
@@ -299,7 +296,7 @@ def test_texts_of_a_speaker_are_read_only_from_the_folder_of_this_speaker(tmp_pa
 
 def test_texts_next_to_audio_are_read_in_the_given_encoding(tmp_path):
     """The error about an ambiguous encoding suggests --encoding. In an earlier version, this option
-    worked only with a table."""
+    worked only for tables."""
     for name, content in (("a.txt", "Là-bas, déjà."), ("b.SRT", "")):
         soundfile.write(tmp_path / f"{name[0]}.wav", np.zeros(100), 22050)
         srt = "1\n00:00:00,000 --> 00:00:01,000\nÇa va?\n"
@@ -437,7 +434,7 @@ def test_name_of_the_recording_is_removed_from_the_text_in_every_form(beginning,
 
 
 @pytest.mark.parametrize("beginning", ["{}.wav ", "{}|", "s1/{} "])
-def test_name_of_the_recording_is_removed_when_it_is_a_word_with_an_extension_a_pipe_or_a_folder(
+def test_name_of_the_recording_is_removed_when_it_has_an_extension_a_pipe_or_a_folder(
     beginning, tmp_path
 ):
     for name in ("hello", "yes"):
@@ -528,7 +525,7 @@ def test_first_word_is_kept_when_recordings_are_named_after_words(tmp_path):
     assert [clip.text for clip in read_layout(tmp_path)[0]] == ["good there", "hello there"]
 
 
-def test_text_is_reported_when_it_begins_with_the_name_of_its_recording_but_other_texts_do_not(
+def test_text_is_reported_when_it_is_the_only_text_that_begins_with_its_recording_name(
     tmp_path,
 ):
     for name, text in (("u1", "u1 hello"), ("u2", "there")):
@@ -557,7 +554,7 @@ def test_line_without_times_is_reported_when_other_lines_define_segments_of_the_
     ("duration", "is_good"),
     [(4, True), (4.3, True), (3.7, True), (4000, True), ("", True), (1.5, False), (16, False)],
 )
-def test_line_is_a_problem_when_its_duration_differs_from_the_length_of_the_file(
+def test_line_is_reported_when_its_duration_differs_from_the_length_of_the_file(
     duration, is_good, tmp_path
 ):
     soundfile.write(tmp_path / "r.wav", np.zeros(4 * 16000), 16000)
@@ -573,8 +570,7 @@ def test_line_is_a_problem_when_its_duration_differs_from_the_length_of_the_file
 
 
 def test_audio_file_in_the_folder_of_another_speaker_is_not_used(tmp_path):
-    """In an earlier version, the text of a missing recording was paired with another speaker's
-    audio."""
+    """In an earlier version, a text without a recording was paired with another speaker's audio."""
     write_prompts(tmp_path, "x/001.wav", "x/002.wav")
     (tmp_path / "metadata.csv").write_text("z/001.wav|zz said by z\nx/002.wav|x says\n")
     clips, _ = read_layout(tmp_path)
@@ -630,7 +626,7 @@ def test_transcripts_option_is_rejected_when_no_text_has_this_extension(tmp_path
     "texts", [TextSource(folder=Path("texts")), TextSource(suffix="srt"), TextSource(tier="words")]
 )
 def test_options_for_text_files_are_rejected_when_there_is_a_table(tmp_path, texts, monkeypatch):
-    """In an earlier version, these options were ignored."""
+    """In an earlier version, prepare ignored the options for text files."""
     monkeypatch.chdir(tmp_path)
     Path("texts").mkdir()
     write_prompts(tmp_path, "a.wav")
@@ -651,7 +647,7 @@ def test_prepare_accepts_an_encoding_when_there_is_no_table(tmp_path, monkeypatc
 
 
 def test_all_lines_are_reported_when_a_file_is_listed_with_different_texts(tmp_path):
-    """In an earlier version, the whole recording was paired with the text of its first line."""
+    """In an earlier version, the whole recording was paired with the text of the first line."""
     write_prompts(tmp_path, "r.wav", "s.wav")
     rows = ["r.wav,0,1,alpha", "r.wav,1,2,bravo", "r.wav,2,3,charlie", "s.wav,0,9,delta"]
     path = tmp_path / "m.csv"

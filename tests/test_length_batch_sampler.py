@@ -1,4 +1,4 @@
-"""Test LengthBatchSampler: passes, exact resume, optimizer steps with several batches, ranks."""
+"""Test LengthBatchSampler: passes, resuming, optimizer steps with several batches, and ranks."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def loader_of(sampler, num_workers=0, **options):
 
 
 def epochs_of(count, **changed):
-    """Return the batches in each of the first epochs."""
+    """Return the batches of the first `count` epochs, as one list per epoch."""
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **(RECIPE | changed))
     epochs = []
     for epoch in range(count):
@@ -86,9 +86,9 @@ ACTIONS = st.sampled_from(["whole pass", "broken off", "set_epoch", "resume"])
 
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 4)), max_size=12))
-def test_sampler_passes_match_a_model_when_actions_are_random(actions):
-    """The test compares the sampler with this model: a pass over `epoch` starts at batch `start`
-    and has yielded `drawn` batches. If no pass has started, `drawn` is None."""
+def test_sampler_behaves_like_a_simple_model_when_actions_are_random(actions):
+    """A simple model of the sampler defines the expected results: a pass over `epoch` starts at
+    batch `start` and has yielded `drawn` batches. Before the first pass, `drawn` is None."""
 
     def made():
         sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
@@ -123,7 +123,7 @@ def test_sampler_passes_match_a_model_when_actions_are_random(actions):
     ("argument", "expected"),
     [
         ("dynamic_batchsize", "dynamic_batch_size"),
-        ("drop_last", "max_clips"),  # no option is similar, so the message lists all options
+        ("drop_last", "max_clips"),  # no option has a similar name, so the error lists all options
     ],
 )
 def test_error_suggests_an_option_when_a_name_is_unknown(argument, expected):
@@ -150,7 +150,7 @@ def test_iterator_raises_when_set_epoch_is_called_during_iteration():
 @every_strategy
 @pytest.mark.parametrize(("random_epochs", "capacity"), [(0, 90), (2, None), (2, 90)])
 def test_sampler_yields_the_plan_for_each_epoch(strategy, random_epochs, capacity):
-    """In the first `random_epochs` epochs, batches are random, but within `batch_capacity`."""
+    """In the first `random_epochs` epochs, batches are random and stay within `batch_capacity`."""
     options = RECIPE | SMALL | {"batch_capacity": capacity}
     sampler = LengthBatchSampler(TWENTY, 3, strategy, random_epochs=random_epochs, **options)
     for epoch in (0, 1, 2, 7):
@@ -235,7 +235,7 @@ def samplers_of_ranks(world_size, lengths, batch_size, strategy, epoch=0, **opti
 
 
 def updates_of(sampler):
-    """Return the batches in every optimizer step as lists of clips."""
+    """Return the batches of every optimizer step as lists of clips."""
     bounds = [*sampler.update_starts.tolist(), len(sampler.plan)]
     batches = as_lists(sampler.plan)
     return [batches[start:end] for start, end in pairwise(bounds)]
@@ -278,7 +278,7 @@ def test_ranks_train_every_clip_once_and_share_each_optimizer_step(
     assert all(a[0] >= b[-1] for a, b in pairwise(longest))
     if size == 1:
         assert [batch for [batch] in updates] == plan
-    # Optimizer steps keep the order of the plan, both for random and for sorted plans.
+    # Optimizer steps have the order of the plan.
     number = {batch: k for k, batch in enumerate(plan)}
     planned = [update if update in whole else rest for update in updates]
     first_numbers = [min(number[batch] for batch in batches) for batches in planned]
@@ -297,7 +297,7 @@ def test_ranks_train_every_clip_once_and_share_each_optimizer_step(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_cut_evenly_finds_the_best_of_all_possible_cuts(seed):
+def test_clips_are_cut_as_evenly_as_possible(seed):
     lengths = np.random.default_rng(seed).integers(1, 50, 9).astype(float)
     plan = plan_epoch(lengths, 3, "random")
     cuts = [np.split(lengths[plan.order], places) for places in combinations(range(1, 9), 3)]
@@ -333,7 +333,7 @@ def test_sampler_error_contains_the_option_when_ranks_or_counts_are_invalid(opti
 
 
 def parts_of_ranks(world_size, *args, **options):
-    """Return the batches for each rank in epoch 0."""
+    """Return the batches of each rank in epoch 0."""
     samplers = [
         LengthBatchSampler(*args, rank=rank, world_size=world_size, **options)
         for rank in range(world_size)
@@ -353,7 +353,7 @@ def parts_of_ranks(world_size, *args, **options):
 def test_ranks_get_the_same_number_of_batches(
     strategy, mode, data, world_size, batches_a_rank, extra
 ):
-    """Every clip is used once, and no batch exceeds the limits of the plan. With
+    """Every clip is used once, and batches stay within the limits of the plan. With
     `batches_per_epoch`, every epoch has the same number of batches."""
     lengths, batch_size, options = draw_case(data, strategy, mode, True)
     options.pop("epoch")
@@ -449,9 +449,8 @@ def test_state_dict_raises_when_the_number_of_trained_batches_is_missing_or_too_
 @pytest.mark.parametrize("world_size", [2, 4])
 @with_and_without_randomization
 def test_ranks_have_nearly_equal_work(randomize, world_size):
-    """The slowest rank computes at most 1 % more decoder steps and padded frames than the ranks on
-    average. If four ranks took the batches in the order of the plan, the slowest rank would compute
-    19 % more decoder steps."""
+    """The slowest rank computes at most 1 % more decoder steps and padded frames than the average
+    rank. Compared with the order of the plan, four ranks save 19 % of the decoder steps."""
     lengths = np.random.default_rng(world_size).permutation(LJSPEECH)[:10_480]
     options = {"dynamic_batch_size": True, "batch_randomization": randomize}
     [sampler, *_] = samplers_of_ranks(world_size, lengths, 16, "semi_sorted", **options)
@@ -553,7 +552,7 @@ def test_strategy_error_suggests_the_options_when_a_name_is_from_the_papers(name
 
 @pytest.mark.parametrize(("capacity", "warns"), [(40, True), (90, False)])
 def test_sampler_warns_when_batch_capacity_fits_fewer_than_two_clips_on_average(capacity, warns):
-    """The mean clip length is 21.65, and the longest clip has a length of 40."""
+    """The mean length is 21.65, and the largest length is 40."""
     expected = pytest.warns(UserWarning, match="batch_capacity=") if warns else nullcontext()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -563,7 +562,7 @@ def test_sampler_warns_when_batch_capacity_fits_fewer_than_two_clips_on_average(
             )
 
 
-def test_error_of_length_batches_contains_the_extra_to_install_when_torch_is_missing():
+def test_length_batches_error_contains_the_extra_when_torch_is_missing():
     program = textwrap.dedent(
         """
         import sys
@@ -600,8 +599,8 @@ def steps_of(plan):
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_per_phase_plans_fewer_batches_after_the_random_epochs(size):
-    """In an earlier version, later epochs had as many batches as random epochs, which lost half of
+def test_sampler_plans_fewer_batches_after_the_random_epochs(size):
+    """In an earlier version, later epochs had as many batches as random epochs. This lost half of
     the saving."""
     plans = plans_of_sampler(batches_per_epoch="per_phase", batches_per_update=size)
     needed = plans_of_sampler(batches_per_update=size)
@@ -612,15 +611,14 @@ def test_per_phase_plans_fewer_batches_after_the_random_epochs(size):
     for epoch in range(4):
         assert sorted(plans[epoch].order) == list(range(600))
         assert steps_of(plans[epoch]) < 1.05 * steps_of(needed[epoch])
-    # Random epochs must not change, so that states and records of older runs stay valid.
+    # Random epochs must not change, because older runs saved states and records.
     for epoch in range(2):
         assert list(map(list, plans[epoch])) == list(map(list, constant[epoch]))
 
 
 def test_number_of_batches_never_increases_after_the_random_epochs():
-    """If later epochs had more batches, Lightning would leave out the additional batches. In this
-    test, each of 20 length classes ends with a small batch, so later epochs would need more batches
-    than random epochs."""
+    """Lightning would leave out additional batches in later epochs. In this test, 20 length classes
+    end with a small batch each, so later epochs would need more batches than random epochs."""
     options = {"num_buckets": 20, "random_epochs": 1, "batches_per_epoch": "per_phase"}
     sampler = LengthBatchSampler(LENGTHS_OF_PHASES, 8, "bucket_by_width", **options)
     first = len(sampler)
@@ -633,7 +631,7 @@ def test_number_of_batches_never_increases_after_the_random_epochs():
     [{"random_epochs": 0}, {"batches_per_epoch": "per_phase"}, {"batches_per_epoch": 90}],
     ids=str,
 )
-def test_sampler_does_not_warn_when_later_epochs_have_no_needless_batches(changed):
+def test_sampler_does_not_warn_without_needless_batches_in_later_epochs(changed):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plans_of_sampler(**({"batches_per_epoch": "constant"} | changed))

@@ -1,4 +1,4 @@
-"""Test `python -m length_batching`: its table, the printed call, errors, closed output streams."""
+"""Test `python -m length_batching`: its table, the printed call, errors, and a closed output."""
 
 import shlex
 import subprocess
@@ -22,7 +22,7 @@ LENGTHS = np.random.default_rng(0).integers(5, 80, 320)
 
 
 def rows_of(printed):
-    """Return the cells in the rows of the table."""
+    """Return the cells of the table, row by row."""
     lines = [line for line in printed.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
@@ -77,8 +77,8 @@ def test_printed_call_keeps_the_size_limits_of_the_command(tmp_path, capsys):
 
 
 def test_printed_plan_epoch_call_runs_when_fixed_batch_sizes_are_best(tmp_path, capsys):
-    """With fixed sizes, the call must not contain batch_capacity, which limits only dynamic
-    batches."""
+    """For fixed sizes, the call must not contain batch_capacity, because only dynamic batches use
+    it."""
     np.savetxt(tmp_path / "lengths", LENGTHS)
     options = printed_call(capsys, tmp_path / "lengths", "batch_capacity=100")
     assert not options["dynamic_batch_size"]

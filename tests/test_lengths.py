@@ -1,4 +1,4 @@
-"""Test corpus/lengths.py: file formats for lengths, and invalid files."""
+"""Test files with clip lengths (corpus/lengths.py)."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def write(path, text):
     ],
 )
 def test_lengths_are_read_in_every_format(tmp_path, content, frames):
-    """A clip has 1 + samples // 276 frames. No audio file is opened."""
+    """No audio file is opened. A clip of n samples has 1 + n // 276 frames."""
     assert read_lengths(write(tmp_path / "list", content), HPARAMS).tolist() == frames
 
 

@@ -1,4 +1,4 @@
-"""Test text/lexicon.py: pronunciations in prepare, checkpoints, voices and synthesis."""
+"""Test pronunciations in prepare, checkpoints, voices and synthesis (text/lexicon.py)."""
 
 import json
 from dataclasses import replace
@@ -42,7 +42,7 @@ def lexicon(folder, content):
         ("can't\tcarnt", "can’t can", "carnt can"),
         ("Straße\tweg", "STRASSE straße straßen", "Weg weg straßen"),
         ("cafe\u0301\tkaffee", "caf\u00e9 cafe", "kaffee cafe"),
-        ("क\tx", "क की", "x की"),  # a vowel sign is part of the word
+        ("क\tx", "क की", "x की"),  # the vowel sign is part of the word
         ("tom\ttim\ntim\ttom", "Tom Tim", "Tim Tom"),
         ("# a comment\n\n  tom \t  tim  bo \n", "tom", "tim bo"),
         ("hh\tx", "{HH AH0} hh", "{HH AH0} x"),
@@ -129,12 +129,12 @@ def test_pronunciation_in_phones_is_used_when_the_model_has_phones(tmp_path):
     [
         ("Nguyen", "'Nguyen'"),
         ("C++ see plus plus", "'C++'"),
-        ("tom tim", "'tom'"),  # line 1 has a different respelling
+        ("tom tim", "'tom'"),  # line 1 contains another respelling
         ("reading /ɹˈɛdɪŋ/", "'/ɹˈɛdɪŋ/'"),
         ("reading /ɹˈɛdɪŋ", "'/ɹˈɛdɪŋ'"),
         ("word ...", "'...'"),
         ("word ta5 shi3", "'ta5 shi3'"),
-        # In an earlier version, "New" was respelled as "York noo york".
+        # In an earlier version, "New" became "York noo york".
         ("New York\tnoo york", "'New York'"),
         ("nguyen\t0.9\twin", "'nguyen"),
         ("nguyen 0.9 win", "'0.9 win'"),

@@ -1,4 +1,4 @@
-"""Test the content of metrics.jsonl and TensorBoard, and how a resumed run truncates them."""
+"""Test metrics.jsonl and the TensorBoard files, and how a resumed run truncates them."""
 
 import io
 import math
@@ -89,7 +89,7 @@ def test_tensorboard_contains_settings_curves_plots_and_audio(tmp_path):
         [plot] = found.Images(name)
         assert plot.width == 800
         assert plot.height >= 300
-        assert len(plot.encoded_image_string) > 5000  # the file of a blank image would be smaller
+        assert len(plot.encoded_image_string) > 5000  # the file of a blank plot would be smaller
     assert set(found.Tags()["audio"]) == {"predicted", "spoken", "recording"}
     for name in found.Tags()["audio"]:
         [audio] = found.Audio(name)
@@ -100,8 +100,7 @@ def test_tensorboard_contains_settings_curves_plots_and_audio(tmp_path):
 
 
 def test_plots_show_the_text_and_the_end_of_speech():
-    """The test also checks that there are only teacher-forcing plots if there was no free-running
-    inference."""
+    """Without free-running inference, there are only teacher-forcing plots."""
     figures = plots_of(example())
     titles = {name: figure.axes[0].get_title() for name, figure in figures.items()}
     assert titles == {
@@ -152,7 +151,7 @@ def test_log_state_includes_buffered_lines(tmp_path, monkeypatch):
     for step in range(30):
         logger.log_step(step, {"loss": float(step)})
     state = logger.state()
-    # Open the logs again, as a resumed run does.
+    # This line opens the logs again, as a resumed run does.
     RunLogger(tmp_path, tmp_path / "logs", state).close()
     assert scalars(tmp_path)["training/loss"] == [(step, float(step)) for step in range(30)]
 
@@ -168,7 +167,7 @@ def test_metrics_are_written_to_disk_before_their_size_is_saved(tmp_path, monkey
 
 
 def test_warning_is_issued_when_the_disk_of_the_logs_is_full(tmp_path, monkeypatch, capfd):
-    """Unwritten lines of metrics.jsonl are written later. TensorBoard data is lost."""
+    """Unwritten lines of metrics.jsonl are written later, but TensorBoard data is lost."""
     logger = RunLogger(tmp_path, tmp_path / "logs")
     write, left = os.write, [20]
 
@@ -227,6 +226,6 @@ def test_event_files_of_other_programs_are_not_changed(tmp_path):
     assert foreign.read_bytes() == b"of another program"
     assert f"logs/{foreign.name}" not in logger.state()["logs"]
     logger.close()
-    RunLogger(tmp_path, tmp_path / "logs").close()  # a new run in the same folder
+    RunLogger(tmp_path, tmp_path / "logs").close()  # this is a new run in the same folder
     assert foreign.read_bytes() == b"of another program"
     assert ours not in event_files(tmp_path)

@@ -1,4 +1,4 @@
-"""Test the demo corpus: LJSpeech's layout, the effect of the seed, and interruptions."""
+"""Test the demo corpus: its layout, the effect of the seed, and interruptions."""
 
 import os
 import runpy
@@ -34,14 +34,15 @@ def corpus(tmp_path_factory):
 
 
 def test_clips_are_audible_and_never_digitally_silent(corpus):
-    """Noise is added because digital silence would have the minimum log-mel value."""
+    """In digital silence, every log-mel value would be the minimum, so the clips contain some
+    noise."""
     for path in (corpus / "wavs").iterdir():
         info = soundfile.info(path)
         assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")
         assert 0.3 <= info.duration <= 4
         samples, _ = soundfile.read(path)
         assert np.sqrt(np.mean(samples**2)) > 0.02
-        assert np.abs(samples).max() < 1  # no sample is clipped
+        assert np.abs(samples).max() < 1  # the samples are not clipped
         for end in (samples[:2205], samples[-2205:]):  # the first and the last tenth of a second
             assert np.abs(end).max() > 0.005
         frames = samples[: len(samples) // 256 * 256].reshape(-1, 256)
@@ -49,7 +50,7 @@ def test_clips_are_audible_and_never_digitally_silent(corpus):
 
 
 def test_random_batches_have_the_padding_of_ljspeech():
-    """With random batches, LJSpeech has 31.99% padding. The savings in the demo are realistic only
+    """LJSpeech has 31.99% padding in random batches. The demo saves a realistic amount of time only
     if its padding is similar."""
     voice = EspeakVoice()
     clips = [len(voice.speak(in_words(number), 175)) // 256 for number in draw_numbers(300, 3)]
@@ -111,7 +112,7 @@ def test_stopped_generation_leaves_no_files(tmp_path, number):
     os.kill(process.pid, number)
     process.join(20)
     process.kill()
-    assert process.exitcode == 130  # the exit code after Ctrl-C
+    assert process.exitcode == 130  # programs exit with 130 after Ctrl-C
     assert log.read_text().splitlines()[-1].endswith("stopped; nothing was written")
     assert list(folder.iterdir()) == []
 

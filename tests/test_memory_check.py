@@ -26,7 +26,7 @@ corpora = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 60)), min_size=
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """Make the check run the worst-case batches on a CPU, as it does on a GPU."""
+    """Make the check run the worst-case batches on a CPU, as on a GPU."""
     monkeypatch.setattr(memory_check, "memory_of", lambda *given: TriedMemory(*given[:2]))
 
 
@@ -44,10 +44,10 @@ def devices() -> list[torch.device]:
     factor=st.sampled_from([0.0, 0.1, 1.0, 10.0]),
     seed=st.integers(0, 5),
 )
-def test_worst_case_bounds_every_batch_in_any_plan(
+def test_no_batch_of_any_plan_exceeds_the_worst_case(
     corpus, batch_size, dynamic, capacity, strategy, factor, seed
 ):
-    """No batch exceeds the worst case in padded frames, clips, frames or symbols."""
+    """The limits are the padded frames, clips, frames and symbols of the worst case."""
     frames, symbols = map(np.array, zip(*corpus, strict=True))
     capacity = int((capacity or batch_size) * frames.max()) if dynamic else None
     shapes = worst_case_shapes(frames, symbols, batch_size, capacity)
@@ -81,9 +81,8 @@ def test_worst_case_bounds_every_batch_in_any_plan(
 
 
 def test_worst_case_equals_shapes_computed_by_hand():
-    """A budget of 200 frames allows a batch of the five 10-frame clips, or a batch of up to five
-    clips that includes a 40-frame clip. A budget of 150 frames allows one 100-frame clip or three
-    50-frame clips."""
+    """A budget of 200 frames allows five clips if the longest clip has 40 frames. A budget of 150
+    frames allows one 100-frame clip or three 50-frame clips."""
     frames, symbols = [10] * 5 + [40] * 2 + [100], [3] * 5 + [9, 8, 50]
     assert worst_case_shapes(frames, symbols, 2, 200) == [(2, 100, 50), (5, 40, 9)]
     assert worst_case_shapes([100, 50, 50, 50], [9, 2, 2, 2], 2, 150)[0] == (3, 50, 9)
@@ -147,11 +146,11 @@ def test_memory_check_has_no_side_effects(device, with_gradients):
     first = [((1, 4, 20), (1, 9))] if on_cpu else []
     assert trainer.shapes("training") == [*first, ((3, 4, 20), (3, 9)), ((6, 4, 9), (6, 4))]
     first = [((1, 4, 12), (1, 7))] * 2 if on_cpu else []
-    # `text_effect` runs the model a second time for each validation batch.
+    # `text_effect` runs the model twice for each validation batch.
     validation = [((3, 4, 12), (3, 7))] * 2
     assert trainer.shapes("validation") == [*first, *validation]
     assert all(batch.mel.device.type == device.type for _, batch in trainer.batches)
-    # On a CPU, the peak is 0 if the system does not report enough values for an estimate.
+    # On a CPU, the peak is 0 if the system does not report the values for an estimate.
     assert peak > 0 or device.type == "cpu"
     assert_same(state_of(trainer), before)
 
@@ -171,15 +170,21 @@ def test_memory_check_has_no_side_effects_when_memory_runs_out(error, as_on_a_gp
     before = state_of(trainer)
     with pytest.raises(UserError, match="clip of 20 frames does not fit") as refusal:
         check_memory(trainer, clips([9, 20, 7], [4, 6, 2]), VALIDATION)
-    # the second message is about validation
+    # the second error is about validation
     assert "clip of 12 frames does not fit" in str(refusal.value)
     assert_same(state_of(trainer), before)
 
 
 def advice(limit: int, frames: list[int], text: str, kind: str = "training") -> tuple[str, int]:
-    """Simulate a memory limit: batches of this kind (training or validation) fit if they have at
-    most `limit` padded frames. Return the message and the number of batches that the check
-    tried."""
+    """Check the memory with a limit: batches of this kind fit if they have at most `limit` padded
+    frames.
+
+    Args:
+        kind: "training" or "validation".
+
+    Returns:
+        The message, and the number of batches that the check tried.
+    """
 
     def run_out(found, batch):
         clip_count, _, longest = batch.mel.shape
@@ -217,13 +222,13 @@ def test_memory_check_suggests_the_largest_setting_that_fits(
     assert message.endswith(f"--hparams {name}={value}")
     assert "64 clips of 100 frames and 5 symbols" in message
     assert ("for validation" in message) == (kind == "validation")
-    assert tried <= 14  # with dynamic sizes, each try runs two shapes
+    assert tried <= 14  # with dynamic sizes, each try runs two batches
 
 
 @pytest.mark.parametrize(
     ("limit", "frames", "settings", "expected"),
     [
-        # Ten 100-frame clips fit. The given budget would allow eleven 95-frame clips.
+        # Ten 100-frame clips fit, but the given budget would allow eleven 95-frame clips.
         (1000, [100] * 12 + [95] * 30, f"{DYNAMIC},batch_capacity=1050", "batch_capacity=1000"),
         (450, [100] * 5, FIXED, "batch_size=4"),  # the corpus has only five clips
     ],
@@ -247,8 +252,8 @@ def test_memory_check_tries_only_values_below_the_given_setting(
     ],
 )
 def test_cpu_estimate_is_close_to_the_measured_peak(shape, settings, one_thread):
-    """The test allows a difference of 30 %, because other work in the process also changes its
-    memory use. On an idle machine, the estimates were between 8 % too low and 15 % too high."""
+    """The test allows a difference of 30 %, because other work in the process also needs memory. On
+    an idle machine, the estimates were between 8 % too low and 15 % too high."""
     file = ROOT / "scripts" / "sentences_model.txt"
     trainer = Trainer(create_hparams(f"@{file},{settings}"), CPU)
     estimate = CpuEstimate(trainer, trainer.compute_gradients, [shape])
@@ -306,8 +311,8 @@ def test_available_memory_respects_the_limit_of_a_control_group(tmp_path):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_suggested_frame_budget_trains_on_a_gpu():
-    """The test trains the full-size model with a limit of 4 GB, which is too little for 64 clips of
-    870 frames."""
+    """The full-size model trains with a limit of 4 GB, which is too little for 64 clips of 870
+    frames."""
     device, training = torch.device("cuda", 0), clips([870] * 70, [150] * 70)
     total = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.empty_cache()

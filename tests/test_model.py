@@ -1,5 +1,4 @@
-"""Compare Tacotron 2 with golden arrays, a numpy decoder and naive losses, and test batched
-inference."""
+"""Compare Tacotron 2 with golden arrays, a numpy decoder and naive losses."""
 
 import dataclasses
 import itertools
@@ -20,12 +19,12 @@ from model import DropoutMasks, Outputs, Tacotron2, teacher_forced
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 MELS = 6
-# Tolerances for the comparison with NVIDIA's float32 arrays. The tests compute in float64.
-# Therefore the differences are the rounding errors in NVIDIA's arrays, for any processor.
-# The largest differences are 1.8e-6, 1e-5, 7e-8, 6.7e-5 and 1.8e-5, in the order of the constants.
+# These tolerances are for the comparison with NVIDIA's float32 arrays.
+# The tests compute in float64, so the differences are the rounding errors in NVIDIA's arrays.
+# In the order of the constants, the largest are 1.8e-6, 1e-5, 7e-8, 6.7e-5 and 1.8e-5.
 # The last difference occurs after 60 decoder steps.
 OUTPUTS, ALIGNMENTS, LOSS, GRADIENTS, INFERENCE = 2e-5, 1e-4, 1e-5, 1e-3, 1e-4
-# Batched inference needs a tolerance, because the order of summation depends on matrix shapes.
+# In batched inference, the order of summation depends on matrix shapes.
 # The largest observed difference was 1.9e-6.
 BATCHED = 2e-5
 TINY = HParams(
@@ -53,7 +52,8 @@ def seeded(seed=0):
 
 
 def tiny_model(seed=0, training=False, training_decoder=teacher_forced, **changes):
-    """Return a small model in which every tensor has an effect: no bias or running mean is zero."""
+    """Return a small model without zeros in its biases and running means, so every tensor has an
+    effect."""
     torch.manual_seed(seed)
     model = Tacotron2(dataclasses.replace(TINY, **changes), training_decoder)
     generator = seeded(seed)
@@ -68,7 +68,7 @@ def tiny_model(seed=0, training=False, training_decoder=teacher_forced, **change
 
 
 def tiny_batch(lengths=((7, 9), (3, 4), (5, 12)), r=1, seed=0, dtype=torch.float32):
-    """Make a batch of random clips with these sizes (symbols, frames)."""
+    """Return a batch of random clips with these sizes (symbols, frames)."""
     generator = seeded(seed)
     items = [
         (
@@ -102,7 +102,7 @@ def golden():
 def golden_model(golden):
     model = Tacotron2(HParams(**golden["config"], p_prenet_dropout=0.0))
     weights = {k.removeprefix("state_dict/"): v for k, v in golden.items() if "state_dict/" in k}
-    model.load_state_dict(weights)  # strict loading checks all names and shapes
+    model.load_state_dict(weights)  # strict loading checks the names and shapes of all tensors
     return model.double().eval()
 
 
@@ -132,7 +132,7 @@ def test_losses_and_gradients_equal_the_recorded_nvidia_values(golden, golden_mo
     parameters = dict(golden_model.named_parameters())
     assert len(parameters) == 60
     for name, parameter in parameters.items():
-        # NVIDIA's gradient is incorrect here, because the mask is applied outside autograd.
+        # NVIDIA applies the mask outside autograd, so its gradient is incorrect here.
         behind = name == "postnet.convolutions.0.0.conv.weight"
         expected = golden[f"{'grad_functional_mask' if behind else 'grad'}/{name}"]
         assert_close(parameter.grad, expected, GRADIENTS * expected.abs().max().item(), name)
@@ -173,8 +173,8 @@ def test_default_model_has_the_published_tensors(golden):
 
 
 def test_initial_weights_have_the_distribution_of_the_nvidia_recipe():
-    """Weights are Xavier-uniform, with the limit gain * sqrt(6 / (fan in + fan out)). Biases and
-    LSTMs have PyTorch's default initialization."""
+    """Weights are Xavier-uniform with the limit gain * sqrt(6 / (fan in + fan out)). Biases and
+    LSTMs start with PyTorch's defaults."""
     torch.manual_seed(0)
     model = Tacotron2(HParams(decoder_rnn_dim=256, attention_rnn_dim=256))
     weights = dict(model.named_parameters())
@@ -184,7 +184,7 @@ def test_initial_weights_have_the_distribution_of_the_nvidia_recipe():
     checked = set()
     for name, weight in weights.items():
         values = weight.detach()
-        if re.search(r"convolutions\.\d\.1\.", name):  # batch norm parameters
+        if re.search(r"convolutions\.\d\.1\.", name):  # these are parameters of batch norms
             assert (values == (1 if name.endswith("weight") else 0)).all(), name
             continue
         if "rnn." in name or "lstm." in name:
@@ -219,7 +219,7 @@ def test_outputs_after_the_end_of_a_clip_are_masked(r):
             assert torch.equal(mel[:, :frames], unmasked[:, :frames])
             assert (mel[:, frames:] == 0).all()
             assert (unmasked[:, frames:] != 0).all()
-        steps = math.ceil(frames / r)  # a decoder step with at least one real frame counts as real
+        steps = math.ceil(frames / r)  # a decoder step is real if it contains a real frame
         assert torch.equal(masked.gate[row, :steps], free.gate[row, :steps])
         assert (masked.gate[row, steps:] == 1000).all()
     assert torch.equal(masked.alignments, free.alignments)
@@ -341,7 +341,7 @@ def test_convolutions_drop_half_of_the_values_in_training():
     dropped = [seen[1], seen[2].data, *seen[4:], outputs.mel_postnet - outputs.mel]
     for x in dropped:
         assert 0.42 < (x.abs() < 1e-4).float().mean() < 0.58
-    for x in seen[4:]:  # tanh(50) = 1, and dropout doubles the kept values
+    for x in seen[4:]:  # tanh(50) is 1, and dropout doubles the values that it keeps
         assert_close(x[x != 0], 2.0, 1e-5)
 
 
@@ -384,7 +384,7 @@ def test_losses_equal_values_computed_with_a_naive_loop(r):
 
 @pytest.mark.parametrize("loss", ["total", "total_unpadded"])
 def test_gradient_equals_finite_differences_when_padding_is_masked(loss):
-    """This gradient would be incorrect if the mask were applied in place, outside autograd."""
+    """An in-place mask outside autograd would make this gradient incorrect."""
     model = tiny_model(p_prenet_dropout=0.0).double()
     batch = tiny_batch(((7, 9), (3, 4), (5, 12)), dtype=torch.float64)
     names = [
@@ -442,11 +442,11 @@ def at_three_steps(steps):
 
 
 def make_stop(model, text, lengths, masks, wanted=at_three_steps):
-    """Make the texts stop at chosen decoder steps [B], and return these steps."""
+    """Make the texts stop at the chosen decoder steps [B], and return these steps."""
     gate, threshold = model.decoder.gate_layer.linear_layer, model.gate_threshold
     for seed in range(200):
         torch.nn.init.normal_(gate.weight, std=3.0, generator=seeded(seed))
-        # no stop probability exceeds 2, so the stop token never ends speech
+        # no stop probability is above 2, so the stop token never ends speech
         model.gate_threshold = 2.0
         logits = model.infer(text, lengths, masks).gate
         model.gate_threshold = threshold
@@ -463,7 +463,7 @@ def make_stop(model, text, lengths, masks, wanted=at_three_steps):
 def test_texts_in_one_batch_do_not_affect_each_other(r):
     model = tiny_model(n_frames_per_step=r)
     text_lengths = torch.tensor([4, 9, 1, 6, 9])
-    text = torch.randint(1, 20, (5, 9), generator=seeded())  # the padding contains random symbols
+    text = torch.randint(1, 20, (5, 9), generator=seeded())  # random symbols fill the padding
     masks = model.decoder.draw_masks(12, 5, seeded(1))
     steps = make_stop(model, text, text_lengths, masks)
     together = model.infer(text, text_lengths, masks)
@@ -512,7 +512,7 @@ def test_inference_stops_at_the_limit_of_decoder_steps(r):
     assert outputs.alignments.shape == (2, 7, 5)
     assert not outputs.mel_postnet.requires_grad
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    # every stop probability exceeds 0, so speech ends after one decoder step
+    # every stop probability is above 0, so speech ends after one decoder step
     model.gate_threshold = 0.0
     assert model.infer(text, lengths).mel_lengths.tolist() == [r, r]
     with pytest.raises(RuntimeError, match=r"training mode.*model\.eval\(\)"):
@@ -530,7 +530,7 @@ def test_bfloat16_autocast_results_are_close_to_single_precision():
         outputs = model(batch)
         rough = Tacotron2Loss()(outputs, batch)
     assert rough.total.dtype == torch.float32
-    # A difference shows that bfloat16 was used.
+    # A difference shows that the model used bfloat16.
     assert not torch.equal(outputs.mel_postnet, exact.mel_postnet)
     for one, other in zip(outputs[:4], exact[:4], strict=True):
         assert_close(one.float(), other, 0.08 * other.abs().clamp(max=50).max().item())

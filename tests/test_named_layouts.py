@@ -1,4 +1,4 @@
-"""Test the corpora in docs/guides/corpora.md, each with the options in its row."""
+"""Test every corpus in docs/guides/corpora.md with the options in its row."""
 
 import gzip
 import json
@@ -22,7 +22,7 @@ SRT = "\n".join(
 
 
 def audio(path: Path, seconds: float = 1.0) -> None:
-    """Write noise that alternates between one second of signal and one second of quiet."""
+    """Write noise: one second loud, one second quiet, and so on."""
     path.parent.mkdir(parents=True, exist_ok=True)
     times = np.arange(round(seconds * RATE)) / RATE
     is_loud = times % 2 < 1
@@ -167,7 +167,7 @@ CORPORA = {
 
 
 def command_of(name: str) -> list[str]:
-    """Return the options for a corpus, as listed in the table in docs/guides/corpora.md."""
+    """Return the options for a corpus from the table in docs/guides/corpora.md."""
     [row] = [line for line in PAGE.splitlines() if line.startswith(f"| {name} |")]
     return shlex.split(row.split("`")[1])
 

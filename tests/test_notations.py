@@ -1,4 +1,4 @@
-"""Test text/notations.py: ARPAbet and pinyin that a model would misread as words."""
+"""Test that ARPAbet and pinyin are not read as words (text/notations.py)."""
 
 from dataclasses import replace
 
@@ -109,5 +109,5 @@ def test_checkpoint_and_voice_contain_the_trained_phones(tmp_path):
 
 
 def test_long_text_of_letters_is_checked_quickly():
-    """A regular expression that can match such a text in many ways would take hours."""
+    """A regular expression that can match this text in many ways would take hours."""
     check_notations("NG" * 5000 + " AH0AH0" + "NG" * 5000 + "x", CORRECTED, ENGLISH)

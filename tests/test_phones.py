@@ -84,7 +84,7 @@ def test_espeak_version_is_the_version_of_the_library():
     assert [int(number) for number in found] >= [1, 52, 0]
 
 
-# A program that stands in for the eSpeak process. It exits at some texts, as if eSpeak had crashed.
+# This program stands in for eSpeak. At some texts, it exits as if eSpeak had crashed.
 FRAGILE = """
 import os, runpy, sys
 espeak = runpy.run_path(sys.argv[1])
@@ -103,7 +103,7 @@ espeak["main"]()
 
 @pytest.fixture
 def fragile(monkeypatch):
-    """Start a process that stands in for eSpeak and exits at the text "sechs"."""
+    """Start a program that stands in for eSpeak and exits at the text "sechs"."""
     monkeypatch.setattr(phones, "COMMAND", [*phones.COMMAND[:2], "-c", FRAGILE, COMMAND[-1]])
     espeak = phones.Espeak()
     monkeypatch.setattr(phones, "_espeak", espeak)
@@ -149,7 +149,7 @@ def phones_and_process(text):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_espeak_leaves_no_process_and_no_files_when_the_program_is_killed(number, tmp_path):
-    """After the program was killed, the temporary folder contains no copy of the eSpeak library."""
+    """The temporary folder contains no copy of the eSpeak library."""
     script = "import os; from tacotron2_voice.text import phones\n"
     script += "phones.to_phones(['x'], 'de'); print(phones._espeak.process.pid, flush=True)\n"
     script += "while True: phones.to_phones(['eins zwei drei'] , 'de')"
@@ -173,7 +173,7 @@ def test_digits_of_all_scripts_are_read():
     assert written[1] == f"{written[0]} {written[0]}"
     assert written[2] == written[3]
     assert written[4] == written[5]
-    nepali = to_phones(["३४", "34"], "ne")  # eSpeak's Nepali voice reads 34 in English
+    nepali = to_phones(["३४", "34"], "ne")  # the Nepali voice of eSpeak reads 34 in English
     assert nepali[0] != nepali[1]
 
 
@@ -196,7 +196,7 @@ def test_digits_of_all_scripts_are_read():
         ("en-us", "example.com"),
     ],
 )
-def test_words_with_inner_punctuation_are_read_as_espeak_reads_the_whole_word(language, word):
+def test_words_with_inner_punctuation_have_the_same_phones_as_in_espeak(language, word):
     [whole] = phones._espeak.ask(language=language, texts=[word])["phones"]
     whole = unicodedata.normalize("NFC", whole)
     assert to_phones([word, f"«{word}», {word}."], language) == [whole, f"«{whole}», {whole}."]
@@ -330,5 +330,5 @@ def test_prepare_lists_the_lines_whose_letters_espeak_spells_by_name(tmp_path, n
 )
 def test_text_has_the_phones_of_its_plain_spelling(language, text, plain):
     """eSpeak skips unusual forms of letters and symbols, or speaks their names. Therefore
-    `to_phones` replaces these forms with the usual spelling."""
+    `to_phones` replaces them with the usual forms."""
     assert to_phones([text], language) == to_phones([plain], language)

@@ -1,4 +1,4 @@
-"""Test that plans are bitwise equal to the plans of release 0.4.0, so old runs can be resumed."""
+"""Test that plans equal those of release 0.4.0 bit by bit, so old runs can resume."""
 
 import hashlib
 import itertools
@@ -95,7 +95,7 @@ def stream_of(strategy):
     return list(stream)
 
 
-PINNED = {  # hashes of each strategy's plans, sampler batches and stream batches
+PINNED = {  # for each strategy: hashes of its plans, sampler batches and stream batches
     "random": ["86471585c27f", "3774704e59b3", "bd07e86fadf4"],
     "sorted": ["26dd2b67308c", "a52da4582dc5", "825b2d0564c6"],
     "semi_sorted": ["ae7319a46317", "d0410f5ebba5", "5bb518f54b71"],

@@ -7,7 +7,8 @@ import pytest
 
 from training.plan import next_step
 
-# Three batches with the clips 0 to 4. The first optimizer step contains two of these batches.
+# Three batches with the clips 0 to 4.
+# The first optimizer step contains the first two batches.
 SAMPLER = SimpleNamespace(
     plan=[np.array([0, 1]), np.array([2]), np.array([4, 3])],
     lengths=np.array([10, 7, 4, 5, 6]),
@@ -16,8 +17,7 @@ SAMPLER = SimpleNamespace(
 
 
 def test_optimizer_step_contains_batches_and_their_weights():
-    """With 2 frames per decoder step, the first batch has 2 x 5 padded decoder steps, and the
-    second batch has 1 x 2."""
+    """With 2 frames per decoder step, the batches have 2 x 5 and 1 x 2 padded decoder steps."""
     step = next_step(SAMPLER, 0, frames_per_step=2)
     assert step.numbers == [0, 1]
     assert step.end == 2

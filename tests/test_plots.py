@@ -1,4 +1,4 @@
-"""Test that plots show the given data, and that labels do not overlap."""
+"""Test that plots show the given data and that labels do not overlap."""
 
 import warnings
 from itertools import pairwise
@@ -23,7 +23,7 @@ SENTENCE = (
 
 
 def diagonal(steps: int, symbols: int) -> np.ndarray:
-    """Return weights [steps, symbols] that are 1 on the diagonal and 0 elsewhere."""
+    """Return weights [steps, symbols], which are 1 on the diagonal and 0 elsewhere."""
     return np.eye(symbols, dtype=np.float32)[np.arange(steps) * symbols // steps]
 
 

@@ -1,4 +1,4 @@
-"""Test corpus/prepare.py: checks, the split, cached mels, and settings for training."""
+"""Test corpus/prepare.py: checks, the split, cached mels, and the settings for training."""
 
 import csv
 import io
@@ -54,7 +54,7 @@ def corpus(tmp_path):
 
 
 def read_lists(out, suffix=""):
-    """Return the lines in train.txt and val.txt, split at pipes, with absolute paths."""
+    """Return the lines of train.txt and val.txt, split at pipes, with absolute paths."""
 
     def fields(line):
         path, *others = line.split("|")
@@ -86,7 +86,7 @@ def test_prepare_lists_every_clip_once(corpus, tmp_path):
 
 
 def test_prepare_writes_the_same_files_when_it_runs_twice(corpus, tmp_path, monkeypatch):
-    monkeypatch.undo()  # from here on, plots are drawn
+    monkeypatch.undo()  # draw the plots from here on
     prepare(Preparation(corpus, tmp_path / "lists"))
     before = contents(tmp_path / "lists")
     prepare(Preparation(corpus, tmp_path / "lists"))
@@ -94,12 +94,12 @@ def test_prepare_writes_the_same_files_when_it_runs_twice(corpus, tmp_path, monk
     assert before.keys() == FILES
     for name in ("lengths.png", "corpus.png", "audio.png"):
         image = matplotlib.image.imread(io.BytesIO(before[name]))
-        # The image is not blank, because it has several colors.
+        # A blank image would have a single color.
         assert len(np.unique(image.reshape(-1, image.shape[-1]), axis=0)) > 10
 
 
 def test_old_filelists_are_kept_when_the_disk_is_full(corpus, tmp_path, monkeypatch):
-    """The disk is full when the last file is written."""
+    """The disk becomes full when the last file is written."""
     prepare(Preparation(corpus, tmp_path / "lists"))
     before = contents(tmp_path / "lists")
     write_bytes = Path.write_bytes
@@ -148,8 +148,7 @@ def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
         # The two paths have only the root in common.
         ("/q/c/wavs/a.wav", "/p/filelists/c", "/q/c/wavs/a.wav"),
         ("/p/data/a.wav", "/p/x/y/z", "/p/data/a.wav"),  # a relative path would be too long
-        # The relative path would begin with a space. The space would be lost, because fields are
-        # stripped.
+        # A relative path would begin with a space, which is removed when the line is read.
         ("/p/c/ a.wav", "/p/c", "/p/c/ a.wav"),
     ],
 )
@@ -158,8 +157,7 @@ def test_filelist_has_relative_paths_when_clips_are_in_a_nearby_folder(clip, out
 
 
 def test_caches_stay_valid_when_the_folder_is_moved(tmp_path, monkeypatch):
-    """Neither the clips nor the table are read again, and settings.txt refers to the filelists in
-    its own folder."""
+    """No clip or table is read again. settings.txt refers to the filelists in its own folder."""
     make_corpus(tmp_path / "old" / "data")
     prepare(Preparation(tmp_path / "old" / "data", tmp_path / "old" / "filelists" / "mine"))
     shutil.move(tmp_path / "old", tmp_path / "new")
@@ -196,8 +194,10 @@ BAD_SOUNDS = ("rate", "cut", "pipe", "missing")
 
 
 def make_bad_corpus(folder):
-    """Write ten valid clips and a bad clip for each kind of error. Return the corpus and the
-    expected messages."""
+    """Write ten valid clips and a bad clip for each kind of error.
+
+    Return the corpus and the expected messages.
+    """
     corpus = make_corpus(folder)
     wavs, metadata = corpus / "wavs", corpus / "metadata.csv"
     for name in ("mute", "fields"):
@@ -225,8 +225,7 @@ def make_bad_corpus(folder):
 
 
 def test_bad_lines_are_rejected_when_symbols_come_from_the_corpus(tmp_path):
-    """With symbols=corpus, symbols are collected from the valid lines, but this corpus has no valid
-    line."""
+    """The symbols come from the valid lines, but this corpus has no valid line."""
     (tmp_path / "wavs").mkdir()
     (tmp_path / "metadata.csv").write_text("a b c\n" * 3)
     overrides = "symbols=corpus,text_cleaners=[basic_cleaners]"
@@ -262,7 +261,7 @@ def test_prepare_warns_when_texts_have_foreign_letters(corpus, tmp_path, capsys)
 
 
 def test_validation_filelist_is_omitted_when_the_fraction_is_0(corpus, tmp_path, capsys):
-    """settings.txt sets an empty validation filelist, with and without cached mels."""
+    """settings.txt contains an empty validation filelist, with and without cached mels."""
     for mels in (None, tmp_path / "mels"):
         prepare(Preparation(corpus, tmp_path / "lists", val_fraction=0, mels=mels))
         assert "Split: no clips are held out for validation" in capsys.readouterr().out
@@ -293,7 +292,7 @@ def test_prepare_warns_when_only_the_sampling_rate_is_set(tmp_path, capsys):
 
 def test_bad_clips_are_not_in_the_filelists_when_skip_bad_is_given(tmp_path, capsys):
     """Without --skip-bad, all bad clips are reported together, and nothing is written. With
-    --skip-bad, the remaining clips stay in their sets."""
+    --skip-bad, all other clips stay in their sets."""
     corpus, expected = make_bad_corpus(tmp_path / "corpus")
     message = refusal(main, [str(corpus), "--out", str(tmp_path / "lists")])
     listed = [line for line in message.splitlines() if line.startswith("  ")]
@@ -309,8 +308,8 @@ def test_bad_clips_are_not_in_the_filelists_when_skip_bad_is_given(tmp_path, cap
     assert all(place in printed for place in expected)
     train, val = read_lists(tmp_path / "lists")
     assert sorted(ids_of(train) | ids_of(val)) == [f"c{i:02}" for i in range(10)]
-    # After the bad clips are fixed, they are added to the training or validation set. The remaining
-    # clips stay in their sets.
+    # After the user fixed the bad clips, they are in the training or validation set.
+    # All other clips stay in their sets.
     lines = (corpus / "metadata.csv").read_text(encoding="utf-8").splitlines()[:14]
     lines += ["mute|raw|Mute.", "both|raw|Both."]
     for name in (*BAD_SOUNDS, "both"):
@@ -354,7 +353,7 @@ def test_long_clips_are_not_in_the_filelists_when_max_seconds_is_set(corpus, tmp
     printed = capsys.readouterr().out
     assert "--max-seconds 3 leaves 1 of 12 clips out of the filelists\n" in printed
     assert "warning: 1 of 11 clips" in printed
-    # The remaining clips stay in their sets.
+    # All other clips stay in their sets.
     for rows, fewer in zip(before, read_lists(out), strict=True):
         assert fewer == [row for row in rows if "chapter" not in row[0]]
 
@@ -477,7 +476,7 @@ def test_mels_are_computed_when_they_are_missing_or_outdated(corpus, tmp_path, c
     (mels / "c01.npy").write_bytes(before["c01.npy"][:5000])
     np.save(mels / "c02.npy", np.zeros((80, 3), np.float32))
     write_tone(corpus / "wavs" / "c03.wav", 4000 + 3 * 137, peak=0.25)
-    os.utime(corpus / "wavs" / "c03.wav", (1, 1))  # an old modification time, as after cp -p
+    os.utime(corpus / "wavs" / "c03.wav", (1, 1))  # cp -p keeps an old modification time
     np.save(mels / "c04.npy", np.full((80, 1 + (4000 + 4 * 137) // 256), np.nan, np.float32))
     (mels / ".c07.npy.99.tmp").write_bytes(b"left by a killed run")
     capsys.readouterr()
@@ -511,7 +510,7 @@ def test_caching_resumes_after_an_interruption(stop, tmp_path, monkeypatch, caps
         begun.append(path.name)
         if len(begun) == 5:
             os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.01)  # this delay makes sure that the interrupt arrives before the end
+        time.sleep(0.01)  # the interrupt must arrive before the last mel is computed
         return write_mel(path, mel)
 
     if stop == "kill":
@@ -587,7 +586,7 @@ def test_output_folder_is_rejected_when_it_is_the_corpus(corpus, tmp_path):
 
 @pytest.mark.parametrize("form", ["Windows encoding", "semicolons", "named column"])
 def test_filelists_are_the_same_for_every_table_format(corpus, tmp_path, form):
-    """The test never uses --convert, because training can use these audio files."""
+    """The test never uses --convert, because training can read these audio files."""
     add_line(corpus, "c10|No. ten|Number ten, naïve café and the crème brûlée of Zoë.")
     write_tone(corpus / "wavs" / "c10.wav", 9000)
     prepare(Preparation(corpus, tmp_path / "plain"))
@@ -616,7 +615,7 @@ def test_filelists_are_the_same_for_every_table_format(corpus, tmp_path, form):
 
 @pytest.mark.parametrize("has_table", [True, False])
 def test_text_with_a_pipe_is_bad_because_filelists_cannot_contain_it(has_table, tmp_path):
-    """In an earlier version, training rejected the filelist, or dropped the end of the text."""
+    """In an earlier version, training rejected the filelist or dropped the end of the text."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     for i in range(10):

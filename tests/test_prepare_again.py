@@ -21,8 +21,8 @@ def corpus(tmp_path):
 
 
 def test_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeypatch, capsys):
-    """Existing filelists are renamed after settings.txt lists the new filelists. No other files
-    change."""
+    """Existing filelists are renamed after the new settings.txt is written. No other file
+    changes."""
     lists, mels = tmp_path / "lists", tmp_path / "mels"
     cleaners = "text_cleaners=[basic_cleaners]"
     prepare(Preparation(corpus, lists, f"{cleaners},symbols=corpus", mels=mels))
@@ -52,7 +52,7 @@ def test_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeyp
 def test_note_lists_the_files_that_were_replaced(corpus, tmp_path, capsys):
     lists = tmp_path / "lists"
     prepare(Preparation(corpus, lists))
-    prepare(Preparation(corpus, lists))  # a second call changes no files
+    prepare(Preparation(corpus, lists))  # a second call changes no file
     assert "note: " not in capsys.readouterr().out
     prepare(Preparation(corpus, lists, seed=5))
     [note] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("note: ")]
@@ -60,9 +60,8 @@ def test_note_lists_the_files_that_were_replaced(corpus, tmp_path, capsys):
     assert note.endswith("replaced train.txt, val.txt")
 
 
-def test_settings_list_existing_filelists_when_prepare_is_killed(corpus, tmp_path, monkeypatch):
-    """prepare is killed while it moves plots and filelists into place. It moves settings.txt
-    last."""
+def test_settings_file_is_missing_when_prepare_was_killed(corpus, tmp_path, monkeypatch):
+    """prepare is killed while it moves files into place. settings.txt is the last file."""
     lists, replaced = tmp_path / "lists", []
 
     def replace_some(source, target):

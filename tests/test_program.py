@@ -1,5 +1,4 @@
-"""Test how programs exit, and that every program starts in any working folder
-(tacotron2_voice/utils/program.py)."""
+"""Test how programs exit, and that every program starts in any working folder."""
 
 import os
 import re
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
-HELPERS = {"project_root.py", "commands.py"}  # modules that the programs import
+HELPERS = {"project_root.py", "commands.py"}  # the programs import these modules
 SCRIPTS = sorted(path for path in ROOT.glob("scripts/*.py") if path.name not in HELPERS)
 PROGRAMS = [ROOT / "train.py", ROOT / "synthesize.py", *SCRIPTS]
 START = f"""
@@ -54,7 +53,7 @@ def test_error_contains_the_correct_command_when_a_benchmark_is_run_as_a_script(
 
 
 CTRL_C = "os.kill(os.getpid(), signal.SIGINT)"
-ENDS = {  # body of main, exit code, and pattern for standard error
+ENDS = {  # for each case: body of main, exit code, and pattern for standard error
     "no error": ("print('done')", 0, ""),
     "Ctrl-C": (f"{CTRL_C}\nprint('went on')", 130, r"program\.py: interrupted\n"),
     "Ctrl-C with a message": (
@@ -86,7 +85,7 @@ ENDS = {  # body of main, exit code, and pattern for standard error
 
 
 @pytest.mark.parametrize("case", ENDS)
-def test_program_has_the_expected_exit_code_and_error_for_each_end_of_main(case, tmp_path):
+def test_program_exits_with_the_expected_code_and_error(case, tmp_path):
     body, code, errors = ENDS[case]
     found = run(tmp_path, body)
     assert found.returncode == code

@@ -1,4 +1,4 @@
-"""Test tacotron2_voice/prose.py and markdown.py: paragraphs in text and Markdown files."""
+"""Test how text and Markdown files are divided into paragraphs (prose.py and markdown.py)."""
 
 import builtins
 import sys

@@ -1,4 +1,4 @@
-"""Test the optional evaluators Whisper, DistillMOS and Resemblyzer (see make test-frameworks)."""
+"""Test the optional evaluators Whisper, DistillMOS and Resemblyzer (`make test-frameworks`)."""
 
 import contextlib
 import sys
@@ -44,7 +44,7 @@ def test_whisper_transcript_is_the_same_in_every_call(whisper_model):
 
 
 def test_whisper_transcript_stays_short_when_audio_repeats(whisper_model):
-    """Without the limit on repeated words, the transcript of this audio would have fourteen words."""
+    """Without the limit on repeated words, the transcript would have fourteen words."""
     samples, rate = clip("LJ001-0008")
     again = np.tile(samples[int(0.3 * rate) : int(0.8 * rate)], 20)
     heard = make_recognizer("whisper", whisper_model, "en-us", []).transcribe(again, rate)
@@ -71,8 +71,7 @@ def test_distillmos_rates_speech_higher_than_noise():
 
 @pytest.mark.skipif(find_spec("resemblyzer") is None, reason=NO_ENCODER)
 def test_resemblyzer_identifies_three_speakers():
-    """The speakers are a reader, the same reader played at a lower speed, and eSpeak. The lower
-    speed also lowers the pitch."""
+    """The speakers are a reader, the same reader at a lower speed and pitch, and eSpeak."""
     encoder = Resemblyzer()
     espeak = EspeakVoice()
     sounds = [(*clip(path.stem), "reader") for path in sorted(LJSPEECH_CLIPS.glob("*.wav"))]

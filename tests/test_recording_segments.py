@@ -1,4 +1,4 @@
-"""Test reading segments from subtitles, labels, TextGrids, Kaldi and lhotse, and their padding."""
+"""Test segments of recordings: subtitles, labels, TextGrids, Kaldi, lhotse, and their padding."""
 
 import gzip
 import json
@@ -138,7 +138,7 @@ def test_kaldi_directory_is_read_with_its_segments_and_speakers(tmp_path):
 def test_kaldi_directory_is_rejected_when_a_segment_without_an_end_overlaps_another(
     segments, tmp_path
 ):
-    """In an earlier version, such a segment contained the words of all later segments."""
+    """In an earlier version, a segment without an end contained the words of all later segments."""
     write_kaldi(
         tmp_path, wav_scp="r r.wav\n", text="u1 one\nu2 two\n", segments=segments, utt2spk=""
     )
@@ -417,7 +417,7 @@ def test_segment_is_reported_when_it_does_not_end_after_its_start(start, end):
     assert problem.startswith(f"book.srt: {start:.2f} s: ")
 
 
-def test_segments_have_different_locations_in_messages_when_their_starts_are_nearly_equal(tmp_path):
+def test_messages_distinguish_segments_when_their_starts_are_nearly_equal(tmp_path):
     (tmp_path / "a.txt").write_text("1.000\t1.003\tHm.\n1.004\t3.0\tThe first.\n")
     first, second = read_segments(tmp_path / "a.txt", "a")
     assert first.where != second.where
@@ -444,7 +444,7 @@ def test_webvtt_text_is_read_without_tags_and_with_decoded_entities(tmp_path):
 
 @pytest.mark.parametrize("time", ["00:00:10,9", "00:00:10,90", "00:00:10", "00:10,000"])
 def test_error_contains_the_line_number_when_the_time_of_a_subtitle_is_incomplete(time, tmp_path):
-    """In an earlier version, `,9` was read as 9 ms, and a time without hours was read as hours and
+    """In an earlier version, `,9` was read as 9 ms, and a time without hours as hours and
     minutes."""
     (tmp_path / "a.srt").write_text(f"1\n00:00:01,000 --> {time}\nYes.\n")
     with pytest.raises(UserError) as raised:
@@ -460,7 +460,7 @@ def test_repeated_subtitle_line_is_kept_when_there_is_a_gap_between_the_subtitle
 
 @pytest.mark.parametrize("gap", [0.0, 0.05, 0.3, 2.0])
 @pytest.mark.parametrize("rows", [2, 3])
-def test_repeated_lines_of_rolling_captions_are_removed_when_there_are_gaps_between_the_subtitles(
+def test_repeated_lines_of_rolling_captions_are_removed_when_subtitles_have_gaps(
     gap, rows, tmp_path
 ):
     lines = [f"line {i}" for i in range(8)]
@@ -470,7 +470,7 @@ def test_repeated_lines_of_rolling_captions_are_removed_when_there_are_gaps_betw
 
 
 @pytest.mark.parametrize("gap", [0.01, 0.5])
-def test_repeated_lines_of_rolling_captions_are_removed_when_they_are_shown_alone_for_a_moment(
+def test_repeated_lines_of_rolling_captions_are_removed_when_shown_alone_for_a_moment(
     gap, tmp_path
 ):
     cues = []
@@ -527,8 +527,8 @@ def write_cues(path, texts):
 def test_captions_are_rejected_when_most_segments_repeat_the_previous_segment(
     is_highlighted, tmp_path
 ):
-    """The captions show a sentence word by word, or highlight one word per segment, as the option
-    --highlight_words of Whisper does."""
+    """Some captions show a sentence word by word, or highlight one word per segment (option
+    --highlight_words of Whisper)."""
     texts = []
     for sentence in ("the cat sat on the mat.", "we went home at last."):
         words = sentence.split()

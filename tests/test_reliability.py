@@ -17,7 +17,7 @@ TEXTS = ["One two three."] * 4
 
 @pytest.fixture
 def scripted(monkeypatch):
-    """Return synthesizers that skip a word with seed 0 and make no mistakes with seed 1."""
+    """Return synthesizers that skip a word with seed 0, and make no mistake with seed 1."""
 
     def load(path, settings):
         speaker = Scripted(SKIPS, GOOD)
@@ -101,7 +101,6 @@ def test_failure_is_counted_when_speech_does_not_end(monkeypatch, tmp_path):
 
 
 def test_benchmark_requires_a_speaker_when_the_model_has_several(tmp_path, monkeypatch, capsys):
-    """If no speaker is chosen, the error lists the speakers."""
     made, several = [], replace(H, speakers=("anna", "bert"))
 
     def load(*_):

@@ -1,4 +1,4 @@
-"""Test the report of Table 2 against values calculated by hand and recorded values."""
+"""Compare the report of Table 2 with values calculated by hand and with recorded values."""
 
 import gc
 import io
@@ -41,18 +41,17 @@ from tacotron2_voice.utils.errors import UserError
 
 STUDY = DATA / "study"
 NAMES = ("RAND", "SSB-DBS-BR", "SSB-DBS", "SB-BR")
-JITTER = (0.0, 0.01, 0.025)  # values added to the losses, one per seed
+JITTER = (0.0, 0.01, 0.025)  # each seed adds one of these values to the losses
 
 
 @pytest.fixture(autouse=True)
 def no_collection(monkeypatch):
-    """Turn off garbage collection, because statsmodels starts it, and it takes a second per
-    call."""
+    """Turn off garbage collection, because statsmodels calls it, and each call takes a second."""
     monkeypatch.setattr(gc, "collect", lambda *_: 0)
 
 
 def write_study(folder, names=NAMES, seeds=(0, 1, 2), minutes=lambda name: 3.0):
-    """Write a study in which the loss increases by 0.1 from each strategy name to the next."""
+    """Write a study in which each strategy name adds 0.1 to the loss of the previous name."""
     for rank, name in enumerate(names):
         for seed in seeds:
             write_run(
@@ -85,19 +84,17 @@ def verdicts(folder):
 
 @pytest.fixture(scope="module")
 def recorded():
-    """Return report.csv from tests/data/study. An older version wrote this file without
-    statsmodels.
+    """Return report.csv from tests/data/study.
 
-    The order of summation was different, so values differ in the 13th digit. The p-values have
-    three digits.
+    An older version wrote this file without statsmodels. Its order of summation was different, so
+    values differ in the 13th digit. The p-values have three digits.
     """
     found = pd.read_csv(STUDY / "report.csv", keep_default_na=False, na_values=[""])
     return found.set_index(["table", "row", "quantity"])
 
 
 def test_tables_of_a_real_study_equal_the_recorded_numbers(recorded):
-    """Standard errors of minutes are not compared, because the recorded runs were trained in an
-    interleaved order."""
+    """Standard errors of minutes are not compared, because the recorded runs were interleaved."""
     found = cells(STUDY)
     expected = recorded.loc[found.index]
     for column in ("published", "ours", "standard_error", "runs"):
@@ -125,8 +122,7 @@ def test_tables_of_a_real_study_equal_the_recorded_numbers(recorded):
     ],
 )
 def test_changes_of_a_real_study_equal_the_recorded_numbers(recorded, measured, table, quantity):
-    """Changes after the last epoch are paired by seed. Their p-values are adjusted with Holm's
-    method."""
+    """Changes after the last epoch are paired by seed. Holm's method adjusts their p-values."""
     runs = read_runs([STUDY])
     parts = []
     for folder, row in runs.table.iterrows():
@@ -152,9 +148,8 @@ def test_changes_of_a_real_study_equal_the_recorded_numbers(recorded, measured, 
 
 
 def test_losses_are_averaged_around_the_published_epochs(tmp_path):
-    """In this test, the loss grows with the square of the epoch. The expected means use two
-    identities. The mean of (x-h)^2, x^2 and (x+h)^2 is x^2 + 2/3 h^2. The sum of n^2 for n = 50
-    to 110 is 409,310."""
+    """The loss is the square of the epoch. The mean of (x-h)^2, x^2 and (x+h)^2 is x^2 + 2/3 h^2,
+    and the sum of n^2 for n = 50 to 110 is 409,310."""
     write_run(tmp_path / "a", epochs=222, loss=lambda epoch: (epoch / 100) ** 2)
     values = Measured(read_runs([tmp_path])).values.iloc[0]
     smoothed = [x**2 + 2 / 3 * 0.02**2 for x in (1.0, 1.6, 2.2)]
@@ -211,7 +206,10 @@ def test_table_shows_no_reduction_when_the_settings_of_the_two_strategies_differ
 
 
 def change(first, second):
-    """Return the change from one strategy to another. Each strategy maps seeds to values."""
+    """Return the change between two strategies.
+
+    A strategy is a dict from seed to value.
+    """
     rows = [("a", *x) for x in first.items()] + [("b", *x) for x in second.items()]
     return paired_change(pd.DataFrame(rows, columns=["label", "seed", "value"]), "a", "b")
 
@@ -241,7 +239,7 @@ def test_paired_change_has_p_value_0_or_1_when_all_seeds_change_by_the_same_fact
 def test_loss_is_interpolated_between_two_validations(tmp_path):
     runs = read_runs([write_run(tmp_path / "a", step=2, loss=lambda epoch: float(epoch))])
     runs.epochs["hours"] = np.arange(10.0, 130.0, 10.0)
-    # The loss is interpolated between epochs 4 and 6.
+    # The value is between the losses of epochs 4 and 6.
     assert loss_at(runs, "hours", 50.0).item() == pytest.approx(2 * 5)
     assert loss_at(runs, "hours", 19.0).isna().all()
     assert loss_at(runs, "hours", 121.0).isna().all()
@@ -271,8 +269,7 @@ def test_verdict_counts_comparisons_when_their_results_differ():
 
 
 def test_saving_is_undecided_when_minutes_per_epoch_vary(tmp_path):
-    """The test also checks that a saving counts as partly confirmed if it is smaller than in the
-    paper."""
+    """A saving that is smaller than in the paper counts as partly confirmed."""
     claim = CLAIMS[2][0]
     minutes = {"RAND": 3.0, BEST: 1.5}
     quiet = write_study(tmp_path / "quiet", tuple(minutes), minutes=minutes.get)
@@ -280,7 +277,7 @@ def test_saving_is_undecided_when_minutes_per_epoch_vary(tmp_path):
     [finding] = [f for f in findings(Measured(read_runs([quiet]))) if f.claim == claim]
     assert finding.ours[0].startswith(f"RAND → {BEST}: −50.00% ± ")
     assert finding.published == [f"RAND → {BEST}: −41.25%"]
-    for name, value in minutes.items():  # all seeds of a strategy have the same median
+    for name, value in minutes.items():  # the median is the same for all seeds of a strategy
         for seed in range(3):
             folder = tmp_path / "busy" / name / str(seed)
             uneven = lambda epoch, m=value: m * (1 if epoch % 2 else 8)  # noqa: E731
@@ -308,7 +305,7 @@ def test_loss_plot_has_bands_of_one_standard_error(tmp_path):
     rand, sb = epochs.get_lines()[:2]
     np.testing.assert_allclose(rand.get_xydata(), [(2, 9), (4, 7), (6, 5)])
     np.testing.assert_allclose(hours.get_lines()[0].get_xdata(), [1.5, 5.0, 10.5])
-    # The mean of two losses that differ by 2 has a standard error of 1.
+    # Two losses that differ by 2 have a mean with a standard error of 1.
     band = epochs.collections[0]
     assert {(2.0, 10.0), (2.0, 8.0)} <= set(map(tuple, band.get_paths()[0].vertices.tolist()))
     assert (rand.get_color(), rand.get_marker()) != (sb.get_color(), sb.get_marker())
@@ -326,7 +323,7 @@ def test_loss_plot_cuts_off_high_losses_of_the_first_epochs(tmp_path):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Write a report for four runs whose commit and folder contain special HTML characters."""
+    """Write a report for four runs with special HTML characters in their commit and folder."""
     folder = tmp_path_factory.mktemp("made")
     evil = "<script>alert(1)</script> & | `x`"
     write_run(folder / "runs" / "rand", "RAND", commit=evil)

@@ -28,8 +28,10 @@ REAL = sorted(LJSPEECH_CLIPS.glob("*.wav"))
 
 
 def clips_of(name, count, pace=0.06, level=-20.0, seconds=5.0, silence=0.1):
-    """Make equal clips of a speaker. Each clip contains `seconds` of speech, with silence at both
-    ends."""
+    """Return equal clips of a speaker.
+
+    Each clip contains `seconds` of speech, with silence at both ends.
+    """
     symbols = tuple(1 + i % 30 for i in range(round(seconds / pace)))
     samples = [round(x * RATE) for x in (seconds + 2 * silence, silence, silence)]
     return [
@@ -100,7 +102,7 @@ def test_report_warns_when_speakers_have_few_minutes():
 
 
 def test_clips_of_a_slow_speaker_are_not_reported_as_unusual():
-    """A clip is unusual only compared with the clips of the same speaker."""
+    """Each clip is compared only with clips of the same speaker."""
     slow = clips_of("slow", 20, pace=0.2)
     slow[3] = replace(slow[3], symbols=slow[3].symbols * 3)
     clips = clips_of("fast", 100, pace=0.05) + slow
@@ -117,7 +119,7 @@ def test_clips_of_a_slow_speaker_are_not_reported_as_unusual():
 
 @pytest.fixture
 def corpus(tmp_path, no_plots):
-    """Write real clips. The amplitude of bert's clips is reduced to a third."""
+    """Write real clips, with bert's clips at a third of their amplitude."""
     (tmp_path / "corpus" / "wavs").mkdir(parents=True)
     lines = []
     for path in REAL:
@@ -172,4 +174,4 @@ def test_clips_have_the_color_of_their_speaker_when_there_are_few():
 
 def test_clips_have_one_color_when_there_are_many_speakers():
     rates, _ = drawn(*(clips_of(f"p{i:03}", 3, 0.04 + i / 5000) for i in range(59)))
-    assert len(rates.collections) == 2  # one collection for usual clips, one for unusual clips
+    assert len(rates.collections) == 2  # one collection of usual clips and one of unusual clips

@@ -1,4 +1,4 @@
-"""Test how a run resumes: which checkpoint, logs and clips it uses, which options it rejects."""
+"""Test how a run resumes: its checkpoint, logs and clips, and the options that it rejects."""
 
 import errno
 import functools
@@ -59,7 +59,7 @@ def test_resume_uses_an_earlier_checkpoint_when_the_newest_checkpoint_is_damaged
     copied, whole, capsys
 ):
     broken = newest(copied)
-    os.truncate(broken, 1000)  # best.pt is a link to this file, so it is damaged too
+    os.truncate(broken, 1000)  # best.pt is a hard link to this file, so it is damaged too
     train.main([*flags(copied, ""), "--resume"])
     assert f"warning: skipped a checkpoint: {broken}: damaged" in capsys.readouterr().out
     assert_same_run(copied, whole)
@@ -102,7 +102,6 @@ def test_resume_reports_the_read_error_when_a_checkpoint_is_unreadable(
 
 @pytest.mark.parametrize("how", ["missing", "changed"])
 def test_resume_renames_the_metrics_file_of_a_different_run(how, copied, capsys, monkeypatch):
-    """A new metrics file is started, and the old file is kept under a different name."""
     path = copied / "metrics.jsonl"
     if how == "missing":
         path.unlink()
@@ -138,7 +137,8 @@ def test_resumed_run_is_bitwise_equal_when_the_number_of_epochs_is_increased(
 
 
 def test_resume_keeps_logs_when_the_checkpoint_is_a_link(copied, tmp_path, monkeypatch):
-    """A user may have moved the checkpoint to another disk. In this case, best.pt is a separate file."""
+    """The user may have moved the checkpoint to another disk. In this case, best.pt is a separate
+    file."""
     linked = newest(copied)
     moved, before = linked.rename(tmp_path / "moved.pt"), metrics(copied)
     linked.symlink_to(moved)
@@ -150,9 +150,8 @@ def test_resume_keeps_logs_when_the_checkpoint_is_a_link(copied, tmp_path, monke
     assert load(copied / "best.pt")
 
 
-def test_resume_resets_the_best_loss_when_best_pt_is_deleted(copied):
-    """The test also checks that resuming creates best.pt if the run was killed before it linked
-    best.pt."""
+def test_resume_resets_the_best_loss_when_the_best_checkpoint_is_deleted(copied):
+    """Resuming also creates best.pt if the run was killed before it created the link."""
     state = load(newest(copied))
     state["loop"] |= {"best_validation_loss": 0.0, "best_iteration": 1}
     (copied / "best.pt").unlink()
@@ -192,7 +191,7 @@ def test_later_checkpoints_are_renamed_when_resuming_from_an_earlier_checkpoint(
     }
     assert "renamed a checkpoint that is newer than the resumed checkpoint" in printed
     assert len(metrics(out, "epoch")) == 3
-    # The record of the validation after epoch 2 was removed. There was no other validation.
+    # The record of the only validation, after epoch 2, was removed.
     assert not metrics(out, "validation")
     steps_drawn = [step for step, _ in curves(out)["training/loss"]]
     assert steps_drawn == sorted(set(steps_drawn))
@@ -206,8 +205,8 @@ def kill_when_renamed() -> None:
 
 
 def test_run_resumed_from_an_earlier_checkpoint_can_be_killed_and_resumed(corpus, tmp_path):
-    """The run resumes from a renamed checkpoint, and is killed twice while it starts. Afterwards
-    --resume continues it."""
+    """The run resumes from a renamed checkpoint, and is killed twice while it starts. Then --resume
+    continues it."""
     whole, out = tmp_path / "whole", tmp_path / "out"
     run(whole, corpus, **LONG | {"keep_checkpoints": 20, "epochs": 3})
     shutil.copytree(whole, out)
@@ -221,10 +220,8 @@ def test_run_resumed_from_an_earlier_checkpoint_can_be_killed_and_resumed(corpus
     assert_same_run(out, whole)
 
 
-def test_resume_reads_the_number_of_optimizer_steps_from_the_checkpoint_when_the_file_name_differs(
-    copied, capsys
-):
-    """Temporary files of a killed run are removed from the events folder, because TensorBoard would
+def test_resume_reads_the_number_of_steps_from_the_checkpoint_when_its_name_differs(copied, capsys):
+    """Temporary files of a killed run are deleted from the events folder, because TensorBoard would
     read them."""
     shutil.copy(copied / "best.pt", copied / "checkpoint_999.pt")
     (copied / "logs" / ".events.out.tfevents.1.a.tacotron2.7.tmp").touch()
@@ -267,7 +264,7 @@ def test_warm_started_run_resumes_when_killed_before_the_first_optimizer_step(
 
 
 def reference_style(path: Path, corpus) -> dict:
-    """Write a checkpoint in the format of NVIDIA's recipe, without loop state or settings."""
+    """Write a checkpoint like NVIDIA's recipe, without loop state or settings."""
     torch.manual_seed(99)
     other = Tacotron2(create_hparams(corpus.hparams()))
     optimizer = torch.optim.Adam(other.parameters())
@@ -351,7 +348,7 @@ def test_error_suggests_the_option_for_new_clips_when_clips_have_changed(
 def test_resume_keeps_weights_and_numbers_of_steps_and_epochs_when_clips_have_changed(
     corpus, tmp_path, monkeypatch, capsys
 ):
-    """The interrupted epoch starts again with a plan for the new clips."""
+    """The interrupted epoch starts again with a new plan."""
     filelist = tmp_path / "new.txt"
     out = stopped_inside_an_epoch(corpus, tmp_path / "out")
     change_clips(corpus, filelist)
@@ -374,7 +371,7 @@ def test_resume_keeps_weights_and_numbers_of_steps_and_epochs_when_clips_have_ch
     whole = shutil.copytree(out, tmp_path / "whole")
     assert killed.end().code == -signal.SIGKILL
     for folder in (out, whole):
-        # When the command with --new-clips is repeated, --new-clips has no effect.
+        # In the repeated command, --new-clips has no effect.
         train.main(flags(folder, "epochs=5", "--resume", "--new-clips"))
     assert "note: --new-clips has no effect" in capsys.readouterr().out
     assert_same_run(out, whole)
@@ -409,7 +406,7 @@ def test_resume_error_suggests_new_clips_when_a_clip_is_missing(corpus, tmp_path
 
 
 def with_relative_paths(corpus, folder):
-    """Return a copy of the corpus whose filelists contain relative paths."""
+    """Return a copy of the corpus with relative paths in its filelists."""
     shutil.copytree(corpus.folder, folder)
     for name in ("train.txt", "val.txt"):
         lines = (folder / name).read_text().replace(f"{corpus.folder}/", "")
@@ -428,13 +425,13 @@ def test_resume_accepts_new_lists_when_the_corpus_moved(corpus, whole, tmp_path,
     (new / "settings.txt").write_text("training_files=train.txt\nvalidation_files=val.txt\n")
     capsys.readouterr()
     train.main(flags(out, f"@{new}/settings.txt", "--resume"))
-    # The caches were moved with the filelists, so no clips are read.
+    # The caches moved with the filelists, so no clip is read.
     assert "reading" not in capsys.readouterr().out
     assert_same_run(out, whole)
 
 
 def test_resume_accepts_clips_folder_when_paths_are_absolute(corpus, whole, tmp_path, capsys):
-    """The run keeps this setting, and rejects a different clip with the same name."""
+    """The run keeps clips_folder, and rejects another clip with the same name."""
     old, out = tmp_path / "old", tmp_path / "out"
     filelist = copied_corpus(corpus, old)
     moved = {"training_files": tmp_path / "train.txt"}
@@ -498,7 +495,7 @@ LISTS = {"training": "train", "validation": "val"}
 
 
 def test_run_of_version_0_4_0_resumes_with_the_same_losses(old_run):
-    """The expected values come from resuming the run with version 0.4.0."""
+    """The expected values come from version 0.4.0."""
     found = [record for record in metrics(old_run) if record["kind"] != "run"]
     expected = json_lines(OLD_RUN / "expected.jsonl")
     for record, wanted in zip(found[-len(expected) :], expected, strict=True):
@@ -541,7 +538,7 @@ def test_resume_rejects_changed_text_rules_when_texts_are_english(
 
 
 def test_run_stops_when_a_batch_differs_from_the_plan(corpus, tmp_path, monkeypatch, capsys):
-    """The loader returns two clips in a different order than planned."""
+    """The loader returns two clips in the wrong order."""
     out = tmp_path / "out"
     next_batches = train.next_batches
 

@@ -1,4 +1,4 @@
-"""Test which lines of text files are spoken, and how synthesis resumes after a stop at any time."""
+"""Test which lines of a text file are spoken, and how synthesis resumes after a stop."""
 
 import argparse
 import os
@@ -29,7 +29,7 @@ from tacotron2_voice.utils.audio_files import encode
 from tacotron2_voice.utils.errors import UserError
 
 BOOK = "One dog.\n* * *\nTwo cats.\n\nIt rains.\nWe sat down.\n---\nShe reads.\n"
-NAMES = ["0001", "0003", "0005", "0006", "0008"]  # output names for the lines that can be spoken
+NAMES = ["0001", "0003", "0005", "0006", "0008"]  # output names of the lines that can be spoken
 
 
 class Stopper:
@@ -76,8 +76,7 @@ def book(tmp_path):
 
 @pytest.fixture
 def synthesized(checkpoint_path, book, one_thread, monkeypatch, capsys):
-    """Return a function that runs synthesize.py on the test book and returns the last printed
-    line."""
+    """Return a function that synthesizes the test book and returns the last printed line."""
     synthesize_quickly(monkeypatch.setattr)
 
     def run(out, *more) -> str:
@@ -94,8 +93,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def damage(rng: random.Random, folder: Path) -> None:
-    """Cause random damage to the output folder, of a kind that a killed process or a user could
-    cause."""
+    """Damage the output folder at random, as a killed process or a user could."""
     log = folder / "spoken.jsonl"
     made = [path for path in folder.iterdir() if path.suffix in (".wav", ".png")]
     if log.exists() and rng.random() < 0.5:
@@ -130,7 +128,7 @@ def test_folder_is_complete_when_the_command_was_stopped_and_repeated(
     assert found == whole
     assert {*expected.splitlines()} <= {*log.splitlines()}
     assert stops > 0
-    # Each stop causes at most one text to be synthesized again.
+    # After each stop, at most one text is synthesized again.
     assert damaged or stopper.texts <= 5 + 5 + stops
     assert damaged or log == expected
 
@@ -241,7 +239,7 @@ def test_only_changed_texts_are_synthesized_again(synthesized, book, tmp_path):
     book.write_text(BOOK.replace("sat", "SAT").replace("---", "One more."), encoding="utf-8")
     assert f"of 2 texts to {out}; 4 already complete, 1 line skipped, " in synthesized(out)
     assert "of 6 texts to" in synthesized(out, "--speed", "1.1")
-    assert "of 6 texts to" in synthesized(out)  # the log lists these files with different checksums
+    assert "of 6 texts to" in synthesized(out)  # the log contains other checksums for these files
 
 
 def test_file_names_sort_by_line_when_there_are_many_lines(tmp_path):
@@ -359,7 +357,7 @@ def test_output_escapes_control_characters_of_texts(voices, tmp_path, capsys):
     assert "\x1b" not in printed
 
 
-def test_note_suggests_text_file_when_the_text_is_the_name_of_a_file(voices, tmp_path, capsys):
+def test_note_suggests_the_text_file_option_when_the_text_is_a_file_name(voices, tmp_path, capsys):
     path = tmp_path / "my story.txt"
     path.write_text("A dog.")
     options = ["--voice", str(voices.fp32[0]), "-o", str(tmp_path / "a.wav"), "--text"]

@@ -1,5 +1,4 @@
-"""Test that failed chunks are synthesized again and that the best attempt is kept
-(tacotron2_voice/synthesizer.py)."""
+"""Test retries of failed chunks, and the choice of the best attempt."""
 
 from dataclasses import replace
 
@@ -21,7 +20,8 @@ LETTERS = len(TEXT)
 
 
 def through(steps: int = 60, skip: range = range(0), stops: bool = True):
-    """Return an alignment and stop probabilities. Attention skips the symbols in `skip`."""
+    """Return an alignment and stop probabilities, with attention that skips the symbols in
+    `skip`."""
     alignment = diagonal(steps, LETTERS)
     for step in np.flatnonzero(np.isin(alignment.argmax(axis=1), skip)):
         alignment[step] = np.eye(LETTERS)[skip[0] - 1]
@@ -115,7 +115,7 @@ def test_next_seed_is_0_after_the_largest_seed():
 
 @pytest.mark.parametrize("retries", [0, 1])
 def test_frames_are_yielded_early_only_when_retries_are_0(retries):
-    """Frames that a stream has already yielded cannot be replaced."""
+    """Frames of a stream cannot be replaced after they were yielded."""
     speaker = Scripted(SKIPS, GOOD)
     next(speaker.stream_mels(TEXT, retries=retries))
     assert speaker.steps_made < 30 if retries == 0 else speaker.steps_made == 2 * 60
@@ -149,8 +149,7 @@ def test_log_mel_of_any_attempt_contains_only_whole_decoder_steps(steps, gates, 
 
 
 def test_limit_of_decoder_steps_depends_on_the_length_of_the_text():
-    """At the slowest speaking rate in LJSpeech, 14 symbols take at most 2.0 s, and attention may
-    rest for another 0.8 s."""
+    """In LJSpeech, 14 symbols take at most 2.0 s. Attention may rest for another 0.8 s."""
     speaker = Scripted(ENDLESS, settings=create_hparams("n_frames_per_step=2,n_mel_channels=4"))
     step = 2 * 256 / 22050
     longest = LJSPEECH.longest_time(LETTERS) + 0.8
@@ -180,7 +179,7 @@ def test_end_punctuation_is_not_added_when_the_statistics_contain_no_valid_mark(
 
 
 def test_chunk_never_lasts_longer_than_two_minutes():
-    """This limit holds for all settings and corpus statistics."""
+    """No setting or corpus statistic changes this limit."""
     settings = create_hparams("n_frames_per_step=2,n_mel_channels=4,max_decoder_steps=100000")
     speaker = Scripted(GOOD, settings=settings)
     most = 120 * settings.sampling_rate / (2 * settings.hop_length)

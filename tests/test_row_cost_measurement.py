@@ -1,4 +1,4 @@
-"""Test how `row_costs=measure` measures costs, and that a resumed run keeps the measured costs."""
+"""Test how `row_costs=measure` measures costs, and that a resumed run keeps them."""
 
 import pytest
 import torch
@@ -16,14 +16,13 @@ def test_table_contains_the_costs_of_tiles_and_the_cost_of_a_clip():
     measured = {n: tiles[-(-n // 16) * 16] + 0.5 * n for n in (16, 17, 24, 32, 48, 64)}
     text, error = row_costs.table_of(measured)
     costs, clip_cost = parse_row_costs(text)
-    # The tiles of 64 clips cost less than the tiles of 48 clips, so the table uses the lower
-    # cost for 48 clips too.
+    # 64 clips cost less than 48 clips, so the lower cost is also used for 48 clips.
     assert costs == {16: 30, 32: 50, 48: 55, 64: 55}
     assert clip_cost == 0.5
     assert error < 1e-12
 
 
-def test_error_of_a_table_is_the_relative_difference_from_the_measured_cost_of_24_clips():
+def test_table_error_is_the_relative_difference_from_the_measured_cost_of_24_clips():
     measured = {16: 30.0, 17: 50.0, 24: 75.0, 32: 50.0}
     assert row_costs.table_of(measured)[1] == pytest.approx(0.5)
 
@@ -48,8 +47,10 @@ def test_measurement_covers_every_size_and_does_not_change_the_model(monkeypatch
 
 
 def time_like_a_gpu(monkeypatch, host: float) -> None:
-    """Replace the measured times with the times of a GPU. Each pass takes at least `host` seconds,
-    as on a machine whose host is slower than the GPU."""
+    """Replace the measured times with the times of a GPU.
+
+    Each pass takes at least `host` seconds, as with a host that is slower than the GPU.
+    """
 
     def pass_seconds(trainer, num_clips, frames, symbols):
         tiles = {16: 30, 32: 50, 48: 60, 64: 70}[-(-num_clips // 16) * 16]
@@ -89,7 +90,7 @@ def test_costs_are_not_used_when_the_clips_cost_more_than_the_tiles(monkeypatch)
 
 
 def measure_as_on_a_gpu(monkeypatch, text: str, problem: str = "") -> None:
-    """Let runs on this CPU use these costs as if they had been measured on a GPU."""
+    """Let runs on this CPU use these costs, as if they had been measured on a GPU."""
     monkeypatch.setattr(row_costs, "measure", lambda *_: (text, problem))
     monkeypatch.setattr(row_costs, "is_useful_on", lambda _: True)
 

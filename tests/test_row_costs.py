@@ -1,4 +1,4 @@
-"""Test `row_costs`: batches end where the cost of a decoder step per clip is lowest."""
+"""Test `row_costs`: batches end where a decoder step costs the least per clip."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from length_batching import STRATEGIES, BatchingError, LengthBatchSampler, plan_epoch
 from length_batching.plan import BatchCosts
 
-# Microseconds per decoder step on an H100, fitted to measurements.
+# microseconds per decoder step on an H100, fitted to measurements
 H100 = {16: 32.6, 32: 48.3, 48: 57.0, 64: 54.7}
 SAMPLES = np.loadtxt(LJSPEECH_LENGTHS, delimiter=",", skiprows=1, usecols=1, dtype=int)
 FRAMES = 1 + SAMPLES // 276
@@ -103,8 +103,8 @@ def test_cost_table_is_rejected_when_size_multiple_is_also_given():
 
 
 def test_last_batch_is_never_shortened():
-    """Ending the batch after 16 clips would reduce its cost per clip, but the remaining 4 clips
-    would need one more batch."""
+    """Ending the batch after 16 clips would reduce its cost per clip, but the other 4 clips would
+    need one more batch."""
     plan = plan_epoch(
         [10] * 19 + [11], 25, "sorted", dynamic_batch_size=True, row_costs={16: 1, 32: 2}
     )
@@ -114,8 +114,8 @@ def test_last_batch_is_never_shortened():
 @pytest.mark.parametrize("batches_per_update", [1, 2, 4])
 @pytest.mark.parametrize("num_clips", [14, 29, 101])
 def test_optimizer_steps_are_the_same_when_default_options_are_given(num_clips, batches_per_update):
-    """The recipe always passes all options. Optimizer steps must not depend on whether a default
-    value is passed explicitly."""
+    """The recipe always passes all options. Optimizer steps must not depend on whether a default is
+    passed."""
     plans = []
     updates = {"batches_per_update": batches_per_update, "short_last_update": True}
     for options in ({}, {"size_multiple": 1, "row_costs": None}):

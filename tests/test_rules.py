@@ -1,4 +1,4 @@
-"""Test the version of the reading rules and where it is stored (tacotron2_voice/text/rules.py)."""
+"""Test the version of the reading rules, and the files that store it."""
 
 import json
 import shutil
@@ -18,14 +18,14 @@ from tacotron2_voice.voice import Voice
 RULE = 'RULES = [(r"\\bDr\\.", "doctor")]\n'
 
 
-def test_hashed_code_of_rules_excludes_comments_docstrings_and_layout():
+def test_hash_of_the_rules_ignores_comments_docstrings_and_layout():
     documented = f'"""Rules."""\n\n# titles\n{RULE}\ndef f(x):\n    """Return x."""\n    return x\n'
     bare = 'RULES = [\n    (r"\\bDr\\.",\n     "doctor")\n]\ndef f(x): return x'
     assert code_of(documented) == code_of(bare)
 
 
 @pytest.mark.parametrize("other", ["drive", "", "doctor "])
-def test_hashed_code_of_rules_changes_when_a_word_changes(other):
+def test_hash_of_the_rules_changes_when_a_word_changes(other):
     assert code_of(RULE) != code_of(RULE.replace("doctor", other))
 
 
@@ -48,14 +48,14 @@ def test_version_of_the_rules_depends_on_every_rule_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("trained", "cleaner", "has_note"),
     [
-        ("", "english_cleaners_corrected", False),  # no version, as in checkpoints of 0.4.0
+        ("", "english_cleaners_corrected", False),  # checkpoints of 0.4.0 contain no version
         (rules_version(), "english_cleaners_corrected", False),
         ("0123456789abcdef", "english_cleaners_corrected", True),
         ("0123456789abcdef", "english_cleaners", True),
         ("0123456789abcdef", "basic_cleaners", False),
     ],
 )
-def test_synthesizer_has_a_note_when_its_reading_rules_differ_from_the_rules_used_in_training(
+def test_synthesizer_has_a_note_when_its_reading_rules_differ_from_training(
     trained, cleaner, has_note
 ):
     settings = replace(Scripted(GOOD).settings, text_cleaners=(cleaner,))
@@ -87,6 +87,6 @@ def test_exported_voice_stores_the_version_of_the_reading_rules_used_in_training
     description = json.loads(path.read_text())
     path.write_text(json.dumps(description | {"text_rules": "0123456789abcdef"}))
     assert "0123456789abcdef" in Voice(folder).rules_note()
-    del description["text_rules"]  # voices that were exported with 0.4.0 do not contain this entry
+    del description["text_rules"]  # voices exported with 0.4.0 lack this entry
     path.write_text(json.dumps(description))
     assert Voice(folder).rules_note() == ""

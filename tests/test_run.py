@@ -27,8 +27,8 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 
 
 def test_run_keeps_the_newest_checkpoints_and_the_best_checkpoint(corpus, tmp_path, monkeypatch):
-    """Checkpoints are written every 3 optimizer steps, and validation runs after epochs 1, 2 and 3.
-    The test gives the second validation the lowest loss."""
+    """Checkpoints are written every 3 optimizer steps. Validation runs after epochs 1, 2 and 3, and
+    the second validation gets the lowest loss."""
     saved = []
     save = checkpoint.write_checkpoint
 
@@ -91,7 +91,7 @@ def limit_file_size(limit: int) -> None:
 
 
 def test_run_loses_nothing_when_the_disk_is_full(corpus, tmp_path):
-    """A file size limit imitates a full disk: the operating system stops the write in the middle of
+    """A file size limit imitates a full disk. The operating system stops the write in the middle of
     the file."""
     out = tmp_path / "out"
     run(out, corpus, **LONG | {"epochs": 1})
@@ -110,7 +110,7 @@ def kill_a_worker() -> None:
     def kill() -> None:
         worker, *_ = multiprocessing.active_children()
         worker.kill()
-        # During this sleep, the signal handler of the loader raises an error in an optimizer step.
+        # During this sleep, the signal handler of the loader raises an error.
         time.sleep(1)
 
     act_at(Trainer, "step", kill, 6)

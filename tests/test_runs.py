@@ -31,8 +31,8 @@ VALIDATION = validation_line(1)
 
 
 def test_epoch_table_contains_losses_hours_and_optimizer_steps(tmp_path):
-    """The file contains unknown entries and an empty line, which are ignored. It also contains two
-    records of the settings, and the second record is used."""
+    """Unknown entries and empty lines are ignored. Of two records of the settings, the second
+    record counts."""
     folder = write_run(tmp_path / "a", minutes=lambda epoch: 30.0 * epoch, step=2, epochs=4)
     lines = metrics(folder)
     again = lines[0] | {"epoch": 3, "hparams": lines[0]["hparams"] | {"learning_rate": 0.5}}
@@ -116,8 +116,8 @@ def test_run_folders_are_found_once_at_any_depth(tmp_path):
 
 def test_only_the_newest_run_is_reported_when_two_runs_have_the_same_seed(tmp_path):
     write_run(tmp_path / "a", time="2026-11-20T12:00:00+0000")
-    write_run(tmp_path / "b", time="2026-11-20T13:30:00+0200")  # 11:30 UTC
-    write_run(tmp_path / "warm", started_from="other.pt")  # a different experiment
+    write_run(tmp_path / "b", time="2026-11-20T13:30:00+0200")  # this is 11:30 UTC
+    write_run(tmp_path / "warm", started_from="other.pt")  # this is another experiment
     runs = read_runs([tmp_path])
     assert set(runs.by_folder) == {str(tmp_path / "a"), str(tmp_path / "warm")}
     assert runs.left_out[0].startswith(f"{tmp_path / 'b'}: ")
@@ -187,7 +187,7 @@ def test_warning_lists_the_settings_that_changed_when_a_run_was_resumed(tmp_path
     for values in (("learning_rate", "0.001", "0.5"), ("commit", "a" * 40, "b" * 40)):
         [warning] = [warning for warning in warnings if values[0] in warning]
         assert all(value in warning for value in (str(folder), "epoch 7", *values))
-    assert len(warnings) == 2  # num_workers has no effect on the results
+    assert len(warnings) == 2  # num_workers does not change the results
 
 
 AS_PAPER = "batch_size=16,win_time=50,hop_time=12.5,guided_attention_weight=0,random_epochs=0"

@@ -1,4 +1,4 @@
-"""Test `make say` and `make serve`, and their variants for the demo voice."""
+"""Test `make say`, `make serve`, and their variants for the demo voice."""
 
 import os
 import shutil
@@ -29,8 +29,7 @@ def test_audio_is_the_same_for_digits_and_words(checkpoint_path, tmp_path, monke
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    # `make test` passes its flags and depth to child processes.
-    # With these flags, make would print its folder.
+    # `make test` sets these variables. With them, make would print its folder.
     left_out = {"TEXT", "MAKEFLAGS", "MFLAGS", "MAKELEVEL"}
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     return subprocess.run(
@@ -39,7 +38,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_make_passes_its_variables_to_the_program(tmp_path, monkeypatch):
-    monkeypatch.setenv("LANGUAGE", "en_GB:en")  # a gettext list of languages, as on many desktops
+    monkeypatch.setenv("LANGUAGE", "en_GB:en")  # on many desktops, this is a list of languages
     shutil.copy(ROOT / "Makefile", tmp_path)
     for target in ("say-number", "serve-numbers"):
         refused = make(tmp_path, target, "TEXT=7")
@@ -55,7 +54,7 @@ def test_make_passes_its_variables_to_the_program(tmp_path, monkeypatch):
     typed = 'it\'s "4,072" $(echo 9) `id` $$HOME'
     said = make(tmp_path, "say-number", f"TEXT={typed}").stdout.splitlines()
     assert said[:4] == ["[synthesize.py]", "[--voice]", "[demo/voice]", "[--numbers]"]
-    # Values contain characters with a special meaning for make.
+    # These characters have a special meaning for make.
     assert '[--text=it\'s "4,072"  `id` $HOME]' in said
     assert not any("--speaker" in word for word in said)
     said = make(

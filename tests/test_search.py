@@ -1,4 +1,4 @@
-"""Test the search for the best options against brute force and manual counts, and its report."""
+"""Compare the search for the best options with brute force and manual counts."""
 
 from itertools import product
 
@@ -42,7 +42,7 @@ def sweep(lengths, batch_size, strategy, values, **options):
     ("strategy", "batch_size", "chance"), [("random", 20, 19 / 399), ("bucket", 10, 9 / 39)]
 )
 def test_pair_novelty_equals_its_expected_value_when_order_is_random(strategy, batch_size, chance):
-    """Clips are shuffled among all 400 clips, or within buckets of 40 clips."""
+    """Clips are shuffled among all 400 clips, or in buckets of 40 clips."""
     found = survey(distinct_lengths(400), batch_size, strategy, bucket_size=40, epochs=60)
     assert 1 - found.novelty == pytest.approx(chance, rel=0.03)
 
@@ -52,7 +52,7 @@ def test_pair_novelty_is_nan_when_no_clips_share_a_batch():
 
 
 def test_survey_equals_values_calculated_by_hand_for_four_clips():
-    # The batches are (10, 20) and (30, 40), and the frame budget is 80.
+    # The batches are (10, 20) and (30, 40). The frame budget is 80.
     found = survey([40, 10, 30, 20], 2, "sorted")
     assert found.num_batches == 2
     assert found.decoder_steps == 60
@@ -141,8 +141,8 @@ def test_search_finds_nothing_when_all_pairs_must_be_new():
 
 
 def test_search_applies_frame_budget_and_max_clips():
-    """`batch_capacity` limits only dynamic batches. Therefore the test checks this option only for
-    dynamic batches."""
+    """The test checks `batch_capacity` only for dynamic batches, because it has no effect on
+    others."""
     lengths = np.random.default_rng(3).integers(80, 800, 90)
     surveyor = Surveyor(lengths, epochs=2)
     advice = search(surveyor, 8, batch_capacity=2 * lengths.max(), max_clips=6)
@@ -151,13 +151,13 @@ def test_search_applies_frame_budget_and_max_clips():
     assert max(one.largest_batch_size for one in advice.tried) == 6
 
 
-def test_survey_all_lists_strategies_that_need_more_clips():
+def test_survey_lists_strategies_that_need_more_clips():
     surveys, impossible = survey_all(Surveyor([3, 4, 5], epochs=1), 2)
     assert [message.partition(":")[0] for message in impossible] == ["ATS", "ATS-DBS"]
     assert len(surveys) == 2 * len(STRATEGIES) - 2
 
 
-def test_survey_all_raises_when_no_strategy_allows_an_option():
+def test_survey_raises_when_no_strategy_allows_an_option():
     with pytest.raises(BatchingError, match="batch_capacity=3: "):
         survey_all(Surveyor([3, 4, 5], epochs=1), 2, batch_capacity=3)
 

@@ -1,5 +1,3 @@
-"""Test groups, segments and streams."""
-
 import itertools
 
 import numpy as np
@@ -85,8 +83,8 @@ def passed(stream, epoch=0, workers=0):
 
 @pytest.mark.parametrize("count", [1, 40, 100, 149, 150, 470])
 def test_stream_yields_every_item_once(count):
-    """Each window is planned separately. If the last items fill less than half of a window, they
-    are added to the previous window."""
+    """Windows are planned separately. If the last items fill less than half of a window, they join
+    the previous window."""
     stream = stream_of(count)
     first, second = (passed(stream, epoch) for epoch in (0, 1))
     assert sorted(clips_of(first)) == sorted(clips_of(second)) == list(range(count))
@@ -99,7 +97,7 @@ def test_stream_yields_every_item_once(count):
     order = clips_of(
         LengthBatchStream(lambda skip: iter(range(200)), lambda i: 5, 8, "random", window=100)
     )
-    assert order[:100] != [i - 100 for i in order[100:]]  # the plans of windows are different
+    assert order[:100] != [i - 100 for i in order[100:]]  # windows have different plans
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
@@ -118,7 +116,7 @@ def test_processes_and_workers_yield_every_item_once(world_size, workers):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_stream_yields_the_remaining_items_when_resumed(workers):
-    """The number of processes and workers can change on resume."""
+    """The number of processes and workers can change."""
     stream = stream_of(330, batches_per_update=2)
     whole = passed(stream, 5)
     for trained in range(0, len(whole) + 1, 2 if workers == 0 else 22):
@@ -195,5 +193,5 @@ def test_stream_fails_when_accelerate_prepares_its_loader():
         put_on_device=True,
         dispatch_batches=False,
     )
-    with pytest.raises(TypeError, match="NoneType"):  # accelerate raises this error
+    with pytest.raises(TypeError, match="NoneType"):  # this error comes from accelerate
         list(prepared)

@@ -1,7 +1,6 @@
 """Test the kernel check before training: its results, its cache, and the selected decoder.
 
-In place of a GPU, most tests use Triton's interpreter. They run the check in this process instead
-of a new process.
+Most tests run the check in this process, with Triton's interpreter in place of a GPU.
 """
 
 import contextlib
@@ -64,7 +63,7 @@ def in_this_process(facts, device):
     with (
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(output),
-        torch.random.fork_rng(devices=[]),  # keeps the random state of this process
+        torch.random.fork_rng(devices=[]),  # the random state of this process must not change
     ):
         patch.setattr(sys, "stdin", io.StringIO(given))
         compare_kernels.main()
@@ -72,8 +71,11 @@ def in_this_process(facts, device):
 
 
 def answers_in_turn(monkeypatch, *answers):
-    """Make the next calls of the check return these results. Return a list that will contain the
-    facts passed to each call."""
+    """Make the next calls of the check return these results.
+
+    Returns:
+        A list, which will contain the facts of each call.
+    """
     tried = []
     left = list(answers)
 
@@ -104,14 +106,14 @@ def test_training_uses_the_kernels_when_the_check_passes(autocast):
 
 
 def smaller_tanh(monkeypatch):
-    """Introduce an error into a kernel formula: tanh is too small."""
+    """Make tanh too small in the kernels."""
     kernels = graphs._kernels()
     tanh = kernels._tanh
     monkeypatch.setattr(kernels, "_tanh", lambda x: tanh(x) * 0.9999)
 
 
 def no_first_gradient(monkeypatch):
-    """Introduce an error into the backward pass only: a buffer does not start with zeros."""
+    """Let a buffer of the backward pass start with wrong values."""
     entries = graphs.Graphs._gradient_entries
 
     def changed(self, *given):
@@ -149,7 +151,7 @@ FAILURES = {smaller_tanh: "", no_first_gradient: "grad ", not_finite: "", wrong_
 @interpreted
 @pytest.mark.parametrize("failure", FAILURES)
 def test_check_fails_when_kernels_compute_incorrect_values(failure, monkeypatch):
-    """The result contains the name of the tensor. The warning contains all facts that a bug report
+    """The result contains the tensor's name. The warning contains the facts that a bug report
     needs."""
     failure(monkeypatch)
     answer = check()
@@ -172,7 +174,7 @@ def test_check_fails_when_kernels_compute_incorrect_values(failure, monkeypatch)
 
 @interpreted
 def test_training_uses_plain_operations_for_the_part_that_is_incorrect(monkeypatch):
-    """The result of the check is cached."""
+    """The second call uses the cached result of the check."""
     wrong_encoder(monkeypatch)
     for _ in range(2):
         with pytest.warns(UserWarning, match="failed their check"):
@@ -272,7 +274,7 @@ def test_process_survives_when_a_kernel_on_a_gpu_reads_invalid_memory(monkeypatc
 
 @pytest.mark.parametrize("text", ["CUDA out of memory.", "CUDA error: busy or unavailable", None])
 def test_check_result_is_not_cached_when_the_gpu_is_busy(text, monkeypatch):
-    """The parameter None means that no process can be started."""
+    """If `text` is None, no process can be started."""
     if text is None:
         monkeypatch.setattr(self_check, "check_in_process", IN_A_PROCESS)
         monkeypatch.setattr(self_check, "COMMAND", ("/no/such/program",))
@@ -342,11 +344,11 @@ def test_training_uses_plain_operations_when_the_check_fails(monkeypatch):
     trainer.use_decoder("reference")
     assert trainer.model.training_decoder is teacher_forced
     with warnings.catch_warnings(action="error"):
-        trainer.use_decoder("fast")  # reuses the result of the first check
+        trainer.use_decoder("fast")  # this call uses the result of the first check
     with monkeypatch.context() as patched:
         patched.setattr(graphs, "problem", lambda *_: "no CUDA device")
         expected, _ = trained(HPARAMS)
-    # Even correct kernels round differently. Bitwise equality shows that plain operations ran.
+    # Correct kernels round differently, so equal bits show that plain operations ran.
     assert torch.equal(found, expected)
 
 
@@ -365,9 +367,9 @@ def test_processes_use_the_worst_check_result_of_all_machines(monkeypatch):
     with pytest.warns(UserWarning, match="failed their check"):
         decoder, _, phrase = checked_decoder("fast", HPARAMS, ATTENTION, CPU, Several(0, 2))
     assert is_plain(decoder)
-    with warnings.catch_warnings(action="error"):  # only the first process warns
+    with warnings.catch_warnings(action="error"):  # only the first process may warn
         second = checked_decoder("fast", HPARAMS, ATTENTION, CPU, Several(1, 2))
-        # Only the first process on a machine runs the check.
+        # The check runs only in the first process on a machine.
         third = checked_decoder("fast", HPARAMS, ATTENTION, CPU, Several(1, 2, local_rank=1))
     assert second.description == third.description == phrase
     assert len(tried) == 1

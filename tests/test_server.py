@@ -58,7 +58,7 @@ def client(server):
 
 
 def web(voice, access=None, **limits):
-    """Return a client for an application that runs in this thread."""
+    """Return a client for a server in this thread."""
     workers = Workers(Limits(workers=1, **limits), Metrics())
     return TestClient(make_app(Voices({"small": voice}), workers, access or Access()), HERE)
 
@@ -81,7 +81,7 @@ def test_openai_client_gets_decodable_audio_in_every_format(name, client, voice)
     )
     expected = len(speech_of(voice)) / 22050
     assert response.response.headers["content-type"].startswith(FORMATS[name].media_type)
-    if name == "pcm":  # 16-bit samples at 24 kHz, as in the OpenAI API
+    if name == "pcm":  # the OpenAI API returns 16-bit samples at 24 kHz
         assert len(response.content) / 2 / 24_000 == pytest.approx(expected, abs=0.001)
         return
     audio, rate = soundfile.read(io.BytesIO(response.content))
@@ -267,7 +267,7 @@ def test_scripts_on_a_website_can_use_the_api_when_its_origin_is_allowed(voice):
     assert client.options("/v1/audio/speech", headers=headers).status_code == 400
 
 
-def test_texts_other_than_numbers_are_rejected_when_the_numbers_option_is_set(voice):
+def test_texts_are_rejected_when_the_server_accepts_only_numbers(voice):
     voices = Voices({"small": voice}, numbers="en-us")
     assert voices.prepare(voice, "4,072", Limits()).text == "Four thousand seventy two."
     with pytest.raises(UserError, match="hello"):
@@ -277,7 +277,7 @@ def test_texts_other_than_numbers_are_rejected_when_the_numbers_option_is_set(vo
 # ---------------------------------------------------------------------------- the queue
 
 
-def test_many_clients_get_the_same_replies_as_a_single_client(server, client, voice):
+def test_several_clients_get_the_same_replies_as_one_client(server, client, voice):
     def speak(seed):
         text = f"Sentence {seed}. " * (1 + seed % 4)
         response = client.audio.speech.create(

@@ -1,4 +1,4 @@
-"""Test set-up: which clips a start opens, how processes share this work, and the batches."""
+"""Test set-up: which clips a run opens, how processes share this work, and the batches."""
 
 import os
 import re
@@ -34,7 +34,8 @@ from training.start import Start, check_processes_agree
 
 @pytest.fixture
 def lists(tmp_path):
-    """Return settings with two filelists, each with two clips that have old modification times."""
+    """Return settings with two filelists. Each filelist has two clips with old modification
+    times."""
     for name in ("train", "val"):
         for clip in "ab":
             write_audio(tmp_path / f"{name}-{clip}.wav")
@@ -52,7 +53,7 @@ def write_audio(path, last=0.0, length=5000):
 
 
 def put_older_audio(path):
-    """Replace a file and keep its old modification time, as cp -p, rsync -t and mv do."""
+    """Replace a file, but keep its old modification time like cp -p, rsync -t and mv."""
     old = path.with_name("old.wav")
     write_audio(old, 0.1)
     os.utime(old, (1, 1))
@@ -61,7 +62,7 @@ def put_older_audio(path):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Return the name of each opened clip, and whether it was read to its end."""
+    """Return the names of opened clips, and whether each clip was read to its end."""
     found = []
 
     def watch(name, to_its_end):
@@ -81,8 +82,8 @@ def opened(monkeypatch):
 ALL = ["train-a", "train-b", "val-a", "val-b"]
 
 
-def test_read_clips_warns_when_filelists_share_clips(lists, tmp_path, capsys):
-    """The filelists can list the same clip under different paths."""
+def test_warning_is_printed_when_filelists_share_clips(lists, tmp_path, capsys):
+    """The same clip can have different paths in the two filelists."""
     (tmp_path / "val.txt").write_text("val-a.wav|Text.\n./train-b.wav|Text.\n")
     read_clips(lists, new_run=True)
     printed = capsys.readouterr().out
@@ -90,8 +91,8 @@ def test_read_clips_warns_when_filelists_share_clips(lists, tmp_path, capsys):
     assert f"{tmp_path}/train-b.wav" in printed
 
 
-def test_read_clips_accepts_an_empty_validation_filelist(lists, opened):
-    """An empty path for the training filelist is rejected."""
+def test_validation_filelist_may_be_empty(lists, opened):
+    """The path of the training filelist must not be empty."""
     training, validation = read_clips(replace(lists, validation_files=""), new_run=True)
     assert (len(training), len(validation)) == (2, 0)
     assert read_in_two(replace(lists, validation_files=""))[1][1].fingerprint
@@ -106,7 +107,7 @@ def test_new_run_reads_every_clip_when_there_is_no_cache(lists, tmp_path, capsys
         read_clips(lists, new_run=True)
     printed = capsys.readouterr().out
     for filelist in (lists.training_files, lists.validation_files):
-        assert f"{filelist}:2: " in str(found.value)  # the same message contains both errors
+        assert f"{filelist}:2: " in str(found.value)  # one message has the errors of both filelists
         assert f"{filelist}:1: " not in str(found.value)
         name = Path(filelist).name
         assert f"{filelist}: the cache {name}.clips is missing" in printed
@@ -157,9 +158,7 @@ def test_filelist_is_read_again_when_a_clip_changed(lists, tmp_path, opened, cap
 
 
 @pytest.mark.parametrize("changed", ["train.txt", "train-b.wav"])
-def test_read_clips_fails_when_a_file_changes_while_it_is_read(
-    lists, tmp_path, monkeypatch, changed
-):
+def test_set_up_fails_when_a_file_changes_while_it_is_read(lists, tmp_path, monkeypatch, changed):
     before, check = (tmp_path / "train.txt").read_text(), filelists.read_checked
 
     def check_and_change(path, hparams):
@@ -179,7 +178,7 @@ def test_read_clips_fails_when_a_file_changes_while_it_is_read(
 
 
 def test_processes_compare_all_training_code():
-    """Without this check, processes with different code would produce incorrect results without an
+    """Without this check, processes with different code would compute incorrect results without an
     error."""
     compared = {name_of(path) for pattern in start_module.CODE for path in ROOT.glob(pattern)}
     left = {"train"}
@@ -195,11 +194,11 @@ def test_processes_compare_all_training_code():
 # ---------------------------------------------------------------------------- several processes
 
 
-PROCESS_TIMEOUT = 2  # seconds that a process waits for another process
+PROCESS_TIMEOUT = 2  # Processes wait this number of seconds for each other.
 
 
 class Pair(Processes):
-    """Stand in for one of two processes on the same machine. It runs in a thread."""
+    """Stand in for one of two processes on a machine, in a thread."""
 
     meeting = threading.Barrier(2, timeout=PROCESS_TIMEOUT)
     values: ClassVar[list] = [None, None]
@@ -213,7 +212,7 @@ class Pair(Processes):
 
 
 def in_two_processes(action) -> list:
-    """Return the result of `action(processes)` in both processes, or its UserError."""
+    """Return the result or the UserError of `action(processes)` in both processes."""
 
     def act(rank):
         try:
@@ -298,13 +297,13 @@ FRAMES = CLIPS.num_frames
 HPARAMS = replace(HParams(), batch_size=2, batching_strategy="semi_sorted")
 
 
-def test_make_sampler_rejects_options_that_the_corpus_does_not_allow():
+def test_options_are_rejected_when_the_corpus_does_not_allow_them():
     assert len(make_sampler(FRAMES, HPARAMS)) == 3
     with pytest.raises(UserError, match=r"num_bins=6: .* 1 to 5"):
         make_sampler(FRAMES, replace(HPARAMS, batching_strategy="alternated_sort", num_bins=6))
 
 
-def test_describe_costs_excludes_random_epochs():
+def test_described_costs_exclude_random_epochs():
     hparams = replace(HPARAMS, random_epochs=2, batch_randomization=False)
     sampler = make_sampler(FRAMES, hparams)
     shown = describe_costs(sampler, hparams).splitlines()
@@ -315,16 +314,16 @@ def test_describe_costs_excludes_random_epochs():
     assert "from epoch" not in describe_costs(make_sampler(FRAMES, same), same)
 
 
-def test_few_updates_warning_suggests_a_smaller_frame_budget_when_the_budget_limits_batches():
-    """The warning must not suggest a smaller batch_size, because batch_size has no effect if
-    batch_capacity limits the batches."""
+def test_warning_suggests_a_smaller_frame_budget_when_the_budget_limits_batches():
+    """The warning must not suggest batch_size, because it has no effect if batch_capacity limits
+    the batches."""
     frames = np.full(380, 500)
     hparams = replace(HParams(), batch_capacity=60_000)
     warning = few_updates(make_sampler(frames, hparams), hparams)
     assert re.search(r"batch_capacity=\d+ for", warning)
 
 
-def test_few_updates_warning_is_returned_only_when_optimizer_steps_are_few():
+def test_warning_is_returned_only_when_an_epoch_has_few_optimizer_steps():
     frames = np.full(13_100, 500)
     assert few_updates(make_sampler(frames, HParams()), HParams()) is None
     warning = few_updates(make_sampler(frames[:320], HParams()), HParams())
@@ -335,8 +334,8 @@ def test_few_updates_warning_is_returned_only_when_optimizer_steps_are_few():
     assert "Add more clips" in few_updates(make_sampler(frames[:6], few), few)
 
 
-def test_short_limit_warning_is_returned_when_the_longest_clip_exceeds_the_limit(lists):
-    """The longest clip can be in either filelist. With the suggested limit, there is no warning."""
+def test_warning_is_returned_when_the_longest_clip_exceeds_the_limit(lists):
+    """The longest clip can be in either filelist. The suggested limit causes no warning."""
     path = lists.validation_files.replace(".txt", "-b.wav")
     write_audio(Path(path), length=30 * 256)
     h = replace(lists, n_frames_per_step=2, max_decoder_steps=15)

@@ -1,4 +1,4 @@
-"""Test that programs continue and runs stay bitwise equal if output cannot be printed."""
+"""Test that programs continue if their output cannot be printed, and that results stay the same."""
 
 import io
 import multiprocessing
@@ -22,7 +22,7 @@ def print_to(file: int, descriptors: tuple[int, ...]) -> None:
 def print_into_pipe(writer) -> None:
     print_to(writer.fileno(), (1, 2))
     writer.close()
-    # Write everything in one call: print() may write the line feed after the reader has exited.
+    # print() could write the line feed after the reader has exited.
     os.write(1, b"the first line\n")
     act_at(Trainer, "step", lambda: print("of a library", file=sys.stderr, flush=True), 4)
 
@@ -60,8 +60,10 @@ def print_into_full_file() -> None:
 
 
 def print_into_terminal(hang_up_at_step: int) -> None:
-    """Print to a terminal that hangs up at an optimizer step. The calling process must be a session
-    leader."""
+    """Print to a terminal that hangs up at an optimizer step.
+
+    The calling process must be a session leader.
+    """
     terminal, slave = os.openpty()
     print_to(os.open(os.ttyname(slave), os.O_RDWR), (0, 1, 2))
     os.close(slave)
@@ -104,7 +106,7 @@ def test_signal_saves_a_checkpoint_even_when_output_cannot_be_printed(
     out = tmp_path / "out"
     ended = Child(flags(out, corpus.hparams(**LONG)), *hook).end()
     assert (ended.code, ended.output) == (128 + number, "")
-    # This checkpoint was saved because of the signal. No regular checkpoint was due.
+    # No regular checkpoint was due, so the signal caused this checkpoint.
     assert (out / "checkpoint_5.pt").exists()
     assert Child(flags(out, "", "--resume")).end().code == 0
     assert_same_run(out, whole)

@@ -1,6 +1,6 @@
 """Test the search for the nearest speaker (evaluation/speaker_identification.py).
 
-test_recognizers.py tests the encoder. test_evaluate.py tests its use in scripts/evaluate.py.
+test_recognizers.py tests the encoder. test_evaluate.py tests scripts/evaluate.py.
 """
 
 from pathlib import Path
@@ -22,22 +22,21 @@ SILENCE = np.zeros(2)
 
 
 def unit(degrees):
-    """Return the 2D unit vector at this angle in degrees."""
+    """Return the 2D unit vector with this angle in degrees."""
     return np.array([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))])
 
 
 def test_nearest_speaker_has_the_largest_cosine_similarity():
-    """The centroid is the mean over a speaker's recordings. Silence is not assigned to any
-    speaker."""
+    """A centroid is the mean over the recordings of a speaker. Silence has no nearest speaker."""
     centroids = centroids_of([unit(0), unit(90), unit(20)], ["anna", "bert", "anna"])
     np.testing.assert_allclose(centroids["anna"], unit(10))
     assert [nearest_speaker(unit(x), centroids) for x in (-60, 45, 55)] == ["anna", "anna", "bert"]
     assert nearest_speaker(SILENCE, centroids) == ""
 
 
-def test_nearest_without_own_excludes_the_recording_from_its_centroid():
-    """If anna's centroid included the recording at 60 degrees, the centroid would be at 30 degrees,
-    and nearest to this recording."""
+def test_recording_is_excluded_from_its_own_centroid():
+    """With the recording at 60 degrees, anna's centroid would be at 30 degrees, and nearest to this
+    recording."""
     recorded, names = [unit(0), unit(60), unit(100), unit(104)], ["anna", "anna", "bert", "bert"]
     assert nearest_speaker(unit(60), centroids_of(recorded, names)) == "anna"
     assert nearest_without_own(recorded, recorded, names) == ["anna", "bert", "bert", "bert"]

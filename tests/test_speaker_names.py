@@ -1,4 +1,4 @@
-"""Test how speaker names are read from fields, columns and folders (corpus/speaker_names.py)."""
+"""Test speaker names in fields, columns and folders (corpus/speaker_names.py)."""
 
 import re
 import shutil
@@ -38,9 +38,11 @@ def read_metadata(folder, column):
 
 @pytest.fixture
 def readers(tmp_path):
-    """Write real clips in one folder per speaker: anna's folder has LJSpeech's layout, and Zoë's
-    folder has a text file next to each clip. Two of Zoë's clips have the same names as anna's
-    clips."""
+    """Write real clips in one folder per speaker.
+
+    Anna's folder has LJSpeech's layout. Zoë's folder has a text file next to each clip. Two of
+    Zoë's clips have the same names as anna's clips.
+    """
     corpus = tmp_path / "the readers"
     (corpus / "anna" / "wavs").mkdir(parents=True)
     (corpus / "Zoë" / "part 1").mkdir(parents=True)
@@ -55,7 +57,7 @@ def readers(tmp_path):
 
 
 def lists_of(out, name="{}"):
-    """Map each clip id in both filelists to its speaker."""
+    """Return a dict from the id of each clip in both filelists to its speaker."""
     lines = "".join((out / f"{name.format(x)}.txt").read_text("utf-8") for x in ("train", "val"))
     rows = [line.split("|") for line in lines.splitlines()]
     return {re.sub(r".*/|\.\w+$", "", row[0]): row[3] for row in rows if len(row) == 4}
@@ -108,8 +110,7 @@ def test_speaker_column_is_rejected_when_it_is_the_text_column_or_empty(tmp_path
 
 
 def test_filelists_have_a_fourth_field_when_there_are_speakers(tmp_path):
-    """Filelists for cached mels also have this field, and settings.txt sets
-    speaker_embedding_dim."""
+    """Filelists for cached mels have this field too. settings.txt sets speaker_embedding_dim."""
     corpus, out = tmp_path / "corpus", tmp_path / "lists"
     (corpus / "wavs").mkdir(parents=True)
     for i in range(10):
@@ -207,8 +208,7 @@ def test_speaker_names_count_as_equal_when_only_their_unicode_form_differs(tmp_p
 
 
 def test_speaker_folders_work_with_any_layout(readers, tmp_path):
-    """If two speakers have clips with the same file name, the clip ids begin with the speaker
-    names."""
+    """If two speakers have clips with the same file name, clip ids begin with the speaker."""
     out = tmp_path / "lists"
     command = [str(readers), "--speaker-folders", "--out", str(out), "--val-fraction", "0.34"]
     assert "--convert" in refusal(prepare.main, command)  # two clips have the same file name
@@ -224,7 +224,7 @@ def test_speaker_folders_work_with_any_layout(readers, tmp_path):
 
 
 def test_speaker_folders_can_be_links(readers, tmp_path):
-    """The links point to corpora in different locations. Each folder is read once."""
+    """The links point to corpora in different places. Each folder is read once."""
     linked = tmp_path / "linked"
     (linked / "bert").mkdir(parents=True)
     (linked / "anna").symlink_to(readers / "anna")

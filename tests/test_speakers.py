@@ -29,8 +29,7 @@ TINY_MODEL = create_hparams(tiny())
 
 @pytest.fixture
 def lists(tmp_path):
-    """Return settings with filelists of nine training clips and three validation clips by three
-    speakers."""
+    """Return settings with nine training clips and three validation clips by three speakers."""
     lines = []
     for i in range(9):
         path = tmp_path / f"{i}.wav"
@@ -49,13 +48,13 @@ def test_fourth_field_contains_the_speaker():
     assert split_filelist_line("a.wav|Hi.| | anna ") == ("a.wav", "Hi.", None, "anna")
     assert split_filelist_line("a.wav|Hi.|1.5|") == ("a.wav", "Hi.", 1.5, "")
     assert split_filelist_line("a.wav|Hi.") == ("a.wav", "Hi.", None, "")
-    # An accented letter can be one or two characters. Both forms must give the same name.
+    # An accented letter can be one or two characters, but both forms must give the same name.
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
 
 
-def test_every_label_of_a_clip_has_a_filelist_field_and_settings():
-    """Fields in a filelist line have no names, so a different order of fields would mix them up
-    without an error."""
+def test_every_clip_label_has_a_filelist_field_and_settings():
+    """Fields in a filelist line have no titles, so a different order would confuse them without an
+    error."""
     assert ListedClip._fields[3:] == LABELS
     assert all(
         {f"{label}s", f"{label}_embedding_dim"} <= types_of(HParams).keys() for label in LABELS
@@ -169,8 +168,7 @@ def test_model_raises_when_speakers_are_missing_or_unexpected():
         Tacotron2(replace(TINY_MODEL, speaker_embedding_dim=6))
 
 
-def test_fast_decoder_equals_the_reference_when_there_are_speakers():
-    """The test compares outputs and all gradients."""
+def test_fast_decoder_outputs_and_gradients_equal_the_reference_with_speakers():
     fast_decoder = pytest.importorskip("fast_decoder")
     hparams = replace(TINY_MODEL, speaker_embedding_dim=6, speakers=NAMES)
     batch = synthetic_batch([9, 5, 7], [6, 3, 5], hparams)
@@ -198,8 +196,6 @@ def options(lists, **changes) -> str:
 
 
 def test_run_with_several_speakers_trains_and_resumes(lists, capsys):
-    """The checkpoint contains the speaker names. An interrupted run has the same result as an
-    uninterrupted run."""
     out, other = lists / "run", lists / "other"
     train.main(flags(out, options(lists)))
     saved = load(newest(out))
@@ -231,7 +227,7 @@ def test_filelists_are_rejected_when_a_validation_clip_has_a_new_speaker_or_no_s
 
 
 def test_filelists_are_rejected_when_speaker_names_look_alike(lists):
-    """Users can combine filelists manually, so the names must be compared again here."""
+    """Users can combine filelists by hand, so training must compare the names again."""
     with open(lists / "train.txt", "a") as file:
         file.write(f"{lists}/0.wav|Clip.||ANNA\n")
     message = refusal(train.main, flags(lists / "run", options(lists)), error=SystemExit)
@@ -240,8 +236,8 @@ def test_filelists_are_rejected_when_speaker_names_look_alike(lists):
 
 
 def test_resume_is_rejected_when_filelists_contain_new_speakers(lists):
-    """The error does not suggest --new-clips, because this option would not help. The test also
-    checks that the suggestion in the error works."""
+    """The error does not suggest --new-clips, because this option would not help. The suggested
+    option works."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     with open(lists / "train.txt", "a") as file:
         file.write(f"{lists}/0.wav|Clip.||dora\n" * 2)
@@ -255,7 +251,7 @@ def test_resume_is_rejected_when_filelists_contain_new_speakers(lists):
 
 
 def test_resume_is_rejected_when_speakers_are_added_to_a_model_without_speakers(lists, capsys):
-    """The test also checks that the suggestions in the warning and in the error work."""
+    """The suggestions in the warning and in the error work."""
     run, settings = lists / "run", options(lists, epochs=1)
     train.main(flags(run, f"{settings},speaker_embedding_dim=0"))
     train.main(flags(run, "epochs=2", "--resume"))
@@ -272,8 +268,8 @@ def test_resume_is_rejected_when_speakers_are_added_to_a_model_without_speakers(
 
 
 def test_resume_is_rejected_when_filelists_have_no_speakers(lists):
-    """The error does not suggest leaving out speaker_embedding_dim, because the saved settings of
-    the run require speakers."""
+    """The error does not suggest removing speaker_embedding_dim, because the run requires
+    speakers."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     for name in ("train.txt", "val.txt"):
         path = lists / name
@@ -314,7 +310,7 @@ def test_warning_is_printed_when_several_speakers_are_trained_as_one(lists, caps
 
 
 def test_warm_start_keeps_the_speech_of_a_model_with_one_speaker(lists):
-    """With learning rate 0, every speaker sounds exactly like the model with one speaker."""
+    """The learning rate is nearly 0, so every speaker sounds like the model with one speaker."""
     one, many = lists / "one", lists / "many"
     train.main(flags(one, options(lists, speaker_embedding_dim=0, epochs=1)))
     still = options(lists, epochs=1, learning_rate=1e-30)
@@ -339,8 +335,8 @@ def test_warm_start_is_rejected_when_filelists_lack_speakers(lists):
 
 
 def test_warm_start_is_rejected_when_speaker_vectors_have_no_names(lists, tmp_path):
-    """Weights from some projects, such as Mellotron, contain speaker vectors without names. The
-    test also checks that the suggestion in the error works."""
+    """Weights from projects such as Mellotron contain speaker vectors without names. The suggestion
+    in the error works."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     weights = tmp_path / "mellotron.pt"
     torch.save({"state_dict": load(newest(lists / "run"))["state_dict"]}, weights)
@@ -358,8 +354,8 @@ def test_warm_start_is_rejected_when_speaker_vectors_have_no_names(lists, tmp_pa
 
 
 def test_warm_start_keeps_speaker_vectors_by_name(lists, capsys):
-    """The order of speakers changes, one speaker is removed, and the vector of a new speaker starts
-    as the mean of the old vectors."""
+    """The order of speakers changes, one speaker is removed, and a new speaker starts with the mean
+    of the old vectors."""
     first, second = lists / "first", lists / "second"
     train.main(flags(first, options(lists, epochs=1)))
     for name in ("train.txt", "val.txt"):

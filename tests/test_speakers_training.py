@@ -1,4 +1,4 @@
-"""Test training with several speakers: balanced batches, memory, and validation per speaker."""
+"""Test training with several speakers: balanced batches, memory, and validation losses."""
 
 import math
 import re
@@ -62,8 +62,10 @@ SPEAKERS = replace(HParams(), speaker_embedding_dim=64, batch_size=3, random_epo
 
 
 def with_speakers(corpus: Corpus, **names: str) -> Corpus:
-    """Write filelists with a speaker in each line. For `train="ab"`, the lines alternate between a
-    and b."""
+    """Write filelists with a speaker in each line.
+
+    For `train="ab"`, the lines alternate between a and b.
+    """
     for name, of_clips in names.items():
         path = corpus.folder / f"{name}.txt"
         lines = path.read_text().splitlines()
@@ -75,8 +77,10 @@ def with_speakers(corpus: Corpus, **names: str) -> Corpus:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Corpus:
-    """Return a corpus whose validation set forms two batches, with 3 and 2 clips. The first clips
-    of a and b are in the first batch, and the first clip of c is in the second batch."""
+    """Return a corpus whose validation set forms two batches, with 3 and 2 clips.
+
+    The first clips of a and b are in the first batch. The first clip of c is in the second batch.
+    """
     corpus = make_corpus(tmp_path_factory.mktemp("speakers"))
     return with_speakers(corpus, train="aabca", val="abcca")
 
@@ -92,7 +96,8 @@ corpora = st.lists(st.tuples(st.integers(1, 90), st.integers(0, 3)), min_size=4,
 @few
 @given(corpus=corpora, balance=st.floats(0, 1))
 def test_training_time_per_speaker_depends_on_the_exponent(corpus, balance):
-    """With speaker_balance b, the mean frames per epoch are proportional to frames ** (1 - b)."""
+    """With speaker_balance b, the mean number of frames per epoch is proportional to frames ** (1 -
+    b)."""
     frames, speakers = map(np.array, zip(*corpus, strict=True))
     weights = balancing_weights(frames, speakers, replace(SPEAKERS, speaker_balance=balance))
     if balance == 0 or len(set(speakers)) == 1:
@@ -103,7 +108,7 @@ def test_training_time_per_speaker_depends_on_the_exponent(corpus, balance):
     rates = set()
     for speaker in set(speakers):
         own = speakers == speaker
-        assert len(set(draws[own])) == 1  # all clips of a speaker are drawn equally often
+        assert len(set(draws[own])) == 1  # each clip of a speaker is drawn equally often
         rates.add((draws @ (frames * own)) / frames[own].sum() ** (1 - balance))
     assert max(rates) == pytest.approx(min(rates))
 
@@ -119,7 +124,7 @@ def test_training_time_per_speaker_depends_on_the_exponent(corpus, balance):
 def test_balanced_epochs_follow_the_sampling_rules(corpus, balance, strategy, epoch, update):
     """An epoch draws as many clips as the corpus contains. The number of draws of each clip is its
     share, rounded down or up. Draws depend only on the seed and the epoch. Batches stay within the
-    frame budget, processes share the batches, and runs can resume in the middle of an epoch."""
+    frame budget. Processes share the batches. Runs can resume inside an epoch."""
     frames, speakers = map(np.array, zip(*corpus, strict=True))
     hparams = replace(
         SPEAKERS,
@@ -168,8 +173,8 @@ def test_balanced_draws_equal_values_computed_by_hand():
 
 
 def test_costs_are_compared_for_the_same_drawn_clips_when_epochs_are_balanced():
-    """The printed costs are relative to random batches of the same drawn clips. Therefore the
-    saving of random batches is 0."""
+    """The costs are relative to random batches of the same drawn clips, so random batches save
+    0."""
     same = {"batching_strategy": "random", "dynamic_batch_size": False, "speaker_balance": 1.0}
     hparams = replace(SPEAKERS, batch_randomization=False, **same)
     weights = balancing_weights(FRAMES, NUMBERS, hparams)
@@ -261,7 +266,7 @@ def noise(batch: Batch) -> Outputs:
 
 @pytest.mark.parametrize("r", [1, 3])
 def test_loss_sums_per_clip_exclude_padding(r):
-    """The sums equal the losses that are computed for each clip alone."""
+    """The sums equal the losses of single clips."""
     batch = synthetic_batch([7, 2, 9], [3, 1, 2], create_hparams(tiny(n_frames_per_step=r)))
     outputs = noise(batch)
     for row, (mel, gate) in enumerate(sums_of_clips(outputs, batch).T.tolist()):
@@ -277,8 +282,8 @@ def test_loss_sums_per_clip_exclude_padding(r):
 
 @pytest.mark.parametrize("r", [1, 2])
 def test_validation_losses_per_speaker_equal_values_computed_by_hand(r, corpus, tmp_path):
-    """The losses are computed from the outputs of each batch. Their mean, weighted by frames,
-    equals the loss over all clips."""
+    """The losses come from the outputs of each batch. Their mean, weighted by frames, equals the
+    loss over all clips."""
     out = tmp_path / "out"
     run(out, corpus, **MANY, p_prenet_dropout=0, n_frames_per_step=r)
     saved = load(out / "best.pt")
@@ -308,8 +313,8 @@ def test_validation_losses_per_speaker_equal_values_computed_by_hand(r, corpus, 
 
 
 def test_validation_synthesizes_an_example_for_every_speaker(corpus, tmp_path, monkeypatch, capsys):
-    """The example for each speaker is the speaker's first clip in the validation list, spoken by
-    that speaker. The record contains the means over the examples."""
+    """The example of a speaker is the speaker's first clip in the validation list. The record
+    contains the means over the examples."""
     out, asked, speak = tmp_path / "out", [], validation.speak
     spy = lambda run, ids, name: asked.append((ids, name)) or speak(run, ids, name)  # noqa: E731
     monkeypatch.setattr(validation, "speak", spy)
@@ -339,8 +344,7 @@ def test_validation_synthesizes_an_example_for_every_speaker(corpus, tmp_path, m
 
 
 def test_example_has_no_speaker_names_when_there_is_one_speaker(corpus, tmp_path):
-    """The example is the same clip. With one speaker, the metrics, printed lines and plots contain
-    no speaker names."""
+    """The metrics, printed lines and plots contain no speaker names either."""
     places = {}
     for name, dim in (("voice", 0), ("speaker", 4)):
         table = ClipTable.of(
@@ -414,8 +418,7 @@ def test_summary_at_the_start_lists_at_most_ten_speakers():
 
 @given(st.data())
 def test_examples_are_the_first_clips_of_speakers(data):
-    """The examples come from the speakers with the most speech, regardless of their positions in
-    the batches."""
+    """The examples come from the speakers with the most speech, in any batch."""
     counts = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=12))
     table = clips_of({f"s{i}": count for i, count in enumerate(counts)})
     hparams = replace(HParams(), validation_batch_size=data.draw(st.integers(1, 7)))

@@ -70,8 +70,10 @@ def save(path, names=NAMES, **more):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Return a checkpoint with three speakers, the voices exported from it with their printed
-    output, and a checkpoint with one speaker."""
+    """Make checkpoints with three speakers and with one speaker, and voices with three speakers.
+
+    Return them with the text that the export printed.
+    """
     folder = tmp_path_factory.mktemp("speakers")
     (folder / "texts.txt").write_text("A dog came.\nIt sat down, and it ate.\n" * 2)
     found = {"checkpoint": save(folder / "best.pt"), "alone": save(folder / "one.pt", ("anna",))}
@@ -88,7 +90,7 @@ def made(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["checkpoint", "fp32"])
 def test_audio_differs_between_speakers(kind, made):
-    """The audio of each speaker is the same in every call, whether it is complete or streamed."""
+    """The audio of each speaker is the same in every call, complete or streamed."""
     speaker = load_synthesizer(getattr(made, kind))
     sounds = [np.concatenate([*speaker.stream(SENTENCE, speaker=name)]).tobytes() for name in NAMES]
     assert len(set(sounds)) == 3
@@ -97,8 +99,8 @@ def test_audio_differs_between_speakers(kind, made):
 
 
 def test_voice_equals_its_checkpoint_for_every_speaker(made):
-    """The test compares every decoder step for every speaker, without dropout. The tolerance for
-    int8 is the same as for a model with one speaker."""
+    """The test compares every decoder step without dropout. For int8, the tolerance is the same as
+    with one speaker."""
     exact = load_checkpoint_synthesizer(made.checkpoint, "p_prenet_dropout=0", torch.device("cpu"))
     words = [5, 6, 7, 20, 31, 40]
     for kind, tolerance in (("fp32", 1e-4), ("int8", 0.1)):
@@ -118,7 +120,7 @@ def test_texts_for_the_export_comparison_alternate_between_speakers(made):
 
 
 def test_export_is_rejected_when_the_graph_ignores_the_chosen_speaker(made, tmp_path, monkeypatch):
-    """In this test, the graph uses the vector of one speaker for all speakers."""
+    """The graph in this test uses the vector of one speaker for all speakers."""
     last, write = torch.tensor([[0.0, 0.0, 1.0]]), export.write_graphs
 
     def write_wrongly(speaker, folder):
@@ -167,7 +169,7 @@ def test_speaker_name_is_optional_when_there_is_one_speaker(made, checkpoint_pat
 
 
 def test_programs_use_the_chosen_speaker(made, tmp_path, capsysbinary):
-    """synthesize.py, the command in the wheel, and streams produce the same bytes."""
+    """synthesize.py, the command in the wheel, and streams return the same bytes."""
     expected = (
         (32767 * np.concatenate([*Voice(made.fp32).stream(SENTENCE, speaker="bert")]))
         .round()
@@ -182,7 +184,7 @@ def test_programs_use_the_chosen_speaker(made, tmp_path, capsysbinary):
 
 
 def test_texts_are_synthesized_again_when_the_speaker_changes(made, tmp_path, capsys):
-    """A different Unicode form of the same name does not count as a change."""
+    """Another Unicode form of the same name is not a change."""
     out = ["--text", SENTENCE, "-o", str(tmp_path / "out")]
     sounds = {}
     for name in ("anna", " anna", "bert"):
@@ -285,9 +287,10 @@ def test_checkpoint_is_rejected_when_its_speakers_are_damaged(changed, tmp_path)
 
 
 def corpus(*paces: float, clips: int = 200, few: int = 0):
-    """Make clips of speakers with these speaking rates, in seconds per symbol.
+    """Return clips of speakers with these speaking rates in seconds per symbol.
 
-    The rate varies by up to 10 % between clips. The last speaker has only `few` clips."""
+    The rate varies by up to 10 % between clips. The last speaker has only `few` clips.
+    """
     rng, rows = np.random.default_rng(0), list[tuple[float, ...]]()
     for index, pace in enumerate(paces):
         count = few if few and index == len(paces) - 1 else clips
@@ -309,7 +312,7 @@ def measured(*paces: float, **sizes):
 
 
 def test_statistics_contain_the_rate_of_each_speaker():
-    """The range of rates is computed over all speakers, relative to the rate of each speaker."""
+    """The range of rates covers all speakers, relative to the rate of each speaker."""
     whole, (slow, fast) = measured(0.12, 0.05)
     for one, pace in ((slow, 0.12), (fast, 0.05)):
         assert one.statistics.seconds_per_symbol == pytest.approx(pace, rel=0.03)
@@ -326,7 +329,7 @@ def test_statistics_contain_the_rate_of_each_speaker():
 
 
 def test_speaker_uses_the_rate_of_the_corpus_when_it_has_few_clips():
-    """The few clips of this speaker do not change the range for the remaining speakers."""
+    """The clips of this speaker do not change the range for the other speakers."""
     whole, speakers = measured(0.12, 0.05, 0.3, few=MIN_CLIPS - 1)
     assert speakers[2].statistics == whole
     assert speakers[0].statistics.slowest < 1.2
@@ -335,7 +338,7 @@ def test_speaker_uses_the_rate_of_the_corpus_when_it_has_few_clips():
 
 
 def test_duration_of_long_texts_is_predicted_when_clips_have_similar_lengths():
-    """A line fitted only to clips of similar lengths could have any slope, so long texts could be
+    """If the clips have similar lengths, a fitted line could have any slope, so long texts could be
     cut off."""
     frames, symbols, indices = corpus(0.06)
     for seed in range(20):
@@ -362,7 +365,7 @@ def test_speaker_has_the_statistics_of_the_corpus_when_the_speaker_has_no_clips(
 
 
 def test_failures_and_limits_depend_on_the_speaker():
-    """A rate that is too slow for one speaker can be normal for another speaker."""
+    """A rate can be too slow for one speaker and normal for another speaker."""
     speaker = Scripted(GOOD, settings=replace(H, speakers=NAMES))
     speaker.training = replace(speaker.training, speaker_statistics=STATISTICS)
     assert speaker.synthesize(TEXT, speaker="anna").warnings == []
@@ -375,8 +378,8 @@ def test_failures_and_limits_depend_on_the_speaker():
 
 @pytest.mark.thorough
 def test_checkpoints_contain_statistics_of_their_speakers(tmp_path):
-    """Every checkpoint with several speakers contains statistics. If a run resumes from an older
-    checkpoint, the run adds the statistics."""
+    """Every checkpoint with several speakers contains statistics. A run that resumes from an older
+    checkpoint adds them."""
     lines = []
     for i in range(9):
         write_tone(tmp_path / f"{i}.wav", 4000 + 500 * i)

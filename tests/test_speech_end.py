@@ -1,5 +1,4 @@
-"""Test how the stop token and resting attention determine the last decoder step
-(tacotron2_voice/speech_end.py)."""
+"""Test how the stop token and resting attention determine the last decoder step."""
 
 import numpy as np
 import pytest
@@ -13,11 +12,11 @@ from tacotron2_voice.text import ENGLISH, text_to_sequence
 STEP = 0.05  # seconds per decoder step
 SETTINGS = "sampling_rate=20000,hop_length=1000,attention_rest_time=400,mel_fmax=8000"
 H = create_hparams(SETTINGS)
-# The last word has the symbols 4 to 6, and the period is symbol 7.
+# The last word has the symbols 4 to 6. The period is symbol 7.
 WORDS = text_to_sequence("One two.", ["basic_cleaners"])
 # Log-mel values (natural logarithm). QUIET is 69 dB softer than LOUD.
 LOUD, QUIET = np.full(80, 0.0, np.float32), np.full(80, -8.0, np.float32)
-REST = 8  # number of decoder steps with resting attention after which speech ends
+REST = 8  # speech ends after this number of decoder steps with resting attention
 
 
 def at(symbol: int, sharpness: float = 0.9) -> np.ndarray:
@@ -27,17 +26,17 @@ def at(symbol: int, sharpness: float = 0.9) -> np.ndarray:
 
 
 def softer(decibels: float) -> np.ndarray:
-    """Return a frame that is softer than LOUD."""
+    """Return a frame that is this much softer than LOUD."""
     return np.full(80, -decibels / (20 / np.log(10)), np.float32)
 
 
 def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
-    """Return the detector after it found the end of speech, and the number of added decoder
-    steps."""
+    """Return the detector with the end of speech, and the number of decoder steps that it
+    received."""
     finder, certain = EndDetector(WORDS, settings, ENGLISH, max_steps), 0
     for number, (frame, gate, weights) in enumerate(steps, 1):
         ended = finder.add(frame, gate, weights)
-        # Decoder steps that were already yielded must stay in the speech.
+        # Decoder steps that a stream has yielded must stay in the speech.
         assert certain <= finder.num_certain
         certain = finder.num_certain
         if ended:
@@ -46,10 +45,10 @@ def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
 
 
 def through(gates=(), frames=(), after=()) -> list:
-    """Return decoder steps.
+    """Return decoder steps in which attention moves from symbol to symbol.
 
-    Attention spends one step on each symbol except the last. It then stays on the last symbol for
-    the steps in `gates`. The steps in `after` follow.
+    It spends one step on each symbol except the last symbol, where it stays for the steps in
+    `gates`. The steps in `after` follow.
     """
     reading = [(LOUD, 0.01, at(symbol)) for symbol in range(len(WORDS) - 1)]
     rest = zip(frames or [LOUD] * len(gates), gates, strict=True)
@@ -62,7 +61,7 @@ def test_speech_ends_immediately_when_the_stop_token_is_predicted():
     assert finder.is_quiet
 
 
-def test_speech_ends_after_its_loud_end_has_become_quiet():
+def test_speech_ends_when_its_loud_end_has_become_quiet():
     finder, _ = run(through([0.6, 0.1, 0.1, 0.1], [LOUD, LOUD, QUIET, QUIET]))
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, 10)
 
@@ -74,14 +73,14 @@ def test_speech_ends_at_the_stop_token_when_audio_stays_loud():
 
 
 def test_stop_token_is_ignored_when_attention_is_inside_the_text():
-    """If the stop token ended speech here, words would be cut off. The stop token counts if
-    attention is blurred, because the position of attention is then unknown."""
+    """Inside the text, the stop token would cut off words. If attention is blurred, its position is
+    unknown, so the stop token counts."""
     steps = [(QUIET, 0.9, at(2)), *through([0.1, 0.8], [LOUD, QUIET])]
     assert run(steps)[0].num_steps == 10
     assert run([(LOUD, 0.1, at(0)), (QUIET, 0.9, at(2, 0.2))] * 9)[0].num_steps == 2
 
 
-# The following tests use literal values on both sides of each threshold.
+# In the following tests, literal values are on both sides of each threshold.
 
 
 def test_stop_token_counts_only_when_its_probability_exceeds_the_setting():
@@ -103,7 +102,7 @@ def test_end_counts_as_quiet_when_it_is_25_db_below_the_loud_frames(decibels, nu
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, num_steps)
 
 
-def test_end_is_compared_with_the_loud_frames_when_most_frames_are_soft():
+def test_end_is_compared_with_loud_frames_when_most_frames_are_soft():
     reading = [(LOUD if n < 3 else softer(20), 0.01, at(n)) for n in range(len(WORDS) - 1)]
     last = at(len(WORDS) - 1)
     finder, _ = run([*reading, (softer(20), 0.6, last), (softer(26), 0.1, last)])
@@ -118,7 +117,7 @@ def test_attention_rests_when_half_of_its_weight_is_on_the_last_symbols(share, r
     assert finder.reason is reason
 
 
-def test_speech_ends_at_a_decoder_step_within_3_db_of_the_quietest_step_when_attention_rests():
+def test_speech_ends_within_3_db_of_the_quietest_step_when_attention_rests():
     gates = [0.45, 0.3, *[0.1] * 6]
     finder, _ = run(through(gates, [softer(5), softer(8), *[softer(10)] * 6]))
     assert (finder.reason, finder.num_steps) == (StopReason.REST, 9)
@@ -176,8 +175,7 @@ STEPS = st.tuples(FRAMES, st.floats(0, 1), st.integers(0, len(WORDS) - 1), st.fl
 
 @given(st.lists(STEPS, min_size=60, max_size=60))
 def test_speech_never_exceeds_the_limit_of_decoder_steps(steps):
-    """`run` also checks that decoder steps that a stream has yielded are never removed from the
-    speech."""
+    """`run` also checks that decoder steps that a stream has yielded are not removed."""
     told = [(frame, gate, at(symbol, share)) for frame, gate, symbol, share in steps]
     finder, number = run(told, max_steps=60)
     assert finder.reason is not None

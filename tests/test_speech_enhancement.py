@@ -21,7 +21,7 @@ CLOSE = {"atol": 2e-5, "rtol": 0}
 def model(one_thread):
     torch.manual_seed(0)
     model = ConvTasNet(window=16, channels=4, hidden=6, dilations=3)
-    for parameter in model.parameters():  # replaces the special initial values
+    for parameter in model.parameters():  # random values replace the special initial values
         parameter.data += 0.1 * torch.randn_like(parameter)
     return model
 
@@ -42,7 +42,7 @@ def test_output_and_loss_do_not_change_when_a_clip_is_padded(model):
     together = model(padded[..., 0])
     alone = model(clips[0][None, :, 0])
     torch.testing.assert_close(together[:1, :103], alone, **CLOSE)
-    padded[0, 103:] = 9.0  # padding values must have no effect
+    padded[0, 103:] = 9.0  # the values in the padding must have no effect
     ratios = snr(together, padded[..., 1], lengths)
     torch.testing.assert_close(ratios[:1], snr(alone, clips[0][None, :, 1], lengths[:1]), **CLOSE)
 
@@ -76,7 +76,7 @@ def test_segments_contain_every_sample_once(lengths, longest):
 @settings(max_examples=20)
 @given(st.floats(0.2, 0.8), st.integers(0, 10), st.integers(0, 100))
 def test_room_has_the_given_reverberation_time(seconds, direct, seed):
-    """Schroeder's integral decreases from -5 dB to -25 dB in a third of the reverberation time."""
+    """In a third of the reverberation time, Schroeder's integral decreases from -5 dB to -25 dB."""
     room = make_room(np.random.default_rng(seed), seconds, direct)
     np.testing.assert_allclose(10 * np.log10(np.sum(room[1:] ** 2)), -direct, atol=1e-6)
     left = 10 * np.log10(np.cumsum(room[:0:-1] ** 2)[::-1])

@@ -1,4 +1,5 @@
-"""Test examples/speech_recognition.py, paper_table.py and numbers_in_noise.py at a small scale."""
+"""Test the examples speech_recognition.py, paper_table.py and numbers_in_noise.py at a small
+scale."""
 
 import importlib
 import math
@@ -57,7 +58,7 @@ def test_experiment_results_are_finite_for_utterances_and_chunks(one_thread):
 
 
 def table(measure, settings=QUICK, processes=1) -> PaperTable:
-    """Return a table that gets the results of each run from `measure(row, seed)`."""
+    """Return a table whose runs get their results from `measure(row, seed)`."""
     rows = [Row("fast", {}, (500.0,)), Row("slow", {}, (5.0,)), Row("new", {})]
     rows.append(Row("odd", {}, (1000.0,)))
     speed = Column("speed", "clips/s", "paper")
@@ -133,8 +134,7 @@ def test_table_reports_a_missing_run_when_a_second_process_crashed(tmp_path):
 
 @pytest.mark.parametrize("name", ["speech_recognition", "speech_enhancement"])
 def test_quick_table_contains_every_row(name, tmp_path):
-    """Each case takes two minutes. The test is skipped if a package that the examples need is
-    missing."""
+    """Each case takes two minutes."""
     for package in ("accelerate", "lightning", "pesq"):
         pytest.importorskip(package)
     program = [sys.executable, "-m", f"examples.{name}", str(tmp_path), "--quick"]

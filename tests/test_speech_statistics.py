@@ -1,5 +1,4 @@
-"""Test the speaking rate and final punctuation of a corpus, and the values for LJSpeech
-(speech_statistics.py)."""
+"""Test the speaking rate and the final punctuation of a corpus, and the values for LJSpeech."""
 
 import csv
 from dataclasses import replace
@@ -32,7 +31,7 @@ def test_statistics_of_ljspeech_equal_the_stored_constants(ljspeech_metadata):
 
 
 def test_speaking_rate_equals_the_rate_of_a_synthetic_corpus():
-    """Each clip lasts 0.3 s plus 60 ms per symbol, with a rate that varies by 10 %."""
+    """Each clip lasts 0.3 s plus 60 ms per symbol. The rate varies by 10 %."""
     symbols = RNG.integers(5, 150, 4000)
     seconds = (0.3 + 0.06 * symbols) * RNG.uniform(0.9, 1.1, 4000)
     found = measure(np.rint(seconds / 0.02), symbols, ["."] * 4000, H)
@@ -61,9 +60,7 @@ def test_speaking_rate_is_computed_when_all_clips_have_the_same_length():
         ([""] * 10, ""),
     ],
 )
-def test_final_punctuation_is_the_most_frequent_mark_when_at_least_80_percent_of_texts_have_a_mark(
-    last, mark
-):
+def test_final_punctuation_is_the_most_frequent_mark_when_80_percent_of_texts_have_one(last, mark):
     found = measure(RNG.integers(90, 110, 10), RNG.integers(10, 20, 10), last, H)
     assert found.final_mark == mark
 

@@ -1,4 +1,4 @@
-"""Test which clips corpus/split.py holds out for validation."""
+"""Test how corpus/split.py selects validation clips."""
 
 import hashlib
 from collections import Counter
@@ -16,15 +16,14 @@ def named(ids):
 
 
 def test_split_depends_on_ids_fraction_and_seed():
-    """The split of LJSpeech's clips is pinned. Other clips are split by the rule that created this
-    pinned split."""
+    """The split of LJSpeech is pinned. All other corpora are split by the same rule."""
     pinned = read_split(SPLIT_FILE)
     order = sorted(pinned, key=lambda name: hashlib.sha256(b"0|" + name.encode()).hexdigest())
     validation, origin = choose_split(named(pinned), 0.2, 0)
     assert validation == set(order[:2620]) == {name for name in pinned if pinned[name] == "val"}
     assert "the pinned split" in origin
     fewer, origin = choose_split(named(sorted(pinned)[1:]), 0.2, 0)
-    # When the corpus changes, only a few clips move to the other set.
+    # A change of the corpus moves only a few clips to the other set.
     assert len(fewer ^ validation) <= 2
     assert "seed 0" in origin
     of_one = [replace(clip, speaker="linda") for clip in named(pinned)]
@@ -33,15 +32,15 @@ def test_split_depends_on_ids_fraction_and_seed():
     linda = {name for name in choose_split(of_two, 0.2, 0)[0] if name[:2] != "b-"}
     assert linda == validation
     other, _ = choose_split(named(pinned), 0.2, 1)
-    assert 0.1 < len(other & validation) / 2620 < 0.3  # 0.2 would be expected by chance
+    assert 0.1 < len(other & validation) / 2620 < 0.3  # by chance, this fraction would be 0.2
     assert choose_split(named(order[::-1]), 0.1, 0)[0] < validation
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=60), st.floats(0, 0.9), st.integers(0, 3))
 def test_split_of_a_speaker_does_not_depend_on_the_remaining_speakers(speakers, fraction, seed):
-    """The clips of each speaker are split as if the corpus had only this speaker, except that at
-    least one clip of each speaker stays in the training set. A corpus with a single speaker is
-    split like a corpus without speakers."""
+    """The clips of a speaker are split like a corpus with only this speaker, but at least one clip
+    stays in the training set. A corpus with a single speaker is split like a corpus without
+    speakers."""
     clips = [Clip(f"wavs/{i}.wav", "", speaker=name) for i, name in enumerate(speakers)]
     validation, origin = choose_split(clips, fraction, seed)
     assert ("of each speaker's clips" in origin) == (len({*speakers}) > 1)
@@ -56,7 +55,7 @@ def test_split_of_a_speaker_does_not_depend_on_the_remaining_speakers(speakers, 
 
 def test_clips_with_equal_texts_are_in_the_same_set_when_several_speakers_read_the_text():
     """In some corpora, all speakers read the same sentences. Keeping the clips of a text together
-    never reduces the number of held-out clips of a speaker."""
+    never reduces a speaker's number of validation clips."""
     clips = [
         Clip(f"wavs/{name}{i}.wav", f"Text {i}.", speaker=name)
         for name, count in (("a", 50), ("b", 20), ("c", 4))
@@ -69,7 +68,7 @@ def test_clips_with_equal_texts_are_in_the_same_set_when_several_speakers_read_t
     assert 10 <= counts["a"] < 15
     assert counts["b"] >= 4
     assert counts["c"] >= 1
-    # If a speaker needs no held-out clip, clips of other speakers are still held out.
+    # If a speaker needs no validation clip, clips of other speakers are still held out.
     readers = [("a", i) for i in range(5)] + [
         (f"c{i}", (i + j) % 5) for i in range(5) for j in (0, 1)
     ]
@@ -82,9 +81,8 @@ def test_clips_with_equal_texts_are_in_the_same_set_when_several_speakers_read_t
 def test_clips_with_equal_texts_are_in_the_same_set_when_one_speaker_read_the_text_twice(
     letters, fraction
 ):
-    """Texts are compared without case and punctuation. With `by_text`, at least as many
-    clips are held out as without it. The number of additional clips is smaller than the number of
-    clips of the most frequent text."""
+    """Texts are compared without case and punctuation. `by_text` can hold out additional clips, but
+    fewer than the clips of the most frequent text."""
     texts = [f"{x.upper()} {x}!" if i % 2 else f"{x}, {x}" for i, x in enumerate(letters)]
     clips = [Clip(f"wavs/{i}.wav", text) for i, text in enumerate(texts)]
     validation, _ = choose_split(clips, fraction, 0, by_text=True)

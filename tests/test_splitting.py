@@ -1,5 +1,4 @@
-"""Test where a long text is split, and where it must not be split
-(tacotron2_voice/text/splitting.py)."""
+"""Test where a long text is split, and where it must not be split."""
 
 import itertools
 import math
@@ -26,7 +25,8 @@ def endings(text: str, limit: int) -> list[Ending]:
     return [part.ending for part in split_sequence(text_to_sequence(text, COMPATIBLE), limit)]
 
 
-# Words, punctuation and phones, with and without spaces: anything that cleaning can return.
+# These pieces are words, punctuation and phones, with and without spaces.
+# Cleaning can return all of them.
 PIECES = ["a", "mister", "twenty-one", "hundred,", "u.s.", "no.", "it's", "--", "-", "...", "@AH0"]
 PIECES += [*"!'(),.:;? ", " ", " ", " ", "_", "@HH"]
 SEQUENCES = st.lists(st.sampled_from(PIECES), min_size=1, max_size=60).map(
@@ -57,7 +57,7 @@ def test_chunks_never_exceed_the_limit(sequence, limit):
         assert can_be_spoken(words)
         assert words[0] != space
         assert words[-1] != space
-        if len(words) > limit:  # a single word and silent characters
+        if len(words) > limit:  # a single word with silent characters
             line = [" "] + ["a" if can_be_spoken([i]) else symbols[i] for i in words]
             spoken = [word for word in "".join(line).replace("--", " ").split() if "a" in word]
             assert len(spoken) == 1
@@ -74,8 +74,7 @@ def test_text_is_split_after_sentences_into_even_chunks():
         "nobody came. the end was near.",
     ]
     assert split("One dog. " * 6, 30) == ["one dog. one dog. one dog."] * 2
-    # Three sentences would fit into the first chunk, but two chunks with two sentences are more
-    # even.
+    # Two chunks with two sentences are more even than chunks with three sentences and one sentence.
     assert split("One dog. " * 4, 30) == ["one dog. one dog."] * 2
 
 
@@ -145,8 +144,8 @@ def test_chunks_equal_chunks_split_by_hand(text, limit, parts, kinds):
 
 @pytest.mark.parametrize("text", ["one," * 100, "x" * 401, "-" * 300 + "a" * 300, "a" + "-" * 300])
 def test_text_without_spaces_is_cut_when_it_exceeds_the_limit(text):
-    """Examples are lists and texts in languages without spaces. Without this cut, one chunk could
-    need gigabytes of memory."""
+    """Lists and some languages contain no spaces. Without this cut, a chunk could need gigabytes of
+    memory."""
     sequence = text_to_sequence(text, COMPATIBLE)
     parts = split_sequence(sequence, 30)
     assert [place for part in parts for place in range(part.start, part.end)] == [

@@ -23,7 +23,7 @@ VALUES = dict(
 
 
 def value(words: str) -> int:
-    """Return the number that these words stand for."""
+    """Return the number that these words spell."""
     whole = part = 0
     for word in words.split():
         if word == "hundred":
@@ -78,7 +78,7 @@ def test_number_words_depend_on_the_language(language, expected):
 
 def test_languages_without_number_words_are_rejected(monkeypatch):
     with pytest.raises(UserError, match=r"language=kok: .*am,"):
-        in_words(7, "kok")  # Konkani (kok) is not Korean (ko)
+        in_words(7, "kok")  # the code of Konkani (kok) begins with the code of Korean (ko)
     monkeypatch.setitem(sys.modules, "num2words", None)
     with pytest.raises(UserError, match=r"num2words.*requirements/phones\.txt"):
         in_words(7, "de")

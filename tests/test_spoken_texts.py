@@ -1,4 +1,4 @@
-"""Test that corpus/spoken_texts.py finds texts with parts that are not spoken."""
+"""Test the search for texts that are not completely spoken (corpus/spoken_texts.py)."""
 
 import re
 from pathlib import Path
@@ -95,7 +95,7 @@ def test_words_contain_the_vowel_signs_of_indic_scripts():
 
 
 def test_texts_of_the_included_corpora_are_kept():
-    """These corpora contain sentences of LJSpeech, which has no unspoken words in its texts."""
+    """These corpora contain sentences of LJSpeech, which are completely spoken."""
     for path in (Path(__file__).parent / "data").rglob("*.csv"):
         rows = [line.split("|") for line in path.read_text(encoding="utf-8").splitlines()]
         texts = [row[-1] for row in rows if len(row) > 1]
@@ -176,7 +176,7 @@ def test_text_of_a_long_recording_is_rejected_when_its_lines_contain_times(form,
     assert refusal(read_layout, tmp_path).startswith(f"{tmp_path / 'a.txt'}: ")
 
 
-def test_prepare_accepts_repeated_words_when_the_option_is_given(tmp_path):
+def test_prepare_accepts_repeated_words_when_the_user_allows_them(tmp_path):
     corpus = tmp_path / "corpus"
     (corpus / "wavs").mkdir(parents=True)
     for i, text in enumerate(SENTENCES):

@@ -1,4 +1,4 @@
-"""Test that killed or stopped runs end with bitwise the same results as uninterrupted runs."""
+"""Test that a killed or stopped run ends with the same results as an uninterrupted run."""
 
 import contextlib
 import hashlib
@@ -42,7 +42,7 @@ def test_killed_run_resumes_with_bitwise_equal_results(moment, workers, corpus, 
     out = tmp_path / "out"
     first, second = (corpus.hparams(**LONG, num_workers=number) for number in workers)
     assert Child(flags(out, first), kill_at, moment).end().code == -signal.SIGKILL
-    if moment == "in the second validation":  # all state is saved before validation
+    if moment == "in the second validation":  # validation begins after all state is saved
         assert newest(out).name == newest(whole).name
     second = Child(flags(out, second, "--resume")).end()
     assert second.code == 0, second.output
@@ -50,7 +50,7 @@ def test_killed_run_resumes_with_bitwise_equal_results(moment, workers, corpus, 
     assert not list(out.glob(".*.tmp"))
 
 
-def test_run_that_is_killed_while_resuming_resumes_with_bitwise_equal_results(
+def test_run_resumes_with_bitwise_equal_results_when_it_was_killed_while_resuming(
     corpus, whole, tmp_path
 ):
     out = tmp_path / "out"
@@ -68,8 +68,10 @@ def test_run_that_is_killed_while_resuming_resumes_with_bitwise_equal_results(
 
 
 def resumed_like_uninterrupted(hparams: str, folder: Path) -> Path:
-    """Assert that a stopped and resumed run equals an uninterrupted run, and return the folder of
-    the uninterrupted run."""
+    """Assert that a stopped and resumed run equals an uninterrupted run.
+
+    Return the folder of the uninterrupted run.
+    """
     uninterrupted, killed = folder / "uninterrupted", folder / "killed"
     assert Child(flags(uninterrupted, hparams)).end().code == 0
     assert (
@@ -81,12 +83,9 @@ def resumed_like_uninterrupted(hparams: str, folder: Path) -> Path:
     return uninterrupted
 
 
-def test_run_with_fast_decoder_and_guided_attention_resumes_with_bitwise_equal_results(
-    corpus, tmp_path
-):
-    """The run has 16 to 20 optimizer steps. The weight of the guided attention loss is positive
-    only in the first 9 steps, which end in the third epoch. The test also checks that this loss is
-    logged."""
+def test_run_with_fast_decoder_resumes_with_bitwise_equal_results(corpus, tmp_path):
+    """In the first 9 of 16 to 20 optimizer steps, the weight of the guided attention loss is
+    positive. This loss must be logged."""
     settings = LONG | {"guided_attention_weight": 5, "guided_attention_steps": 9, "log_interval": 1}
     settings["decoder"] = "fast"
     out = resumed_like_uninterrupted(corpus.hparams(**settings), tmp_path)
@@ -109,14 +108,14 @@ PLACES = {
 
 def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float = 0) -> None:
     def send() -> None:
-        # A loader worker obeys a SIGTERM from its parent, so a separate process sends the signal.
+        # A worker accepts SIGTERM from its parent, so a separate process sends the signal.
         if to_group:
             code = "import os, sys; os.killpg(*map(int, sys.argv[1:]))"
             command = [sys.executable, "-c", code, str(os.getpgrp()), str(int(number))]
             subprocess.run(command, check=True, start_new_session=True)
         else:
             os.kill(os.getpid(), number)
-        time.sleep(seconds)  # enough time for the loader to detect that a worker has died
+        time.sleep(seconds)  # this is enough time for the loader to detect that a worker has died
 
     act_at(*PLACES[place], send, call)
 
@@ -160,7 +159,7 @@ def test_signal_to_the_process_group_leaves_no_orphans(number, corpus, whole, tm
     stopped = child.end()
     assert stopped.code == 128 + number, stopped.output
     assert "Traceback" not in stopped.output
-    # This checkpoint was saved because of the signal. No regular checkpoint was due.
+    # No regular checkpoint was due, so the signal caused this checkpoint.
     assert newest(out).name == "checkpoint_7.pt"
     assert session_members(child.process.pid) == []
     resumed = Child(flags(out, "num_workers=0", "--resume")).end()
@@ -175,7 +174,7 @@ def signal_twice(number: int) -> None:
 
 @pytest.mark.parametrize(("number", "saved"), [(signal.SIGINT, 6), (signal.SIGTERM, 7)])
 def test_second_ctrl_c_stops_the_run_immediately(number, saved, corpus, tmp_path):
-    """In contrast, a second SIGTERM, as sent by make, does not prevent the checkpoint."""
+    """A second SIGTERM, as sent by make, does not prevent the checkpoint."""
     out = tmp_path / "out"
     stopped = Child(flags(out, corpus.hparams(**LONG)), signal_twice, number).end()
     assert stopped.code == 128 + number
@@ -185,9 +184,9 @@ def test_second_ctrl_c_stops_the_run_immediately(number, saved, corpus, tmp_path
 
 
 def compute_for_minutes(interrupts: int, limit: float) -> None:
-    """Make optimizer step 7 run one operation for minutes, and send SIGINT this many times.
+    """Let optimizer step 7 compute for minutes, and send SIGINT `interrupts` times.
 
-    During such an operation, for example a backward pass, Python does not run signal handlers.
+    Python does not run signal handlers during a long operation such as a backward pass.
     """
     vars(train)["SECONDS_FOR_STEP"] = limit
 
@@ -204,10 +203,11 @@ def compute_for_minutes(interrupts: int, limit: float) -> None:
 
 
 @pytest.mark.parametrize(("interrupts", "limit"), [(1, 0.5), (2, 1000)])
-def test_ctrl_c_stops_the_run_within_seconds_when_an_optimizer_step_takes_minutes(
+def test_ctrl_c_stops_the_run_when_an_optimizer_step_takes_minutes(
     interrupts, limit, corpus, whole, tmp_path
 ):
-    """One Ctrl-C stops the run after a time limit. A second Ctrl-C stops it immediately."""
+    """After one Ctrl-C, the run stops after a time limit. After a second Ctrl-C, it stops
+    immediately."""
     out = tmp_path / "out"
     hook = (compute_for_minutes, interrupts, limit)
     stopped = Child(flags(out, corpus.hparams(**LONG)), *hook).end(timeout=60)

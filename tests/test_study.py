@@ -22,7 +22,7 @@ from tacotron2_voice.utils.errors import UserError
 GRID = {"rand": "batching_strategy=random", "ssb": "", "sb": "batching_strategy=sorted"}
 
 
-def test_read_settings_reads_names_from_options_and_files(tmp_path):
+def test_named_settings_are_read_from_options_and_files(tmp_path):
     path = tmp_path / "grid.txt"
     path.write_text("# of the paper\nrand: batching_strategy=random\n\nssb :\n")
     given = [f"@{path}", "two: random_epochs=2,batch_size=8"]
@@ -40,7 +40,7 @@ def test_read_settings_reads_names_from_options_and_files(tmp_path):
         study.read_settings([f"@{path}"])
 
 
-def test_read_settings_reports_all_problems_in_one_message(tmp_path):
+def test_error_lists_all_problems_of_named_settings(tmp_path):
     path = tmp_path / "grid.txt"
     path.write_text("a:\n" + "no colon\n" * 30 + "a: seed=1\n")
     with pytest.raises(UserError, match="'a'") as caught:
@@ -54,7 +54,7 @@ def test_read_settings_reports_all_problems_in_one_message(tmp_path):
         study.remember(tmp_path / "study.json", "", settings)
 
 
-def test_remember_rejects_changed_settings_for_a_known_name(tmp_path):
+def test_changed_settings_are_rejected_for_a_known_name(tmp_path):
     path = tmp_path / "study.json"
     study.remember(path, "batch_size=4", {"a": "", "b": "seed=3"})
     study.remember(path, "batch_size=4", {"c": ""})
@@ -73,8 +73,11 @@ def test_remember_rejects_changed_settings_for_a_known_name(tmp_path):
 
 @pytest.fixture
 def make_study(tmp_path, monkeypatch):
-    """Return a function that makes a study. In place of training, a shell command writes the files
-    of a run. In the transcripts, one word of four is incorrect."""
+    """Return a function that makes a study.
+
+    A shell command stands in for training and writes the files of a run. In the transcripts, one
+    word of four is incorrect.
+    """
     real = study.Study.execute
 
     def make(train="true", points=(2,)):
@@ -111,8 +114,7 @@ def make_study(tmp_path, monkeypatch):
 
 
 def test_study_trains_and_transcribes_each_run_once(make_study, capsys):
-    """Epochs that are already transcribed are not repeated, even if the run folders were
-    deleted."""
+    """Transcribed epochs are not repeated, even if the run folders were deleted."""
     made = make_study(train="echo $NAME $OVERRIDES", points=(1, 2))
     made.run([1], concurrent_runs=2)
     assert made.failed == []
@@ -150,8 +152,8 @@ def test_values_are_summed_over_the_epochs_of_a_run(make_study):
 
 
 def test_lost_values_are_restored_from_the_runs(make_study):
-    """The test checks that nothing is trained again. It also checks the error for a new point
-    before the last epoch of a finished run."""
+    """No run is trained again. A new point before the last epoch of a finished run causes an
+    error."""
     make_study(points=(1, 2)).run([1], concurrent_runs=1)
     (made := make_study()).out.joinpath("values.csv").unlink()
     again = make_study(train="false", points=(1, 2))
@@ -174,11 +176,11 @@ def test_study_continues_when_a_run_fails(make_study, capsys):
     assert problem in capsys.readouterr().out
     study.write_report(made)
     report = (made.out / "report.md").read_text("utf-8")
-    assert "| ssb  | " in report  # only the table of settings contains this strategy
+    assert "| ssb  | " in report  # this strategy occurs only in the table of settings
     assert re.findall(r"^\| (\w+) +\| +3.000", report, re.MULTILINE)[:2] == ["rand", "sb"]
 
 
-def test_stopped_study_lets_running_programs_save_and_starts_no_new_program(make_study):
+def test_stopped_study_waits_for_running_programs_and_starts_no_others(make_study):
     made = make_study(train="trap 'echo saved; exit 143' TERM; echo up; sleep 30 & wait")
     thread = threading.Thread(target=made.run, args=([1], 2))
     thread.start()
@@ -210,8 +212,10 @@ def test_study_ignores_signals_when_its_parent_ignored_them(tmp_path, monkeypatc
 
 
 def made_up(name, seed, *, updates, steps, factor=1.0):
-    """Return the epochs of a run whose loss halves every 100 optimizer steps. The loss also has a
-    factor that depends on the seed."""
+    """Return the epochs of a run whose loss halves every 100 optimizer steps.
+
+    The seed adds a factor to the loss.
+    """
     epoch = np.arange(1, 5)
     frame = pd.DataFrame({"epoch": epoch, "updates": updates * epoch, "minutes": 0.01 * epoch})
     loss = factor * (1 + seed / 10) * 0.5 ** (frame["updates"] / 100)
@@ -222,8 +226,11 @@ def made_up(name, seed, *, updates, steps, factor=1.0):
 
 @pytest.fixture
 def values():
-    """Return the values for RAND, and for a strategy with half as many optimizer steps per epoch,
-    whose loss is 1.5 times as high after the same number of optimizer steps."""
+    """Return the values for RAND and for a second strategy.
+
+    The second strategy has half as many optimizer steps per epoch. After the same number of
+    optimizer steps, its loss is 1.5 times as high.
+    """
     runs = [made_up("rand", seed, updates=100, steps=40) for seed in (1, 2, 3)]
     runs += [made_up("ssb", seed, updates=50, steps=20, factor=1.5) for seed in (1, 2, 3)]
     return pd.concat(runs, ignore_index=True)
@@ -237,7 +244,7 @@ def table_of(values, quantity, spent):
 def test_budget_table_compares_strategies_at_equal_budgets(values):
     """The expected values were calculated by hand. After the same number of epochs, RAND has twice
     as many optimizer steps. After the same number of optimizer steps, the losses differ by a factor
-    of 1.5. The cheapest run has half as many optimizer steps as RAND."""
+    of 1.5."""
     titles, _, rand, ssb = table_of(values, study.LOSS, "updates")
     assert titles == ["name", "100 optimizer steps", "200 optimizer steps"]
     errors = [0.1 / 3**0.5 * 0.5, 0.1 / 3**0.5 * 0.25]  # seed factors: 1.1, 1.2, 1.3

@@ -38,8 +38,7 @@ PHONES = "text_cleaners=[phones]"
 
 
 def test_error_does_not_suggest_deleting_a_file_that_is_not_a_symbol_table(tmp_path):
-    """If the path in the setting `symbols` is wrong, the file may be an important file of the
-    user."""
+    """If the path in the setting `symbols` is wrong, the file may be important to the user."""
     (tmp_path / "notes.txt").write_text("my notes\n")
     with pytest.raises(UserError, match="expected a list of strings") as caught:
         read_symbols(create_hparams(f"symbols={tmp_path / 'notes.txt'}"))
@@ -77,7 +76,7 @@ def test_symbol_table_is_rejected_when_it_is_damaged(symbols, message, tmp_path)
         # Direction marks are removed, but vowel signs are kept.
         ("\u200fشكرًا، صديقي؟\u200e", "شكرًا، صديقي؟"),
         ("हिन्दी में।", "हिन्दी में।"),
-        ("می\u200cروم", "می\u200cروم"),  # a zero-width non-joiner, which Persian spelling needs
+        ("می\u200cروم", "می\u200cروم"),  # Persian needs this zero-width non-joiner
         ("你好，世界。", "你好，世界。"),
         ("İstanbul", "istanbul"),
         ("soft\u00adhyphen\ufeff \x07bell", "softhyphen bell"),
@@ -162,8 +161,7 @@ def test_chunks_end_at_punctuation_of_non_latin_scripts(text, parts, ending):
 
 @pytest.fixture
 def espeak(monkeypatch):
-    """Replace eSpeak in tacotron2_voice.text.phones with a function that returns a phone for each
-    letter and records the texts."""
+    """Replace eSpeak with a function that records the texts and returns a phone for each letter."""
     fake, asked = types.SimpleNamespace(version="1.52"), []
 
     def to_phones(texts, language):
@@ -243,7 +241,7 @@ OWN = tiny(sampling_rate=22050, symbols="corpus", text_cleaners="basic_cleaners"
 
 @pytest.fixture(scope="module")
 def lists(tmp_path_factory):
-    """Prepare a corpus with Polish texts. One text contains letters that occur in no other text."""
+    """Prepare a corpus of Polish texts. One text contains letters that occur in no other text."""
     folder = tmp_path_factory.mktemp("polish")
     corpus = make_corpus(folder / "corpus", 12, text="Żółw {}.")
     write_tone(corpus / "wavs" / "odd.wav", 5000)
@@ -257,7 +255,7 @@ def lists(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def english(tmp_path_factory):
-    """Write an English checkpoint in the format in which NVIDIA's recipe saves multi-GPU runs."""
+    """Write an English checkpoint like those of multi-GPU runs with NVIDIA's recipe."""
     path = tmp_path_factory.mktemp("english") / "english.pt"
     torch.manual_seed(5)
     weights = Tacotron2(create_hparams(tiny(sampling_rate=22050))).state_dict()
@@ -357,8 +355,7 @@ def test_voice_uses_its_symbol_table(trained, tmp_path, capsys):
 
 
 def test_resume_keeps_the_symbol_table_of_the_run(trained, lists, tmp_path, capsys):
-    """A different table in the settings is rejected. A new symbol table next to new filelists is
-    ignored."""
+    """Another table in the settings is rejected. A new table next to new filelists is ignored."""
     out = shutil.copytree(trained, tmp_path / "run")
     again = shutil.copytree(lists.parent, tmp_path / "again") / "lists"
     table = json.loads((lists / "symbols.json").read_text("utf-8"))
@@ -397,7 +394,7 @@ def test_checkpoint_uses_english_symbols_when_it_has_no_symbol_table(checkpoint_
     hparams = load_checkpoint_synthesizer(checkpoint_path).settings
     assert hparams.table is ENGLISH
     assert hparams_from_dict({}).table is ENGLISH
-    for text in ("So.", "£10, at 10:05"):  # each model reads texts as during its training
+    for text in ("So.", "£10, at 10:05"):  # each model reads texts as in its training
         assert text_to_ids(text, hparams) == text_to_sequence(text, ["english_cleaners"])
 
 

@@ -1,4 +1,4 @@
-"""Test the output files and warnings of synthesize.py, and that texts do not affect each other."""
+"""Test the output files and warnings of synthesize.py."""
 
 import contextlib
 import resource
@@ -16,7 +16,7 @@ from tacotron2_voice.griffin_lim import SILENCE
 from tacotron2_voice.utils import plots as pictures
 from tacotron2_voice.utils.errors import UserError
 
-# With at most 16 symbols per chunk, this text is split into one sentence and two clauses.
+# With at most 16 symbols per chunk, this text has three chunks: a sentence and two clauses.
 LONG_TEXT = "A dog came. It sat down, and it ate."
 
 
@@ -41,7 +41,7 @@ def test_chunks_sound_like_separate_texts_with_pauses_between_them(
 ):
     mel = speak_text(checkpoint_path, tmp_path, "--max-symbols", "16", "--pause", "0.3")
     wav = (tmp_path / "0001.wav").read_bytes()
-    # One frame is 11.6 ms, so the pauses of 26 and 10 frames last 0.30 s and 0.12 s.
+    # A frame lasts 11.6 ms, so the pauses of 26 and 10 frames last 0.30 s and 0.12 s.
     spans = [(0, 12), (12 + 26, 12 + 26 + 12), (50 + 10, 50 + 10 + 12)]
     assert mel.shape == (80, spans[-1][1])
     assert np.all(mel[:, 12:38] == np.float32(SILENCE))
@@ -57,7 +57,7 @@ def test_chunks_sound_like_separate_texts_with_pauses_between_them(
 def test_chunk_limit_is_the_length_of_the_longest_training_text(
     checkpoint_path, tmp_path, mels_alone, capsys
 ):
-    # This checkpoint does not contain the length of the longest text.
+    # This checkpoint does not contain the length of the longest training text.
     whole = speak_text(checkpoint_path, tmp_path)
     assert whole.shape == (80, 12)
     saved = torch.load(checkpoint_path, weights_only=True)
@@ -93,9 +93,10 @@ def test_arguments_out_of_range_are_rejected(arguments, message, capsys):
 
 @contextlib.contextmanager
 def file_size_limited(size):
-    """Limit the size of files to this number of bytes, to imitate a full disk.
+    """Limit the size of files to this number of bytes, which imitates a full disk.
 
-    This is a context manager, not a fixture, because the limit also applies to pytest's output."""
+    The limit also applies to pytest's output, so this is a context manager, not a fixture.
+    """
     _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -129,7 +130,7 @@ def test_all_files_are_written_for_each_text(checkpoint_path, tmp_path, capsys):
     texts.write_text("Hello there.\n\nGeneral remarks.\n", encoding="utf-8")
     out = tmp_path / "spoken words"
     arguments = ["--checkpoint", str(checkpoint_path), "--text-file", str(texts), "-o", str(out)]
-    # No probability exceeds this threshold, so the limit ends every text.
+    # No stop probability exceeds this threshold, so the limit ends every text.
     synthesize.main([*arguments, "--save-mel", "--hparams", "gate_threshold=2"])
     assert sorted(path.name for path in out.iterdir()) == [
         *(f"{n}.{kind}" for n in ("0001", "0003") for kind in ("npy", "png", "wav")),
@@ -140,7 +141,7 @@ def test_all_files_are_written_for_each_text(checkpoint_path, tmp_path, capsys):
     assert mel.shape == (80, 12)
     info = soundfile.info(str(out / "0003.wav"))
     assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")
-    # The maximum number of samples N for 12 frames: 1 + N // 256 = 12.
+    # the maximum number N of samples in 12 frames, because 1 + N // 256 = 12
     assert info.frames == 12 * 256 - 1
     printed = capsys.readouterr()
     assert printed.err.count("no stop within 0.1 s") == 2
@@ -149,7 +150,7 @@ def test_all_files_are_written_for_each_text(checkpoint_path, tmp_path, capsys):
         f"0003.wav   0.14 s  General remarks.\nwrote the files of 2 texts to {out};" in printed.out
     )
     alone = speak_text(checkpoint_path, tmp_path / "alone", text="General remarks.")
-    assert np.array_equal(alone, mel)  # the remaining texts in the file have no effect
+    assert np.array_equal(alone, mel)  # the other texts in the file have no effect
 
 
 def test_speech_can_consist_of_one_frame(checkpoint_path, tmp_path):

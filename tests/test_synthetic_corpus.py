@@ -1,4 +1,4 @@
-"""Test examples/synthetic_corpus.py, with a stand-in for the synthesizer."""
+"""Test examples/synthetic_corpus.py with a stand-in for the synthesizer."""
 
 import sys
 import types
@@ -13,7 +13,7 @@ from tacotron2_voice.utils.errors import UserError
 
 @pytest.fixture
 def spoken(monkeypatch):
-    """Return a list of the texts that the stand-in for hibari-tts speaks."""
+    """Return a list, which will contain the texts that the stand-in for hibari-tts speaks."""
     texts = []
 
     class Synthesizer:

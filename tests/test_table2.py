@@ -51,7 +51,7 @@ esac
 
 @pytest.fixture
 def run(tmp_path):
-    """Return a function that runs a script from a folder with a space in its name."""
+    """Return a function that runs a script in a folder with a space in its name."""
     stand_in = tmp_path / "stand-in"
     stand_in.write_text(STAND_IN)
     stand_in.chmod(0o755)
@@ -117,7 +117,7 @@ def test_script_trains_the_table_row_in_its_file_name(run, name):
 
 
 def test_script_reads_settings_from_the_environment(run):
-    """The test also checks that the variable PYTHON can be a relative path."""
+    """The variable PYTHON can be a relative path."""
     settings = {"SEEDS": "3 5", "EPOCHS": 10, "EXTRA": "batch_size=8,precision=bf16"}
     status, output = run("sb.sh", PYTHON=Path("..") / "stand-in", **settings)
     assert status == 0, output
@@ -164,7 +164,7 @@ def test_script_fails_in_one_line_when_python_is_missing_or_has_no_torch(run, tm
 
 
 @pytest.mark.parametrize("failing", [None, "sb"])
-def test_all_sh_trains_ten_rows_and_writes_the_report_when_a_row_fails(run, failing):
+def test_script_for_all_rows_writes_the_report_when_a_row_fails(run, failing):
     out = run.here / "out"
     out.mkdir()
     (out / f"status.{failing}").write_text("1")
@@ -177,7 +177,7 @@ def test_all_sh_trains_ten_rows_and_writes_the_report_when_a_row_fails(run, fail
     assert last_line.endswith(": sb") == bool(failing)
 
 
-def test_all_sh_rejects_arguments(run):
+def test_script_for_all_rows_rejects_arguments(run):
     status, output = run("all.sh", "--small")
     assert status == 2
     assert "--small" in output
@@ -185,7 +185,7 @@ def test_all_sh_rejects_arguments(run):
 
 
 @pytest.mark.parametrize("status", [2, 130])  # exit codes for invalid settings and for Ctrl-C
-def test_all_sh_stops_when_settings_are_invalid_or_a_run_is_interrupted(run, status):
+def test_script_for_all_rows_stops_when_settings_are_invalid_or_a_run_is_interrupted(run, status):
     (run.here / "out").mkdir()
     (run.here / "out" / "status.ssb_br").write_text(str(status))
     assert run("all.sh")[0] == status
@@ -193,7 +193,7 @@ def test_all_sh_stops_when_settings_are_invalid_or_a_run_is_interrupted(run, sta
     assert calls(run, "-m scripts.table2.report") == []
 
 
-def test_all_sh_stops_on_ctrl_c(run):
+def test_script_for_all_rows_stops_on_ctrl_c(run):
     process = run("all.sh", wait=False, SECONDS_PER_RUN=30)
     deadline = time.monotonic() + 60
     while not calls(run, "train.py") and time.monotonic() < deadline:
@@ -217,7 +217,7 @@ def test_programs_accept_the_arguments_of_the_scripts(run, monkeypatch):
     extra = ",".join(f"{name}={value}" for name, value in tiny.items())
     status, output = run("ssb_dbs_br.sh", CORPUS="a corpus", EPOCHS=1, EXTRA=extra)
     assert status == 0, output
-    shutil.rmtree(run.here / "out")  # created by the replacement program
+    shutil.rmtree(run.here / "out")  # the replacement program created this folder
     [prepared] = calls(run, "scripts/prepare.py")
     [trained] = calls(run, "train.py")
     prepare.main(prepared[1:])

@@ -1,4 +1,4 @@
-"""Test tables of any delimiter, header and column order (corpus/tables.py)."""
+"""Test tables with any delimiter, header and column order (corpus/tables.py)."""
 
 import json
 
@@ -26,8 +26,8 @@ def read(path, text=None, speaker="", **options):
 
 
 def rows(line, texts=TEXTS):
-    """Return a table with one line per text. With commas or semicolons, the texts must be
-    quoted."""
+    """Return a table with one line per text, in quotation marks if commas or semicolons require
+    them."""
     return "".join(line.format(i=i, text=text) + "\n" for i, text in enumerate(texts))
 
 
@@ -149,8 +149,7 @@ def test_table_is_rejected_when_no_delimiter_fits(path, lines):
     ],
 )
 def test_table_is_rejected_when_its_columns_are_ambiguous(path, text, option):
-    """Two cases without an option are not rejected: their header is not recognized, so it is read as
-    the first clip, whose audio is missing."""
+    """If `option` is None, the header is not recognized, so it is read as a clip."""
     if option is None:
         entries, _ = read(path, text)
         assert entries[0][0] in ("path", "text")
@@ -162,8 +161,8 @@ def test_table_is_rejected_when_its_columns_are_ambiguous(path, text, option):
 
 @pytest.mark.parametrize("line", ["c{i}|{text}|{who}", "c{i}|{who}|{text}"])
 def test_three_columns_are_rejected_when_one_column_looks_like_speaker_names(path, line):
-    """A column of speaker names must not be used as texts, and clips of several speakers must not
-    be assigned to one speaker."""
+    """Speaker names must not become texts, and clips of several speakers must not become one
+    speaker."""
     lines = [line.format(i=i, text=f"Text number {i}.", who=f"p{i % 2}") for i in range(20)]
     message = refusal(read, path, "\n".join(lines))
     assert "--text-column" in message
@@ -267,7 +266,7 @@ def test_table_is_rejected_when_it_contains_no_clips(path, content):
 
 
 def test_offset_and_duration_select_a_part_of_the_recording(path):
-    """NeMo manifests have this format. A missing offset is 0."""
+    """NeMo manifests have this format. If the offset is missing, it is 0."""
     lines = [
         {"audio_filepath": "a", "offset": 1.5, "duration": 2, "text": "One."},
         {"audio_filepath": "a", "offset": 4, "duration": 1, "text": "Two."},
@@ -298,7 +297,7 @@ def test_offset_is_reported_when_it_is_not_a_number_of_seconds(path, offset):
     ],
 )
 def test_table_is_rejected_when_its_last_column_is_not_the_normalized_text(lines, tmp_path):
-    """In an earlier version, English translations and durations were used as texts."""
+    """In an earlier version, English translations and durations became texts."""
     path = tmp_path / "metadata.csv"
     path.write_text("\n".join(lines), "utf-8")
     with pytest.raises(UserError) as raised:
@@ -343,8 +342,7 @@ def test_table_defines_segments_when_its_columns_contain_times(tmp_path, titles,
     ],
 )
 def test_table_is_rejected_when_the_meaning_of_its_times_is_unclear(tmp_path, titles):
-    """In an earlier version, the times were ignored, so each text was paired with the whole
-    recording."""
+    """In an earlier version, each text was paired with the whole recording."""
     path = tmp_path / "segments.tsv"
     rows = (f"file {titles} text", f"a {' '.join('12'[: len(titles.split())])} Yes.")
     path.write_text("\n".join("\t".join(x.split()) for x in rows))
@@ -391,7 +389,7 @@ def test_column_is_not_read_as_times_when_it_contains_no_numbers(tmp_path):
 
 
 def test_tabs_are_the_delimiter_when_one_column_contains_pipes(tmp_path):
-    """FLEURS has a column of characters that are separated by pipes."""
+    """FLEURS has a column whose characters are separated by pipes."""
     path = tmp_path / "train.tsv"
     path.write_text("1\ta.wav\tYes.\ty e s | .\n2\tb.wav\tNo no.\tn o | n o | .\n")
     entries, _ = read_table(Table(path, path_column="2", text_column="3"))

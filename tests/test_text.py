@@ -1,4 +1,4 @@
-"""Test the conversion of text to symbols: NVIDIA's ids, numbers, abbreviations and phones."""
+"""Test how texts become symbols: NVIDIA's ids, numbers, abbreviations and phones."""
 
 import json
 
@@ -21,7 +21,7 @@ def clean_text(text, cleaner_names):
 
 
 def spoken(text, cleaner_names=COMPATIBLE):
-    """Return the text that the model receives, converted back from symbol ids."""
+    """Return the text that the model receives."""
     return sequence_to_text(text_to_sequence(text, cleaner_names))
 
 
@@ -29,7 +29,7 @@ def test_symbols_equal_the_symbols_of_the_nvidia_recipe():
     assert symbols == json.loads((GOLDEN / "symbols.json").read_text(encoding="utf-8"))
 
 
-# The recorded NVIDIA sequences below contain more expected values.
+# The recorded sequences below contain more values from NVIDIA's code.
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -56,7 +56,7 @@ def test_symbols_equal_the_symbols_of_the_nvidia_recipe():
         ("$", ""),
         ("£10", "psten"),
         ("€5", "eurfive"),
-        # NVIDIA's code raises an exception for each of these texts.
+        # NVIDIA's code raises an exception for these texts.
         ("$,5", "five dollars"),
         ("$1.,5", "one dollar, five cents"),
         ("1" * 37, " ".join(["one"] * 37)),
@@ -69,7 +69,7 @@ def test_symbols_equal_the_symbols_of_the_nvidia_recipe():
         ("Mr Smith at first.", "mr smith at first."),
         ("the 1st. St", "the first. st"),
         ("best. _mr.", "best. _mr."),
-        # The rules run one after another. The rule for "mister" also removes the start of "st".
+        # The rule for "mister" runs first, and removes the start of "st".
         ("Mr.St.", "misterst."),
     ],
 )
@@ -77,7 +77,7 @@ def test_compatible_cleaners_return_the_same_text_as_the_nvidia_cleaners(text, e
     assert spoken(text) == expected
 
 
-def test_years_are_read_with_the_words_that_inflect_returns_for_pairs_of_digits():
+def test_years_are_read_like_pairs_of_digits_in_inflect():
     engine = inflect.engine()
     for year in range(1001, 3000):
         if year % 100 and not 2000 < year < 2010:
@@ -144,7 +144,7 @@ def test_corrected_cleaners_return_the_expected_words(text, expected):
     assert spoken(text, CORRECTED) == expected
 
 
-TABLE = [  # a person wrote the expected values without running the code
+TABLE = [  # a person wrote these values without running the code
     row.split("|") for row in (DATA / "spoken_english.csv").read_text("utf-8").splitlines()[1:]
 ]
 

@@ -1,4 +1,4 @@
-"""Test how corpus/text_files.py decodes UTF-8 and other encodings, and which files it rejects."""
+"""Test how text files are decoded, and which files are rejected (corpus/text_files.py)."""
 
 import gzip
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_text_is_decoded_with_one_note_when_its_encoding_is_unambiguous(tmp_path
     [note] = capsys.readouterr().out.splitlines()
     assert note.startswith(f"note: {path}: ")
     assert encoding in note
-    assert text.partition("|")[2][:10] in note  # an example with decoded letters
+    assert text.partition("|")[2][:10] in note  # the note shows some decoded letters
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
@@ -63,7 +63,7 @@ def test_utf_16_file_is_rejected_when_it_ends_in_the_middle_of_a_character(tmp_p
 
 
 def test_text_is_rejected_when_its_encoding_is_ambiguous_and_not_set(tmp_path):
-    """This French text in Latin-1 could also be text in a Baltic encoding."""
+    """This Latin-1 text in French could also be in a Baltic encoding."""
     text = "".join(f"c{i}|Où est le château, l'été à la forêt déjà passé ?\n" for i in range(50))
     path = tmp_path / "a.csv"
     path.write_bytes(text.encode("latin-1"))

@@ -1,4 +1,4 @@
-"""Test tacotron2_voice/timings.py: the times of words and symbols, and the files with times."""
+"""Test the times of words and symbols, and the files with times (tacotron2_voice/timings.py)."""
 
 import json
 
@@ -66,7 +66,7 @@ def test_words_are_joined_when_their_boundary_is_unknown(voice):
 
 def test_word_has_a_time_when_attention_skips_its_only_symbol(voice):
     chunk = chunk_of("It was a dog.")
-    hidden = 7  # index of the article "a"
+    hidden = 7  # this is the position of the article "a"
     chunk.alignment[2 * hidden : 2 * hidden + 2] = np.eye(len(chunk.ids))[hidden - 1]
     timings = timings_of([chunk], "It was a dog.", voice.settings)
     assert timings.words[2].text == "a"
@@ -88,7 +88,7 @@ def test_alignment_path_never_moves_backward_when_attention_briefly_moves_backwa
 
 
 @pytest.mark.parametrize("speed", [1.0, 0.7, 1.3])
-def test_times_end_with_the_audio_when_there_are_several_chunks(speed, voice):
+def test_times_end_with_the_audio_when_a_text_has_several_chunks(speed, voice):
     text = "A dog came. [pause 0.5] It sat down, and it ate. Nobody knew where it was."
     speech = voice.synthesize(text, speed=speed)
     assert len(speech.chunks) > 2
@@ -177,9 +177,7 @@ def test_times_are_written_to_a_folder_for_each_text(voices, tmp_path):
     assert pysubs2.SSAFile.from_string(content)[0].plaintext == "A dog came."
 
 
-def test_old_timings_are_removed_from_a_folder_when_it_is_used_for_a_new_text(
-    voices, tmp_path, capsys
-):
+def test_old_timings_are_removed_when_a_folder_is_used_for_a_new_text(voices, tmp_path, capsys):
     texts = tmp_path / "book.txt"
     out = tmp_path / "out"
     texts.write_text("A dog came.\nIt sat down.\n")
@@ -196,9 +194,7 @@ def test_old_timings_are_removed_from_a_folder_when_it_is_used_for_a_new_text(
     assert "0002.txt" not in note
 
 
-def test_timings_that_the_user_changed_stay_in_a_folder_when_it_is_used_for_a_new_text(
-    voices, tmp_path
-):
+def test_changed_timings_stay_in_a_folder_when_it_is_used_for_a_new_text(voices, tmp_path):
     speak(voices, "--text", "A dog came.", "--timings", "srt", "-o", tmp_path)
     (tmp_path / "0001.srt").write_text("corrected by the user")
     speak(voices, "--text", "It sat down.", "-o", tmp_path)

@@ -1,4 +1,4 @@
-"""Test what a run trains, logs and prints, which failures stop it, which settings it rejects."""
+"""Test what a run trains, logs and prints, and which failures stop it."""
 
 import copy
 import functools
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 
 
 def without_memory_check(monkeypatch) -> None:
-    """Skip the memory check, so that no batches are computed before the first optimizer step."""
+    """Skip the memory check, because it computes batches before the first optimizer step."""
     monkeypatch.setattr(train, "check_memory", lambda *_: 0)
 
 
@@ -113,7 +113,7 @@ def test_epoch_record_matches_the_trained_batches(corpus, tmp_path, monkeypatch)
 
 
 def test_training_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatch):
-    """The clock in this test advances only in chosen calls."""
+    """The clock of this test advances only in chosen calls."""
     now = 0.0
 
     def takes(owner, name, seconds):
@@ -155,7 +155,7 @@ def test_training_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, m
         ),
         (
             "learning_rate=1e-6,learning_rate_schedule=exponential,learning_rate_decay_start=0",
-            {0: 1e-6, 10**6: 1e-6},  # learning_rate_final must not raise a lower rate
+            {0: 1e-6, 10**6: 1e-6},  # learning_rate_final must not raise a lower learning rate
         ),
     ],
 )
@@ -199,9 +199,9 @@ def test_plan_and_dropout_of_each_epoch_follow_the_settings(corpus, tmp_path, mo
 
 @pytest.mark.parametrize("r", [1, 3])
 def test_optimizer_step_weights_batches_by_frames(r, corpus, tmp_path, monkeypatch):
-    """The optimizer steps have 2, 2 and 1 batches. In the padded loss, batches are weighted by
-    padded frames. In the masked loss, the mel terms are weighted by real frames, and the stop-token
-    term by real decoder steps."""
+    """The optimizer steps have 2, 2 and 1 batches. The padded loss weights batches by padded
+    frames. The masked loss weights the mel terms by real frames, and the stop-token term by real
+    decoder steps."""
     forward, seen, out = Tacotron2Loss.forward, [], tmp_path / "out"
 
     def record(self, outputs, batch):
@@ -247,12 +247,12 @@ def test_loss_decreases_in_training_with_each_setting(settings, corpus, tmp_path
 @pytest.mark.parametrize(
     "settings",
     [
-        {"batch_capacity": 7},  # a frame budget that the longest clip fills alone
+        {"batch_capacity": 7},  # the longest clip alone fills this frame budget
         {"batch_size": 1, "dynamic_batch_size": False, "n_frames_per_step": 2, "decoder": "fast"},
     ],
 )
 def test_training_accepts_batches_with_one_short_clip(settings, tmp_path):
-    """Any clip can be alone in a batch by chance. This must not stop the run."""
+    """By chance, any clip can be alone in a batch. This must not stop the run."""
     one_frame = (HOP - 1) / SAMPLING_RATE
     corpus = make_corpus(
         tmp_path, {"train": (0.25, one_frame, one_frame, 0.2), "val": (one_frame,)}
@@ -312,7 +312,7 @@ def test_optimizer_step_never_reads_values_from_the_device(
     assert counts == [0] * metrics(tmp_path / "out", "epoch")[0]["iteration"]
     # Losses are read every log_interval optimizer steps and at the end.
     assert sum(tolists) == math.ceil(len(counts) / 2)
-    with Reads() as reads:  # check that the counter works
+    with Reads() as reads:  # this block checks that the counter works
         bool(torch.ones(1) > 0)
         torch.ones(1).item()
     assert reads.count == 2
@@ -320,8 +320,8 @@ def test_optimizer_step_never_reads_values_from_the_device(
 
 def test_losses_are_read_one_optimizer_step_later(corpus, tmp_path, monkeypatch, capsys):
     """The test imitates a GPU. Before the program reads the losses of an optimizer step, it must
-    wait until the GPU has computed this step. Inside an epoch, the program never waits for the
-    newest optimizer step, so the GPU always has work."""
+    wait until the GPU has computed this step. Inside an epoch, it never waits for the newest
+    optimizer step, so the GPU always has work."""
     read = train.read_pending
     waited, hidden, left = [], [], []
 
@@ -349,10 +349,10 @@ def test_losses_are_read_one_optimizer_step_later(corpus, tmp_path, monkeypatch,
     watch_steps(monkeypatch, hiding)
     monkeypatch.setattr(train, "read_pending", reading)
     run(out, corpus, **settings)
-    # Each of the two epochs has 14 optimizer steps. The program reads the losses of every fourth
-    # optimizer step one step later, and the losses of the last step at the end of the epoch.
+    # Each of the two epochs has 14 optimizer steps.
+    # Losses are read after every fourth optimizer step, one step later, and after the last step.
     assert waited == [4, 8, 12, 14, 16, 20, 24, 28]
-    # After optimizer step 1, no losses can be read yet, so `left` has an additional first value.
+    # After optimizer step 1, no losses can be read yet, so `left` begins with an additional value.
     assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]
     assert without_times(metrics(out)) == without_times(metrics(plain))
     assert curves(out)["training/loss"] == curves(plain)["training/loss"]
@@ -396,8 +396,7 @@ EVERY_STEP = {"iters_per_checkpoint": 1, "keep_checkpoints": 1}
 
 @pytest.mark.parametrize("more", [EVERY_STEP, ONE_BATCH], ids=str)
 def test_diverged_run_can_be_resumed_at_a_lower_learning_rate(more, corpus, tmp_path, capsys):
-    """The diverged weights were already saved, after an optimizer step or at the end of an
-    epoch."""
+    """The diverged weights were saved after an optimizer step or at the end of an epoch."""
     out, settings = tmp_path / "out", {"learning_rate": 30, "epochs_per_validation": 1} | more
     message = refused(flags(out, corpus.hparams(**settings)), capsys)
     assert "training diverged: the loss became" in message
@@ -422,8 +421,10 @@ def state_of(trainer) -> dict:
 
 
 def poison_gradients(monkeypatch, steps) -> list[tuple[dict, dict]]:
-    """Make one gradient value infinite in these optimizer steps, and return the states before and
-    after each step."""
+    """Make one gradient value infinite in these optimizer steps.
+
+    Return the states before and after each step.
+    """
     compute = Trainer._accumulate_gradients
     states: list[tuple[dict, dict]] = []
 
@@ -474,7 +475,7 @@ def test_run_stops_after_20_skipped_optimizer_steps_in_a_row(corpus, tmp_path, m
 
 
 def test_loss_scale_decreases_when_fp16_overflows(corpus, tmp_path, monkeypatch):
-    """The test starts with a loss scale at which only the infinite value overflows."""
+    """With the first loss scale, only the infinite value overflows."""
     states = poison_gradients(monkeypatch, {1})
     scaler = functools.partial(torch.amp.GradScaler, init_scale=256.0)
     monkeypatch.setattr(torch.amp, "GradScaler", scaler)
@@ -485,11 +486,11 @@ def test_loss_scale_decreases_when_fp16_overflows(corpus, tmp_path, monkeypatch)
     assert_same(*states[1])
     assert not torch.equal(*(state["weights"]["embedding.weight"] for state in states[2]))
     run(tmp_path / "out", corpus, "--resume", epochs=2, **settings)
-    # The resumed run continues with the scale in the checkpoint.
+    # The resumed run continues with the loss scale in the checkpoint.
     assert load(newest(tmp_path / "out"))["scaler"]["scale"] == 128.0
 
 
-def test_time_of_an_epoch_is_printed_once_after_the_first_optimizer_step_on_a_cpu(
+def test_time_per_epoch_is_printed_once_after_the_first_optimizer_step_on_a_cpu(
     corpus, tmp_path, capsys
 ):
     run(tmp_path / "out", corpus, epochs=2)
@@ -500,7 +501,7 @@ def test_time_of_an_epoch_is_printed_once_after_the_first_optimizer_step_on_a_cp
     assert "epoch" in lines[0]
 
 
-def test_batches_are_rejected_before_the_first_optimizer_step_when_they_exceed_the_memory_of_a_cpu(
+def test_batches_are_rejected_before_training_when_they_exceed_the_memory_of_a_cpu(
     corpus, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(memory_check, "available_memory", lambda: 1000)

@@ -1,4 +1,4 @@
-"""Test the optimizer step: precision switches, the selected decoder, and the results of a step."""
+"""Test the optimizer step: its precision, the selected decoder, and its results."""
 
 import functools
 import math
@@ -139,8 +139,8 @@ def test_each_loss_term_has_a_separate_weight():
     torch.testing.assert_close(found[1] / found[0], torch.tensor([2.0, 5.0]))
 
 
-def test_gradient_equals_the_gradient_of_the_masked_loss_when_loss_is_unpadded():
-    """The expected gradient comes from autograd on the explicit loss."""
+def test_gradient_equals_the_gradient_of_the_masked_loss():
+    """Autograd computes the expected gradient from an explicit formula of the loss."""
     settings = {"loss": "unpadded", "guided_attention_weight": 0, "gate_positive_weight": 3}
     trainer, batch = Trainer(small(n_mel_channels=MELS, **settings), CPU), tiny_batch()
     torch.manual_seed(0)
@@ -189,7 +189,7 @@ def test_clipped_gradients_equal_values_computed_by_hand(threshold, precision):
 
 
 def test_weights_do_not_change_when_the_loss_is_not_finite(monkeypatch):
-    """The square of a value can overflow although the gradient is finite."""
+    """The loss contains squares, which can overflow although the gradient is finite."""
     trainer = Trainer(small(n_mel_channels=MELS), CPU)
     losses_of = trainer.losses_of
 
@@ -208,8 +208,6 @@ def test_weights_do_not_change_when_the_loss_is_not_finite(monkeypatch):
 
 
 def test_running_statistics_of_batch_norm_are_means_over_the_batches_of_an_optimizer_step():
-    """After an optimizer step, the running statistics are the mean of the statistics that each
-    batch would produce alone."""
     batches = [tiny_batch(), tiny_batch(((4, 30), (9, 21)))]
     made = []
     for numbers in ([0], [1], [0, 1]):
@@ -232,7 +230,7 @@ def test_guided_attention_weight_decreases_to_0():
 def test_onednn_cache_is_small_unless_the_user_sets_its_size(by_user, expected, monkeypatch):
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     for name in names:
-        monkeypatch.setenv(name, by_user or "")  # monkeypatch restores the variable
+        monkeypatch.setenv(name, by_user or "")  # with this call, monkeypatch restores the variable
         if by_user is None:
             monkeypatch.delenv(name)
     Trainer(small(), CPU)
@@ -256,7 +254,7 @@ OPTIMIZERS = [torch.optim.RAdam, torch.optim.SGD]
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
 def test_gradient_clipping_works_with_any_optimizer(make, monkeypatch):
-    """The gradients of the first optimizer step are divided by norm / threshold."""
+    """The first optimizer step divides its gradients by norm / threshold."""
     use_optimizer(monkeypatch, make)
     trainer = Trainer(small(n_mel_channels=MELS, grad_clip_thresh=0.01), CPU)
     given: list[torch.Tensor] = []

@@ -1,5 +1,4 @@
-"""Test the search for characters that have no symbol in a model
-(tacotron2_voice/text/unspoken.py)."""
+"""Test the search for characters without a symbol (tacotron2_voice/text/unspoken.py)."""
 
 import unicodedata
 
@@ -40,7 +39,7 @@ def test_dropped_symbols_are_found_with_their_columns(text, cleaners, dropped):
 @given(st.characters(exclude_categories=["Cs"]))
 def test_each_character_is_read_or_reported(character):
     """The test covers letters, digits and symbols (such as currency signs) of all scripts. All
-    other Unicode characters are silent."""
+    other characters are silent."""
     text, cleaners = f"ab {character} cd", ["english_cleaners_corrected"]
     found = text_to_sequence(text, cleaners)
     silent = [symbols[i] for i in found if symbols[i] != " "] == [*"abcd"]
@@ -63,7 +62,7 @@ def test_warning_lists_the_columns_of_characters_without_a_symbol():
 
 @pytest.fixture
 def cleanings(monkeypatch):
-    """Record the pieces of text that are cleaned. Cleaning takes most of the time."""
+    """Record the pieces of text that are cleaned, because cleaning takes most of the time."""
     cleaned, clean_pieces = [], sequences.clean_pieces
     count = lambda pieces, *facts: cleaned.append(pieces) or clean_pieces(pieces, *facts)  # noqa: E731
     monkeypatch.setattr(sequences, "clean_pieces", count)
@@ -81,8 +80,8 @@ def cleanings(monkeypatch):
 def test_number_of_cleaned_pieces_is_limited_when_many_characters_have_no_symbol(
     cleaners, table, most, cleanings
 ):
-    """A Chinese text contains thousands of characters that an English model leaves out. If each
-    character was cleaned separately, the search would take too long."""
+    """A Chinese text contains thousands of characters without a symbol in an English model.
+    Cleaning each of them separately would take too long."""
     chinese = "".join(map(chr, range(0x4E00, 0x5000)))
     [warning] = left_out(f"a {chinese}", [cleaners], table)
     assert warning.endswith("'\u4e13' at column 22, and others")
@@ -90,8 +89,8 @@ def test_number_of_cleaned_pieces_is_limited_when_many_characters_have_no_symbol
 
 
 def test_characters_are_reported_when_espeak_ignores_them():
-    """Phones in the text are not reported. Letters that only change a neighboring phone, such as
-    the hard sign, are not reported either."""
+    """Phones in the text are not reported. Neither are letters that only change a neighboring
+    phone, such as the hard sign."""
     facts = ["phones"], table_of("абвꜰəɪɛnʌbjkt❀ ")
     text = "объект € и ❀ /❀n/"
     dropped = dropped_symbols(text, *facts, "ru")

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 
 
 def recorded_validation(monkeypatch) -> list[tuple]:
-    """Record (clips, prenet masks) for every validation batch from now on."""
+    """From now on, record (clips, prenet masks) of every validation batch."""
     forward, seen = Tacotron2.forward, list[tuple]()
 
     def spy(self, batch, dropout_masks=None):
@@ -60,7 +60,7 @@ def test_validation_uses_the_same_batches_and_masks_in_every_run(corpus, tmp_pat
     other = {"seed": 5, "batching_strategy": "random", "dynamic_batch_size": False}
     other |= {"batch_size": 4, "num_workers": 1}
     run(tmp_path / "two", corpus, epochs=1, epochs_per_validation=1, **other)
-    assert len(seen) == 6  # three validations with batches of 3 and 2 clips
+    assert len(seen) == 6  # three validations have batches of 3 and 2 clips
     for later in (seen[2:4], seen[4:6]):
         for (clips, masks), (later_clips, later_masks) in zip(seen[:2], later, strict=True):
             assert clips == later_clips
@@ -73,8 +73,8 @@ def test_validation_uses_the_same_batches_and_masks_in_every_run(corpus, tmp_pat
 
 
 def test_validation_equals_values_computed_by_hand(corpus, tmp_path):
-    """The test checks how the values of two batches, with 3 and 2 clips, are weighted in the mean.
-    test_model.py and test_alignment.py test the values of single batches."""
+    """The test checks the weights of two batches with 3 and 2 clips. test_model.py and
+    test_alignment.py check the values of single batches."""
     out, r = tmp_path / "out", 2
     settings = {"p_prenet_dropout": 0, "n_frames_per_step": r}
     run(out, corpus, epochs=1, epochs_per_validation=1, **settings)
@@ -157,8 +157,8 @@ def test_validation_warns_once_when_attention_ignores_the_text(
 
 
 def test_run_trains_and_resumes_without_validation_clips(corpus, tmp_path, capsys):
-    """The test interrupts the run, resumes it, and writes its report. The final weights must equal
-    the weights of a run with validation."""
+    """The test interrupts the run, resumes it, and writes its report. The final weights equal those
+    of a run with validation."""
     with_list, out = tmp_path / "with", tmp_path / "out"
     settings = {"epochs": 3, "epochs_per_validation": 1, "iters_per_checkpoint": 3}
     run(with_list, corpus, **settings)
@@ -198,8 +198,8 @@ def test_validation_does_not_change_training(corpus, tmp_path):
 
 
 def test_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatch):
-    """If workers were started again, loaders would be deleted, and on Python 3.12, deleted loaders
-    close file descriptors that belong to other loaders."""
+    """If workers started again, loaders would be deleted. On Python 3.12, deleted loaders close
+    file descriptors of other loaders."""
     workers, validate = [], validation.validate
 
     def recorded(run, stop):
@@ -218,8 +218,8 @@ def test_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatch):
 def test_free_running_inference_equals_synthesis_with_the_checkpoint(
     settings, corpus, tmp_path, monkeypatch, capsys
 ):
-    """The plotted values, metrics and printed line must equal the results of synthesis with the
-    saved model, even if the speech does not end."""
+    """The plots, metrics and printed line equal the results of synthesis with the saved model, even
+    if the speech does not end."""
     out, takes, speak = tmp_path / "out", [], validation.speak
     keep = lambda *given: takes.append(speak(*given)) or takes[-1]  # noqa: E731
     monkeypatch.setattr(validation, "speak", keep)
@@ -236,7 +236,7 @@ def test_free_running_inference_equals_synthesis_with_the_checkpoint(
     assert np.array_equal(take.alignment, attempt.alignment)
     assert take.symbols == [speaker.settings.table.symbols[i] for i in attempt.ids]
     decoded = speaker.decode(attempt.ids, 0, speaker.max_steps(len(attempt.ids)))
-    gates = [steps.gate for steps in decoded]  # contains decoder steps after the end of speech
+    gates = [steps.gate for steps in decoded]  # this includes decoder steps after the end of speech
     assert np.array_equal(take.gate, np.concatenate(gates)[: len(take.gate)])
     assert len(take.gate) >= len(take.alignment)
     [record] = metrics(out, "validation")

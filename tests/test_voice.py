@@ -1,5 +1,4 @@
-"""Test that an exported voice sounds like its checkpoint, and that damaged folders are rejected
-(tacotron2_voice/voice.py, vocoder.py and export/voice_export.py)."""
+"""Test that an exported voice sounds like its checkpoint, and that damaged folders are rejected."""
 
 import hashlib
 import importlib
@@ -35,7 +34,7 @@ from tacotron2_voice.utterance import text_to_ids
 from tacotron2_voice.voice import GRAPHS, Voice
 
 export_voice = importlib.import_module("scripts.export_voice")
-TEXT = "A dog came. It sat down, and it ate."  # two chunks of at most 24 symbols
+TEXT = "A dog came. It sat down, and it ate."  # this text has two chunks of at most 24 symbols
 
 
 def speak(*arguments: object) -> None:
@@ -77,7 +76,7 @@ def test_attention_window_equals_the_window_in_torch(voices):
         assert not inside[furthest + 3 :].any()
         assert not inside[: max(0, furthest - WINDOW_BACK)].any()
         furthest = max(furthest, int(step.alignments[0].argmax()))
-    assert furthest > 2  # attention has moved
+    assert furthest > 2  # the attention window has moved
     free = Voice(voices.fp32[0], "p_prenet_dropout=0").decode(words, 0, 1)
     assert (next(free).alignments > 0).all()
 
@@ -92,7 +91,7 @@ def test_int8_voice_is_smaller_and_its_export_prints_a_comparison_with_fp32(voic
 
 
 def test_8_bit_weights_are_rounded_to_the_nearest_integer(voices):
-    """All large weights of matrix products, convolutions and LSTMs are rounded."""
+    """This applies to all large weights of matrix products, convolutions and LSTMs."""
     for name in GRAPHS:
         exact, stored = (onnx.load(x[0] / f"{name}.onnx").graph for x in (voices.fp32, voices.int8))
         exact, values = (
@@ -107,7 +106,7 @@ def test_8_bit_weights_are_rounded_to_the_nearest_integer(voices):
             shape[axis] = -1
             if node.output[0] in exact:
                 before = exact[node.output[0]]
-            else:  # the quantizer has transposed the weights
+            else:  # the quantizer transposed these weights
                 before = exact[node.output[0].removesuffix("_Transposed")].T
             wrong = np.abs(weights * scales.reshape(shape) - before)
             assert (wrong <= 0.501 * scales.reshape(shape)).all()
@@ -176,7 +175,7 @@ def test_compressed_decoder_weights_equal_rounded_int8_weights(voices):
     graphs = onnx.load_from_string(packed).graph, onnx.load(voices.int8[0] / "decoder.onnx").graph
     rounded, exact = ({x.name: numpy_helper.to_array(x) for x in g.initializer} for g in graphs)
     names = [name.removesuffix("_quantized") for name in exact if name.endswith("_quantized")]
-    assert len(names) == 4  # two weight matrices of each of two LSTMs
+    assert len(names) == 4  # each of the two LSTMs has two weight matrices
     for name in names:
         scale = rounded[f"{name}_scale"]
         wrong = rounded[f"{name}_quantized"] * scale
@@ -348,8 +347,7 @@ def test_audio_is_rejected_when_a_graph_returns_nan(voices, tmp_path):
 
 
 def test_graph_is_rejected_when_it_has_the_ort_format(voices, tmp_path):
-    """Operators in this format cannot be checked, and a file can be a valid graph in both
-    formats."""
+    """Operators in this format cannot be checked. A file can be a valid graph in both formats."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.optimized_model_filepath = str(tmp_path / "x.ort")
@@ -430,7 +428,7 @@ def write_vocoder(path, **settings: int) -> None:
     onnx.save(model, path)
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's older exporter warns
+@pytest.mark.filterwarnings("ignore")  # the older exporter of torch warns
 def test_custom_vocoder_computes_the_audio(voices, tmp_path):
     write_vocoder(tmp_path / "hold.onnx")
     spoken = "--text", TEXT, "--vocoder", tmp_path / "hold.onnx"
@@ -461,9 +459,9 @@ def test_vocoder_is_rejected_when_it_does_not_fit_the_voice(made, message, tmp_p
         vocoder.load_vocoder(tmp_path / "hold.onnx", create_hparams())
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's older exporter warns
+@pytest.mark.filterwarnings("ignore")  # the older exporter of torch warns
 def test_vocoder_is_rejected_when_its_inputs_or_outputs_are_not_as_expected(tmp_path):
-    """If a vocoder is exported without dynamic_axes, its input length is fixed."""
+    """Without dynamic_axes, an exported vocoder has a fixed input length."""
     path, held, h = tmp_path / "hold.onnx", Hold(), create_hparams()
     for bands, advice in [
         (
@@ -533,7 +531,7 @@ def test_vocoder_is_rejected_when_its_operators_are_unknown(tmp_path):
         assert message.endswith(f": {named}")
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's older exporter warns
+@pytest.mark.filterwarnings("ignore")  # the older exporter of torch warns
 def test_vocoder_is_rejected_when_it_fails_after_loading(tmp_path):
     write_vocoder(tmp_path / "late.onnx")
     model, table = onnx.load(tmp_path / "late.onnx"), np.zeros(18, np.int64)

@@ -1,5 +1,4 @@
-"""Test export/voice_weights.py: loading an exported voice as a model, and fine-tuning from an
-exported voice."""
+"""Test how an exported voice is loaded as a model and fine-tuned (export/voice_weights.py)."""
 
 import shutil
 from dataclasses import replace
@@ -33,7 +32,7 @@ def synthesizer_of(folder) -> CheckpointSynthesizer:
 
 
 def forced_steps(synthesizer, count: int):
-    """Return frames, gate and alignments of the first decoder steps for a text."""
+    """Return frames, stop probabilities and alignments of the first decoder steps for a text."""
     ids = [int(x) for x in np.arange(38, 60)]
     speaker = 0 if synthesizer.settings.speakers else None
     steps = next(iter(synthesizer.decode(ids, 3, count, speaker)))
@@ -42,8 +41,7 @@ def forced_steps(synthesizer, count: int):
 
 @pytest.mark.parametrize("kind", ["fp32", "int8", "packed"])
 def test_model_loaded_from_a_voice_has_the_weights_of_the_checkpoint(voices, kind):
-    """In a voice, batch norms are folded into the convolutions, so the test also compares
-    outputs."""
+    """In a voice, the convolutions contain the batch norms, so the test also compares outputs."""
     folder = getattr(voices, kind)[0]
     trained = torch.load(voices.checkpoint[0], weights_only=True)["state_dict"]
     state = state_of_voice(folder)["state_dict"]
@@ -61,7 +59,7 @@ def test_model_loaded_from_a_voice_has_the_weights_of_the_checkpoint(voices, kin
 
 @pytest.mark.parametrize("kind", ["fp32", "packed"])
 def test_model_loaded_from_a_voice_predicts_the_mels_of_the_voice(voices, kind):
-    """A compressed voice also rounds the inputs of its LSTMs to 8 bits, but the model does not."""
+    """A compressed voice rounds the inputs of its LSTMs to 8 bits, but the model does not."""
     folder = getattr(voices, kind)[0]
     found = forced_steps(synthesizer_of(folder), 5)
     expected = forced_steps(Voice(folder), 5)

@@ -57,7 +57,8 @@ def needed_by(names: list[str]) -> dict[str, metadata.Distribution]:
 def python(wheel, tmp_path_factory) -> Path:
     """Return the Python interpreter of an environment with only the wheel and its dependencies.
 
-    The path contains a space. The dependencies are links into the test environment."""
+    The path contains a space. The dependencies are links into the test environment.
+    """
     folder = tmp_path_factory.mktemp("an environment")
     command = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
     subprocess.run(command, check=True)
@@ -110,7 +111,7 @@ run()
 
 
 def test_wheel_works_when_user_files_have_the_names_of_its_modules(python, voices, tmp_path):
-    """User modules must not replace modules of the library. torch must not be imported."""
+    """User files must not replace modules of the library, and torch must not be imported."""
     for name in COLLIDING:
         (tmp_path / name).write_text("raise ImportError('a file of the user')\n")
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -164,8 +165,7 @@ write_speech(Path("b"), speech, voice.settings.table, save_plot=False)
 
 
 def test_wheel_works_when_the_server_packages_are_missing(python, voices, tmp_path):
-    """The test also checks that the error of `serve` contains the extra that installs these
-    packages."""
+    """The error of `serve` contains the extra that installs these packages."""
     served = run(python, "-m", "tacotron2_voice", "serve", voices.int8[0], folder=tmp_path)
     assert served.returncode == 1
     assert '"tacotron2-voice[server,wyoming]"' in served.stderr

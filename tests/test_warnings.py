@@ -1,4 +1,4 @@
-"""Test warnings about clips and texts (corpus/warnings.py), and prepare.py --trim-silence."""
+"""Test warnings about clips and texts, and prepare.py --trim-silence."""
 
 import os
 import re
@@ -39,7 +39,7 @@ END = 0.05  # seconds of silence at both ends of a valid clip
 
 
 def sound(before: float = 0.0, seconds: float = 1.0, after: float = 0.0, seed: int = 0):
-    """Return 16-bit noise with quiet ends, which are 57 dB below the noise."""
+    """Return 16-bit noise whose ends are 57 dB softer."""
     rng = np.random.default_rng(seed)
     noise = rng.uniform(-1, 1, sum(round(part * RATE) for part in (before, seconds, after)))
     start = round(before * RATE)
@@ -53,7 +53,7 @@ def quiet_at_ends(seed: int = 0):
 
 
 def noisy():
-    """Return a clip with noise that is 12 dB below the speech."""
+    """Return a clip whose background noise is 12 dB softer than the speech."""
     speech = quiet_at_ends().astype(float)
     noise = np.random.default_rng(1).uniform(-1, 1, len(speech))
     return (speech + 15000 * 10 ** (-12 / 20) * noise).clip(-32767, 32767).astype(np.int16)
@@ -62,8 +62,10 @@ def noisy():
 def write_corpus(
     folder: Path, changes: dict | None = None, clips: int = 12, text: str = TEXT
 ) -> Path:
-    """Write one-second clips c00, c01, ... `changes` replaces the audio, the text or both for some
-    clips."""
+    """Write one-second clips c00, c01, ...
+
+    `changes` replaces the audio, the text or both for some clips.
+    """
     (folder / "wavs").mkdir(parents=True)
     lines = []
     for i in range(clips):
@@ -85,7 +87,7 @@ def warnings(printed: str) -> list[str]:
 
 @pytest.mark.parametrize("as_stored", [lambda x: x, lambda x: (x / 32768 + 0.1).astype(np.float32)])
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (0.3, 0), (0, 1.1), (0.123, 0.456)])
-def test_silence_is_measured_to_the_exact_window(before, after, as_stored):
+def test_silence_at_the_ends_is_measured_to_within_one_window(before, after, as_stored):
     samples = as_stored(sound(before, 0.5, after))
     found = silence_at_ends(samples, RATE)
     for silence, expected in zip(found, (before, after), strict=True):
@@ -98,9 +100,9 @@ def test_samples_count_as_silence_when_they_are_40_db_below_the_loudest_sample()
         quiet = sound() * 10 ** (-decibels / 20)
         before, after = silence_at_ends(np.concatenate([sound(), quiet]).astype(np.int16), RATE)
         assert (before, after) == (0, pytest.approx(expected, abs=WINDOW))
-    # Silence in the middle is a pause and does not count as silence at an end.
+    # A silence in the middle is a pause, not a silence at an end.
     assert silence_at_ends(np.concatenate([sound(after=1), sound()]), RATE) == (0, 0)
-    assert silence_at_ends(sound()[:100], RATE) == (0, 0)  # the audio is shorter than a window
+    assert silence_at_ends(sound()[:100], RATE) == (0, 0)  # this audio is shorter than a window
 
 
 @pytest.mark.parametrize(("dtype", "full"), [(np.int16, 32767), (np.float32, 1.0)])
@@ -207,12 +209,12 @@ def test_each_kind_of_problem_has_a_separate_warning(tmp_path, capsys, fault):
     shown = [name for name in expected if name in warning]
     assert shown == sorted(shown, key=warning.index)
     lists = [tmp_path / "lists" / name for name in ("train.txt", "val.txt")]
-    assert sum(len(path.read_text().splitlines()) for path in lists) == 12  # all clips are kept
+    assert sum(len(path.read_text().splitlines()) for path in lists) == 12
 
 
 def quiet_corpus(folder: Path, clips: int = 12) -> Path:
-    """Write clips. Every third clip has long silence at both ends. The remaining clips have no
-    silence."""
+    """Write clips. Every third clip has long silence at both ends, and all other clips have
+    none."""
     changes = {f"c{i:02}": (sound(0.5, 1, 0.7 + 0.01 * i, i), TEXT) for i in range(0, clips, 3)}
     return write_corpus(folder, changes, clips)
 
@@ -247,7 +249,7 @@ def test_trimmed_clips_keep_a_short_silence(tmp_path, capsys):
     total = sum(soundfile.info(path).frames for path in trimmed.glob("*.wav"))
     assert re.search(rf"all .* seconds .* {total / RATE:.2f} \|\n", printed)
     for name in ("train", "val"):
-        # Reading also checks that the listed seconds match the file.
+        # read_filelist also checks that the listed seconds match the file.
         for clip in read_filelist(lists / f"{name}.txt", HPARAMS):
             assert os.path.samefile(Path(clip.path).parent, trimmed)
 
@@ -256,7 +258,7 @@ def test_trimmed_clips_keep_a_short_silence(tmp_path, capsys):
     ("name", "subtype"),
     [("a.wav", "PCM_U8"), ("a.wav", "PCM_24"), ("a.wav", "FLOAT"), ("a.flac", "PCM_24")],
 )
-def test_trimming_keeps_samples_bitwise(tmp_path, name, subtype):
+def test_trimming_does_not_change_the_remaining_samples(tmp_path, name, subtype):
     corpus = write_corpus(tmp_path / "corpus", clips=4)
     source, copy = corpus / "wavs" / name, tmp_path / "t" / name
     start = 10 * WINDOW
@@ -283,7 +285,7 @@ def test_prepare_warns_when_texts_contain_html_entities_or_tags(tmp_path, capsys
 
 
 def clips_with(shift: int, count: int = 40, texts_of_one_length: bool = False) -> list[Clip]:
-    """Make clips of 1 to 8 s. Each clip has the text of the clip `shift` lines earlier."""
+    """Return clips of 1 to 8 s. Each clip has the text of the clip `shift` lines earlier."""
     rng = np.random.default_rng(0)
     seconds = rng.uniform(1, 8, count)
     symbols = np.roll(15 * seconds + rng.normal(0, 3, count), shift).astype(int)
@@ -300,7 +302,7 @@ def clips_with(shift: int, count: int = 40, texts_of_one_length: bool = False) -
 
 @pytest.mark.parametrize("shift", [1, -2])
 def test_prepare_warns_when_texts_belong_to_neighboring_clips(shift):
-    """If metadata.csv has lost a line, all later texts are shifted."""
+    """If metadata.csv has lost a line, all later texts belong to neighboring clips."""
     warning = texts_of_other_clips(clips_with(shift))
     assert warning.startswith("warning: ")
     assert "c0: 'A text.'" in warning
@@ -365,7 +367,7 @@ def test_trimmed_copies_move_with_their_corpus(tmp_path, capsys):
     capsys.readouterr()
     h = create_hparams(f"@{new / 'lists' / 'settings.txt'}")
     checked_clips(h.training_files, h, new_run=True)
-    assert capsys.readouterr().out == ""  # no files are read again
+    assert capsys.readouterr().out == ""  # no file is read again
     prepare(Preparation(new / "corpus", new / "lists", trim=new / "t"))
     assert f"12 of 12 files already exist in {new / 't'}" in capsys.readouterr().out
 
@@ -376,7 +378,7 @@ def test_trimmed_copies_move_with_their_corpus(tmp_path, capsys):
         (["Heute gehen wir alle in den Wald, um Pilze zu suchen."] * 30, "warning: only 0 of 330"),
         (["Go with the flow, and you are there."] * 60, None),
         (["Seven hundred twelve.", "The word."] * 200, None),
-        (["He sat down."] * 20, None),  # too few texts for a warning
+        (["He sat down."] * 20, None),  # there are too few texts for a warning
         (["The flow."] * 99 + ["The café."], None),
         (["Über die Straße."] * 9 + ["The flow."], "warning: 9 of 10 texts"),
     ],
@@ -406,7 +408,7 @@ def test_words_in_square_brackets_are_listed_by_line(tmp_path, capsys):
 
 @pytest.mark.parametrize(("num_english", "is_reported"), [(3, False), (12, True)])
 def test_texts_in_another_script_are_reported_when_there_are_many(num_english, is_reported):
-    """In an earlier version, English translations were trained as texts of Korean audio."""
+    """In an earlier version, English translations were used as the texts of Korean audio."""
     texts = ["Good morning."] * num_english + ["안녕하세요, Anna."] * (20 - num_english)
     clips = [Clip(f"c{i}.wav", text, where=f"m.csv:{i}") for i, text in enumerate(texts)]
     hparams = create_hparams("text_cleaners=[basic_cleaners],symbols=corpus,language=ko")

@@ -1,4 +1,4 @@
-"""Test the web demo, tacotron2_voice/server/page.html, in headless Chromium."""
+"""Test the web demo (tacotron2_voice/server/page.html) in headless Chromium."""
 
 import shutil
 
@@ -42,7 +42,7 @@ def test_text_can_be_spoken_with_the_keyboard_alone(page, voice, tmp_path):
     with running(voice) as server:
         page.goto(server.address)
         page.wait_for_selector("option", state="attached")
-        page.keyboard.type("A dog came. It sat * down.")  # the text field has the focus
+        page.keyboard.type("A dog came. It sat * down.")  # the text field already has the focus
         page.keyboard.press("Control+Enter")
         page.wait_for_selector("#result:not([hidden])")
         assert "s of audio" in page.get_by_role("status").inner_text()

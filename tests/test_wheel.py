@@ -70,7 +70,6 @@ def build(kind, folder, out):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return a folder whose path contains a space."""
     pytest.importorskip("hatchling", reason="needs requirements/dev.txt")
     return tmp_path_factory.mktemp("with a space")
 
@@ -82,7 +81,7 @@ def sdist(folder):
 
 @pytest.fixture(scope="module")
 def wheel(folder, sdist):
-    """Build the wheel from the sdist, as `python -m build` does."""
+    """Build the wheel from the sdist, like `python -m build`."""
     with tarfile.open(sdist) as archive:
         archive.extractall(folder / "source", filter="data")
     [project] = (folder / "source").iterdir()
@@ -99,7 +98,7 @@ def test_wheel_contains_only_the_library(wheel):
     assert f"\nVersion: {length_batching.__version__}\n" in metadata
     assert re.findall(r"^Requires-Dist: ([\w-]+)[^;]*$", metadata, re.M) == ["numpy"]
     assert "\n# " in metadata  # the README is the description of the package
-    assert not re.findall(r"\]\((?!https?://|#)", metadata)  # the description has no relative links
+    assert not re.findall(r"\]\((?!https?://|#)", metadata)  # relative links would not work
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +130,8 @@ def run_python(environment, folder, *arguments):
 
 
 def test_library_works_when_installed_in_an_empty_environment(environment, folder, wheel):
-    """Plans, the sampler and the command need only numpy. User files with the same names have no
-    effect."""
+    """Plans, the sampler and the command need only numpy. User files with the names of modules have
+    no effect."""
     python, _ = environment
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
     subprocess.run([*pip, "--no-deps", "--no-index", wheel], check=True)
@@ -151,12 +150,12 @@ def test_library_works_when_installed_in_an_empty_environment(environment, folde
 
 
 def mypy_errors(folder, wheel, code):
-    """Return the lines in which mypy reports errors, as a dict from line to error."""
+    """Return the errors of mypy, as a dict from line to error."""
     site = folder / "site"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     (folder / "use.py").write_text(code)
-    # mypy skips torch, because reading the types of torch takes ten seconds.
+    # mypy skips torch, because torch's types take ten seconds to read
     (folder / "mypy.ini").write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
     run = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "use.py"],

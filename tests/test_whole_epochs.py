@@ -1,4 +1,4 @@
-"""Test the benchmarks that time whole epochs and other recipes."""
+"""Test the benchmarks of whole epochs and of other recipes."""
 
 import csv
 import time
@@ -93,7 +93,9 @@ def test_table_contains_the_speed_of_this_recipe_relative_to_other_recipes():
 @pytest.mark.parametrize(
     "arguments", [["--shapes", "16x774"], ["--precisions", "bf17"], ["--tacotron2", "nowhere"]]
 )
-def test_peers_rejects_an_invalid_option_before_the_first_measurement(arguments, capsys):
+def test_comparison_of_recipes_rejects_an_invalid_option_before_the_first_measurement(
+    arguments, capsys
+):
     with pytest.raises(SystemExit):
         peers.main(arguments)
     message = capsys.readouterr().err

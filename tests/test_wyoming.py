@@ -52,8 +52,10 @@ def server(voice, opened):
 
 
 def talk(port, *events, until=AudioStop):
-    """Send events, and return the replies until an event of one of these types arrives or the
-    connection ends."""
+    """Send events, and return the replies.
+
+    The replies end with an event of one of these types, or when the connection ends.
+    """
 
     async def run():
         answers = []
@@ -95,7 +97,7 @@ def test_sentences_are_synthesized_while_the_client_is_still_sending_the_text(se
             await client.write_event(SynthesizeStart().event())
             for piece in ("A dog ca", "me. It s", "at down"):
                 await client.write_event(SynthesizeChunk(piece).event())
-            answers = [await client.read_event()]  # arrives before the text is complete
+            answers = [await client.read_event()]  # this event arrives before the text is complete
             await client.write_event(SynthesizeChunk(".").event())
             await client.write_event(Synthesize("A dog came. It sat down.").event())
             await client.write_event(SynthesizeStop().event())
@@ -168,8 +170,7 @@ def test_synthesis_stops_when_the_client_hangs_up(server, port):
 
 
 def test_waiting_text_leaves_the_queue_when_the_client_hangs_up(voices):
-    """In an earlier version, the text of a client that had hung up was synthesized before the text
-    of the next client."""
+    """In an earlier version, the text of this client was spoken before the next client's text."""
     paused = PausedVoice(voices.int8[0])
     opened = open_socket("127.0.0.1", 0)
     place = opened.getsockname()[:2]

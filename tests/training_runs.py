@@ -38,7 +38,8 @@ def snapshot(directory: Path) -> dict[str, bytes]:
 def watch_steps(patch, watch) -> None:
     """Call `watch(trainer, batch, make_step)` instead of each optimizer step.
 
-    Each optimizer step must have exactly one batch. `make_step()` performs the original step."""
+    Each optimizer step must have exactly one batch. `make_step()` performs the original step.
+    """
     step = Trainer.step
 
     def watched(trainer, micro_batches, *args, **options):
@@ -49,7 +50,7 @@ def watch_steps(patch, watch) -> None:
 
 
 def act_at_patched(monkeypatch, owner, name, act, call) -> None:
-    # This makes monkeypatch restore the function after the test.
+    # This line makes monkeypatch restore the function after the test.
     monkeypatch.setattr(owner, name, getattr(owner, name))
     act_at(owner, name, act, call)
 
@@ -63,7 +64,7 @@ def stop_here(*_) -> None:
 
 
 def half_of_a_checkpoint(call: int) -> None:
-    """Kill this process when it has written half of checkpoint number `call`."""
+    """Kill this process when half of checkpoint number `call` is written."""
     save = torch.save
     calls = 0
 
@@ -80,7 +81,7 @@ def half_of_a_checkpoint(call: int) -> None:
 
 
 def half_of_a_log_line(kind: str) -> None:
-    """Kill this process when it has written half of a metrics line of the given kind."""
+    """Kill this process when half of a metrics line of this kind is written."""
 
     def write(self, line_kind, record):
         if line_kind != kind:
@@ -95,7 +96,7 @@ def half_of_a_log_line(kind: str) -> None:
     pytest.MonkeyPatch().setattr(RunLogger, "_write", write)
 
 
-# Moments at which a run is killed: before or after a given call of a function.
+# Runs are killed at these moments: before or after a given call of a function.
 # An entry contains the owner and name of the function, the number of the call, and `after`.
 KILLS = {
     "before the first checkpoint": (checkpoint, "save", 1, False),
@@ -128,7 +129,7 @@ def kill_at(moment: str) -> None:
 
 
 def stopped_inside_an_epoch(corpus, out: Path) -> Path:
-    """Return the folder of a run that was killed during an epoch."""
+    """Return the folder of a run that was killed inside an epoch."""
     assert (
         Child(flags(out, corpus.hparams(**LONG)), kill_at, "in the middle of an epoch").end().code
         == -9

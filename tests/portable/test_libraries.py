@@ -1,6 +1,6 @@
 """Test that the two installed libraries can be imported, plan batches and synthesize speech.
 
-CI runs this file on macOS and Windows with nothing but the two libraries and pytest.
+CI runs this file on macOS and Windows with only the two libraries and pytest.
 """
 
 import sys
@@ -25,6 +25,6 @@ def test_voice_speaks_without_torch():
     speech = voice.synthesize("Good morning.", speaker="linda")
     assert 0.5 < speech.seconds < 3
     assert 0.05 < np.abs(speech.audio).max() <= 1
-    # In a run with the recipe's own tests, torch has already been imported by helpers.py.
+    # In the repository, helpers.py has already imported torch.
     if "pytest" in sys.modules and "helpers" not in sys.modules:
         assert "torch" not in sys.modules
