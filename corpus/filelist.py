@@ -184,7 +184,7 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
     table = hparams.table
     text = apply_lexicon(text, hparams.pronunciations, hparams.text_cleaners)
     if new_run:
-        check_notations(text, hparams.text_cleaners, table)
+        check_notations(text, hparams.text_cleaners, table, hparams.language)
     text = read_around_phones(text, hparams.text_cleaners, table)
     cleaned = clean(text, hparams.text_cleaners, table, hparams.language)
     symbols = tuple(table.ids[symbol] for symbol in cleaned if symbol in table.ids)

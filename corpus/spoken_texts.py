@@ -33,7 +33,11 @@ TIME = r"(\d+(:\d\d){1,2}([.,]\d+)?|\d+[.,]\d+)"
 TIME_AT_START = re.compile(rf"{TIME}\s(?=.*[^\W\d_])")
 TIME_AT_END = re.compile(rf"[^\W\d_]\W*[\s,;]{TIME}$")
 COLUMNS = re.compile(r"\S([,;])\s?\d+\.\d+\1\s?\d+(\.\d+)?(\1|$)")  # columns with numbers
-NUMBER_AT_START = re.compile(r"[(\[#]?\s?(\d+)[.):\]]{0,2}\s(?=.*[^\W\d_])")
+# Numbers such as "1.", "(1)", "#1", "1-" and "S1", a letter such as "a)", and a number in brackets
+# at the end, such as "[u001]"
+NUMBER_AT_START = re.compile(r"^[^\w\s]?\s?[^\W\d_]{0,2}(\d+)[^\w\s]{0,2}\s(?=.*[^\W\d_])")
+LETTER_AT_START = re.compile(r"^\(?([A-Za-z])\)\s")
+NUMBER_AT_END = re.compile(r"[\[(][^\W\d]*(\d+)[\])]$")
 # The characters between words. Unlike \W, they do not include the vowel signs of Indic scripts.
 BETWEEN_WORDS = re.compile(r"[\s!-/:-@\[-`{-~“”„«»…—–]+")
 # With fewer texts, the texts may begin or end in the same way by chance.
@@ -82,12 +86,16 @@ def check_are_spoken(clips: Sequence[Clip]) -> None:
         such = [clip for clip in clips if is_such(clip)]
         if len(such) >= MAX_SHARE * len(clips):
             raise _not_spoken(such, clips, found, fix)
-    matches = [NUMBER_AT_START.match(clip.text) for clip in clips]
-    numbers = [int(match[1][:18]) for match in matches if match]
-    num_rising = sum(a < b for a, b in pairwise(numbers))
-    if num_rising + 1 >= MAX_SHARE * len(clips):
-        numbered = [clip for clip, match in zip(clips, matches, strict=True) if match]
-        raise _not_spoken(numbered, clips, "begin with sentence numbers", words)
+    for pattern, found in (
+        (NUMBER_AT_START, "begin with sentence numbers"),
+        (LETTER_AT_START, "begin with letters that count the sentences"),
+        (NUMBER_AT_END, "end with sentence numbers"),
+    ):
+        numbered = [(clip, match) for clip in clips if (match := pattern.search(clip.text))]
+        numbers = [match[1].zfill(18) for _, match in numbered]
+        num_rising = sum(a < b for a, b in pairwise(numbers))
+        if num_rising + 1 >= MAX_SHARE * len(clips):
+            raise _not_spoken([clip for clip, _ in numbered], clips, found, words)
 
 
 def _not_spoken(found: Sequence[Clip], clips: Sequence[Clip], how: str, fix: str) -> UserError:

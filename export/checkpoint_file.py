@@ -84,7 +84,8 @@ KINDS: dict[str, Any] = {
     "text_rules": str,  # missing in checkpoints that were written by version 0.4.0
     "trained_phones": list[str],  # missing in checkpoints that were written by version 0.4.0
 }
-
+# Prefixes of DistributedDataParallel (also in NVIDIA's checkpoints), torch.compile and Lightning
+WRAPPERS = ("module.", "_orig_mod.", "model.")
 
 # ---------------------------------------------------------------------------- read
 
@@ -106,7 +107,16 @@ def read_checkpoint(
         raise UserError(f"{path}: contains no state_dict (expected a Tacotron 2 checkpoint)")
     if problems := (find_problems or problems_of)(state):
         raise checkpoint_error(path, problems)
+    state["state_dict"] = without_wrappers(state["state_dict"])
     return state
+
+
+def without_wrappers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the weights without the prefixes that a wrapper adds to all names."""
+    for prefix in WRAPPERS * len(WRAPPERS):  # wrappers can be nested in any order
+        if weights and all(name.startswith(prefix) for name in weights):
+            weights = {name.removeprefix(prefix): x for name, x in weights.items()}
+    return weights
 
 
 def read_saved(path: str | Path) -> object:
@@ -163,8 +173,7 @@ def load_weights(
             the settings that differ, or the tensors if no setting differs.
     """
     own = model.state_dict()
-    # Remove the prefix of the multi-GPU wrapper, which NVIDIA's code saves too.
-    weights = {name.removeprefix("module."): x for name, x in state["state_dict"].items()}
+    weights = dict(state["state_dict"])
     for name in ignore_layers:
         if name not in own:
             raise UserError(f"ignore_layers: the model has no tensor named {name!r}")
@@ -198,7 +207,7 @@ def load_state(
 
 def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
     """Return the symbol embedding [symbols, dim], or None if `weights` does not contain it."""
-    embedding = weights.get("embedding.weight", weights.get("module.embedding.weight"))
+    embedding = weights.get("embedding.weight")
     return embedding if embedding is not None and embedding.dim() == 2 else None
 
 

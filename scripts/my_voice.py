@@ -20,6 +20,7 @@ import math
 import os
 import shlex
 import shutil
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ import torch
 
 from batch import synthetic_batch
 from corpus.filelist import split_filelist_line
+from corpus.speaker_names import checked_name
 from evaluation.recognizers import NAMES, WHISPER, WHISPER_MODEL, make_recognizer
 from evaluation.results import Intelligibility, read_result
 from export.checkpoint_paths import list_others
@@ -62,6 +64,8 @@ HALVINGS = 4.6  # number of times that the learning rate halves on its way from 
 VALIDATION = 0.05  # fraction of the clips to hold out
 MIN_VALIDATION = 10  # minimum number of clips to hold out
 TIMED_STEPS = 2  # number of optimizer steps to time
+# Options of scripts/prepare.py that this program sets
+OWN_OPTIONS = ("--convert", "--cache-mels", "--out", "--speaker", "--val-fraction")
 OPTIONS_FILE = "my_voice.json"
 EVALUATION_FILE = "evaluation.json"
 SPEECH = "speech"  # folder of the speech for the held-out texts
@@ -267,12 +271,24 @@ def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
 
 
 def are_options(text: str) -> bool:
-    """Return whether a shell could split the text into options."""
+    """Return whether a shell could split the text into options, and none is in OWN_OPTIONS."""
     try:
-        shlex.split(text)
+        names = {word.partition("=")[0] for word in shlex.split(text)}
     except ValueError:
         return False
-    return True
+    return names.isdisjoint(OWN_OPTIONS)
+
+
+def joined(arguments: list[str]) -> list[str]:
+    """Return the arguments with `--prepare=--skip-bad` instead of `--prepare --skip-bad`, because
+    argparse does not accept values that begin with a hyphen."""
+    result = list[str]()
+    for argument in arguments:
+        if result and result[-1] == "--prepare":
+            result[-1] += f"={argument}"
+        else:
+            result.append(argument)
+    return result
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -300,7 +316,11 @@ def main(arguments: list[str] | None = None) -> None:
     )
     add(
         "--prepare",
-        type=checked(str, "options with closed quotation marks", are_options),
+        type=checked(
+            str,
+            f"options other than {', '.join(OWN_OPTIONS)}, with closed quotation marks",
+            are_options,
+        ),
         default="",
         metavar="OPTIONS",
         help="pass these options to scripts/prepare.py",
@@ -329,9 +349,10 @@ def main(arguments: list[str] | None = None) -> None:
         metavar="MODEL",
         help="use this Whisper model (name or folder; default: %(default)s)",
     )
-    args = parser.parse_args(arguments)
+    args = parser.parse_args(joined(sys.argv[1:] if arguments is None else arguments))
     out = args.out or Path(f"my-voice-{args.name}")
     check_is_folder(out, "--out")
+    args.name = checked_name(args.name, "--name")
     if not args.recordings.is_dir():
         raise UserError(f"{args.recordings}: no such folder, expected the folder of the recordings")
     check_options(out, args)

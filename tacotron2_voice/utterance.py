@@ -162,7 +162,7 @@ def _ids_of(text: str, settings: VoiceSettings, drop_unknown: bool) -> list[int]
     _check_length(text)  # check before cleaning, because cleaning long texts is slow
     text = apply_lexicon(text, settings.pronunciations, settings.text_cleaners)
     table = settings.table
-    check_notations(text, settings.text_cleaners, table)
+    check_notations(text, settings.text_cleaners, table, settings.language)
     text = read_around_phones(text, settings.text_cleaners, table)
     cleaned = clean(text, settings.text_cleaners, table, settings.language)
     unknown = unknown_symbols(cleaned, table)

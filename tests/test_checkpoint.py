@@ -248,13 +248,15 @@ def random_model(seed: int) -> Tacotron2:
     return Tacotron2(H)
 
 
-def test_weights_are_loaded_with_or_without_a_wrapper_prefix():
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "model.", "_orig_mod.module."])
+def test_weights_are_loaded_with_or_without_a_wrapper_prefix(prefix, tmp_path):
     theirs = random_model(1)
-    for prefix in ("", "module."):
-        model = random_model(2)
-        saved = {prefix + name: tensor for name, tensor in theirs.state_dict().items()}
-        checkpoint_file.load_weights(model, {"state_dict": saved}, "some.pt", H)
-        assert_same(dict(model.state_dict()), dict(theirs.state_dict()))
+    model = random_model(2)
+    path = tmp_path / "some.pt"
+    saved = {prefix + name: tensor for name, tensor in theirs.state_dict().items()}
+    torch.save({"state_dict": saved}, path)
+    checkpoint_file.load_weights(model, checkpoint_file.read_checkpoint(path), path, H)
+    assert_same(dict(model.state_dict()), dict(theirs.state_dict()))
 
 
 def test_ignored_layers_do_not_change_when_weights_are_loaded():

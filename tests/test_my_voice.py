@@ -256,6 +256,8 @@ def test_output_folder_is_rejected_when_it_was_made_with_another_language(comman
         "--language=",
         "--name= ",
         "--prepare='a",
+        "--prepare=--out x",
+        "--prepare=--speaker=x",
     ],
 )
 def test_option_is_rejected_before_the_first_stage_when_its_value_is_invalid(
@@ -268,6 +270,20 @@ def test_option_is_rejected_before_the_first_stage_when_its_value_is_invalid(
     assert name in message
     assert repr(value) in message
     assert commands == []
+
+
+def test_options_for_prepare_may_begin_with_hyphens(commands, tmp_path):
+    make(tmp_path, "--prepare", "--skip-bad")
+    assert "--skip-bad" in commands[0]
+
+
+def test_name_is_rejected_before_the_first_stage_when_filelists_cannot_contain_it(
+    commands, tmp_path
+):
+    with pytest.raises(UserError, match=r"a\|b"):
+        my_voice.main(["rec", "--name", "a|b", "--out", str(tmp_path / "out")])
+    assert commands == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_is_written_when_the_folder_of_the_recordings_does_not_exist(commands, tmp_path):

@@ -79,6 +79,11 @@ def test_text_is_accepted_when_it_only_resembles_a_notation(text, cleaners, tabl
     check_notations(text, cleaners, table)
 
 
+def test_pinyin_is_rejected_when_the_phones_are_of_another_language_than_chinese():
+    assert "'ni3 hao3 ma5'" in refusal(check_notations, "ni3 hao3 ma5", ["phones"], LETTERS, "de")
+    check_notations("ni3 hao3 ma5", ["phones"], LETTERS, "cmn")
+
+
 def test_prepare_and_synthesis_reject_pinyin_when_the_model_reads_english():
     english = create_hparams()
     assert "'ta5 shi3'" in refusal(symbols_of, "ta5 shi3", english)

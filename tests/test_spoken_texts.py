@@ -50,6 +50,10 @@ def each(form):
         "{i}. {text}",
         "({i}) {text}",
         "#{i} {text}",
+        "[{i}] {text}",
+        "{i}- {text}",
+        "S{i} {text}",
+        "{text} [u{i:03d}]",
         "10{i:02d} {text}",
     ],
 )
@@ -101,6 +105,11 @@ def test_texts_of_the_included_corpora_are_kept():
         texts = [row[-1] for row in rows if len(row) > 1]
         check_are_spoken(clips_of(texts))
         check_repeated_words(clips_of(texts))
+
+
+def test_texts_are_rejected_when_letters_count_them():
+    texts = [f"{chr(ord('a') + i)}) {text}" for i, text in enumerate(SENTENCES)]
+    assert "12 of 12" in refusal(check_are_spoken, clips_of(texts))
 
 
 def test_texts_are_rejected_when_they_are_written_twice():

@@ -316,7 +316,7 @@ def test_training_is_rejected_when_symbols_are_unknown(lists, tmp_path, capsys):
 def test_warm_start_keeps_embedding_rows_of_shared_symbols(lists, english, trained, capsys):
     begun = load(trained / "checkpoint_0.pt")
     table, rows = begun["hparams"]["symbol_table"], begun["state_dict"]["embedding.weight"]
-    theirs = load_checkpoint(english)["state_dict"]["module.embedding.weight"]
+    theirs = load_checkpoint(english)["state_dict"]["embedding.weight"]
     shared = [symbol for symbol in table if symbol in ENGLISH.symbols]
     assert shared == list("_ ,.gw")
     assert len(rows) == len(table)

@@ -99,7 +99,7 @@ def map_symbols(
     for i, symbol in enumerate(table.symbols):
         if symbol in ids:
             rows[i] = old[ids[symbol]]
-    weights = {name.removeprefix("module."): x for name, x in saved["state_dict"].items()}
+    weights = saved["state_dict"]
     new = [symbol for symbol in table.symbols if symbol not in ids]
     return saved | {"state_dict": weights | {"embedding.weight": rows}}, new
 
@@ -121,7 +121,7 @@ def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], 
     saved = source.state
     names = hparams.speakers
     dim = hparams.speaker_embedding_dim
-    weights = {name.removeprefix("module."): x for name, x in saved["state_dict"].items()}
+    weights = saved["state_dict"]
     old = weights.get(SPEAKERS)
     known = tuple(saved.get("hparams", {}).get("speakers", ()))
     if old is None:

@@ -19,6 +19,7 @@ _FINAL = (
 _SYLLABLE = rf"(?:{_INITIAL}?{_FINAL}|[bpmfwy]?o)"
 # Two or more syllables with tone digits, such as "ta5 shi3" and "ni3hao3".
 _PINYIN = re.compile(rf"(?<!\w)(?:{_SYLLABLE}[1-5¹²³⁴⁵][ '-]*){{2,}}(?!\w)", re.IGNORECASE)
+CHINESE = ("cmn", "yue", "hak", "zh")  # eSpeak's codes for Chinese languages
 IPA_LETTER = re.compile("[\u0250-\u02afˈˌː]")
 _IPA_WORD = re.compile(rf"\S*{IPA_LETTER.pattern}\S*")
 # No alphabet contains the marks of stress and length.
@@ -56,7 +57,9 @@ _ENGLISH_SYLLABLES = set(
 _LONG_SYLLABLE = re.compile("[^\\W\\d]{2}")
 
 
-def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable) -> None:
+def check_notations(
+    text: str, cleaner_names: Sequence[str], table: SymbolTable, language: str = ""
+) -> None:
     """Check that a text contains no notation that the model would read as ordinary words.
 
     These notations are rejected:
@@ -64,7 +67,9 @@ def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable)
     - nested braces
     - ARPAbet phones in braces, if the model has no symbols for phones, or if a phone is unknown
     - ARPAbet phones without braces, unless the model has its own symbol table
-    - pinyin with tone digits, or IPA, if the cleaners are for English
+    - IPA, if the cleaners are for English
+    - pinyin with tone digits, if the cleaners are for English, or if they produce phones of a
+      language other than Chinese
     - IPA with stress or length marks, but without slashes, if the cleaners produce phones
 
     Raises:
@@ -94,15 +99,23 @@ def check_notations(text: str, cleaner_names: Sequence[str], table: SymbolTable)
         if ipa := _IPA_WORD.search(text) or next(iter(letters), None):
             problem = "phones, but the model reads letters"
             raise UserError(f"{ipa[0][:60]!r}: {problem} (expected letters)")
-        for found in _PINYIN.finditer(text):
-            syllables = re.findall(r"[^\W\d]+", found[0])
-            is_numbered = len({x.lower() for x in syllables}) == 1  # "Fan1 fan2"
-            # "LAN1 WAN2", "Ben1 Dan2"
-            is_english = len(syllables) == 2 and all(
-                x.lower() in _ENGLISH_SYLLABLES or x.istitle() for x in syllables
-            )
-            if is_numbered or is_english or not _LONG_SYLLABLE.search(found[0]):
-                continue
-            problem = "pinyin with tone digits, but the model reads English"
-            fix = "To train on pinyin, use --hparams symbols=corpus,text_cleaners=[basic_cleaners]."
-            raise UserError(f"{found[0].strip()[:60]!r}: {problem} (expected English words). {fix}")
+    if uses_english_rules(tuple(cleaner_names)) or (PHONES in cleaner_names and language):
+        _check_pinyin(text, language)
+
+
+def _check_pinyin(text: str, language: str) -> None:
+    """Raise UserError if a text contains pinyin with tone digits, unless the language is Chinese."""
+    if language.partition("-")[0] in CHINESE:
+        return
+    for found in _PINYIN.finditer(text):
+        syllables = re.findall(r"[^\W\d]+", found[0])
+        is_numbered = len({x.lower() for x in syllables}) == 1  # "Fan1 fan2"
+        # "LAN1 WAN2", "Ben1 Dan2"
+        is_english = len(syllables) == 2 and all(
+            x.lower() in _ENGLISH_SYLLABLES or x.istitle() for x in syllables
+        )
+        if is_numbered or is_english or not _LONG_SYLLABLE.search(found[0]):
+            continue
+        problem = "pinyin with tone digits, but the model does not read Chinese"
+        fix = "To train on pinyin, use --hparams symbols=corpus,text_cleaners=[basic_cleaners]."
+        raise UserError(f"{found[0].strip()[:60]!r}: {problem} (expected words). {fix}")
