@@ -146,6 +146,10 @@ class Preparation:
         check_is_folder(self.out, "--out")
         if self.trim:
             check_is_outside(self.trim, self.corpus, "--trim-silence")
+        if self.trim and self.trim == self.convert:
+            raise UserError(
+                f"--trim-silence {self.trim}: also the folder of --convert. Choose another folder"
+            )
         for option, folder in self.new_folders.items():
             if folder.resolve() == self.corpus.resolve():
                 raise UserError(

@@ -52,7 +52,8 @@ def output_path(text: str) -> Path:
     path = Path(text)
     if is_audio_file(path):
         return output_file(text)
-    if not text or text.lower().endswith(OTHER_FORMATS):
+    # A name such as ".wav" lacks the part before the extension.
+    if not text or text.lower().endswith(OTHER_FORMATS) or path.name.lower() in AUDIO_FORMATS:
         raise argparse.ArgumentTypeError(f"{text!r} (expected a folder, or {FILE_NAMES})")
     return path
 

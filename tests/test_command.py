@@ -1,5 +1,7 @@
 """Test the command that synthesizes with checkpoints and exported voices."""
 
+import argparse
+import re
 import shlex
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from helpers import ROOT
 
 import synthesize
 from export.loading import load_synthesizer
-from tacotron2_voice.command import print_report
+from tacotron2_voice.command import output_path, print_report
 from tacotron2_voice.texts import InputText
 from tacotron2_voice.utils.arguments import processors
 from tacotron2_voice.utterance import Utterance
@@ -60,6 +62,12 @@ def test_number_of_threads_is_rejected_when_it_exceeds_the_number_of_cores(threa
         synthesize.main(["--voice", "voice", "--text", "a", "--threads", threads])
     expected = f"'{threads}' (expected a whole number from 1 to {processors()}"
     assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["", "a.m4a", ".wav", "out/.MP3"])
+def test_output_is_rejected_when_its_name_is_neither_a_folder_nor_an_audio_file(name):
+    with pytest.raises(argparse.ArgumentTypeError, match=re.escape(repr(name))):
+        output_path(name)
 
 
 def test_command_writes_files_when_standard_output_is_closed(voices, tmp_path):
