@@ -95,7 +95,7 @@ class HParams(VoiceSettings):
     clips_folder: str = ""  # new folder of the clips, if you moved them after running prepare
     load_mel_from_disk: bool = False  # True: the filelists list cached log-mels (.npy) instead of audio files
     text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # text cleaners, applied in this order
-    language: str = ""  # eSpeak language code, such as de; required for phones, and for the lower case of I in Turkish and Azerbaijani
+    language: str = ""  # eSpeak language code, such as de; required for phones, and for Turkish and Azerbaijani, in which I becomes ı
     symbols: str = "english"  # symbol table: english (as in NVIDIA's recipe), corpus (all characters in your texts), or the path of a .json file
     symbol_table: tuple[
         str, ...

@@ -671,8 +671,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
         listed, path = renamed[0]
         print(
             f"note: {len(renamed):,} of {len(entries):,} listed files were found in a different "
-            "folder, or with a different extension or case, such as "
-            f"{os.path.relpath(path, corpus)} for {listed!r}"
+            f"folder, or with a different extension or case. For example, {listed!r} was found as "
+            f"{os.path.relpath(path, corpus)}"
         )
     return clips, problems
 

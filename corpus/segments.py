@@ -66,7 +66,7 @@ KALDI_FILES = ("wav.scp", "text")
 def read_segments(path: Path, recording: str, tier: str = "", encoding: str = "") -> list[Entry]:
     """Return the segments of one recording, in file order.
 
-    Segments without text, and segments with only a label of silence, are left out.
+    Segments without text, and segments that contain only a silence label, are left out.
 
     Args:
         path: subtitles (.srt, .vtt), a TextGrid, or Audacity labels (.txt).
@@ -105,8 +105,7 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
 def _check_not_growing(path: Path, entries: Sequence[Entry]) -> None:
     """Raise UserError if most segments repeat or continue the text of the previous segment.
 
-    Some captions show a sentence word by word, or highlight one word after another. Each segment of
-    such captions contains the whole sentence.
+    Some captions show a sentence word by word, or highlight one word after another. In such captions, each segment repeats the words so far, or the whole sentence.
     """
     growing = [
         entry
@@ -180,7 +179,7 @@ def _srt_cues(path: Path, text: str) -> list[tuple[float, float, str]]:
         unmatched = error.unmatched_content.strip()
         number = text[: error.actual_start].count("\n") + 1
         raise UserError(
-            f"{path}: before line {number}: {unmatched[:60]!r} is not a subtitle"
+            f"{path}: the text before line {number} is not a subtitle: {unmatched[:60]!r}"
         ) from None
     return [
         (x.start.total_seconds(), x.end.total_seconds(), html.unescape(TAG.sub("", x.content)))
@@ -278,7 +277,7 @@ def without_rolling_times(
         return cues
     print(
         f"note: {path}: {num_overlaps:,} of {len(cues):,} subtitles overlap the next subtitle, so "
-        "each subtitle ends where the next subtitle begins"
+        "the program cuts off each subtitle where the next subtitle begins"
     )
     last = cues[-1]
     return [(cue[0], end, cue[2]) for cue, end in zip(cues, ends, strict=False)] + [last]

@@ -107,7 +107,7 @@ MAX_OTHER_SCRIPT = 0.2
 # The correlation of lengths has no meaning with fewer clips, or with a smaller standard deviation
 # of the logarithm of their lengths.
 MIN_CLIPS, MIN_SPREAD = 20, 0.15
-MIN_CORRELATION = 0.3  # minimum correlation between the logarithms of seconds and symbols
+MIN_CORRELATION = 0.3  # minimum correlation between the log duration and the log number of symbols
 # With these limits, at most 0.5% of the clips in each of four clean corpora have an unusual rate.
 # If half of the audio of each clip is missing, 75 to 99% of the clips have an unusual rate.
 MAX_DEVIATIONS = 4.5

@@ -66,7 +66,7 @@ from tacotron2_voice.utils.files import read_bytes, write_bytes, write_json
 from tacotron2_voice.utterance import text_to_ids
 from tacotron2_voice.vocoder import load_vocoder
 
-# File next to the recordings that contains their measures.
+# Name of the file, in the folder of the recordings, that stores their results.
 REFERENCE_FILE = "reference_measures.json"
 
 

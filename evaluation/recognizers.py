@@ -4,7 +4,7 @@
     words_of(recognizer.transcribe(samples, 22050), "en-us")
 
 Pocketsphinx is small and old, and supports only English. Whisper (Radford et al. 2022) supports
-many languages. All recognizers make mistakes, so also report the word error rate of recordings.
+many languages. All recognizers make mistakes, so also report the word error rate of the recordings.
 """
 
 import argparse

@@ -14,11 +14,12 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     the caller.
 
     If CUDA aborts a capture, PyTorch's `capture_end` raises an error before it has cleaned up (seen
-    in PyTorch 2.11 and 2.13). This function prevents the following consequences:
+    in PyTorch 2.11 and 2.13). Without the precautions of this function,
 
-    - `stream` stays the current stream.
-    - The generator stops working (2.11). Therefore the capture gets its own generator state.
-    - Memory used on two streams is never freed, and `empty_cache` raises an error. Therefore the
+    - `stream` would stay the current stream.
+    - The generator would stop working (2.11). Therefore the capture gets its own generator state.
+    - Memory used on two streams would never be freed, and `empty_cache` would raise an error.
+      Therefore the
       capture gets its own memory pool.
     """
     device = stream.device

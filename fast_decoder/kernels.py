@@ -242,9 +242,9 @@ def lstm_step(
     if OPERAND != DTYPE:
         tl.store(_buffer(table, OPERANDS, OPERAND) + place, hidden.to(OPERAND), inside)
     if QUERY > 0:
-        # Tensor cores need an inner dimension of 16. Therefore each unit appears twice, and every
-        # second row of the weight is 0. (With tl.join and zeros instead, Triton 3.6 added some
-        # values twice on an H200.)
+        # Tensor cores need an inner dimension of 16. Therefore each unit is duplicated, and the
+        # weights of the duplicates are 0. When the units were padded with zeros by tl.join, Triton
+        # 3.6 added some values twice on an H200.
         hidden = tl.where(inside, hidden, 0.0)[:, :, None]
         hidden = tl.reshape(tl.broadcast_to(hidden, (ROWS, UNITS, 2)), (ROWS, 2 * UNITS))
         part = tl.zeros((ROWS, QUERY_BLOCK), DTYPE)
@@ -647,7 +647,7 @@ def _through_query(
     SYMBOLS_A_PART: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Return the gradient of the hidden state through the query [rows, units]; store DQUERIES."""
+    """Return the gradient [rows, units] of the hidden state that flows through the query, and store DQUERIES."""
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     parts = row[None, :, None] * QUERY + dim[:, None, :]
     parts = _buffer(table, QUERY_PARTS, weight.dtype) + parts

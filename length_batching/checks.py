@@ -118,8 +118,8 @@ def check_trained(trained: int, drawn: int) -> None:
     check_count("trained", trained, 0)
     if trained > 0 and drawn == 0:
         raise BatchingError(
-            f"trained={trained}: no batches have been drawn since set_epoch. Save the state before "
-            "the next set_epoch. With LengthBatches, also pass sampler=RankSampler(batches, rank) "
+            f"trained={trained}: no batches have been drawn since the last call of set_epoch. At the end "
+            "of an epoch, save the state before you call set_epoch again. With LengthBatches, also pass sampler=RankSampler(batches, rank) "
             "to the DataLoader."
         )
     if trained > drawn:

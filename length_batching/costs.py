@@ -128,7 +128,7 @@ def pair_novelty(batches: Batches, before: Batches) -> float:
         pair_novelty(now, before)  # 0.97
 
     Take all pairs of clips that share a batch. Pair novelty is the fraction of these pairs that did
-    not share a batch in the previous epoch. The novelty is 1 if no batch has two clips.
+    not share a batch in the previous epoch. The novelty is 1 if every batch contains only one clip.
 
     Raises:
         ValueError: if the two epochs contain different clips.
@@ -136,7 +136,7 @@ def pair_novelty(batches: Batches, before: Batches) -> float:
     now = as_plan(batches)
     earlier = as_plan(before)
     if not np.array_equal(np.bincount(now.order), np.bincount(earlier.order)):
-        raise ValueError("batches, before: the two plans contain different clips")
+        raise ValueError("`batches` and `before` contain different clips")
     batch_before = np.empty(now.order.max() + 1, dtype=np.int64)
     batch_before[earlier.order] = batch_of_position(earlier)
     # Clips that share a batch in both epochs have the same key.

@@ -221,7 +221,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen += " PHONES=1" * args.phones + " FULL=1" * args.full
     print(f"""
 {table}
-The first epochs use random batches (RAND), the other epochs use SSB-DBS-BR. The mean length is
+The first epochs use random batches (RAND), and all later epochs use SSB-DBS-BR. The mean length is
 the average batch length in frames. Batches and minutes are per epoch. The time saved is compared with RAND.
 
 {speech.texts:<3} unseen numbers{"         word error rate" if is_english(language) else ""}

@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
     add(
         "--words-only",
         action="store_true",
-        help="skip the identification rate, whose computation takes most of the time",
+        help="do not compute the identification rate, which takes most of the time",
     )
     add_recognizer_options(parser)
     add(

@@ -263,7 +263,7 @@ def _check_output_options(args: argparse.Namespace) -> None:
         raise UserError("--save-mel: needs a folder as the output, such as -o out")
     if args.timings and args.stream:
         raise UserError(
-            "--timings: cannot be combined with --stream. Write files, such as -o NAME.wav"
+            "--timings: cannot be combined with --stream. Write a file instead, for example with -o NAME.wav"
         )
     if writes_folder:
         check_is_folder(args.out, "-o")

@@ -372,7 +372,7 @@ class AudioFileOutput(Output):
         check_sampling_rate(path, self.sampling_rate)
         self.path = path
         self.timings_format = timings
-        self.timings = Timings()  # times of the words in the complete texts
+        self.timings = Timings()  # times of the words in the texts that are written so far
         self.keys = [*keys.items()]
         self.positions = {name: position for position, name in enumerate(keys)}
         self.part = path.with_name(f"{path.stem}.part.wav")

@@ -469,7 +469,7 @@ def _convert_integer(text: str) -> int:
         number = float(text)  # 1e6 is an integer too
         if number.is_integer():  # false for infinity
             return int(number)
-    except ValueError:  # also raised for integers with more digits than Python converts
+    except ValueError:  # also raised for integers above Python's limit of digits
         pass
     raise ValueError("expected an integer")
 

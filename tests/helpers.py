@@ -313,7 +313,7 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     except SystemExit as stop:
         code = stop.code
     sys.stdout.flush()  # at exit, Python flushes stdout before it prints the exit message
-    sys.exit(code)  # the objects of the run are deleted, as at the end of a program
+    sys.exit(code)  # deletes the objects of the run, as the end of a program does
 
 
 def call_alone(log: Path, function, *arguments) -> None:

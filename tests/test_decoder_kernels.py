@@ -367,7 +367,7 @@ def test_results_stay_the_same_with_dependent_gpu_launches(clips, precision, mon
 
 
 def full_size(lengths):
-    """Return a problem with a full-size, untrained model."""
+    """Return a `Problem` that contains an untrained full-size model."""
     torch.manual_seed(0)
     decoder = model.Tacotron2(HParams()).decoder.train()
     symbols, frames = zip(*lengths, strict=True)
@@ -572,8 +572,8 @@ def loss_of(precision, dropout, steps=12):
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"] if GPU else ["bf16"])
 def test_losses_stay_close_when_the_precision_changes(precision, monkeypatch):
-    """Rounding errors make the losses of any two runs drift apart. Therefore the limit is twice the
-    largest difference among three float32 control runs with different dropout."""
+    """Rounding errors make the losses of any two runs drift apart. Therefore the limit is twice the largest difference between this run in float32 and three runs
+    in float32 with different dropout."""
     if not GPU:  # on a GPU, the decoder already uses the kernels
         monkeypatch.undo()
     exact, found = loss_of("fp32", 0), loss_of(precision, 0)

@@ -337,7 +337,7 @@ def test_saved_settings_load_again():
     assert hparams_from_dict(saved) == h
     # JSON stores tuples as lists.
     assert hparams_from_dict(saved | {"text_cleaners": ["a", "b"]}) == h
-    # These settings imitate a checkpoint from NVIDIA.
+    # NVIDIA's checkpoints contain settings with other names.
     theirs = HParams(batch_size=8, text_cleaners=("english_cleaners",))
     assert hparams_from_dict({"batch_size": 8, "a_name_of_others": 3}) == theirs
 

@@ -61,8 +61,8 @@ def epochs_of(count, **changed):
 
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "persistent_workers": True}])
-def test_pass_raises_when_its_epoch_was_not_set(workers):
-    """The previous pass can be complete or incomplete. The first pass does not need set_epoch."""
+def test_iteration_raises_when_set_epoch_was_not_called(workers):
+    """The previous epoch can be complete or incomplete. The first epoch does not need set_epoch."""
     first, second, third = epochs_of(3)
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     loader = loader_of(sampler, **workers)
@@ -400,7 +400,7 @@ def test_constant_number_of_batches_adds_at_most_1_percent_of_decoder_steps():
     assert len(counts) == 1
 
 
-def test_pass_raises_when_world_size_is_missing_in_several_processes(monkeypatch):
+def test_iteration_raises_when_world_size_is_missing_in_several_processes(monkeypatch):
     distributed = torch.distributed
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed, "get_world_size", lambda: 2)

@@ -1,4 +1,4 @@
-"""Test the optimizer steps in a plan: their batches, weights and ends."""
+"""Test the optimizer steps in a plan: their batches and weights, and where they end."""
 
 from types import SimpleNamespace
 

@@ -208,13 +208,13 @@ def test_table_shows_no_reduction_when_the_settings_of_the_two_strategies_differ
 def change(first, second):
     """Return the change between two strategies.
 
-    A strategy is a dict from seed to value.
+    Each argument maps the seeds to the results of a strategy.
     """
     rows = [("a", *x) for x in first.items()] + [("b", *x) for x in second.items()]
     return paired_change(pd.DataFrame(rows, columns=["label", "seed", "value"]), "a", "b")
 
 
-def test_paired_change_equals_the_paired_t_test_of_scipy():
+def test_p_value_of_a_paired_change_equals_the_p_value_of_scipy():
     first = {1: 1.0, 2: 1.5, 3: 0.8}
     second = {1: 1.2, 2: 1.4, 3: 1.1}
     found = change(first, second)

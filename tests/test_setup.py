@@ -194,7 +194,7 @@ def test_processes_compare_all_training_code():
 # ---------------------------------------------------------------------------- several processes
 
 
-PROCESS_TIMEOUT = 2  # Processes wait this number of seconds for each other.
+PROCESS_TIMEOUT = 2  # maximum number of seconds that processes wait for each other
 
 
 class Pair(Processes):

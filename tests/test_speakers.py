@@ -53,8 +53,8 @@ def test_fourth_field_contains_the_speaker():
 
 
 def test_every_clip_label_has_a_filelist_field_and_settings():
-    """Fields in a filelist line have no titles, so a different order would confuse them without an
-    error."""
+    """Filelists have no column titles, so a different order of the fields would swap their values
+    without an error."""
     assert ListedClip._fields[3:] == LABELS
     assert all(
         {f"{label}s", f"{label}_embedding_dim"} <= types_of(HParams).keys() for label in LABELS

@@ -151,7 +151,7 @@ def test_script_does_not_train_when_the_corpus_has_changed(run):
     assert len(trained(run)) == 1
 
 
-def test_script_fails_in_one_line_when_python_is_missing_or_has_no_torch(run, tmp_path):
+def test_script_prints_one_line_when_python_or_torch_is_missing(run, tmp_path):
     bare = tmp_path / "bare"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -I "$@"\n', encoding="utf-8")
     bare.chmod(0o755)

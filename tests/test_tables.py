@@ -161,8 +161,8 @@ def test_table_is_rejected_when_its_columns_are_ambiguous(path, text, option):
 
 @pytest.mark.parametrize("line", ["c{i}|{text}|{who}", "c{i}|{who}|{text}"])
 def test_three_columns_are_rejected_when_one_column_looks_like_speaker_names(path, line):
-    """Speaker names must not become texts, and clips of several speakers must not become one
-    speaker."""
+    """Speaker names must not be read as texts, and clips of several speakers must not be assigned to
+    one speaker."""
     lines = [line.format(i=i, text=f"Text number {i}.", who=f"p{i % 2}") for i in range(20)]
     message = refusal(read, path, "\n".join(lines))
     assert "--text-column" in message

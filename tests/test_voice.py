@@ -347,7 +347,7 @@ def test_audio_is_rejected_when_a_graph_returns_nan(voices, tmp_path):
 
 
 def test_graph_is_rejected_when_it_has_the_ort_format(voices, tmp_path):
-    """Operators in this format cannot be checked. A file can be a valid graph in both formats."""
+    """The operators of a graph in ORT format cannot be checked. A file can be valid as ORT and as ONNX."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.optimized_model_filepath = str(tmp_path / "x.ort")

@@ -122,7 +122,7 @@ def table_of(cost: dict[int, float]) -> tuple[str, float]:
 
 
 def linear_length(trainer: Trainer, symbols: int) -> int | None:
-    """Return a number of frames from which the time of a batch grows linearly with its length.
+    """Return a batch length in frames. The time of longer batches grows linearly with their length.
 
     Return None if no length up to MAX_FRAMES is sufficient. The time of shorter batches does not
     grow linearly, because the host is slower than the GPU.

@@ -1,4 +1,4 @@
-"""Handle signals that stop a run, and print the message with which the process exits."""
+"""Handle signals that stop a run, and print a message before the process exits."""
 
 import contextlib
 import os
@@ -78,8 +78,8 @@ class StopRequest:
     def _remember(self, number: int, _frame: FrameType | None) -> None:
         if self.signal is None:
             self.signal = number
-        # Only SIGINT counts here. SIGTERM may arrive twice without a second request, for example
-        # from make.
+        # A second SIGINT ends the run at once. A second SIGTERM is ignored, because
+        # programs such as make can send SIGTERM twice for one request.
         elif number == signal.SIGINT:
             self.leave()
             raise KeyboardInterrupt

@@ -135,7 +135,8 @@ def is_finished(
     If the checkpoint is the best checkpoint of the run, the function also names it best.pt.
 
     Raises:
-        UserError: if only some processes have finished, because their settings differ.
+        UserError: if the processes disagree about whether the run is finished, because their
+            settings differ.
     """
     finished = resumed is not None and resumed.state["loop"]["epoch"] > hparams.epochs
     if resumed is None or not processes.any(finished):
@@ -168,7 +169,9 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
             hparams = create_hparams(overrides, base)
             if hparams.row_costs == MEASURE:  # only a new run measures costs
                 hparams = replace(hparams, row_costs=base.row_costs)
-                print(f"note: the run keeps row_costs={base.row_costs or '(empty)'}")
+                print(
+                    f"note: only a new run measures row_costs, so this run keeps row_costs={base.row_costs or '(empty)'}"
+                )
             for name, value in asdict(hparams).items():
                 if value != getattr(base, name):
                     old = getattr(base, name)
@@ -200,7 +203,8 @@ def resolve_symbols(hparams: HParams, base: HParams) -> HParams:
     checkpoint lacks are reported later, with the lines that contain them.
 
     Raises:
-        UserError: if `symbols` is a file with a different table.
+        UserError: if `symbols` is the path of a file whose symbol table differs from the
+            checkpoint's.
     """
     if hparams.symbols == base.symbols == "corpus":
         return hparams

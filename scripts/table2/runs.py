@@ -89,7 +89,8 @@ class Runs:
 
     by_folder: dict[str, Run]
     table: pd.DataFrame  # one row per run: label and seed, indexed by folder
-    # One row per label: strategy name and settings as text; NaN: the setting has no effect.
+    # One row per label, with a column for the name of the strategy and for each setting, as text.
+    # NaN: the setting has no effect.
     rows: pd.DataFrame
     facts: pd.DataFrame  # one row per run: settings, HEAD, machine and software
     epochs: pd.DataFrame  # epochs of all runs, with the columns `run` (folder) and `label`

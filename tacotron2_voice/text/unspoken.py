@@ -24,9 +24,9 @@ UNSPOKEN = {"english_cleaners_corrected": '"/'}  # these cleaners read "and/or" 
 def left_out(
     text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
 ) -> list[str]:
-    """Return a list with a warning about the dropped characters of a text. Tags are ignored.
+    """Return a list with one warning that names the characters that are dropped from the text.
 
-    If no character is dropped, the list is empty.
+    The list is empty if no character is dropped. Tags are ignored.
     """
     dropped = dropped_symbols(without_tags(text), cleaner_names, table, language)
     reason = "the model has no symbols for them"
