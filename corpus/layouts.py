@@ -39,6 +39,7 @@ from corpus.segments import (
     check_is_plain,
     is_kaldi,
     is_lhotse,
+    is_textgrid,
     read_kaldi,
     read_lhotse,
     read_segments,
@@ -155,7 +156,9 @@ def read_layout(
             raise UserError(
                 f"{texts.options}: only valid without a table, but the corpus contains {nested[0]}"
             )
-        if not speakers.name:
+        if len(nested) == 1:
+            print(f"note: the recordings are read from {nested[0]}")
+        elif not speakers.name:
             raise UserError(
                 f"{corpus}: contains no {METADATA}, but its folders contain {nested[0]} and "
                 f"{len(nested) - 1:,} more; add --speaker-folders if each folder contains one "
@@ -307,7 +310,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         print(f"note: {len(unused):,} text files without an audio file, such as {example}")
     plain = {path for path in contents.values() if not _has_segments(path)}
     decoded = decode({path: read_bytes(path) for path in sorted(plain)}, texts.encoding)
-    labels = {path for path, text in decoded.items() if are_labels(text)}
+    labels = {path for path, text in decoded.items() if are_labels(text) or is_textgrid(text)}
     spoken = {path: text for path, text in decoded.items() if path not in labels}
     for path, text in spoken.items():
         check_is_plain(path, text)

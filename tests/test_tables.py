@@ -278,6 +278,31 @@ def test_offset_and_duration_select_a_part_of_the_recording(path):
     assert problems == []
 
 
+def test_line_is_reported_when_only_other_segments_of_its_recording_have_an_offset(path):
+    lines = [
+        {"audio_filepath": "a", "offset": 1.5, "duration": 2, "text": "One."},
+        {"audio_filepath": "a", "offset": None, "duration": 1, "text": "Two."},
+    ]
+    entries, [problem] = read(path, "\n".join(map(json.dumps, lines)))
+    assert [text for _, text in entries] == ["One."]
+    assert problem.startswith(f"{path}:2: ")
+
+
+def test_times_may_have_decimal_commas_as_in_european_spreadsheets(path):
+    path.write_text("file;start;end;text\na;1,5;3,25;Yes.\n")
+    [entry], _ = read_table(Table(path))
+    assert entry.segment == Segment(1.5, 1.75)
+
+
+@pytest.mark.parametrize("lost", [5, 6])
+def test_table_with_two_lines_per_clip_is_rejected_when_a_line_is_missing(path, lost):
+    lines = [line for i in range(8) for line in (f"c{i}\t#1 x{i}", f"\tText number {i}.")]
+    del lines[lost]
+    with pytest.raises(UserError) as raised:
+        read(path, "\n".join(lines), text_column="3")
+    assert str(raised.value).startswith(f"{path}:{lost + 1}: ")
+
+
 @pytest.mark.parametrize("offset", [-1, "x", "nan", "1e"])
 def test_offset_is_reported_when_it_is_not_a_number_of_seconds(path, offset):
     line = {"path": "a", "offset": offset, "duration": 2, "text": "One."}
