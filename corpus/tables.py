@@ -176,9 +176,13 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
     for delimiter in DELIMITERS:
         counts = [line.count(delimiter) for line in lines]
         is_common = sum(count > 0 for count in counts) >= MIN_SHARE * len(lines)
-        is_certain = delimiter not in QUOTING_DELIMITERS
         titles = lines[0].split(delimiter)
-        if is_common and (is_certain or has_titles(table, speaker_column, titles)):
+        if delimiter in QUOTING_DELIMITERS:
+            # Quoted fields can contain line breaks, so some lines may lack the delimiter.
+            is_found = len(titles) > 1 and has_titles(table, speaker_column, titles)
+        else:
+            is_found = is_common
+        if is_found:
             found.append((len({*counts}) > 1, delimiter))
     if found:
         # Prefer a delimiter that all lines contain equally often. The texts may contain the other
@@ -217,11 +221,23 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
     try:
         for fields in reader:
             if any(fields):
-                rows.append(Row(f"{path}:{number}", [field.strip() for field in fields]))
+                rows.append(Row(f"{path}:{number}", [_unquoted(x.strip()) for x in fields]))
             number = reader.line_num + 1
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: not a line of a CSV ({error})") from None
     return joined_pairs(rows)
+
+
+def _unquoted(field: str) -> str:
+    """Return a field without quotation marks around it, if quotation marks inside it are doubled.
+
+    Many programs quote such fields in tables with every delimiter.
+    """
+    inner = field[1:-1]
+    is_quoted = len(field) > 2 and field[0] == field[-1] == '"' and '""' in inner
+    if not is_quoted or '"' in inner.replace('""', ""):
+        return field
+    return inner.replace('""', '"')
 
 
 def joined_pairs(rows: Sequence[Row]) -> list[Row]:

@@ -693,6 +693,17 @@ def test_table_in_a_subfolder_is_read_when_it_is_the_only_table(tmp_path, capsys
     assert str(tmp_path / "train" / "metadata.csv") in capsys.readouterr().out
 
 
+def test_note_names_a_text_file_that_is_not_used(tmp_path, capsys):
+    """For example, LibriTTS has two texts for each recording."""
+    write_prompts(tmp_path, "a.wav", "a.txt")
+    (tmp_path / "a.normalized.txt").write_text("Five.")
+    [clip], _ = read_layout(tmp_path)
+    assert clip.text == "Five."
+    note = capsys.readouterr().out
+    assert str(tmp_path / "a.txt") in note
+    assert "--transcripts" in note
+
+
 def test_hidden_files_of_macos_are_ignored(tmp_path, capsys):
     write_prompts(tmp_path, "a.wav", "a.txt")
     (tmp_path / "__MACOSX").mkdir()

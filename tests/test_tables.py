@@ -99,6 +99,24 @@ def test_text_is_not_read_as_json_when_it_begins_with_a_bracket(path):
     assert read(path, "[Laughing] Yes.|c0\n", path_column="2", text_column="1")[1] == []
 
 
+def test_rows_are_reported_when_quoted_texts_contain_line_breaks(path):
+    lines = [f'c{i},"Text number\n{i}."' for i in range(4)]
+    entries, problems = read(path, "\n".join(["path,text", *lines, "c4,Yes."]))
+    assert [text for _, text in entries] == ["Yes."]
+    assert [x.partition(": ")[0] for x in problems] == [f"{path}:{2 * i + 2}" for i in range(4)]
+
+
+@pytest.mark.parametrize("delimiter", "|\t")
+def test_quotation_marks_are_removed_when_the_quotation_marks_in_the_field_are_doubled(
+    path, delimiter
+):
+    lines = [f'a{delimiter}"""Well,"" he said."', f'b{delimiter}"Well," he said.']
+    assert read(path, "\n".join(lines))[0] == [
+        ("a", '"Well," he said.'),
+        ("b", '"Well," he said.'),
+    ]
+
+
 def test_lines_are_numbered_as_in_the_file(path):
     path.write_text("\nid|text\n\nc0|One.\nc1|Two.\n")
     entries, _ = read_table(Table(path))
