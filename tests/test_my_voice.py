@@ -12,6 +12,7 @@ from scripts import my_voice
 from scripts.commands import run_stage
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import write_json
+from training.start import read_weights
 
 
 @pytest.fixture
@@ -56,6 +57,7 @@ def commands(tmp_path, monkeypatch):
     monkeypatch.setattr(my_voice, "run_stage", stage)
     monkeypatch.setattr(my_voice, "seconds_per_step", lambda *_: 1.2)
     monkeypatch.setattr(my_voice, "make_recognizer", lambda *_, **__: object())
+    monkeypatch.setattr(my_voice, "read_weights", lambda _: None)
     return run
 
 
@@ -209,8 +211,9 @@ def test_start_checkpoint_is_rejected_before_the_first_stage_when_it_does_not_ex
 
 
 def test_start_folder_is_rejected_before_the_first_stage_when_it_contains_no_voice(
-    commands, tmp_path
+    commands, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr(my_voice, "read_weights", read_weights)
     with pytest.raises(UserError) as raised:
         make(tmp_path, "--start", str(tmp_path / "rec"))
     assert str(tmp_path / "rec") in str(raised.value)

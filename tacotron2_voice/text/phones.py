@@ -46,6 +46,9 @@ OTHER_FORMS = re.compile(
 FRACTIONS = re.compile("[¼-¾⅐-⅞↉]")
 # Parts of the English names of fractions, which eSpeak speaks in languages without such names
 ENGLISH_FRACTIONS = ("hɑːf", "θɜːd")
+# eSpeak reads most words that end in 儿, such as 这儿, as English letters. It reads 而, which has the
+# same pronunciation, correctly.
+ERHUA = re.compile("(?<=[\u4e00-\u9fff])儿")
 LONG_VOWELS = re.compile("ー{2,}")
 LONG_N = re.compile("(?<=[んン])ー")
 KANA = ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA")
@@ -439,7 +442,8 @@ def with_plain_letters(text: str, language: str) -> str:
 
     Rare apostrophes inside words become plain apostrophes, and full-width letters become plain
     letters (`OTHER_FORMS`). In Japanese, spaces separate kana from Latin letters, and repeated
-    marks for long vowels (ー) become a single mark. In Hebrew, vowel points are removed, because
+    marks for long vowels (ー) become a single mark. In Mandarin, 儿 after another character
+    becomes 而. In Hebrew, vowel points are removed, because
     eSpeak does not read vowel points.
     """
     if text.isascii():
@@ -450,6 +454,8 @@ def with_plain_letters(text: str, language: str) -> str:
         text = BETWEEN_SCRIPTS.sub(" ", text)
         text = LONG_VOWELS.sub("ー", text)
         text = LONG_N.sub(lambda x: x.string[x.start() - 1], text)
+    if language == "cmn":
+        text = ERHUA.sub("而", text)
     if language == "he":
         text = HEBREW_POINTS.sub("", text)
     return text
