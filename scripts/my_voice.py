@@ -350,9 +350,11 @@ def main(arguments: list[str] | None = None) -> None:
         help="use this Whisper model (name or folder; default: %(default)s)",
     )
     args = parser.parse_args(joined(sys.argv[1:] if arguments is None else arguments))
-    out = args.out or Path(f"my-voice-{args.name}")
-    check_is_folder(out, "--out")
     args.name = checked_name(args.name, "--name")
+    out = args.out or Path(f"my-voice-{args.name}")
+    if args.out is None and len(out.parts) > 1:
+        raise UserError(f"--name {args.name}: not a name of a folder; add --out FOLDER")
+    check_is_folder(out, "--out")
     if not args.recordings.is_dir():
         raise UserError(f"{args.recordings}: no such folder, expected the folder of the recordings")
     check_options(out, args)

@@ -289,6 +289,12 @@ def test_name_is_rejected_before_the_first_stage_when_filelists_cannot_contain_i
     assert not (tmp_path / "out").exists()
 
 
+def test_name_is_rejected_without_an_output_folder_when_it_contains_a_slash(commands, tmp_path):
+    with pytest.raises(UserError, match="--out"):
+        my_voice.main(["rec", "--name", "a/b"])
+    my_voice.main(["rec", "--name", "a/b", "--out", str(tmp_path / "out")])
+
+
 def test_nothing_is_written_when_the_folder_of_the_recordings_does_not_exist(commands, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(UserError, match="nowhere"):
