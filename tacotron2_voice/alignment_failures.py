@@ -121,7 +121,8 @@ def _skipped_words(
     spans: Sequence[tuple[int, int]],
     table: SymbolTable,
 ) -> list[str]:
-    """Return the words in `spans` whose attention weight stays below ATTENDED, in quotes."""
+    """Return, in quotes, the words in `spans` that receive less attention than ATTENDED in every
+    step."""
     skipped = []
     for start, stop in spans:
         weight = alignment[:, _symbols_of_word(start, stop)].sum(axis=1).max()
@@ -142,7 +143,7 @@ def _symbols_of_word(start: int, stop: int) -> slice:
 
 
 def _rate_failures(seconds: float, num_symbols: int, statistics: SpeechStatistics) -> list[Failure]:
-    """Return a failure if speech is much faster or slower than the training clips, or []."""
+    """Return [failure] if speech is much faster or slower than the training clips, otherwise []."""
     spoken = f"{num_symbols} symbols in {seconds:.1f} s"
     shortest = statistics.shortest_time(num_symbols)
     longest = statistics.longest_time(num_symbols)

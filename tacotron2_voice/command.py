@@ -1,7 +1,7 @@
 """Implement the `speak` command: options, texts, output and messages.
 
-synthesize.py uses this module with a checkpoint or an exported voice; `tacotron2-voice speak` uses
-it with an exported voice.
+synthesize.py uses this module with a checkpoint or an exported voice. `tacotron2-voice speak` uses
+this module with an exported voice.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def add_options(parser: argparse.ArgumentParser) -> Any:
     """Add the options of `speak_texts`, except the path of the model.
 
     Returns:
-        The group of options that select what to speak.
+        The argument group of the options that select the texts.
     """
     source = add_text_options(parser)
     target = parser.add_mutually_exclusive_group()
@@ -226,7 +226,7 @@ def print_report(
     """Print the files, notes and warnings of a text.
 
     Args:
-        written: a phrase about the files, or "".
+        written: a phrase that lists the written files, or "".
         write: a function that prints a line to a file, by default to standard output.
         numbered: whether messages contain the line number of the text.
     """
@@ -243,7 +243,8 @@ def print_report(
 
 
 def summary(num_before: int, num_skipped: int, num_warnings: int) -> str:
-    """Return the end of the final message, with the numbers of skipped lines and warnings."""
+    """Return the end of the final message: the numbers of complete and skipped texts, and of
+    warnings."""
     phrases = []
     if num_before:
         phrases.append(f"{num_before:,} already complete")
@@ -255,7 +256,7 @@ def summary(num_before: int, num_skipped: int, num_warnings: int) -> str:
 
 
 def _check_output_options(args: argparse.Namespace) -> None:
-    """Set the default output, and check the output options before a model is loaded."""
+    """Set the default output, and raise UserError if the output options do not fit together."""
     if not args.stream and args.out is None:
         args.out = Path("out")
     writes_folder = args.out is not None and not is_audio_file(args.out)

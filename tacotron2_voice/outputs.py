@@ -83,11 +83,11 @@ class Output(ABC):
         """
 
     def describe_stop(self, num_texts: int) -> str:
-        """Return a phrase about the texts that are kept when the program is stopped, or ""."""
+        """Return a phrase that says which texts are complete when the program is stopped, or ""."""
         return ""
 
     def describe(self, num_texts: int, num_before: int) -> str:
-        """Return a phrase about the written files, or "".
+        """Return a phrase that says which files were written, or "".
 
         `num_before` is the number of texts that earlier runs have completed.
         """
@@ -119,8 +119,8 @@ class FolderOutput(Output):
         keys: maps the name of each text to a hash of the text and its options.
         save_plot: whether to write plots. Plots need the package matplotlib.
         save_mel: whether to write log-mels.
-        timings: format of the files with the times of the words, one of timings.FORMATS. None: do
-            not write these files.
+        timings: format of the files that list the times of the words, one of timings.FORMATS. None:
+            do not write these files.
     """
 
     def __init__(
@@ -350,8 +350,8 @@ class AudioFileOutput(Output):
         path: path of the audio file. The extension selects the format, one of AUDIO_FORMATS.
         options: options for Synthesizer.stream.
         keys: maps the name of each text to a hash of the text and its options.
-        timings: format of a file with the times of the words of all texts, one of timings.FORMATS.
-            None: do not write this file.
+        timings: format of the file that lists the times of all words, one of timings.FORMATS. None:
+            do not write this file.
 
     Raises:
         BlockingIOError: if another process writes to the same file.
@@ -479,7 +479,8 @@ class AudioFileOutput(Output):
                 self.part.unlink(missing_ok=True)
 
     def _finish(self) -> None:
-        """Write the lengths to the header of NAME.part.wav, and rename or convert this file."""
+        """Write the final lengths to the header of NAME.part.wav, and rename or convert this
+        file."""
         header = wav_header(self.sampling_rate)
         with naming(self.part), open(self.part, "rb+") as file:
             file.write(wav_header(self.sampling_rate, self.end - len(header)))

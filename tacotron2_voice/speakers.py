@@ -36,7 +36,7 @@ def speaker_name(text: str, label: str = "speaker") -> str:
 
 
 def speaker_index(name: str, speakers: Sequence[str], where: str, label: str = "speaker") -> int:
-    """Return the index of the speaker `name` in `speakers`, ignoring spaces at its ends.
+    """Return the index of the speaker `name` in `speakers`, ignoring spaces around the name.
 
     Args:
         where: the file or folder of the model, for messages.

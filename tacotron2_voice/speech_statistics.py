@@ -151,9 +151,10 @@ def measure_speakers(
     """Compute the statistics of each speaker, in the order of `names`.
 
     Speakers with fewer than MIN_CLIPS clips get the statistics of the corpus. All other speakers
-    get their own speaking rate (`_fit_speaker`). `fastest` and `slowest` are the same for all other
-    speakers, because a single speaker has too few clips to measure extremes. Both values are
-    quantiles of the durations of these speakers' clips, relative to each speaker's own rate.
+    get their own speaking rate (`_fit_speaker`). `fastest` and `slowest` are computed jointly for
+    these speakers, because a single speaker has too few clips to measure extremes. `fastest` and
+    `slowest` are quantiles of clip durations that are divided by the duration expected from the
+    speaker's own rate.
 
     Args:
         num_frames: [clips] lengths of the log-mels.
@@ -189,7 +190,7 @@ def measure_speakers(
 
 
 def _fit_line(symbols: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """Fit a line by least squares of relative errors, and return its offset and slope.
+    """Return the offset and slope of a line that minimizes the squared relative errors.
 
     The offset is 0 if the fitted offset is negative, or if all texts have the same length.
     """
@@ -206,10 +207,10 @@ def _fit_line(symbols: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
 def _fit_speaker(
     symbols: np.ndarray, seconds: np.ndarray, corpus: SpeechStatistics
 ) -> tuple[float, float]:
-    """Return the offset and slope of a speaker's line.
+    """Return the offset and slope of a line that fits a speaker's clips.
 
     If the lengths of the clips are too similar to determine the slope, return the line of the
-    corpus, scaled by the mean relative duration of the speaker's clips.
+    corpus, multiplied by the mean relative duration of the speaker's clips.
     """
     offset, slope = _fit_line(symbols, seconds)
     if len(np.unique(symbols)) > 2:

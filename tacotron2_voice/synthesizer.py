@@ -209,8 +209,8 @@ class Synthesizer(ABC):
     """Synthesize speech from texts. `Voice` is the synthesizer for exported voices.
 
     A synthesizer keeps no state between texts, so several threads can share an exported voice or a
-    checkpoint on a CPU. Use a checkpoint on a GPU in only one thread at a time, because it captures
-    CUDA graphs.
+    checkpoint on a CPU. A checkpoint on a GPU must be used by only one thread at a time, because it
+    captures CUDA graphs.
 
     Attributes:
         settings: settings of the model. `settings.speakers` contains the names of the speakers.
@@ -304,10 +304,10 @@ class Synthesizer(ABC):
             speed: factor by which to change the speaking rate, from 0.7 to 1.5. Pauses keep their
                 length.
             pause: pause after a chunk that ends with a sentence, in seconds from 0 to 60. Pauses
-                after other endings are shorter. Pause tags set their own duration.
+                after all other chunks are shorter. Pause tags set their own duration.
             retries: maximum number of retries per chunk, from 0 to 100.
-            max_symbols: maximum number of symbols per chunk. Default: the longest training text, if
-                its length is known.
+            max_symbols: maximum number of symbols per chunk. Default: the length of the longest
+                training text, if it is known.
 
         Raises:
             UserError: if the text cannot be spoken, if the speaker is missing or unknown, if an
@@ -347,8 +347,8 @@ class Synthesizer(ABC):
 
             for audio in voice.stream("A long text.", speaker="linda"): ...
 
-        The same text with the same arguments always produces the same samples. For the arguments,
-        see `synthesize`.
+        The same text with the same arguments always produces the same samples. The arguments are
+        the same as in `synthesize`.
 
         Raises:
             UserError: if the text cannot be spoken, if the speaker is missing or unknown, or if an
@@ -389,7 +389,7 @@ class Synthesizer(ABC):
             text: a text, a prepared text, or symbol ids.
             speeds: smallest and largest accepted speed.
 
-        For the other arguments, see `synthesize`.
+        All other arguments are the same as in `synthesize`.
 
         Raises:
             UserError: if the text cannot be spoken, if the speaker is missing or unknown, or if an
@@ -673,7 +673,8 @@ class _ResultKeeper:
 
 
 def num_frames_of(alignment: np.ndarray, settings: VoiceSettings, speed: float) -> int:
-    """Return the number of frames of a chunk that has these attention weights [steps, symbols]."""
+    """Return the number of log-mel frames for a chunk with these attention weights [steps,
+    symbols]."""
     num_frames = len(alignment) * settings.n_frames_per_step
     return num_frames if speed == 1 else round(num_frames / speed)
 

@@ -43,7 +43,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
     """Add the options that `read_texts` and `speaking_options` use.
 
     Returns:
-        The group of options that select what to speak.
+        The argument group of the options that select the texts.
     """
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
@@ -143,8 +143,8 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
     Lines that contain nothing to speak are skipped with a warning.
 
     Raises:
-        UserError: if a line has another problem, or if no line can be spoken. The message lists the
-            lines.
+        UserError: if a line has a different problem, such as an unknown tag, or if no line can be
+            spoken. The message lists the lines.
     """
     source, lines = _read_lines(args)
     texts: list[InputText] = []

@@ -193,7 +193,8 @@ class Voice(Synthesizer):
         return settings
 
     def _path_of(self, name: str) -> Path:
-        """Return the path of a file, with the suffix of compressed files if it is compressed."""
+        """Return the path of the file `name`, with an additional suffix if the voice is
+        compressed."""
         if self.description.weights == "packed" and name != FILTERS_FILE:
             return self.folder / f"{name}{COMPRESSED_SUFFIX}"
         return self.folder / name

@@ -75,7 +75,7 @@ def is_local(host: str) -> bool:
 
 
 def in_address(host: str) -> str:
-    """Return a host for a URL. An IPv6 address gets brackets."""
+    """Return a host in the form for URLs, with brackets around IPv6 addresses."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -92,8 +92,8 @@ def raise_file_limit() -> None:
 class Shorten(logging.Filter):
     """Shorten or drop log messages about errors that are not bugs.
 
-    These errors occur if a client sends an invalid request, if too many connections are open, or if
-    Ctrl-C cancels requests.
+    Such messages occur if a client sends an invalid request, if too many connections are open, or
+    if Ctrl-C cancels requests.
     """
 
     last = 0.0  # time of the last error about too many connections

@@ -3,8 +3,9 @@
     encoder = Encoder("mp3", sampling_rate=22050)
     content = encoder.add(samples) + encoder.add(samples) + encoder.finish()
 
-libsndfile encodes MP3, Opus and FLAC. Opus and raw samples (pcm) use a sampling rate of 24,000 Hz:
-Opus does not support 22,050 Hz, and clients of the OpenAI API expect raw samples at 24,000 Hz.
+The librarylibsndfile encodes MP3, Opus and FLAC. Opus and raw samples (pcm) use a sampling rate of
+24,000 Hz: Opus does not support 22,050 Hz, and clients of the OpenAI API expect raw samples at
+24,000 Hz.
 """
 
 import io
@@ -86,15 +87,15 @@ class Encoder:
 
 
 class _Content(io.BytesIO):
-    """A buffer that libsndfile writes to.
+    """Collect the bytes that libsndfile writes.
 
-    When libsndfile closes the file, it goes back and rewrites the header.
+    When the file is closed, libsndfile returns to the start and rewrites the header.
     """
 
     num_taken = 0
 
     def take(self) -> bytes:
-        """Return the bytes that were added since the last call."""
+        """Return the bytes that were added since the last call of this method."""
         new = bytes(self.getbuffer()[self.num_taken :])
         self.num_taken += len(new)
         return new

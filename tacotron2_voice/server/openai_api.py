@@ -84,10 +84,10 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 
 class Speaking:
-    """A text that is being synthesized: its audio, and the data for the last event."""
+    """Synthesize the text of a request, and provide its audio and the data for the last event."""
 
     def __init__(self, synthesizer: Synthesizer, request: SpeechRequest, options: dict[str, Any]):
-        """Prepare the text.
+        """Start a stream for the text of `request`.
 
         Raises:
             UserError: if the text cannot be spoken.
@@ -119,7 +119,7 @@ class Speaking:
             yield mel
 
     def facts(self) -> dict[str, Any]:
-        """Return the data of the last event."""
+        """Return the data about the speech for the last server-sent event."""
         chunks = self.stream.chunks
         num_symbols = sum(len(chunk.ids) for chunk in chunks)
         num_steps = sum(len(chunk.alignment) for chunk in chunks)
@@ -291,7 +291,8 @@ class SpeechResponse(StreamingResponse):
         self.is_complete = True
 
     async def _events(self) -> AsyncIterator[bytes]:
-        """Yield the audio as server-sent events, then an event with the data about the speech."""
+        """Yield the audio as server-sent events, followed by an event with data about the
+        speech."""
         try:
             async for piece in self._audio():
                 audio = base64.b64encode(piece).decode()

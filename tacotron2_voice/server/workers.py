@@ -29,7 +29,7 @@ class Busy(Exception):
 
 
 class Workers:
-    """Limit the number of texts, and compute their pieces in threads.
+    """Limit the number of texts in progress, and synthesize them piece by piece in threads.
 
     Attributes:
         num_texts: number of texts that are waiting or being synthesized.
@@ -59,10 +59,11 @@ class Workers:
             self.metrics.texts.set(self.num_texts)
 
     async def pieces(self, iterator: Iterator[Piece]) -> AsyncGenerator[Piece, None]:
-        """Yield the pieces of an iterator. The threads compute the pieces.
+        """Yield the pieces of an iterator. Worker threads compute the pieces.
 
-        If the task is canceled while a piece waits for a thread, the piece is not computed. If a
-        thread is already computing a piece, it finishes this piece, but computes no further piece.
+        If the task is canceled while a piece waits for a thread, the piece is not computed. A
+        thread that is already computing a piece finishes it, but computes no further piece of this
+        text.
         """
         loop = asyncio.get_running_loop()
         ended = object()
@@ -74,5 +75,6 @@ class Workers:
             yield piece  # type: ignore[misc]
 
     def close(self) -> None:
-        """Drop the waiting pieces. The threads finish the pieces that they are computing."""
+        """Discard the pieces that no thread has started to compute. The threads finish the pieces
+        that they are computing."""
         self.threads.shutdown(wait=False, cancel_futures=True)

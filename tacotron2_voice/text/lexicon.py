@@ -88,8 +88,9 @@ def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Seq
     words.
 
     The English reading rules read "John VI" as "John the sixth", because John is the name of kings,
-    and they drop the full stop of "Dr. Brown". A respelling does not match these rules. Therefore
-    numerals and full stops next to words in the lexicon are read before the words are replaced.
+    and they drop the full stop of "Dr. Brown". The rules do not recognize a respelling as a name.
+    Therefore numerals and full stops next to words in the lexicon are read before the words are
+    replaced.
 
     Args:
         pronunciations: strings of the form "word<TAB>respelling", as in the settings.
@@ -261,7 +262,7 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
 
 
 def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
-    """Raise UserError if a respelling contains other characters than letters, such as the phonetic
+    """Raise UserError if a respelling contains characters other than letters, such as the phonetic
     signs of a dictionary."""
     shown = repr(respelling[:60])
     for character in respelling:

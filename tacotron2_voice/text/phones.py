@@ -155,7 +155,7 @@ _espeak = Espeak()
 
 @functools.cache
 def _about() -> dict[str, Any]:
-    """Return eSpeak's version, and the names of its languages, keyed by code."""
+    """Return {"version": eSpeak's version, "languages": {code: name of the language}}."""
     try:
         return _espeak.ask()
     except Crashed:
@@ -216,7 +216,8 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
     punctuation, and mixes up the texts if a text is empty.
 
     Raises:
-        UserError: see `check_language`; also if eSpeak crashes on a text.
+        UserError: if eSpeak does not support the language or crashes on a text, or if a package is
+            missing.
         SpelledLetters: if eSpeak would speak the names of letters, such as "Chinese letter".
     """
     language = check_language(language)
@@ -294,7 +295,8 @@ def _check_is_read(phones: dict[str, str], language: str) -> None:
 
 
 def _spelled(words: str, phones: str, language: str) -> list[str]:
-    """Return the letters in `words` whose names eSpeak speaks; `phones` are the words' phones."""
+    """Return the letters in `words` whose names eSpeak speaks; `phones` are the phones of
+    `words`."""
     spelled = [x for x in FRACTIONS.findall(words) if not _reads_fraction(x, language)]
     spelled += [
         letter
@@ -469,7 +471,8 @@ def is_silent(character: str, language: str) -> bool:
     """Return whether a letter, number or other symbol has no phones, such as ‰ in Russian.
 
     Raises:
-        UserError: see `to_phones`.
+        UserError: if eSpeak does not support the language or crashes on the character, or if a
+            package is missing.
     """
     is_sign = unicodedata.normalize("NFKC", character) in SIGNS
     is_read = is_sign or unicodedata.category(character)[0] in "LNS"
@@ -488,8 +491,8 @@ def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
     """Return the phones of each key of `origin`.
 
     Args:
-        origin: the keys are strings of words without spaces at their ends. The values are the texts
-            that contain the words, for messages about crashes.
+        origin: {words: a text that contains these words}. The words have no spaces at the start or
+            end, and the texts are for messages about crashes.
         language: eSpeak's code for the language.
     """
     words = [*origin]
@@ -504,7 +507,7 @@ def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
 
 
 def _put(words: str, phones: dict[str, str]) -> str:
-    """Replace words with their phones, and keep the spaces around them."""
+    """Replace words with their phones, and keep leading and trailing spaces."""
     bare = words.strip()
     if not bare:
         return words

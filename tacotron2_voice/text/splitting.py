@@ -6,9 +6,9 @@ The text is split after cleaning, because the model's limit is a number of symbo
 where a chunk may end. A chunk only exceeds the limit if it is a single word. Words with more than
 MAX_WORD_SYMBOLS symbols, such as lists without spaces, are cut.
 
-The best split has the fewest endings of the worst kind. If several splits have equally many endings
-of this kind, the endings of the next kinds are compared in the same way. If all these numbers are
-equal, the split with the most even lengths is best.
+The best split has the fewest endings of the worst kind. If several splits are tied, the numbers of
+endings of the next-worst kind are compared, and so on. If splits are tied for all kinds, the split
+with the most even chunk lengths is best.
 """
 
 import re
@@ -127,7 +127,8 @@ def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
 
 
 def _ending(unit: str, following: str) -> Ending:
-    """Return the ending of a chunk that ends after `unit`."""
+    """Return the kind of ending of a chunk if `unit` ends the chunk and `following` is the next
+    unit."""
     unit, following = unit.translate(_AS_ASCII), following.translate(_AS_ASCII)
     last = unit.rstrip("')\"」』”’）»").split(" ")[-1]
     if last.endswith(("!", "?")):

@@ -61,8 +61,8 @@ class SymbolTable:
 
     @functools.cached_property
     def ids(self) -> dict[str, int]:
-        """Return a dict from symbols to ids. The dict contains the padding only for the English
-        table, because NVIDIA's code accepts the padding in texts."""
+        """Return {symbol: id}. The dict contains the padding only for the English table, because
+        NVIDIA's code accepts the padding in texts."""
         return {x: i for i, x in enumerate(self.symbols) if i or self.is_english}
 
     @functools.cached_property
@@ -77,8 +77,8 @@ class SymbolTable:
 
     @functools.cached_property
     def spoken_ids(self) -> set[int]:
-        """Return the ids of letters, phones and digits. Digits are included because they may be
-        tones."""
+        """Return the ids of letters, phones and digits. Digits are included because some languages
+        write tones as digits."""
         return {i for x, i in self.ids.items() if i and (len(x) > 1 or x.isalnum())}
 
 
@@ -130,7 +130,7 @@ def table_of(characters: Iterable[str]) -> SymbolTable:
 
 
 def read_table(path: Path) -> SymbolTable:
-    """Read a symbol table from a JSON file. Raise UserError if it does not contain a symbol
+    """Read a symbol table from a JSON file. Raise UserError if the file contains no valid symbol
     table."""
     symbols = read_json(
         path,

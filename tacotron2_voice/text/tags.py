@@ -68,7 +68,8 @@ def without_tags(text: str) -> str:
 
 
 def _checked(piece: str) -> str:
-    """Strip a piece of text. Raise UserError if it contains an unknown or malformed tag."""
+    """Return a piece of text without whitespace at its start and end. Raise UserError if the text
+    contains an unknown or malformed tag."""
     if nearly := _NEARLY.search(piece):
         raise UserError(f"{nearly[0][:60]!r}: not a valid tag (expected {KNOWN_TAGS})")
     if unknown := WORDS_IN_BRACKETS.search(piece):

@@ -80,8 +80,8 @@ class ProgressBar(tqdm):
 
 
 def _speed(values: dict[str, Any]) -> str:
-    """Format the speed in tqdm's values, for example as ", 2.50 texts/s". At the start, return
-    ""."""
+    """Format the speed from the values of a tqdm bar, for example as ", 2.50 texts/s". At the
+    start, return ""."""
     rate = values["rate"]
     if rate is None and values["elapsed"]:
         rate = (values["n"] - values["initial"]) / values["elapsed"]
@@ -131,8 +131,8 @@ def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options:
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence], labels: int = 1) -> str:
     """Return an aligned Markdown table that is also readable in a terminal.
 
-    The first `labels` columns are left-aligned, all other columns are right-aligned. Numbers must
-    already be formatted. Pipes in cells are escaped, other Markdown is kept.
+    The first `labels` columns are left-aligned, and all other columns are right-aligned. Numbers
+    must already be formatted. Pipes in cells are escaped, and other Markdown is kept.
     """
     lines = [
         [str(cell).strip().replace("|", "\\|").replace("\n", " ") for cell in line]

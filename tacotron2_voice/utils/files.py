@@ -140,8 +140,8 @@ def read_json(
     """Return the content of a JSON file.
 
     Raises:
-        UserError: see `read_bytes`; also if the file is not JSON. In this case, the message ends
-            with `if_none`.
+        UserError: if the file cannot be read, is too large, or is not JSON. The message about a
+            file that is not JSON ends with `if_none`.
     """
     content = read_bytes(path, MAX_JSON_BYTES, if_missing)
     try:
@@ -184,7 +184,7 @@ def numbered_lines(
         content: the bytes of the file, if they have already been read.
 
     Raises:
-        UserError: see `read_bytes` and `decode_utf8`.
+        UserError: if the file cannot be read, is too large, or is not UTF-8.
     """
     content = read_bytes(path, if_missing=if_missing) if content is None else content
     text = decode_utf8(path, content)
@@ -213,7 +213,8 @@ def json_lines(path: Path, if_missing: str = NO_FILE) -> list[Any]:
     A last line that is not JSON is ignored, because a killed process may leave an incomplete line.
 
     Raises:
-        UserError: see `numbered_lines`; also if any other line is not JSON.
+        UserError: if the file cannot be read, is too large or is not UTF-8, or if a line before the
+            last line is not JSON.
     """
     lines = numbered_lines(path, if_missing)
     values = []

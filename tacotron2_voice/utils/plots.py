@@ -36,8 +36,8 @@ def draw_alignment(
     Args:
         alignments: the attention weights [T, T_in] of each chunk.
         texts: the T_in symbols of each chunk, for the title and the axis. The axis shows symbols
-            or, if there is not enough space, words. Without texts, it shows the indices of the
-            symbols.
+            or, if there is not enough space, words. Without texts, the axis shows the indices of
+            the symbols.
         title: title of the plot.
     """
     count = len(alignments)
@@ -133,9 +133,9 @@ def draw_gate(
 
     Args:
         predicted: the model's probabilities.
-        target: in training and validation, the correct values.
-        end: in synthesis, the decoder step at which speech ended.
-        threshold: in synthesis, the `gate_threshold`.
+        target: the correct values; only in training and validation.
+        end: the decoder step at which speech ended; only in synthesis.
+        threshold: the `gate_threshold`; only in synthesis.
         title: title of the plot.
     """
     figure = _figure(3)

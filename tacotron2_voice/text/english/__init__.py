@@ -58,8 +58,8 @@ Match = re.Match[str]
 
 
 def read_english(text: str) -> str:
-    """Return a text with numbers, times, dates, abbreviations and signs in words. Text without a
-    rule stays unchanged.
+    """Return a text with numbers, times, dates, abbreviations and signs in words. Text to which no
+    rule applies is not changed.
     """
     text = _plain_characters(text)
     if not any(character.islower() for character in text):
@@ -86,8 +86,8 @@ _ALIKE = {
 
 
 def _plain_characters(text: str) -> str:
-    """Replace the variants of a character with one character: apostrophes, hyphens, spaces, digits
-    of every script, fractions and Roman numerals."""
+    """Replace variants of apostrophes, hyphens, spaces, digits, fractions and Roman numerals with
+    plain characters."""
     if text.isascii():
         return text
     text = _THOUSANDS.sub(lambda match: re.sub(r"\D", ",", match[0]), text)
@@ -110,8 +110,8 @@ def _plain_character(character: str) -> str:
 
 
 def _read_greek_letter(match: Match) -> str:
-    """Read a single Greek letter by its name, such as beta in "β-carotene". Words of Greek letters
-    are transliterated later."""
+    """Read a single Greek letter by its name, such as beta in "β-carotene". Words that consist of
+    Greek letters are transliterated later."""
     # for example "GREEK SMALL LETTER FINAL SIGMA"; Unicode writes "LAMDA"
     name = unicodedata.name(match[0].replace("µ", "μ")).split()[-1].lower()
     before = match.string[match.start() - 1 : match.start()]
@@ -121,8 +121,8 @@ def _read_greek_letter(match: Match) -> str:
 
 
 def _roman_characters(match: Match) -> str:
-    """Convert the characters from Ⅰ to ⅿ to capitals after the name of a king, and to digits
-    elsewhere."""
+    """Convert Roman numeral characters (Ⅰ to ⅿ) to capital letters after the name of a king, and to
+    digits elsewhere."""
     letters = unicodedata.normalize("NFKC", match[0]).upper()
     before = re.search(r"(\w+)\s$", match.string[max(0, match.start() - 20) : match.start()])
     value = roman_value(letters)
@@ -181,10 +181,11 @@ def _read_shouted_it(match: Match) -> str:
 
 
 def _read_capitals(match: Match) -> str:
-    """Read FBI as letters and NASA as a word; TVs and TV's get the same apostrophe.
+    """Read FBI as letters and NASA as a word, and use the same apostrophe for TVs and TV's.
 
     A name in capitals is read as a word if it has at least four letters or is in WORDS_IN_CAPITALS.
-    It is read as letters if it is in INITIALISMS, has no vowel, or begins as no English word does.
+    It is read as letters if it is in INITIALISMS, has no vowel, or begins with consonants that
+    begin no English word.
     """
     word, ending = match[1], match[2] or ""
     onset = re.split("[AEIOUY]", word)[0]
@@ -200,9 +201,9 @@ def _read_capitals(match: Match) -> str:
 
 
 def _read_address(match: Match) -> str:
-    """Read www.example.com/docs, info@example.org, README.md.
+    """Read an address, such as www.example.com/docs, info@example.org or README.md.
 
-    Punctuation at the end is not part of the address, and a last slash is not read.
+    Punctuation at the end is not part of the address, and a final slash is not read.
     """
     address = match[0].rstrip(".,;:!?'\")]}")
     rest = match[0][len(address) :]
@@ -247,7 +248,9 @@ _NAME_FOLLOWS = re.compile(r"\s+[A-Z]")
 
 
 def _read_street(match: Match) -> str:
-    """Read Main St., Elm Dr.; but leave "Ask Dr. Brown" and "St. is short" to the next rules."""
+    """Read "St." and "Dr." after the name of a street, such as "Main St." or "Elm Dr." in an
+    address. In titles and after opening words, such as "Ask Dr. Brown", the later rules read these
+    abbreviations."""
     before, short = match[1], match[2].capitalize()
     ends = full_stop(match)
     name_follows = not ends and _NAME_FOLLOWS.match(match.string, match.end())
