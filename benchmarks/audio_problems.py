@@ -1,4 +1,4 @@
-"""Add each audio problem in five strengths to clean clips, and count how often the problem is
+"""Add each audio problem at five strengths to clean clips, and count how often the problem is
 detected.
 
     python -m benchmarks.audio_problems data/LJSpeech-1.1/wavs --clips 385 --csv problems.csv
@@ -107,8 +107,8 @@ def _speech_level(clip: np.ndarray, rate: int) -> float:
 
 
 def found_in(path: Path) -> dict[tuple[str, float], set[str]]:
-    """Return the problems found in each version of the clip, keyed by (problem, strength). The key
-    of the unchanged clip is ("clean", 0)."""
+    """Return {(problem, strength): problems detected in this version of the clip}. The key of the
+    unchanged clip is ("clean", 0)."""
     channels, rate = soundfile.read(path, dtype="float32", always_2d=True)
     clip = channels.mean(axis=1)
     found = {("clean", 0.0): {*problems_of(measure_quality(clip, rate))}}

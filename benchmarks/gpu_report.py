@@ -71,7 +71,8 @@ class Part(NamedTuple):
 
 
 def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
-    """Return all parts by name, most important first. With `dry_run`, the batches are tiny."""
+    """Return {name: part}, with the most important part first. With `dry_run`, the batches are
+    tiny."""
 
     def tests(seconds: int, *options: str, **environment: str) -> Part:
         command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *options]

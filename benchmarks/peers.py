@@ -9,7 +9,7 @@ do not need for an optimizer step, such as audio libraries, are replaced with em
 recipes run one after another, each in its own process. The times of other recipes are medians of
 two optimizer steps after a warm-up. The times of this recipe are medians of five blocks of ten
 optimizer steps. In a block, an optimizer step is launched while the GPU still runs the previous
-optimizer step. Training does the same.
+optimizer step. Training overlaps optimizer steps in the same way.
 """
 
 if not __package__:

@@ -1,4 +1,5 @@
-"""Measure how often a model speaks a text completely, without repeats, and stops at its end.
+"""Measure how often a model speaks a text completely and without repeats, and stops at the end of
+the text.
 
     python -m benchmarks.reliability demo/voice texts.txt
     python -m benchmarks.reliability demo/voice --numbers 1-10000 --json reliability.json
@@ -13,8 +14,8 @@ third mode adds retries to the second mode. The table contains the number of tex
 failure.
 
 --audio sets how many randomly chosen texts are also converted to audio. The benchmark compares the
-computing times for these texts. --transcribe adds their word error rate, and --quality adds their
-mean DistillMOS score.
+computing times for these texts. --transcribe adds the word error rate of this audio, and --quality
+adds its mean DistillMOS score.
 """
 
 if not __package__:

@@ -7,7 +7,7 @@ same texts.
 
 Use recordings that were not used in training. Recognizers make mistakes too, so compare the model's
 word error rate with the word error rate of the recordings. The identification rate needs no
-recognizer, so it works in any language.
+recognizer, so you can measure this rate in any language.
 """
 
 import tempfile
@@ -103,7 +103,7 @@ class Evaluators:
     is_right_speaker: list[bool] = field(default_factory=list)
 
     def add(self, text: str, samples: np.ndarray, sampling_rate: int) -> None:
-        """Evaluate one utterance of a text. `samples` are floats [N] in [-1, 1]."""
+        """Evaluate the audio of one text. `samples` are floats [N] in [-1, 1]."""
         words = text.lower().rstrip(".")
         transcript = ""
         if self.recognizer:
@@ -138,7 +138,7 @@ class Evaluators:
     def identify_speakers(
         self, centroids: Mapping[str, Sequence[float]], names: Sequence[str | None]
     ) -> list[str]:
-        """Return the nearest speaker for each utterance, or "" if there is no encoder.
+        """Return the most similar speaker for each utterance, or "" if there is no encoder.
 
         Args:
             centroids: the mean embedding [256] of each speaker's recordings.
@@ -284,10 +284,10 @@ def measure_reference(
 
     Args:
         path, speaker_column: arguments for `read_recordings`.
-        synthesizer: its vocoder converts the mels of the recordings back to audio.
+        synthesizer: a synthesizer, whose vocoder converts the mels of the recordings back to audio.
 
     Raises:
-        UserError: if the recordings or the file with their measures cannot be read.
+        UserError: if the recordings or the file with the saved measures cannot be read.
     """
     hparams = synthesizer.settings
     recordings = read_recordings(path, speaker_column)
@@ -404,7 +404,7 @@ def rates_by_speaker(
     reference: Reference,
     is_identified: np.ndarray,
 ) -> dict[str, SpeakerRates]:
-    """Return the measures of each speaker; {} for a single speaker.
+    """Return {speaker: measures}, or {} if there is only one speaker.
 
     Args:
         names: the speaker of each text that was added to `evaluators`.

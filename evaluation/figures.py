@@ -103,8 +103,8 @@ def draw_progress(
 ) -> Figure:
     """Draw learning curves of runs, with one column of panels per quantity and one row per x axis.
 
-    Each line is the mean over all runs with the same name. The band around the line is one standard
-    error wide on each side.
+    Each line is the mean over all runs with the same name. The band around the line extends one
+    standard error above and below the mean.
 
     Args:
         values: one row per run and epoch, with the columns `name`, `epoch`, `quantities` and
@@ -253,8 +253,8 @@ def draw_parameter_sweeps(
     order.
 
     Args:
-        chosen: maps the name of each parameter to the chosen value. If the corpus does not allow a
-            value, the nearest allowed value is used.
+        chosen: {name of a parameter: chosen value}. If the corpus does not allow a value, the
+            nearest allowed value is used.
         epochs: number of epochs to average over.
         per_doubling: number of values to draw per doubling of the parameter.
     """

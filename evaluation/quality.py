@@ -47,7 +47,7 @@ def _allow_no_torchaudio() -> None:
     """Replace torchaudio with an empty module if it cannot be imported.
 
     distillmos imports torchaudio, but only its command-line program uses torchaudio. The torchaudio
-    wheels cannot be loaded with the CPU build of PyTorch.
+    wheels do not load with the CPU build of PyTorch.
     """
     try:
         import torchaudio  # noqa: F401

@@ -96,8 +96,8 @@ def words_of(text: str, language: str = ENGLISH) -> str:
 
 
 def is_mostly_foreign(text: str) -> bool:
-    """Return whether most letters of a text are not Latin. In English, `words_of` omits these
-    letters. Accents do not count."""
+    """Return whether most letters of a text are not Latin letters. In English, `words_of` omits
+    letters that are not Latin. Letters with accents count as Latin."""
     letters = [x for x in unicodedata.normalize("NFD", text) if x.isalpha()]
     return 2 * sum(not x.isascii() for x in letters) > len(letters)
 

@@ -66,7 +66,7 @@ def mean_vector(embeddings: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def centroids_of(embeddings: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the mean embedding of each speaker. `names` contains the speaker of each embedding."""
+    """Return {speaker: mean embedding}. `names` contains the speaker of each embedding."""
     return {
         name: mean_vector([x for x, own in zip(embeddings, names, strict=True) if own == name])
         for name in sorted(set(names))
@@ -86,13 +86,13 @@ def nearest_speaker(embedding: np.ndarray, centroids: Mapping[str, np.ndarray]) 
 def nearest_without_own(
     embeddings: Sequence[np.ndarray], recorded: Sequence[np.ndarray], names: Sequence[str]
 ) -> list[str]:
-    """Return the nearest speaker for the embedding of each recording, without using this recording
-    in the centroids.
+    """Return the nearest speaker for the embedding of each recording, using centroids that are
+    computed without this recording.
 
     Args:
         embeddings: embeddings of the recordings or of processed copies, in the same order.
-        recorded: embeddings of the recordings. Embedding i is compared with a centroid that does
-            not contain recording i.
+        recorded: embeddings of the recordings. Embedding i is compared with centroids that are
+            computed without recording i.
         names: the speaker of each recording. Each speaker must have at least two recordings.
     """
     centroids = centroids_of(recorded, names)

@@ -35,7 +35,7 @@ def write_teacher_forced_mels(
         seed: seed for the prenet dropout, which stays active in synthesis.
 
     Raises:
-        UserError: see `read_filelist`.
+        UserError: if the filelist cannot be read or contains a bad line.
     """
     load_mel = any(line.partition("|")[0].endswith(".npy") for line in _first_lines(filelist))
     hparams = replace(synthesizer.settings, load_mel_from_disk=load_mel, clips_folder="")

@@ -48,7 +48,7 @@ class Column:
     in_per_cent: bool = True  # whether rows are compared in percent; False for values around zero
 
     def difference(self, more: Any, less: Any) -> Any:
-        """Return the difference `more` - `less`, in percent of `less` or as a plain difference."""
+        """Return `more` minus `less`, in percent of `less` if `in_per_cent` is set."""
         if self.in_per_cent:
             return 100 * (more / less - 1)
         return more - less
@@ -204,7 +204,7 @@ class PaperTable:
         return {column.key: column for column in (*self.columns, *self.more_columns)}
 
     def published(self, key: str) -> dict[str, float]:
-        """Return the paper's values for a column, keyed by row name."""
+        """Return {row name: value in the paper} for a column."""
         index = list(self.by_key).index(key)
         return {row.name: row.published[index] for row in self.rows if index < len(row.published)}
 

@@ -71,7 +71,8 @@ class CumulativeNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """A causal dilated convolution over three frames, between two convolutions over channels."""
+    """A causal dilated convolution over three frames, between two convolutions with a kernel size
+    of 1."""
 
     def __init__(self, channels: int, hidden: int, dilation: int):
         super().__init__()
@@ -157,7 +158,7 @@ def snr(estimated: torch.Tensor, clean: torch.Tensor, lengths: torch.Tensor) -> 
 
 
 def record(utterances: Sequence[Utterance], noise: str, seed: int) -> list[Clip]:
-    """Place each utterance in its own room with its own noise.
+    """Simulate each utterance in a different room with different noise.
 
     Returns:
         Clips with noisy samples and clean samples (the direct speech and its early reflections).
@@ -205,7 +206,7 @@ def pad(clips: Sequence[Clip]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Experiment:
-    """Generate the recordings, and train and test models on them."""
+    """Generate the recordings, and train and test models on these recordings."""
 
     def __init__(self, settings: Settings):
         self.settings = settings

@@ -180,7 +180,7 @@ def pad(clips: Sequence[Clip]) -> tuple[torch.Tensor, ...]:
 
 
 class Experiment:
-    """Generate the corpus, and train and test models on it."""
+    """Generate the corpus, and train and test models on this corpus."""
 
     def __init__(self, settings: Settings):
         self.settings = settings

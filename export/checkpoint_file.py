@@ -1,4 +1,5 @@
-"""Read checkpoint files from this project and from NVIDIA's, without executing code in the files.
+"""Read checkpoint files from this project and from NVIDIA's project, without executing code in the
+files.
 
     saved = read_checkpoint("runs/ljspeech/best.pt")
     load_weights(model, saved, "runs/ljspeech/best.pt", hparams)
@@ -112,7 +113,8 @@ def read_checkpoint(
 
 
 def without_wrappers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the weights without the prefixes that a wrapper adds to all names."""
+    """Return the weights without the prefixes that wrappers, such as torch.compile, add to all
+    names."""
     for prefix in WRAPPERS * len(WRAPPERS):  # wrappers can be nested in any order
         if weights and all(name.startswith(prefix) for name in weights):
             weights = {name.removeprefix(prefix): x for name, x in weights.items()}
@@ -277,8 +279,8 @@ def _plain_problems(part: str, kind: Any, value: Any) -> list[str]:
 
 
 def tensor_problem(value: Any) -> str | None:
-    """Return what is wrong with a value that should be a tensor of finite numbers; None if it is
-    valid."""
+    """Return a message about a value that is not a tensor of finite numbers, or None if the value
+    is valid."""
     if not isinstance(value, torch.Tensor):
         return f"{brief(value)} (expected a tensor)"
     return None if value.isfinite().all() else "contains NaN or infinity"
@@ -292,7 +294,7 @@ def brief(value: Any) -> str:
 
 
 def checkpoint_error(title: str | Path, problems: list[str]) -> UserError:
-    """Return an error that lists the problems of a file. `title` starts with the path of the
+    """Return a UserError that lists the problems of a file. `title` starts with the path of the
     file."""
     if len(problems) == 1:
         return UserError(f"{title}: {problems[0]}")

@@ -191,7 +191,7 @@ def without_normalization(weights: Mapping[str, torch.Tensor]) -> dict[str, torc
     """Return float32 weights without weight normalization.
 
     Raises:
-        UserError: if a direction is missing.
+        UserError: if weights contain the length of a weight vector, but not its direction.
     """
     plain = {name: tensor.float() for name, tensor in weights.items()}
     for length_part, direction_part in LENGTH_AND_DIRECTION.items():

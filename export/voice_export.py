@@ -197,7 +197,7 @@ def write_graph(
 
 
 def quantize_lstms(path: Path) -> None:
-    """Quantize the decoder LSTMs to int8. Each column has its own scale.
+    """Quantize the decoder LSTMs to int8. Each column of a weight matrix has its own scale.
 
     The LSTMs contain nearly all weights of the decoder.
     """
@@ -216,10 +216,10 @@ def quantize_lstms(path: Path) -> None:
 
 
 def store_in_8_bits(path: Path, largest: int = LARGEST_INT8) -> None:
-    """Store the remaining large weights of a graph as 8-bit integers from -`largest` to `largest`.
+    """Store large float32 weights of a graph as 8-bit integers from -`largest` to `largest`.
 
-    Each output has its own scale. The file becomes smaller. The graph converts the integers back to
-    float32 when it runs.
+    Each output channel of a weight has its own scale. The file becomes smaller. The graph converts
+    the integers back to float32 when it runs.
     """
     graph = onnx.load(path)
     weights = {x.name: x for x in graph.graph.initializer if math.prod(x.dims) >= MIN_WEIGHTS}
@@ -329,8 +329,7 @@ def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
 
 
 def compare(exact: Voice, voice: Voice, texts: list[ComparedText]) -> str:
-    """Return a line that describes the differences between a voice and the float32 voice
-    `exact`."""
+    """Return one line about the differences between a voice and the float32 voice `exact`."""
     differences = []
     num_same = 0
     for text in progress_bar("Comparing", len(texts), " texts", iterable=texts):

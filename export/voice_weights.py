@@ -4,7 +4,7 @@
     state["state_dict"]["embedding.weight"]
 
 In the graphs, each convolution and its batch norm are merged into one convolution. The batch norms
-in the state therefore have no effect. Reading needs the package onnx.
+in the state therefore have no effect. This module needs the package onnx.
 """
 
 import lzma
@@ -92,7 +92,8 @@ def weights_of_graph(graph: Any, name: str) -> dict[str, np.ndarray]:
 
 
 def own_names(graph: Any, part: str) -> dict[str, str]:
-    """Return the correct names of the weights that have generated names, keyed by generated name.
+    """Return {generated name: name in the model} for the weights whose names PyTorch's exporter
+    replaced.
 
     Args:
         part: "encoder", "decoder" or "postnet".
@@ -112,7 +113,7 @@ def own_names(graph: Any, part: str) -> dict[str, str]:
 
 
 def _linear_layer(node: str) -> str:
-    """Return the name of the linear layer that a node computes; "" for other matrix products."""
+    """Return the name of the linear layer that a node computes, or "" for other matrix products."""
     if match := PRENET_LAYER.fullmatch(node):
         return f"decoder.prenet.layers.{match[1]}"
     if node == "/memory_layer/linear_layer/MatMul":
@@ -145,7 +146,7 @@ def _tensors(graph: Any) -> dict[str, np.ndarray]:
 
 
 def _convolution(layer: str, weight: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the weights of a convolution, and of a batch norm that has no effect."""
+    """Return the weights of a convolution and of a batch norm after it that has no effect."""
     channels = len(bias)
     return {
         f"{layer}.0.conv.weight": weight,

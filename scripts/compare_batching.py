@@ -86,7 +86,7 @@ def read_corpus(path: Path, hparams: HParams, epochs: int | None) -> Surveyor:
     """Read the lengths of the clips.
 
     Raises:
-        UserError: if the file is invalid, or if a setting requires other data than lengths.
+        UserError: if the file is invalid, or if a setting requires data other than lengths.
     """
     if hparams.speaker_balance:
         raise UserError(

@@ -66,8 +66,8 @@ def text_settings(language: str, *, phones: bool) -> str:
     """Return the text settings for a language.
 
     Raises:
-        UserError: if num2words or eSpeak does not support the language. For example, eSpeak
-            pronounces all Japanese number words in the same way.
+        UserError: if num2words or eSpeak does not support the language. For example, eSpeak does
+            not support Japanese number words, because it pronounces all of them in the same way.
     """
     if language == ENGLISH and not phones:
         return ""

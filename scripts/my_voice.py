@@ -4,10 +4,10 @@
     python scripts/my_voice.py RECORDINGS --name anna --language nl --out voices-nl
     python scripts/my_voice.py RECORDINGS --name anna --prepare "--csv RECORDINGS/table.csv"
 
-The program converts and checks the recordings, fine-tunes the voice or checkpoint in --start on the
-recordings, evaluates the speech for held-out texts, and exports the result. Every stage is a
-separate command. The program prints the commands, so that you can also run them yourself. If you
-stop the program, run the same command again to continue.
+The program converts and checks the recordings, fine-tunes the model in --start on the recordings,
+evaluates the speech for held-out texts, and exports the result. Every stage is a separate command.
+The program prints the commands, so that you can also run them yourself. If you stop the program,
+run the same command again to continue.
 
 Ask the person for permission. Tell listeners that the speech is synthetic.
 """
@@ -96,7 +96,7 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
 
     Raises:
         UserError: if the folder was made with another name, language, start or number of optimizer
-            steps, or if the start or the recognizer cannot be loaded.
+            steps, or if the model in --start or the recognizer cannot be loaded.
     """
     if not args.start.exists():
         raise UserError(
@@ -130,7 +130,7 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
 
 
 def settings_file() -> str:
-    """Return the overrides for fine-tuning, with bf16 if this machine supports it."""
+    """Return the overrides for fine-tuning, including bf16 if this machine supports bf16."""
     has_gpu = torch.cuda.is_available()
     problem = describe_precision("bf16", torch.cuda.get_device_capability() if has_gpu else None)
     return f"@{os.path.relpath(SETTINGS)},precision={'fp32' if problem else 'bf16'}"
@@ -271,7 +271,8 @@ def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
 
 
 def are_options(text: str) -> bool:
-    """Return whether a shell could split the text into options, and none is in OWN_OPTIONS."""
+    """Return whether a shell could split the text, and the text contains no option from
+    OWN_OPTIONS."""
     try:
         names = {word.partition("=")[0] for word in shlex.split(text)}
     except ValueError:
@@ -280,8 +281,8 @@ def are_options(text: str) -> bool:
 
 
 def joined(arguments: list[str]) -> list[str]:
-    """Return the arguments with `--prepare=--skip-bad` instead of `--prepare --skip-bad`, because
-    argparse does not accept values that begin with a hyphen."""
+    """Return the arguments with `--prepare` and its value joined, as in `--prepare=--skip-bad`,
+    because argparse does not accept values that begin with a hyphen."""
     result = list[str]()
     for argument in arguments:
         if result and result[-1] == "--prepare":

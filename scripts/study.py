@@ -118,7 +118,7 @@ def remember(path: Path, hparams: str, settings: Mapping[str, str]) -> None:
 
 
 def read_values(path: Path) -> pd.DataFrame:
-    """Read values.csv, indexed by (name, seed, epoch). Return an empty table if it does not
+    """Read values.csv, indexed by (name, seed, epoch). Return an empty table if the file does not
     exist."""
     content = files.read_bytes(path) if os.path.lexists(path) else ",".join(COLUMNS).encode()
     try:
@@ -231,7 +231,8 @@ class Study:
         return result.word_error_rate or 0.0
 
     def execute(self, command: list, log: Path) -> None:
-        """Run a Python program, and append its output to `log`. Raise UserError if it fails."""
+        """Run a Python program, and append its output to `log`. Raise UserError if the program
+        fails."""
         if self.stops:
             raise UserError("stopped")
         signals_sent = 0

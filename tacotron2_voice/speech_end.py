@@ -62,8 +62,8 @@ class EndDetector:
 
     Attributes:
         reason: why speech ended, or None if it has not ended.
-        num_steps: number of decoder steps that are speech. After StopReason.REST, this is less than
-            the number of added steps.
+        num_steps: number of decoder steps that are speech. After StopReason.REST, `num_steps` is less
+            than the number of added steps.
         gates: the stop probabilities of all added steps.
         is_quiet: whether the audio is quiet at the last step of speech.
     """

@@ -86,7 +86,7 @@ def join_processes() -> tuple[int, int]:
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Save a checkpoint in the first process. All processes wait for the checkpoint."""
+    """Save a checkpoint in the first process. All processes wait until the checkpoint is saved."""
     if int(os.environ.get("RANK", 0)) == 0:
         torch.save(state, path)
     if distributed.is_initialized():

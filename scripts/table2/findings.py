@@ -8,9 +8,9 @@ design (Montgomery, "Design and Analysis of Experiments"). The model
 
     log value = effect of the strategy + effect of the seed + noise of equal variance
 
-is fitted by least squares to all runs with the same corpus and number of epochs. Each change is
-tested with a two-sided t-test. If a claim includes several changes, Holm's method (1979) keeps the
-family-wise error rate at 5%.
+is fitted by least squares to all runs that have the same corpus and the same number of epochs. Each
+change is tested with a two-sided t-test. If a claim includes several changes, Holm's method (1979)
+keeps the family-wise error rate at 5%.
 """
 
 import math
@@ -50,7 +50,7 @@ def paired_change(values: pd.DataFrame, first: str, second: str, least_error: fl
     Returns:
         `ours` (the change, in percent of the first strategy's value), `standard_error` (in percent,
         too), `runs` (number of common seeds) and `p`. An entry is NaN if there are too few runs to
-        compute it.
+        compute this entry.
     """
     values = values[values["value"] > 0]
     seeds = [set(values["seed"][values["label"] == label]) for label in (first, second)]

@@ -3,7 +3,7 @@
     encoder = Encoder("mp3", sampling_rate=22050)
     content = encoder.add(samples) + encoder.add(samples) + encoder.finish()
 
-The librarylibsndfile encodes MP3, Opus and FLAC. Opus and raw samples (pcm) use a sampling rate of
+The library libsndfile encodes MP3, Opus and FLAC. Opus and raw samples (pcm) use a sampling rate of
 24,000 Hz: Opus does not support 22,050 Hz, and clients of the OpenAI API expect raw samples at
 24,000 Hz.
 """
