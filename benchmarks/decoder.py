@@ -87,8 +87,8 @@ def in_a_process(measure: Callable, *arguments: Any) -> Any:
 
 
 def measure_memory(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the peak memory of each decoder and their ratio, for the JSON file. A value is None if
-    measuring failed."""
+    """Return the peak memory of each decoder, and the ratio of the two values, for the JSON file. A
+    value is None if measuring failed."""
     memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
     ratio = memory["fast"] / memory["reference"] if all(memory.values()) else None
     return {"peak_memory_bytes": memory, "peak_memory_ratio": ratio}

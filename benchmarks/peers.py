@@ -3,13 +3,13 @@
     python -m benchmarks.peers --tacotron2 DIR --deep-learning-examples DIR --speechbrain DIR
 
 DIR is a checkout of NVIDIA/tacotron2, NVIDIA/DeepLearningExamples or speechbrain/speechbrain. An
-optimizer step consists of forward pass, loss, backward pass, gradient clipping and Adam. Other
-recipes use their own model and loss, with autocast for bf16. Modules that other recipes import but
-do not need for an optimizer step, such as audio libraries, are replaced with empty modules. The
-recipes run one after another, each in its own process. The times of other recipes are medians of
-two optimizer steps after a warm-up. The times of this recipe are medians of five blocks of ten
-optimizer steps. In a block, an optimizer step is launched while the GPU still runs the previous
-optimizer step. Training overlaps optimizer steps in the same way.
+optimizer step consists of forward pass, loss, backward pass, gradient clipping and Adam. Each of
+the other recipes uses its own model and its own loss, with autocast for bf16. Modules that other
+recipes import but do not need for an optimizer step, such as audio libraries, are replaced with
+empty modules. The recipes run one after another, each in its own process. The times of other
+recipes are medians of two optimizer steps after a warm-up. The times of this recipe are medians of
+five blocks of ten optimizer steps. In a block, an optimizer step is launched while the GPU still
+runs the previous optimizer step. Training overlaps optimizer steps in the same way.
 """
 
 if not __package__:
@@ -140,7 +140,8 @@ def deep_learning_examples(folder: Path) -> tuple[torch.nn.Module, Callable]:
 
 
 def speechbrain(folder: Path) -> tuple[torch.nn.Module, Callable]:
-    """Return the model of speechbrain and its loss without the guided attention loss."""
+    """Return the model of speechbrain, and the loss of speechbrain without the guided attention
+    loss."""
     names = ("lobes", "lobes.models", "lobes.models.transformer", "nnet", "nnet.loss")
     for name in ("speechbrain", *(f"speechbrain.{name}" for name in names)):
         add_module(name)
@@ -248,7 +249,8 @@ def measure(name: str, folder: Path, shape: Shape, precision: str) -> dict[str, 
 def measure_in_process(
     name: str, folder: Path, shape: Shape, precision: str, seconds: float
 ) -> dict[str, Any] | str:
-    """Run `measure` in a new process. Return its result or, if it fails, the reason."""
+    """Run `measure` in a new process. Return the result of `measure` or, if `measure` fails, the
+    reason."""
     command = [sys.executable, "-m", "benchmarks.peers", "--measure", name, str(folder)]
     try:
         ended = subprocess.run(

@@ -51,8 +51,8 @@ WAYS = {"one by one": model.free_running, "graphs": captured_steps.free_running}
 def speak(
     args: argparse.Namespace, speaker: Tacotron2, count: int, way: str, threads: int
 ) -> torch.Tensor:
-    """Synthesize `count` random texts, which are the same in each call. Return their mels [count,
-    n_mels, frames]."""
+    """Synthesize `count` random texts, which are the same in each call. Return the mels of these
+    texts [count, n_mels, frames]."""
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)
     shape = (count, args.symbols)
@@ -63,8 +63,8 @@ def speak(
 
 
 def export(args: argparse.Namespace, speaker: Tacotron2, folder: Path) -> dict[str, Path]:
-    """Export the model as a float32 voice and an int8 voice. Return the folder of each voice, keyed
-    by its name in the table."""
+    """Export the model as a float32 voice and an int8 voice. Return {name of the voice in the
+    table: folder of the voice}."""
     # This module is imported here because GPU machines may lack onnx.
     from export.checkpoint_synthesizer import CheckpointSynthesizer
     from export.voice_export import ComparedText, export_voice
@@ -79,7 +79,7 @@ def export(args: argparse.Namespace, speaker: Tacotron2, folder: Path) -> dict[s
 
 def speak_voice(args: argparse.Namespace, voice: Voice, count: int) -> np.ndarray:
     """Synthesize `count` random texts one after another. The texts are the same in each call.
-    Return their mels [count, n_mels, frames]."""
+    Return the mels of these texts [count, n_mels, frames]."""
     shape = (count, args.symbols)
     texts = np.random.default_rng(0).integers(1, args.hparams.n_symbols, shape).tolist()
     mels = []

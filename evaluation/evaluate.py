@@ -5,7 +5,7 @@ same texts.
     result = evaluate(Path("runs/mine/best.pt"), Path("unseen"), options)
     print(result.summary())
 
-Use recordings that were not used in training. Recognizers make mistakes too, so compare the model's
+Use recordings that were not used in training. Recognizers make mistakes, so compare the model's
 word error rate with the word error rate of the recordings. The identification rate needs no
 recognizer, so you can measure this rate in any language.
 """
@@ -79,7 +79,7 @@ def word_error_rate(transcripts: Sequence[Transcript]) -> float:
 
 @dataclass
 class Evaluators:
-    """Transcribe and rate speech whose text is known, one utterance at a time.
+    """Transcribe and rate utterances whose texts are known.
 
         evaluators = Evaluators(Pocketsphinx(numbers_only=False), DistillMos(), "en-us")
         evaluators.add("Seven.", samples, 22050)

@@ -44,10 +44,10 @@ class DistillMos:
 
 
 def _allow_no_torchaudio() -> None:
-    """Replace torchaudio with an empty module if it cannot be imported.
+    """If torchaudio cannot be imported, replace it with an empty module.
 
-    distillmos imports torchaudio, but only its command-line program uses torchaudio. The torchaudio
-    wheels do not load with the CPU build of PyTorch.
+    The package distillmos imports torchaudio, but only the command-line program of distillmos uses
+    torchaudio. The torchaudio wheels do not load with the CPU build of PyTorch.
     """
     try:
         import torchaudio  # noqa: F401

@@ -46,7 +46,7 @@ class Recognizer(Protocol):
 def make_recognizer(
     name: str, whisper_model: str, language: str, texts: Sequence[str]
 ) -> Recognizer | None:
-    """Return the recognizer for `texts`, or None if it does not support the language.
+    """Return the recognizer for `texts`, or None if the recognizer does not support the language.
 
     Args:
         name: "pocketsphinx" or "whisper".

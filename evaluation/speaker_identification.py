@@ -46,8 +46,8 @@ class Resemblyzer:
         The embedding is a unit vector, or zeros if the audio contains no speech.
 
         All audio is scaled to the same level, because the embedding depends on the level. (The
-        package itself amplifies only quiet audio.) Long pauses are removed, because they
-        were also removed when the encoder was trained.
+        package itself amplifies only quiet audio.) Long pauses are removed, as in the training of
+        the encoder.
         """
         if not samples.any():
             return np.zeros(EMBEDDING_DIM)

@@ -68,7 +68,7 @@ Cells = Sequence[tuple[Row, int]]  # row and seed of each run
 class Claim:
     """A finding of the paper: row `more` has a larger value than row `less` in a column.
 
-    If the margin is above zero, the finding is that both values are equal within this margin.
+    If the margin is above zero, the finding is that the two values differ by at most this margin.
     """
 
     key: str
@@ -82,7 +82,7 @@ class PaperTable:
     """The rows and columns of a table, and a function that computes the values of a row.
 
     `experiment(settings)` returns a function that computes the values of a row for a seed.
-    `experiment` is called only if runs are missing, because it generates the corpus.
+    `experiment` is called only if runs are missing, because the call generates the corpus.
     """
 
     description: str  # docstring of the program
@@ -284,7 +284,7 @@ def memory_of(step: Callable[[], object]) -> float:
 
 
 def mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """Return the mean and its standard error (NaN for a single value)."""
+    """Return the mean of some values, and its standard error (NaN for a single value)."""
     error = np.nan
     if len(values) > 1:
         error = np.std(values, ddof=1) / np.sqrt(len(values))

@@ -96,7 +96,8 @@ class Block(nn.Module):
 def filters_at_start(window: int) -> torch.Tensor:
     """Return the filters [window, window] of a modified discrete cosine transform.
 
-    Each filter occurs with both signs, so that positive outputs are enough to restore the signal.
+    Each filter occurs with a positive and with a negative sign, so that positive outputs are enough
+    to restore the signal.
     """
     half = window // 2
     time = torch.arange(window, dtype=torch.float64) + 0.5

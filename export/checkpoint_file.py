@@ -208,7 +208,8 @@ def load_state(
 
 
 def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    """Return the symbol embedding [symbols, dim], or None if `weights` does not contain it."""
+    """Return the symbol embedding [symbols, dim], or None if `weights` contains no symbol
+    embedding."""
     embedding = weights.get("embedding.weight")
     return embedding if embedding is not None and embedding.dim() == 2 else None
 
@@ -221,7 +222,7 @@ def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list
     problem.
 
     Each line begins with the name of the part. Checkpoints from other projects contain no settings,
-    so only their weights are checked.
+    so only the weights of these checkpoints are checked.
     """
     problems = weight_problems(state["state_dict"], "state_dict")
     if not is_of_this_recipe(state):

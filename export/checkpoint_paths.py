@@ -1,6 +1,6 @@
 """Find the checkpoints in a folder.
 
-This module does not import PyTorch, so that loading an exported voice stays fast.
+This module does not import PyTorch, so that exported voices load quickly.
 """
 
 from pathlib import Path

@@ -40,7 +40,7 @@ Size = Annotated[int, limits(strict=True, ge=1, le=2**16)]
 
 @dataclass(frozen=True)
 class GeneratorConfig:
-    """The settings in config.json that describe the generator and its log-mels."""
+    """The settings in config.json that describe the generator and the log-mels that it converts."""
 
     resblock: Literal["1", "2"]
     upsample_rates: list[Size]

@@ -152,8 +152,8 @@ def write_graphs(synthesizer: CheckpointSynthesizer, folder: Path) -> None:
 def name_weights(path: Path, part: str) -> None:
     """Give the weights of a graph the same names as in `Tacotron2`.
 
-    PyTorch's exporter transforms some weights and replaces their names with generated names, such as
-    onnx::MatMul_243.
+    PyTorch's exporter transforms some weights, and gives the transformed weights generated names,
+    such as onnx::MatMul_243.
 
     Args:
         part: "encoder", "decoder" or "postnet".
@@ -219,7 +219,7 @@ def store_in_8_bits(path: Path, largest: int = LARGEST_INT8) -> None:
     """Store large float32 weights of a graph as 8-bit integers from -`largest` to `largest`.
 
     Each output channel of a weight has its own scale. The file becomes smaller. The graph converts
-    the integers back to float32 when it runs.
+    these integers back to float32 at run time.
     """
     graph = onnx.load(path)
     weights = {x.name: x for x in graph.graph.initializer if math.prod(x.dims) >= MIN_WEIGHTS}

@@ -53,5 +53,5 @@ def run_stage(*command: object, threads: str | None = None, advice: str = "") ->
 
 
 def is_outdated(result: Path, source: Path) -> bool:
-    """Return whether a result is missing, or older than the file from which it was made."""
+    """Return whether a result is missing or older than the file that the result was made from."""
     return not result.exists() or result.stat().st_mtime < source.stat().st_mtime

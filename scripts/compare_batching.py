@@ -6,8 +6,9 @@ no GPU.
 
 The program prints the cost of every strategy with fixed and with dynamic batch sizes (DBS). The
 program also prints the settings for train.py that need the fewest decoder steps and still mix the
-clips well. The folder `--out` will contain this report, its table as a CSV, and a plot of the first
-batches of an epoch. For lengths from other projects, use `python -m length_batching`.
+clips well. The folder `--out` will contain this report, the table of the report as a CSV, and a
+plot of the first batches of an epoch. For lengths from other projects, use `python -m
+length_batching`.
 """
 
 import project_root
@@ -164,7 +165,8 @@ def recommend(result: SearchResult, hparams: HParams) -> list[str]:
 
 
 def write_all(report: str, surveys: list[Survey], out: Path, plot: figures.Figure) -> list[Path]:
-    """Write the report, its table as a CSV, and the plot. Return the paths of the three files."""
+    """Write the report, the table of the report as a CSV, and the plot. Return the paths of the
+    three files."""
     plot_path = figures.write_figure(plot, out / "epoch_excerpt.svg")
     command = f"{datetime.date.today()}: `python {shlex.join(sys.argv)}`"
     image = f"![the first batches of an epoch]({plot_path.name})"

@@ -120,7 +120,7 @@ def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings:
 
 def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibility:
     """Return the intelligibility of the unseen numbers. If the checkpoint is newer than the stored
-    result, measure it again."""
+    result, measure the intelligibility again."""
     result = out / INTELLIGIBILITY_FILE
     if is_outdated(result, checkpoint):
         given: tuple[object, ...] = ("--checkpoint", checkpoint, "--recordings", out / "unseen")

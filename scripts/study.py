@@ -218,8 +218,8 @@ class Study:
         return f"{run}: word error rate {rate:.3f}"
 
     def keep(self, name: str, seed: int, point: int, result: Intelligibility) -> float:
-        """Add the run's epochs up to `point`, and the word error rate at `point`, to values.csv.
-        Return the word error rate."""
+        """Add the epochs of the run up to `point`, and the word error rate at `point`, to
+        values.csv. Return the word error rate."""
         progress = read_progress(self.out / name / f"seed_{seed}").query("epoch <= @point")
         own = progress.assign(name=name, seed=seed).set_index(INDEX).reindex(columns=COLUMNS[3:])
         words = sum(len(transcript.text.split()) for transcript in result.transcripts)
@@ -258,9 +258,9 @@ class Study:
 def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequence[int]) -> str:
     """Return a Markdown table that compares a quantity between all names at equal budgets.
 
-    Each point has one budget: the amount of `spent`, such as minutes, that the cheapest run needed
-    to reach this point. Each cell contains the mean over seeds, its standard error, and the
-    difference from the first name in percent.
+    Each point has one budget: the amount of `spent`, such as minutes, that the run with the
+    smallest amount needed to reach this point. Each cell contains the mean over seeds, its standard
+    error, and the difference from the first name in percent.
     """
     names = list(values["name"].unique())
     cells: dict[float, list[str]] = {}
@@ -282,7 +282,7 @@ def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequen
 
 
 def write_report(study: Study) -> None:
-    """Write OUT/report.md and its plot. The report omits settings without values."""
+    """Write OUT/report.md and the plot of the report. The report omits settings without values."""
     rows = study.values.reset_index()
     values = pd.concat([rows[:0], *(rows[rows["name"] == name] for name in study.settings)])
     if values.empty:

@@ -1,4 +1,5 @@
-"""Implement the `speak` command: options, texts, output and messages.
+"""Implement the `speak` command: read its options and texts, write its output, and print its
+messages.
 
 synthesize.py uses this module with a checkpoint or an exported voice. `tacotron2-voice speak` uses
 this module with an exported voice.
@@ -174,7 +175,8 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
 def _speak_rest(
     output: Output, texts: list[InputText], args: argparse.Namespace, timer: "Timer"
 ) -> None:
-    """Speak the incomplete texts, and show progress in texts or, for a single text, in chunks."""
+    """Speak the texts that earlier runs have not completed. Show progress in texts or, for a single
+    text, in chunks."""
     rest = [text for text in texts if not output.is_complete(text.name)]
     has_one_text = len(texts) == 1
     bar = progress_bar(
@@ -200,7 +202,7 @@ def _speak_rest(
 
 
 def list_speakers(synthesizer: Synthesizer) -> str:
-    """Return one line per speaker, with the name and, if known, the minutes of training speech."""
+    """Return one line per speaker: the name and, if known, the minutes of training speech."""
     names = synthesizer.settings.speakers
     statistics = synthesizer.training.speaker_statistics
     if not names:
@@ -301,7 +303,7 @@ def _open_output(
 
 
 class Timer:
-    """Measure the time of loading and speaking."""
+    """Measure the time of loading the model and the time of synthesis."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter()

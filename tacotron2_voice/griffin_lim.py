@@ -30,9 +30,10 @@ def is_silence(log_mel: np.ndarray) -> bool:
 
 
 def cut_silence(log_mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield log-mels [n_mels, frames] in which long silence is cut into separate pieces.
+    """Yield log-mels [n_mels, frames] that contain the same frames, with long silence as separate
+    log-mels.
 
-    The vocoder skips the pieces of silence, so a long pause takes neither time nor memory.
+    The vocoder skips log-mels of silence, so a long pause takes neither time nor memory.
     """
     for log_mel in log_mels:
         is_silent = (log_mel <= np.float32(SILENCE)).all(axis=0)

@@ -53,7 +53,7 @@ class OnnxGraph:
         self.outputs = self.session.get_outputs()
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Run the graph and return its outputs, or raise UserError if it cannot run."""
+        """Run the graph and return its outputs. Raise UserError if the graph cannot run."""
         try:
             return self.session.run(None, inputs)
         except Exception as error:  # ONNX Runtime raises many types of errors

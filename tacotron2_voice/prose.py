@@ -82,7 +82,7 @@ def paragraphs_of(source: str, text: str) -> Prose:
 
 
 def join_lines(lines: list[str], joined: list[str]) -> str:
-    """Join the lines of a paragraph. Hyphenated words are joined, and appended to the list
+    """Join the lines of a paragraph. Hyphenated words are joined, and are appended to the list
     `joined`."""
     pieces = lines[:1]
     for line in lines[1:]:

@@ -1,4 +1,4 @@
-"""Record which texts are complete, so that the same command can resume.
+"""Record the completed texts, so that running the same command again resumes the work.
 
 with ResumeLog(folder / "spoken.jsonl") as log:
     if not log.find(key, paths):
@@ -40,7 +40,8 @@ class Entry:
 
 
 class ResumeLog:
-    """Open a log and lock it until it is closed. If the log is empty, closing removes it.
+    """Open a log and lock it until it is closed. If the log has no entries when it is closed, the
+    file is removed.
 
     Raises:
         BlockingIOError: if another process uses the log.

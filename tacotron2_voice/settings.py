@@ -249,7 +249,8 @@ def change_settings(base: Settings, overrides: str) -> Settings:
     length becomes the next power of two.
 
     Raises:
-        UserError: if an override is wrong; the message lists every problem with its file and line.
+        UserError: if an override is wrong. The message lists every wrong override with its file and
+            line.
     """
     kind = type(base)
     changes: dict[str, Any] = {}
@@ -365,7 +366,7 @@ def describe(settings: VoiceSettings) -> str:
 
 
 def milliseconds_to_samples(milliseconds: float, sampling_rate: int) -> int:
-    """Return ceil(time x rate), without the rounding error of the product."""
+    """Return ceil(time x rate), without the effect of floating-point rounding."""
     return math.ceil(round(milliseconds * sampling_rate / 1000, 6))
 
 

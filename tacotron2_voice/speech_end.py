@@ -139,7 +139,7 @@ class EndDetector:
     @property
     def num_certain(self) -> int:
         """Return the number of decoder steps from the start that are certainly speech. The audio of
-        these steps can be sent."""
+        these steps can be sent before the speech has ended."""
         if self.reason is not None:
             return self.num_steps
         count = len(self.gates)

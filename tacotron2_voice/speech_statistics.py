@@ -41,8 +41,8 @@ class SpeechStatistics:
     """Statistics of the training clips.
 
     The typical duration of n symbols is offset + n * seconds_per_symbol, fitted by least squares of
-    relative errors. The relative duration of a clip is its duration divided by the typical
-    duration.
+    relative errors. The relative duration of a clip is the clip's duration divided by the typical
+    duration for its text.
     """
 
     __pydantic_config__ = EXACTLY
@@ -76,13 +76,14 @@ class SpeechStatistics:
     def shortest_time(self, num_symbols: int) -> float:
         """Return the shortest plausible duration of a text; shorter speech lacks words.
 
-        The offset is not included, because it is mostly silence, and texts of one syllable may have
-        no silence.
+        The offset is not included, because the offset is mostly silence, and texts of one syllable
+        may have no silence.
         """
         return self.fastest / MARGIN * num_symbols * self.seconds_per_symbol
 
     def longest_time(self, num_symbols: int) -> float:
-        """Return the longest plausible duration of a text; longer speech has missed its end."""
+        """Return the longest plausible duration of a text; longer speech did not stop at the end of
+        the text."""
         return self.slowest * MARGIN * self.seconds(num_symbols)
 
 

@@ -144,7 +144,7 @@ class _Reported:
 
     @property
     def warnings(self) -> list[str]:
-        """Return messages about possible mistakes in the speech, such as skipped words."""
+        """Return messages about possible failures in the speech, such as skipped words."""
         return self.report.warnings
 
     @property
@@ -209,8 +209,8 @@ class Synthesizer(ABC):
     """Synthesize speech from texts. `Voice` is the synthesizer for exported voices.
 
     A synthesizer keeps no state between texts, so several threads can share an exported voice or a
-    checkpoint on a CPU. A checkpoint on a GPU must be used by only one thread at a time, because it
-    captures CUDA graphs.
+    checkpoint on a CPU. A checkpoint on a GPU must be used by only one thread at a time, because
+    synthesis with it captures CUDA graphs.
 
     Attributes:
         settings: settings of the model. `settings.speakers` contains the names of the speakers.
@@ -301,8 +301,8 @@ class Synthesizer(ABC):
             speaker: a name from settings.speakers; required if there are several speakers. Tags
                 such as [speaker anna] change the speaker within the text.
             seed: seed of the prenet dropout, from 0 to 2**64 - 1.
-            speed: factor by which to change the speaking rate, from 0.7 to 1.5. Pauses keep their
-                length.
+            speed: factor by which to change the speaking rate, from 0.7 to 1.5. The speed does not
+                change the length of pauses.
             pause: pause after a chunk that ends with a sentence, in seconds from 0 to 60. Pauses
                 after all other chunks are shorter. Pause tags set their own duration.
             retries: maximum number of retries per chunk, from 0 to 100.
@@ -382,8 +382,8 @@ class Synthesizer(ABC):
 
         Chunks are synthesized separately and joined with silence. Griffin-Lim smooths the joins. If
         a chunk's alignment shows a failure, the chunk is synthesized again with the next seed, and
-        the best attempt is used. Therefore no frames of a chunk are yielded before its last decoder
-        step. If `retries` is 0, frames are yielded while the decoder runs.
+        the best attempt is used. Therefore no frames of a chunk are yielded before the last decoder
+        step of the chunk. If `retries` is 0, frames are yielded while the decoder runs.
 
         Args:
             text: a text, a prepared text, or symbol ids.
@@ -577,7 +577,7 @@ class Synthesizer(ABC):
         """Yield the decoder's log-mels [n_mels, frames], and return the details of the attempt.
 
         The postnet has not been applied to the log-mels. Frames are yielded only when they are
-        certainly speech.
+        certain to be speech.
         """
         settings = self.settings
         max_steps = self.max_steps(len(ids), speaker)

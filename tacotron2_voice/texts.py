@@ -143,8 +143,8 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
     Lines that contain nothing to speak are skipped with a warning.
 
     Raises:
-        UserError: if a line has a different problem, such as an unknown tag, or if no line can be
-            spoken. The message lists the lines.
+        UserError: if a line that contains something to speak is invalid, or if no line can be
+            spoken. The message lists the invalid lines.
     """
     source, lines = _read_lines(args)
     texts: list[InputText] = []

@@ -60,7 +60,7 @@ class Chunk:
 
 
 class NothingToSpeak(UserError):
-    """Raised when a cleaned text contains no letter, phone or digit, such as "* * *"."""
+    """Raised when a cleaned text, such as "* * *", contains no letter, phone or digit."""
 
     def __init__(self, text: str):
         super().__init__(f"{_quoted(text)}: nothing to speak after cleaning")
@@ -130,8 +130,8 @@ def split_into_chunks(
 ) -> list[Chunk]:
     """Split an utterance into chunks of at most `limit` symbols.
 
-    A chunk exceeds the limit only if a single word exceeds it. No pause follows the last chunk,
-    unless the text ends with a pause tag. `pause` is the pause after a sentence, in seconds.
+    A chunk exceeds the limit only if a single word exceeds the limit. No pause follows the last
+    chunk, unless the text ends with a pause tag. `pause` is the pause after a sentence, in seconds.
     """
     chunks: list[Chunk] = []
     for segment in utterance.segments:

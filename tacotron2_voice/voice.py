@@ -7,8 +7,8 @@
 
 An exported voice is a folder that contains `voice.json` (`VoiceDescription`), the mel filters, and
 ONNX graphs of the encoder, the decoder step and the postnet. The graphs may be compressed with
-LZMA. Before a graph is used, this module checks its checksum, operators and shapes. A graph that
-reads other files is rejected.
+LZMA. Before a graph is used, this module checks the graph's checksum, operators and shapes. A graph
+that reads other files is rejected.
 """
 
 import hashlib
@@ -94,7 +94,7 @@ class Voice(Synthesizer):
 
     Args:
         folder: the folder of the voice, or its voice.json.
-        overrides: changes of settings, such as "gate_threshold=0.4,attention_window=6".
+        overrides: changed settings, such as "gate_threshold=0.4,attention_window=6".
         threads: number of CPU threads per graph. With int8 weights on two cores, one thread is
             fastest.
 
@@ -200,7 +200,8 @@ class Voice(Synthesizer):
         return self.folder / name
 
     def _read(self, name: str) -> bytes:
-        """Return a file's content, or raise UserError if its checksum differs from voice.json."""
+        """Return a file's content. Raise UserError if the checksum differs from the checksum in
+        voice.json."""
         path = self._path_of(name)
         content = read_bytes(path, MAX_GRAPH_BYTES, f"no such file. {COPY_AGAIN}")
         if path.suffix == COMPRESSED_SUFFIX:

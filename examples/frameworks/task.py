@@ -43,8 +43,8 @@ def pad(clips: list[Tensor]) -> dict[str, Tensor]:
 class Model(nn.Module):
     """A model that predicts each frame from the previous frame.
 
-    For every batch, the model appends the indices of the clips and the loss to the file `record`,
-    as one line of JSON. With several processes, each process has its own file.
+    For every batch, the model appends one line of JSON, with the indices of the clips and the loss,
+    to the file `record`. If there are several processes, each process writes its own file.
     """
 
     def __init__(self, record: Path):

@@ -180,8 +180,8 @@ def at_budget(
 def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
     """Add the loss at an equal budget to the measured quantities, and return the key of this loss.
 
-    The budget is the total of `spent`, a cumulative column of `runs.epochs`, in the cheapest run
-    with one of the labels.
+    The budget is the smallest total of `spent`, a cumulative column of `runs.epochs`, among the
+    runs with these labels.
     """
     runs = measured.runs
     validated = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSS)

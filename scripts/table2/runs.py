@@ -238,8 +238,8 @@ def _differences(rows: pd.DataFrame) -> np.ndarray:
     """Return whether two rows differ in a setting, for all pairs and settings, [rows, rows,
     columns].
 
-    Settings that define the strategy, and settings that have no effect in one of the two rows, do
-    not count.
+    Settings that define the strategy are not compared, and neither are settings that have no effect
+    in one of the two rows.
     """
     text, known = rows.fillna("").to_numpy(str), rows.notna().to_numpy()
     return (text[:, None] != text) & known[:, None] & known & ~rows.columns.isin(BATCHING)
@@ -296,7 +296,7 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
 
 
 def describe(runs: Runs) -> dict[str, str]:
-    """Return the facts about the runs that a report shows at its top."""
+    """Return the facts about the runs for the top of a report."""
     facts = runs.facts.filter(regex=f"^({'|'.join(HEAD)}|epochs|machine's .*)$|{SOFTWARE}")
     values = {str(name): "; ".join(column.unique()) for name, column in facts.items()}
     return {"runs": f"{len(runs.by_folder)} in {len(runs.rows)} rows"} | values

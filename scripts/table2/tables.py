@@ -3,9 +3,9 @@
     measured = Measured(read_runs([Path("runs")]))
     for table in paper_tables(measured): ...
 
-A summary is a DataFrame. Each of its rows becomes one row of a table in the report. The columns of
-a summary are `ours`, `standard_error`, `runs`, and `note`. If a value is missing, the note contains
-the reason. The titles, notes and captions of the report are in texts.jinja.
+A summary is a DataFrame. Each row of a summary becomes one row of a table in the report. The
+columns of a summary are `ours`, `standard_error`, `runs`, and `note`. If a value is missing, the
+note contains the reason. The titles, notes and captions of the report are in texts.jinja.
 """
 
 import itertools
@@ -160,7 +160,7 @@ class Measured:
         """Return the mean and the standard error of a quantity over the runs of each row. Both
         values are NaN if the value of any run is missing.
 
-        Gonzalez et al. (ICASSP 2023) report the same statistics.
+        Gonzalez et al. (ICASSP 2023) report the same two statistics.
         """
         by_row = self.values[key].groupby(self.runs.table["label"])
         summary = by_row.agg(["mean", "sem", "count"]).set_axis(CELL[1:4], axis=1).assign(note="")

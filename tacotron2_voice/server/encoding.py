@@ -36,11 +36,11 @@ FORMATS = {
 
 
 class Encoder:
-    """Encode samples in one of FORMATS.
+    """Encode samples in one of the formats in FORMATS.
 
-    `add` returns MP3, Opus, WAV and raw samples as soon as they are encoded. FLAC is complete only
-    at the end, because its header contains the length and a checksum of all samples. Therefore
-    `finish` returns the whole FLAC file.
+    `add` returns MP3, Opus, WAV and raw samples as soon as the samples are encoded. FLAC is
+    complete only at the end, because the FLAC header contains the length and a checksum of all
+    samples. Therefore `finish` returns the whole FLAC file.
     """
 
     def __init__(self, name: str, sampling_rate: int):

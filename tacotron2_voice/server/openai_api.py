@@ -101,7 +101,7 @@ class Speaking:
 
     @property
     def seconds(self) -> float:
-        """Return the length of the audio that was synthesized so far."""
+        """Return the length of the audio that has been synthesized so far."""
         return self.num_samples / self.synthesizer.settings.sampling_rate
 
     def encoded(self) -> Iterator[bytes]:

@@ -6,7 +6,7 @@
             ...
 
 Each thread computes one piece at a time, and the texts take turns. The next piece of a text is
-computed only after its client has received the previous piece. Therefore clients that read slowly
+computed only after the client has received the previous piece. Therefore clients that read slowly
 or hang up do not block a thread.
 """
 
@@ -29,7 +29,7 @@ class Busy(Exception):
 
 
 class Workers:
-    """Limit the number of texts in progress, and synthesize them piece by piece in threads.
+    """Limit the number of texts in progress, and synthesize the texts piece by piece in threads.
 
     Attributes:
         num_texts: number of texts that are waiting or being synthesized.
@@ -62,8 +62,8 @@ class Workers:
         """Yield the pieces of an iterator. Worker threads compute the pieces.
 
         If the task is canceled while a piece waits for a thread, the piece is not computed. A
-        thread that is already computing a piece finishes it, but computes no further piece of this
-        text.
+        thread that is already computing a piece finishes this piece, but computes no further piece
+        of the text.
         """
         loop = asyncio.get_running_loop()
         ended = object()

@@ -1,4 +1,4 @@
-"""Clean texts before their characters become symbols.
+"""Clean texts before their characters are converted to symbols.
 
     clean_pieces(["Mrs. Brown paid $5."], ["english_cleaners_corrected"])
 
@@ -122,7 +122,7 @@ def _turkish(text: str, language: str) -> str:
 # prepare.py cleans each text twice: to count symbols, and to compute ids
 @functools.lru_cache(2**16)
 def _phones(text: str, language: str) -> str:
-    """Return the phones of a text, with its punctuation and the spaces around it."""
+    """Return the phones of a text, including the punctuation and the spaces around punctuation."""
     bare = text.strip()
     if not any(unicodedata.category(character)[0] in "LN" for character in bare):
         return text  # nothing to speak

@@ -3,9 +3,9 @@
     settings = with_lexicon(settings, Path("names.txt"))
     respell("Nguyen's dog", settings.pronunciations)  # "win's dog"
 
-Each line of the file contains a word and its respelling, separated by one tab or by spaces. For
-models that read phones, a respelling can also consist of phones. Lines that begin with # are
-comments.
+Each line of the file contains a word and the respelling of the word, separated by one tab or by
+spaces. For models that read phones, a respelling can also consist of phones. Lines that begin with
+# are comments.
 
     Nguyen   win
     Reading  /ɹˈɛdɪŋ/
@@ -84,8 +84,8 @@ def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
 
 
 def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Sequence[str]) -> str:
-    """Replace the words in a text with their respellings, and read Roman numerals after these
-    words.
+    """Replace the words in a text with their respellings, and read Roman numerals after the
+    replaced words.
 
     The English reading rules read "John VI" as "John the sixth", because John is the name of kings,
     and they drop the full stop of "Dr. Brown". The rules do not recognize a respelling as a name.
@@ -136,7 +136,7 @@ def respell(text: str, pronunciations: tuple[str, ...]) -> str:
     """Replace the words in a text with their respellings.
 
     Hyphenated compounds, and words that end in 's, are looked up as a whole first. If the whole
-    word is not in the lexicon, its parts are looked up.
+    word is not in the lexicon, the parts of the word are looked up.
 
     Args:
         pronunciations: strings of the form "word<TAB>respelling", as in the settings.

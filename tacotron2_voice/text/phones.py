@@ -190,7 +190,7 @@ def espeak_version() -> str:
 
 
 def version_of_phones(recorded: str) -> str:
-    """Return the `recorded` version of eSpeak or, if it is empty, the installed version.
+    """Return the `recorded` version of eSpeak or, if `recorded` is empty, the installed version.
 
     `recorded` is the version that produced the phones of a run. If this version differs from the
     installed version, print a warning.
@@ -338,8 +338,8 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
 
 
 def _is_spoken_as_script(sign: str, language: str) -> bool:
-    """Return whether eSpeak reads a symbol as "Japanese letter" or "Chinese letter". An example is
-    the minus sign in Japanese."""
+    """Return whether eSpeak reads a symbol with the words "Japanese letter" or "Chinese letter". An
+    example is the minus sign in Japanese."""
     phones = STRESS.sub("", _phones_of_word(sign, language))
     names = {STRESS.sub("", _phones_of_word("ー", language)), *_letter_names("CJK", language)}
     return phones in names - {""}
@@ -354,8 +354,8 @@ def _reads_fraction(fraction: str, language: str) -> bool:
 
 @functools.lru_cache(2**16)
 def _code_point(letter: str, language: str) -> str:
-    """Return the phones of the code point in a letter's name, such as "2135" in "letter 2135" for
-    ℵ. If eSpeak does not read the letter as such a name, return ""."""
+    """Return the phones of the code point in the name of a letter: of "2135" in "letter 2135" for
+    ℵ. If eSpeak does not read the letter by a name with a code point, return ""."""
     phones = _joined(_phones_of_word(letter, language))
     word = _word_for_letter(language)
     code = phones[len(word) :]
@@ -392,9 +392,10 @@ def _script(letters: str) -> str:
 def _letter_names(script: str, language: str) -> tuple[str, ...]:
     """Return the phones at the beginning of the names of a script's letters.
 
-    If eSpeak cannot read a script, it speaks the names of letters. These names begin with the same
-    word, such as "Arabic" in "Arabic seen", or "letter" before the code point. If eSpeak can read
-    the script, the letters begin with different phones, and the result is empty.
+    If eSpeak cannot read the letters of a script, it speaks the names of these letters. The names
+    of a script's letters begin with the same word, such as "Arabic" in "Arabic seen", or "letter"
+    before the code point. If eSpeak can read the script, the letters begin with different phones,
+    and the result is empty.
     """
     found = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
     # Letters that differ only in case and accents have similar names in every language.
@@ -445,7 +446,7 @@ def with_plain_letters(text: str, language: str) -> str:
 
 
 def with_plain_numbers(text: str, language: str) -> str:
-    """Rewrite the numbers in a text, so that eSpeak can read them.
+    """Rewrite the numbers in a text so that eSpeak can read the numbers.
 
     Digits that eSpeak cannot read in this language become 0 to 9, because eSpeak skips the digits of
     most scripts. Roman and circled numerals become plain letters and digits, because eSpeak reads Ⅷ

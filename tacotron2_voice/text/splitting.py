@@ -3,8 +3,8 @@
     for span in split_sequence(ids, 188): ids[span.start : span.end]
 
 The text is split after cleaning, because the model's limit is a number of symbols. `Ending` lists
-where a chunk may end. A chunk only exceeds the limit if it is a single word. Words with more than
-MAX_WORD_SYMBOLS symbols, such as lists without spaces, are cut.
+where a chunk may end. A chunk only exceeds the limit if the chunk is a single word. Words with more
+than MAX_WORD_SYMBOLS symbols, such as lists without spaces, are cut into pieces.
 
 The best split has the fewest endings of the worst kind. If several splits are tied, the numbers of
 endings of the next-worst kind are compared, and so on. If splits are tied for all kinds, the split
@@ -102,7 +102,7 @@ def _smallest_units(line: str) -> list[ChunkSpan]:
 
 
 def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
-    """Cut a unit that exceeds the limit and MAX_WORD_SYMBOLS. If possible, cut it after
+    """Cut a unit that exceeds the limit and MAX_WORD_SYMBOLS. If possible, cut the unit after
     punctuation.
 
     Each piece contains a letter, a digit or a phone.

@@ -1,4 +1,5 @@
-"""Define tables of input symbols. A symbol's id is its index in the table and in the embedding.
+"""Define tables of input symbols. A symbol's id is the symbol's index in the table and in the
+embedding.
 
 `ENGLISH` contains the 148 symbols of NVIDIA/tacotron2 in the same order as the rows of trained
 embeddings. The phones in this table begin with "@", so that the ARPAbet phone B and the letter B
@@ -71,8 +72,8 @@ class SymbolTable:
 
     @functools.cached_property
     def has_phones(self) -> bool:
-        """Return whether the table contains ARPAbet phones. With such a table, texts may contain
-        phones in braces."""
+        """Return whether the table contains ARPAbet phones. If the table contains phones, texts may
+        contain phones in braces."""
         return any(len(symbol) > 1 for symbol in self.symbols)
 
     @functools.cached_property

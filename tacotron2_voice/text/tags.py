@@ -1,4 +1,4 @@
-"""Split a text at its tags.
+"""Split a text at its tags for pauses and speakers.
 
 `[pause 0.5]` inserts half a second of silence, and `[speaker anna]` changes the speaker.
 
@@ -47,7 +47,7 @@ def split_tags(text: str) -> list[str | Pause | SpeakerTag]:
 
     Raises:
         UserError: if a tag is unknown, if a tag has no valid value or no closing bracket, or if the
-            text contains markup tags. A model would read such tags aloud.
+            text contains markup tags. A model would read markup tags aloud.
     """
     if markup := _MARKUP.search(text):
         expected = "expected plain text with tags such as [pause 0.5]"

@@ -25,7 +25,7 @@ def nearest(symbol: str, table: SymbolTable) -> str:
     """Return text that can replace an unknown symbol, or "" if no such text exists.
 
     The replacement is the same letter with other accents or in a different case, or a
-    transliteration by unidecode. All its symbols are in `table`.
+    transliteration by unidecode. All symbols of the replacement are in `table`.
     """
     plain = _plain(symbol)
     same_letter = [x for x in table.ids if plain and len(x) == 1 and _plain(x) == plain]

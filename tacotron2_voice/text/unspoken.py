@@ -24,7 +24,7 @@ UNSPOKEN = {"english_cleaners_corrected": '"/'}  # these cleaners read "and/or" 
 def left_out(
     text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
 ) -> list[str]:
-    """Return a list with one warning that names the characters that are dropped from the text.
+    """Return a list with one warning that lists the characters that are dropped from the text.
 
     The list is empty if no character is dropped. Tags are ignored.
     """

@@ -38,10 +38,10 @@ class UnfailingFile(io.FileIO):
 
 
 def print_without_failing() -> None:
-    """Keep `print` from raising errors in this process and its forked processes.
+    """Keep `print` from raising errors in this process and in processes forked from it.
 
-    A long run then continues if its terminal or pipe (`| tee`) is closed, or if the disk is full.
-    Streams that other code has replaced are not changed.
+    A long run then continues even if its terminal or pipe (`| tee`) is closed, or if the disk is
+    full. Streams that other code has replaced are not changed.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -61,7 +61,8 @@ def print_without_failing() -> None:
 
 
 def print_nothing() -> None:
-    """Suppress all output except tracebacks, because only one process of a run prints."""
+    """Suppress all output of this process except tracebacks, because only one process of a run may
+    print."""
     global _shows_progress
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     _shows_progress = False
@@ -71,7 +72,8 @@ def print_nothing() -> None:
 
 
 class ProgressBar(tqdm):
-    """A progress bar that shows slow speeds per minute. tqdm would show them as "7.62s/ texts"."""
+    """A progress bar that shows slow speeds per minute. tqdm would show a slow speed as "7.62s/
+    texts"."""
 
     @property
     def format_dict(self) -> dict[str, Any]:
@@ -112,7 +114,8 @@ class ProgressLines(ProgressBar):
 
 
 def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options: Any) -> tqdm:
-    """Return a tqdm progress bar. Call its `update`, or pass `iterable` and iterate over the bar.
+    """Return a tqdm progress bar. Call the bar's method `update`, or pass `iterable` and iterate
+    over the bar.
 
     If the output is not a terminal, the bar prints `line` every 10 seconds instead. `options` are
     passed to tqdm.

@@ -60,7 +60,7 @@ def grouped(
 ) -> list[str]:
     """Format problems of the form "PLACE: what is wrong; fix" as lines, and group similar problems.
 
-    Problems with the same long fix are always grouped. If there are more than `one_by_one`
+    Problems that have the same long fix are always grouped. If there are more than `one_by_one`
     problems, all problems of the same kind are grouped. A group shows its first problem in full,
     and lists the locations of its other problems without `prefix` and folders.
     """

@@ -105,7 +105,7 @@ def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
 
 
 def read_bytes(path: str | Path, at_most: int = MAX_TEXT_BYTES, if_missing: str = NO_FILE) -> bytes:
-    """Return a file's content, or raise UserError if it cannot be read or is too large."""
+    """Return a file's content. Raise UserError if the file cannot be read or is too large."""
     try:
         with naming(path), open_file(path, if_missing) as file:
             size = os.fstat(file.fileno()).st_size
@@ -181,7 +181,7 @@ def numbered_lines(
 
     Args:
         if_missing: the message if the file is missing.
-        content: the bytes of the file, if they have already been read.
+        content: the bytes of the file, if the file has already been read.
 
     Raises:
         UserError: if the file cannot be read, is too large, or is not UTF-8.
@@ -309,7 +309,7 @@ def check_is_folder(path: Path, option: str) -> None:
 
 
 def unused_name(path: Path) -> Path:
-    """Return `path`, with as many `+` appended as needed so that no file with this name exists."""
+    """Return `path`, with as many `+` appended as needed for a name that does not exist yet."""
     return unused_name(path.with_name(path.name + "+")) if path.exists() else path
 
 

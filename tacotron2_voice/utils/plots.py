@@ -31,7 +31,8 @@ def draw_alignment(
 ) -> Figure:
     """Plot attention weights. A good alignment is a line from the lower left to the upper right.
 
-    Several chunks of a text are plotted one after another, separated by thin lines.
+    If a text has several chunks, their weights are plotted one after another, separated by thin
+    lines.
 
     Args:
         alignments: the attention weights [T, T_in] of each chunk.
@@ -102,7 +103,7 @@ def drawable(text: str) -> str:
 
 
 def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
-    """Plot log-mels one below another, with their names as titles.
+    """Plot several log-mels below one another, with the names of the log-mels as titles.
 
     Args:
         like: name of the log-mel that determines the color scale of all plots. Default: the first

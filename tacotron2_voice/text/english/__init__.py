@@ -134,7 +134,8 @@ _ROMAN_DIGITS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000
 
 
 def roman_value(letters: str) -> int | None:
-    """Return the value of a Roman numeral, XIV -> 14, or None if it does not have the usual form."""
+    """Return the value of a Roman numeral, XIV -> 14, or None if the letters are not a Roman
+    numeral in the usual form."""
     if not letters or not _ROMAN_NUMERAL.fullmatch(letters):
         return None
     values = [_ROMAN_DIGITS[letter] for letter in letters]
@@ -148,8 +149,8 @@ def roman_value(letters: str) -> int | None:
 def _without_shouting(text: str) -> str:
     """Convert a text of two or more words in capitals to capitalized words.
 
-    In such a text, capitals do not show which words are initials. Known initials and Roman numerals
-    stay in capitals.
+    In a text that is all capitals, capitals do not show which words are initials. Known initials
+    and Roman numerals stay in capitals.
     """
     pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)  # between, word, between, ...
     if len(pieces) < 5:
@@ -184,8 +185,8 @@ def _read_capitals(match: Match) -> str:
     """Read FBI as letters and NASA as a word, and use the same apostrophe for TVs and TV's.
 
     A name in capitals is read as a word if it has at least four letters or is in WORDS_IN_CAPITALS.
-    It is read as letters if it is in INITIALISMS, has no vowel, or begins with consonants that
-    begin no English word.
+    A name in capitals is read as letters if it is in INITIALISMS, has no vowel, or begins with
+    consonants that begin no English word.
     """
     word, ending = match[1], match[2] or ""
     onset = re.split("[AEIOUY]", word)[0]

@@ -1,5 +1,6 @@
 """Define rules for expressions with numbers: dates, times, telephone numbers, ranges, amounts of
-money and of units, fractions, arithmetic, decades. english/__init__.py applies them."""
+money, amounts with units, fractions, arithmetic and decades. english/__init__.py applies these
+rules."""
 
 import re
 
