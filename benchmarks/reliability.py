@@ -142,7 +142,7 @@ def speak(
 
 
 def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
-    """Return a synthesizer and a number of retries for each synthesis mode in WAYS."""
+    """Return {synthesis mode: (synthesizer, number of retries)} for the modes in WAYS."""
     ways = {}
     for name, (settings, retries) in WAYS.items():
         overrides = ",".join(filter(None, (args.hparams, settings)))
@@ -159,7 +159,7 @@ def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
 
 
 def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
-    """Synthesize all texts in every synthesis mode, and return the counts for each mode."""
+    """Synthesize all texts in every synthesis mode, and return {synthesis mode: counts}."""
     ways = load_ways(args)
     counts_of = {name: Counts() for name in ways}
     recognizer = None

@@ -92,8 +92,8 @@ def speak_voice(args: argparse.Namespace, voice: Voice, count: int) -> np.ndarra
 def measure(
     args: argparse.Namespace, speaker: Tacotron2, voices: dict[str, Path]
 ) -> list[dict[str, Any]]:
-    """Return one row for each number of texts, number of threads and method. The last row is for
-    Griffin-Lim."""
+    """Return one row for each combination of a number of texts, a number of threads and a method.
+    The last row is for Griffin-Lim."""
     ways = list(WAYS) if args.device.type == "cuda" else list(WAYS)[:1]
     second = args.hparams.sampling_rate / args.hparams.hop_length  # number of frames per second
     rows = []

@@ -218,8 +218,8 @@ def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
 
 
 def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list[str]:
-    """Check the weights, the settings, and the parts listed in `kinds`. Return one line for each
-    problem.
+    """Check the weights and the settings of a checkpoint, and the parts that `kinds` lists. Return
+    one line for each problem.
 
     Each line begins with the name of the part. Checkpoints from other projects contain no settings,
     so only the weights of these checkpoints are checked.

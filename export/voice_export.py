@@ -179,7 +179,7 @@ def write_graph(
 
     Args:
         examples: one example tensor per input.
-        axes: the dimensions of variable size, keyed by the name of the input or output.
+        axes: {name of an input or output: indices of the dimensions with variable size}.
     """
     with warnings.catch_warnings():
         # Hide PyTorch's advice to use its newer exporter, which needs onnxscript.

@@ -65,7 +65,7 @@ def state_of_voice(folder: Path) -> dict[str, Any]:
 
 
 def weights_of_graph(graph: Any, name: str) -> dict[str, np.ndarray]:
-    """Return the weights of a graph, keyed by their names in `Tacotron2`.
+    """Return {name in `Tacotron2`: weight} for the weights of a graph.
 
     `name` is "encoder", "decoder" or "postnet".
     """
@@ -124,7 +124,7 @@ def _linear_layer(node: str) -> str:
 
 
 def _tensors(graph: Any) -> dict[str, np.ndarray]:
-    """Return the constant tensors of a graph in float32, keyed by the names that the nodes use."""
+    """Return {name that the nodes use: float32 array} for the constant tensors of a graph."""
     from onnx import numpy_helper
 
     stored = {x.name: numpy_helper.to_array(x) for x in graph.initializer}

@@ -92,7 +92,8 @@ def prepare(out: Path, args: argparse.Namespace) -> HParams:
 
 
 def check_options(out: Path, args: argparse.Namespace) -> None:
-    """Store the options of a new folder.
+    """Store the options in a new folder, or compare them with the stored options in an existing
+    folder.
 
     Raises:
         UserError: if the folder was made with another name, language, start or number of optimizer
@@ -142,7 +143,8 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def training_settings(steps: int, batches_per_epoch: int) -> str:
-    """Return the settings that depend on the number of optimizer steps and of batches per epoch."""
+    """Return the settings that depend on the number of optimizer steps and on the number of batches
+    per epoch."""
     epochs = -(-steps // batches_per_epoch)
     decay_start = round(DECAY_START * steps)
     half_life = max(1, round((steps - decay_start) / HALVINGS))
@@ -247,7 +249,7 @@ def export(out: Path, checkpoint: Path) -> Path:
 
 def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
     """Write an HTML page with the recording and the synthetic speech for each held-out text. Return
-    its path."""
+    the path of the page."""
     rows = []
     audio = sorted(speech_folder.glob("*.wav"))
     lists = out / "lists"

@@ -169,7 +169,7 @@ class Study:
         self.stops += 1
 
     def points_left(self, name: str, seed: int) -> list[int]:
-        """Return the points of a run that do not have a word error rate yet."""
+        """Return the epochs in `points` after which a run's speech still has to be transcribed."""
         done = self.values[RATE].dropna().index
         return [point for point in self.points if (name, seed, point) not in done]
 
@@ -184,7 +184,8 @@ class Study:
                 print(result, flush=True)
 
     def train_and_transcribe(self, name: str, seed: int) -> str:
-        """Train one run up to its last point. Return a line that describes the result."""
+        """Train one run up to the last epoch in `points`, and transcribe the speech after each
+        epoch in `points`. Return a line that describes the result."""
         folder = self.out / name / f"seed_{seed}"
         run = f"{name}, seed {seed}"
         log = self.out / "logs" / f"{name}-seed_{seed}.log"

@@ -49,7 +49,7 @@ SHOWN_LETTERS = 60  # maximum number of characters of a text to show in a messag
 
 
 def output_path(text: str) -> Path:
-    """Convert the argument of -o to the path of an audio file or a folder."""
+    """Convert the argument of -o to the path of an audio file or of a folder."""
     path = Path(text)
     if is_audio_file(path):
         return output_file(text)

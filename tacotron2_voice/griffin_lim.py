@@ -74,10 +74,11 @@ def windowed(
 
 
 class GriffinLim:
-    """Compute audio from log-mels by fast Griffin-Lim (Perraudin, Balazs, Søndergaard 2013)."""
+    """Compute audio from log-mels with the fast Griffin-Lim algorithm (Perraudin, Balazs,
+    Søndergaard 2013)."""
 
     def __init__(self, settings: VoiceSettings, filters: np.ndarray, iterations: int = ITERATIONS):
-        """Set up the window and the inverse of the mel filters.
+        """Prepare the window and the inverse of the mel filters.
 
         Args:
             filters: the mel filters used in training, [n_mels, filter_length / 2 + 1].

@@ -94,7 +94,7 @@ class Output(ABC):
         return ""
 
     def files_of_earlier_runs(self) -> list[Path]:
-        """Return files that an earlier run may have written next to the output of this run."""
+        """Return the files next to the output of this run that earlier runs may have written."""
         return []
 
     def __enter__(self) -> "Output":

@@ -228,7 +228,7 @@ class Synthesizer(ABC):
         training: TrainingFacts | None = None,
         source: str | Path = "the model",
     ):
-        """Set up the synthesizer.
+        """Set up a synthesizer for a model with these settings.
 
         Args:
             filters: the mel filters used in training, [n_mels, filter_length / 2 + 1].

@@ -73,7 +73,7 @@ def check_mel_settings(
 
     Args:
         path: the file, for the message.
-        vocoder_settings: values (numbers or strings), keyed by their names in MEL_SETTINGS.
+        vocoder_settings: {name in MEL_SETTINGS: value}, with numbers or strings as values.
 
     Raises:
         UserError: if a setting of the vocoder differs from the setting of the voice. The message

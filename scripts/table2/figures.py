@@ -23,7 +23,7 @@ FOLLOW_UP_MARKERS = "osD^vPX"
 
 
 def draw_all(measured: Measured) -> dict[str, Figure]:
-    """Return all plots, keyed by their file names without extension."""
+    """Return {file name without extension: plot} for all plots."""
     runs = measured.runs
     first = runs.first(runs.rows.index[0])
     lengths, size = first.lengths.tolist(), first.hparams.batch_size

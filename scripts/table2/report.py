@@ -56,7 +56,7 @@ TITLES = {
 
 
 def compose(runs: Runs, command: str) -> dict:
-    """Return the values of the template's variables, keyed by their names."""
+    """Return {name: value} for the variables of the template."""
     measured = Measured(runs)
     unlike = deviations(runs)
     missing = [name for name in published.TABLE_2 if name not in runs.rows.index]

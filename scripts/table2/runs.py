@@ -248,8 +248,8 @@ def _differences(rows: pd.DataFrame) -> np.ndarray:
 def _place(label: str) -> tuple[int, str]:
     """Return the sort key of a row.
 
-    The paper's ten strategies come first, in the paper's order. The other rows follow, sorted by
-    name and value.
+    The paper's ten strategies come first, in the paper's order. The rows of other strategies
+    follow, sorted by name and value.
     """
     name, paper = label.partition(" ")[0], list(published.TABLE_2)
     digits = re.sub(r"\d+(\.\d+)?", lambda number: f"{float(number[0]):020.9f}", label)

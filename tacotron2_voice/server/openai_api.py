@@ -160,7 +160,7 @@ def event(data: dict[str, Any]) -> bytes:
 
 
 class OpenAIApi:
-    """The request handlers of the API."""
+    """Handle the requests of the OpenAI speech API."""
 
     def __init__(self, voices: Voices, workers: Workers):
         self.voices = voices

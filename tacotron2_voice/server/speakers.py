@@ -31,7 +31,7 @@ class Voices:
     """The voices of a server.
 
     Args:
-        synthesizers: voices by name; the first voice is the default.
+        synthesizers: {name: voice}; the first voice is the default.
         speaker: default speaker; "": the first speaker of each voice.
         numbers: language of the number words; only for voices that speak nothing but numbers.
 

@@ -192,7 +192,8 @@ def _respellings(pronunciations: tuple[str, ...]) -> dict[str, str]:
 
 @functools.lru_cache(8)
 def _respellings_of_forms(pronunciations: tuple[str, ...]) -> dict[str, str]:
-    """Return the respellings, keyed by lookup key and by upper-case form (STRASSE for Straße)."""
+    """Return {lookup key or upper-case form: respelling}, with an upper-case form such as STRASSE
+    for Straße."""
     known = _respellings(pronunciations)
     return {key.upper(): respelling for key, respelling in known.items()} | known
 
@@ -209,7 +210,7 @@ def _word_pattern() -> re.Pattern[str]:
 
 
 def _read_lexicon(path: Path, cleaners: Sequence[str], table: SymbolTable) -> dict[str, str]:
-    """Return the respellings in a file, keyed by lookup key. Raise UserError if lines are
+    """Return {lookup key: respelling} for the words in a file. Raise UserError if lines are
     invalid."""
     lines = numbered_lines(path, "no such lexicon")
     known: dict[str, str] = {}

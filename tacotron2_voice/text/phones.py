@@ -284,7 +284,7 @@ def _check_is_read(phones: dict[str, str], language: str) -> None:
     """Raise SpelledLetters if eSpeak speaks the names of letters, such as "Chinese letter".
 
     Args:
-        phones: the phones of the words, keyed by the words.
+        phones: {words: phones of these words}.
         language: eSpeak's code for the language.
     """
     spelled = [letter for words in phones for letter in _spelled(words, phones[words], language)]
@@ -425,7 +425,7 @@ def _phones_of_word(word: str, language: str) -> str:
 
 
 def with_plain_letters(text: str, language: str) -> str:
-    """Rewrite a text so that eSpeak does not spell its letters or marks by name.
+    """Rewrite a text so that eSpeak does not speak the names of its letters or marks.
 
     Rare apostrophes inside words become plain apostrophes, and full-width letters become plain
     letters (`OTHER_FORMS`). In Japanese, spaces separate kana from Latin letters, and repeated
@@ -489,7 +489,7 @@ def _phones_of_character(character: str, language: str) -> str:
 
 
 def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
-    """Return the phones of each key of `origin`.
+    """Return {words: phones} for the keys of `origin`.
 
     Args:
         origin: {words: a text that contains these words}. The words have no spaces at the start or

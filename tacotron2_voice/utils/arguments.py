@@ -48,7 +48,8 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def _suggestion(self) -> str:
-        """Return a suggestion for unknown options in the arguments, or "" if there is none."""
+        """Return a suggestion for unknown options in the arguments, or "" if no known option is
+        similar."""
         known = self._option_string_actions
         names = [argument.partition("=")[0] for argument in self.given]
         unknown = []

@@ -231,7 +231,8 @@ def json_lines(path: Path, if_missing: str = NO_FILE) -> list[Any]:
 def map_in_threads(
     function: Callable, items: Iterable, threads: int = READING_THREADS
 ) -> Generator:
-    """Apply the function to every item in several threads, and yield the results in order.
+    """Apply the function to the items in several threads, and yield the results in the order of
+    the items.
 
     Only a few results are computed in advance, so that a caller that stops early does not wait long.
     """

@@ -311,7 +311,7 @@ _IN_GREEK_WORDS = "\u0370-\u03ff\u1f00-\u1fffµ"
 
 
 def _read_sign(match: Match) -> str:
-    """Read a sign aloud, with a space between the sign and a neighboring word."""
+    """Read a sign as words, separated by spaces from the neighboring words."""
     before = match.string[match.start() - 1 : match.start()]
     after = match.string[match.end() : match.end() + 1]
     left = " " if match[0][0].isspace() or before.isalnum() or before in SIGNS else ""
