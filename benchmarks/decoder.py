@@ -8,7 +8,7 @@ The benchmark trains the full-size model on clips of equal length, with random t
 optimizer step consists of forward pass, loss, backward pass, gradient clipping and fused Adam. The
 decoders take turns in the same process. Each ratio in the report is a ratio of medians.
 
-In each repeat, the reference decoder makes one optimizer step, and the fast decoder makes --steps
+In each repeat, the reference decoder runs one optimizer step, and the fast decoder runs --steps
 optimizer steps in a row. In training, the host prepares an optimizer step while the GPU still runs
 the previous optimizer step. Timing several optimizer steps in a row includes this overlap. Peak
 memory is measured in a separate process for each decoder. On a CPU, peak memory is the memory of
@@ -46,8 +46,8 @@ SIZES = ("batch_size", "frames", "symbols", "precision", "repeats", "steps")
 
 
 def make_steps(args: argparse.Namespace) -> Callable[..., None]:
-    """Return a function `run(decoder, steps)` that makes `steps` optimizer steps with the decoder
-    of this name."""
+    """Return a function `run(decoder, steps)` that runs `steps` optimizer steps with the decoder of
+    this name."""
     clips = args.batch_size
     trainer = Trainer(args.hparams, args.device)
     batch = synthetic_batch([args.frames] * clips, [args.symbols] * clips, args.hparams)

@@ -171,7 +171,7 @@ MODELS = {
 
 
 def step_of_peer(name: str, folder: Path, shape: Shape, precision: str) -> Callable[[], None]:
-    """Return a function that makes an optimizer step of another recipe."""
+    """Return a function that runs an optimizer step of another recipe."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
@@ -199,7 +199,7 @@ def step_of_peer(name: str, folder: Path, shape: Shape, precision: str) -> Calla
 
 
 def our_step(shape: Shape, precision: str) -> Callable[[], object]:
-    """Return a function that makes an optimizer step of this recipe."""
+    """Return a function that runs an optimizer step of this recipe."""
     # Imported here, because other recipes have modules of the same names.
     from batch import synthetic_batch
     from hparams import HParams

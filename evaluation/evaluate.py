@@ -5,8 +5,8 @@ same texts.
     result = evaluate(Path("runs/mine/best.pt"), Path("unseen"), options)
     print(result.summary())
 
-Use recordings that were not used in training. Recognizers make mistakes, so compare the model's
-word error rate with the word error rate of the recordings. The identification rate needs no
+Choose recordings that are not in the training set. Recognizers make mistakes, so compare the
+model's word error rate with the word error rate of the recordings. The identification rate needs no
 recognizer, so you can measure this rate in any language.
 """
 
@@ -141,7 +141,7 @@ class Evaluators:
         """Return the most similar speaker for each utterance, or "" if there is no encoder.
 
         Args:
-            centroids: the mean embedding [256] of each speaker's recordings.
+            centroids: {speaker: mean embedding [256] of the speaker's recordings}.
             names: the correct speaker of each utterance. `measures` returns how often the correct
                 speaker is the nearest speaker.
         """
@@ -166,7 +166,7 @@ class EvaluationOptions:
         recognizer, whisper_model: arguments for `make_recognizer`.
         words_only: whether to skip the identification rate, which takes most of the time of an
             evaluation.
-        quality: whether to rate the audio with DistillMOS too.
+        quality: whether to rate the audio with DistillMOS, too.
         right_speaker: whether to measure the speaker identification accuracy too.
     """
 

@@ -4,7 +4,8 @@
     nearest = nearest_recordings(recordings, cepstra, spoken_cepstra)
 
 The distance is computed from mel-cepstra aligned with dynamic time warping, as in mel-cepstral
-distortion (Kubichek 1993). Therefore the distance does not depend on tempo or level.
+distortion (Kubichek 1993). Therefore the distance does not depend on the tempo or the level of the
+speech.
 """
 
 from collections.abc import Sequence

@@ -98,7 +98,7 @@ class PaperTable:
     processes: int = 2
 
     def main(self, arguments: list[str] | None = None) -> None:
-        """Run the program: make all missing runs, and write the report.
+        """Run the program: complete all missing runs, and write the report.
 
         Raises:
             UserError: if OUT contains runs with different settings or from a different machine.
@@ -117,7 +117,7 @@ class PaperTable:
         print(report, end="")
 
     def make_runs(self, out: Path, settings: Any) -> Runs:
-        """Return the runs of every row. Read the finished runs from `out`, and make the missing
+        """Return the runs of every row. Read the finished runs from `out`, and complete the missing
         runs in several processes."""
         check_is_folder(out, "folder")
         folder = out / "runs"

@@ -70,7 +70,7 @@ class GeneratorConfig:
 
 
 class ResidualBlock(nn.Module):
-    """A residual block: for each dilation, add the output of a dilated convolution to the input.
+    """For each dilation, add the output of a dilated convolution to the input.
 
     In blocks of kind "1", each dilated convolution is followed by a convolution without dilation.
     """
@@ -188,7 +188,7 @@ def read_config(path: str | Path) -> GeneratorConfig:
 
 
 def without_normalization(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return float32 weights without weight normalization.
+    """Return the weights in float32, with weight normalization removed.
 
     Raises:
         UserError: if weights contain the length of a weight vector, but not its direction.

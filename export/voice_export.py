@@ -355,13 +355,15 @@ def export_voice(
     texts: list[ComparedText] | None,
     compressed: bool = False,
 ) -> None:
-    """Export a model on the CPU as a voice, and print how the voice differs from the model.
+    """Export a model, which must be on the CPU, as a voice. Print how the voice differs from the
+    model.
 
     The outputs of the float32 graphs are compared with PyTorch's outputs before the weights are
     quantized to int8. The folder is written completely or not at all.
 
     Args:
-        texts: texts for comparing the int8 voice with float32; None: keep the weights in float32.
+        texts: texts for comparing the int8 voice with the float32 voice; None: keep the weights in
+            float32.
         compressed: whether to round the weights further and compress the graphs with LZMA.
 
     Raises:

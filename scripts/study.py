@@ -8,8 +8,8 @@ report.
 --settings accepts "NAME: OVERRIDES", where OVERRIDES are settings for train.py, or @FILE with one
 such line per name. The program trains a model for each name and seed. After each epoch in --points,
 the checkpoint synthesizes the texts, and a recognizer transcribes the speech. The report compares
-every name with the first name. Press Ctrl-C to save and stop. Run the same command again to resume;
-you can add names, seeds and later points.
+the runs of every name with the runs of the first name. Press Ctrl-C to save and stop. Run the same
+command again to resume; you can add names, seeds and later points.
 
     OUT/values.csv             one line per epoch of every run; word error rates at the points
     OUT/study.json             the settings of every name
@@ -257,7 +257,7 @@ class Study:
 
 
 def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequence[int]) -> str:
-    """Return a Markdown table that compares a quantity between all names at equal budgets.
+    """Return a Markdown table that compares a quantity between names at equal budgets.
 
     Each point has one budget: the amount of `spent`, such as minutes, that the run with the
     smallest amount needed to reach this point. Each cell contains the mean over seeds, its standard
@@ -283,7 +283,7 @@ def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequen
 
 
 def write_report(study: Study) -> None:
-    """Write OUT/report.md and the plot of the report. The report omits settings without values."""
+    """Write OUT/report.md and the plot of the report. The report omits names without values."""
     rows = study.values.reset_index()
     values = pd.concat([rows[:0], *(rows[rows["name"] == name] for name in study.settings)])
     if values.empty:

@@ -326,7 +326,8 @@ class Synthesizer(ABC):
         return self.speech_of(mel, stream.report)
 
     def speech_of(self, mel: np.ndarray, report: Report) -> Speech:
-        """Convert a log-mel [n_mels, frames] to speech. Audio that exceeds 1 is scaled down."""
+        """Convert a log-mel [n_mels, frames] to speech. If the absolute value of any sample exceeds
+        1, the whole audio is scaled down."""
         audio = self.audio_of(mel)
         self._check_audio(audio)
         peak = float(np.abs(audio).max(initial=1.0))
@@ -574,7 +575,7 @@ class Synthesizer(ABC):
     def _attempt(
         self, ids: list[int], speaker: int | None, seed: int
     ) -> Generator[np.ndarray, None, SpokenChunk]:
-        """Yield the decoder's log-mels [n_mels, frames], and return the details of the attempt.
+        """Yield the decoder's log-mels [n_mels, frames], and return the details of this attempt.
 
         The postnet has not been applied to the log-mels. Frames are yielded only when they are
         certain to be speech.

@@ -178,7 +178,8 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
 
 
 def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
-    """Return the name of the source (for messages), and its numbered lines or paragraphs."""
+    """Return the name of the source (for messages), and the numbered lines or paragraphs of the
+    source."""
     if args.text is not None:
         if _is_file(args.text):
             question = f"did you mean --text-file {shlex.quote(args.text)}?"

@@ -97,7 +97,7 @@ class Runs:
     left_out: list[str]  # folders that are ignored, with the reasons
 
     def first(self, label: str) -> Run:
-        """Return the first run in a row."""
+        """Return the first of the runs with this label."""
         return self.by_folder[self.table.index[self.table["label"] == label][0]]
 
     def differing(self, first: str, second: str) -> list[str]:

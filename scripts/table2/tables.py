@@ -41,7 +41,7 @@ class Column:
     sides: tuple[str, str] = SIDES  # headings of the published value and of our value
 
     def cells(self) -> pd.DataFrame:
-        """Return a DataFrame with the columns CELL, and one row per line of the table."""
+        """Return a DataFrame with the columns in CELL and one row per line of the table."""
         cells = self.ours.reset_index(drop=True).reindex(columns=CELL)
         return cells if self.published is None else cells.assign(published=list(self.published))
 
