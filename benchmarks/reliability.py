@@ -69,7 +69,7 @@ HALF = 0.5  # `half_wrong` counts texts with a larger fraction of wrong words
 
 @dataclass
 class Counts:
-    """The numbers of failures with one synthesis mode, summed over all texts."""
+    """Counts of failures and of other results with one synthesis mode, summed over all texts."""
 
     # Number of texts with each kind of failure.
     failures: Counter[str] = field(default_factory=Counter)

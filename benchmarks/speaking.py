@@ -1,4 +1,4 @@
-"""Measure the real-time factor of synthesis: the time to compute a mel, per second of speech.
+"""Measure the real-time factor of synthesis: the seconds to compute a mel, per second of speech.
 
     python -m benchmarks.speaking                                  # 1 text, then a batch of 16
     python -m benchmarks.speaking --texts 1,64 --steps 300 --json synthesis.json
@@ -9,7 +9,7 @@ symbols and takes --steps decoder steps, because the stop-token predictor is off
 times everything from symbol ids to the mel in CPU memory. If librosa is installed, the benchmark
 also times Griffin-Lim on the CPU, for one text.
 
-On a CPU, the decoder steps are launched one by one. On a GPU, the benchmark compares this method
+On a CPU, the decoder steps run one by one. On a GPU, the benchmark compares single decoder steps
 with CUDA graphs of decoder steps (fast_decoder/captured_steps.py), and checks that the mels are
 equal. The time for CUDA graphs includes the time for capturing the graphs. With --voices, the
 benchmark also times the same model as an exported voice, which synthesizes one text after another.

@@ -277,7 +277,7 @@ def measure_reference(
     evaluators: Evaluators,
     speaker_column: str = "",
 ) -> Reference:
-    """Return the measures of recordings.
+    """Return the mean measures of recordings.
 
     The measures are saved next to the recordings. If the recordings, settings, vocoder and
     evaluators have not changed, the saved measures are returned.
@@ -349,8 +349,8 @@ def synthesize_texts(
 ) -> Iterator[torch.Tensor]:
     """Yield the samples [N] for each text, rounded to 16 bits as in a WAV file.
 
-    A model in early training may produce audio that is too short for a mel spectrogram. This audio
-    is padded with silence.
+    A model in early training may produce audio that is too short for a mel spectrogram. Audio that
+    is too short is padded with silence.
 
     Args:
         names: the speaker of each text.

@@ -156,7 +156,7 @@ def draw_progress(
 
 
 def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:
-    """Draw the batches of 48 random clips with RAND, SB and SSB.
+    """Draw the batches that RAND, SB and SSB make of 48 random clips.
 
     The plot corresponds to Figure 1 (fixed batch sizes) or Figure 3 (dynamic batch sizes) in Ge21,
     with the paper's batch size (8) and local randomization factor (0.15).
@@ -170,7 +170,7 @@ def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:
 
 
 def draw_epoch_excerpt(lengths: Lengths, batch_size: int, *, clips: int = 96) -> Figure:
-    """Draw the first batches of an epoch with RAND and with SSB-DBS-BR.
+    """Draw the first batches of an epoch for RAND and for SSB-DBS-BR.
 
     The batches are planned for the whole corpus, because a plan for only a few clips would need
     much more padding. The titles show values for the whole epoch.

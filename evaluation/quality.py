@@ -3,8 +3,8 @@
     quality_model = DistillMos()
     quality_model.score(samples, 22050)  # 1 to 5
 
-DistillMOS (Stahl and Gamper 2025) predicts mean opinion scores. Use the scores to compare models on
-the same texts. The scores do not replace listening tests.
+DistillMOS (Stahl and Gamper 2025) predicts mean opinion scores. Use the scores to compare models
+that speak the same texts. The scores do not replace listening tests.
 """
 
 import contextlib

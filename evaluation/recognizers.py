@@ -77,8 +77,8 @@ def add_recognizer_options(parser: argparse.ArgumentParser) -> None:
 
 
 def words_of(text: str, language: str = ENGLISH) -> str:
-    """Return the words of a text for comparison: in lower case, with spelled-out numbers, without
-    punctuation.
+    """Return the words of a text in a form for comparison: in lower case, with numbers spelled out,
+    and without punctuation.
 
     In languages other than English, whole numbers below a million are spelled out if num2words is
     installed.
@@ -143,7 +143,7 @@ class Whisper:
 
     Args:
         model: the name of a published model, such as "tiny.en", "base" or "large-v3", or the folder
-            of a model in CTranslate2 format. Published models are downloaded once.
+            of a model in CTranslate2 format. A published model is downloaded when it is first used.
         language: an eSpeak language code, such as "en-us" or "de".
 
     Raises:

@@ -43,8 +43,8 @@ class Measures:
 
 @dataclass(frozen=True)
 class Reference:
-    """The measures of the recordings. The speech of a model rarely has better measures than the
-    recordings."""
+    """The measures of the recordings, which are the reference for a model. The speech of a model
+    rarely has better measures than the recordings."""
 
     recordings: Measures
     vocoded: Measures  # measures of the recordings, converted to mels and back to audio

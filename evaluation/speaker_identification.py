@@ -59,8 +59,8 @@ class Resemblyzer:
 
 
 def mean_vector(embeddings: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean of embeddings [D], scaled to a unit vector; zeros if all embeddings are
-    zero."""
+    """Return the mean of embeddings [D], scaled to a unit vector. If all embeddings are zero,
+    return zeros."""
     mean = np.asarray(np.mean(embeddings, axis=0, dtype=np.float64))
     return mean / max(float(np.linalg.norm(mean)), np.finfo(np.float64).tiny)
 
@@ -93,7 +93,7 @@ def nearest_without_own(
         embeddings: embeddings of the recordings or of processed copies, in the same order.
         recorded: embeddings of the recordings. Embedding i is compared with centroids that are
             computed without recording i.
-        names: the speaker of each recording. Each speaker must have at least two recordings.
+        names: the speaker of each recording. Every speaker must have at least two recordings.
     """
     centroids = centroids_of(recorded, names)
     nearest: list[str] = []

@@ -117,8 +117,8 @@ class PaperTable:
         print(report, end="")
 
     def make_runs(self, out: Path, settings: Any) -> Runs:
-        """Return the runs of every row. Read the finished runs from `out`, and complete the missing
-        runs in several processes."""
+        """Return {name of the row: runs} for all rows. Read the finished runs from `out`, and
+        complete the missing runs in several processes."""
         check_is_folder(out, "folder")
         folder = out / "runs"
         folder.mkdir(parents=True, exist_ok=True)
@@ -228,7 +228,7 @@ class PaperTable:
     def verdict(self, claim: Claim, runs: Runs) -> list[str]:
         """Return a table row: the finding, the paper's difference, our difference and the verdict.
 
-        Our difference is the mean over seeds.
+        Our difference is the mean of the differences over all seeds.
         """
         column = self.by_key[claim.key]
         unit = " %" if column.in_per_cent else ""

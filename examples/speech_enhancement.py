@@ -88,7 +88,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the input for the next block, and this block's contribution to the mask."""
+        """Return (input for the next block, contribution of this block to the mask)."""
         residual, skip = self.layers(x).chunk(2, dim=1)
         return x + residual, skip
 
@@ -110,7 +110,7 @@ def filters_at_start(window: int) -> torch.Tensor:
 class ConvTasNet(nn.Module):
     """A causal Conv-TasNet (Luo, Mesgarani 2019) with one output, for speech enhancement.
 
-    Output samples do not depend on input samples that are more than `window` samples later.
+    An output sample does not depend on input samples that are more than `window` samples later.
     Therefore padding does not change the output.
     """
 

@@ -171,8 +171,8 @@ def load_weights(
     """Copy a checkpoint's weights into `model`, except the tensors in `ignore_layers`.
 
     Raises:
-        UserError: if tensors are missing, are unknown or have a different shape. The message lists
-            the settings that differ, or the tensors if no setting differs.
+        UserError: if tensors are missing, unknown, or of the wrong shape. The message lists the
+            settings that differ, or the tensors if no setting differs.
     """
     own = model.state_dict()
     weights = dict(state["state_dict"])
@@ -236,7 +236,8 @@ def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list
 
 
 def is_of_this_recipe(state: Mapping[str, Any]) -> bool:
-    """Return whether this project wrote the checkpoint. Only this project saves settings."""
+    """Return whether a checkpoint is from this project. Only checkpoints from this project contain
+    settings."""
     return "hparams" in state or "loop" in state
 
 

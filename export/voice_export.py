@@ -130,7 +130,7 @@ class ExportedFunction(nn.Module):
 
 
 def write_graphs(synthesizer: CheckpointSynthesizer, folder: Path) -> None:
-    """Write all GRAPHS of a voice in float32."""
+    """Write the ONNX graphs of a voice (all graphs in GRAPHS) in float32."""
     settings = synthesizer.settings
     for name, (_, outputs) in GRAPHS.items():
         inputs = inputs_of(name, settings)

@@ -109,7 +109,7 @@ def read_corpus(path: Path, hparams: HParams, epochs: int | None) -> Surveyor:
 
 
 def describe_corpus(path: Path, hparams: HParams, surveyor: Surveyor) -> list[str]:
-    """Return lines that describe the corpus, the batches, and settings without effect."""
+    """Return lines that describe the corpus, the batches, and the settings that have no effect."""
     frames = surveyor.lengths
     frame_seconds = hparams.hop_length / hparams.sampling_rate
     capacity = hparams.batch_capacity or hparams.batch_size * frames.max()

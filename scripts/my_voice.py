@@ -170,7 +170,7 @@ def seconds_per_step(hparams: HParams, clips: int, frames: int, symbols: int) ->
 
 
 def train(out: Path, start: Path, settings: str) -> Path:
-    """Train, or resume a stopped run, and return the newest checkpoint."""
+    """Train a model, or resume a stopped run. Return the newest checkpoint."""
     folder = out / "run"
     hparams = f"@{out / 'lists' / 'settings.txt'},{settings_file()},{settings}"
     if newest_checkpoint(folder) is None:
@@ -201,8 +201,8 @@ def choose_checkpoint(out: Path, newest: Path, args: argparse.Namespace) -> Cand
     """Return the candidate whose free-running speech has the lowest word error rate.
 
     The candidates are the newest checkpoint, which has the lowest learning rate, and the checkpoint
-    with the lowest validation loss. A lower validation loss does not always mean fewer wrong words
-    (research/which-checkpoint.md).
+    with the lowest validation loss. The checkpoint with the lower validation loss does not always
+    speak fewer wrong words (research/which-checkpoint.md).
     """
     checkpoints = {NEWEST: newest}
     if (best := out / "run" / BEST).exists():

@@ -200,8 +200,8 @@ def table_of(args: argparse.Namespace) -> Table | None:
 
 
 def next_command(out: Path, *, has_gpu: bool) -> str:
-    """Return a message with the command that trains on the filelists. Without a GPU, the command
-    trains a small model."""
+    """Return a message that contains the command for training on the filelists. Without a GPU, the
+    command trains a small model."""
     run = shlex.quote(f"runs/{out.name}")
     hparams = shlex.quote(f"@{out / 'settings.txt'}")
     if has_gpu:

@@ -58,7 +58,7 @@ COLUMNS = [*INDEX, *list(SPENT)[1:], *MEASURES, RATE, "words"]
 
 
 def read_settings(given: Sequence[str]) -> dict[str, str]:
-    """Parse --settings, and return the overrides for each name.
+    """Parse --settings, and return {name: overrides}.
 
     Raises:
         UserError: if any line does not have the form "NAME: OVERRIDES", or if a name occurs twice.
@@ -131,7 +131,7 @@ def read_values(path: Path) -> pd.DataFrame:
 
 
 class Study:
-    """Train models with all settings and seeds, and transcribe their speech.
+    """Train a model for each name and seed, and transcribe the speech of the models.
 
     Args:
         out: folder for all files.

@@ -110,7 +110,7 @@ def joined_note(source: str, joined: list[str]) -> list[str]:
 
 
 def _page_numbers(lines: list[_Line]) -> set[int]:
-    """Return the line numbers of the lines that consist of a page number.
+    """Return the line numbers of the lines that contain only a page number.
 
     A number is a page number if it stands between blank lines, or in the first or last line of a
     page. If the file contains nothing but numbers, these numbers are kept as text.

@@ -31,7 +31,7 @@ OTHER_OPTIONS = set(
 
 @dataclass(frozen=True)
 class Entry:
-    """The entry for a text whose files are complete."""
+    """An entry in the log, for a text whose files are complete."""
 
     key: str  # hash of all inputs that affect the audio
     files: dict[str, int]  # size of each file in bytes, by name

@@ -140,8 +140,8 @@ class VoiceSettings:
 
     @classmethod
     def contradictions(cls, values: Any) -> Iterator[str]:
-        """Yield a message for each contradiction between settings. The settings are attributes of
-        `values`."""
+        """Yield a message for each contradiction between settings. The values of the settings are
+        attributes of `values`."""
         if values.win_length > values.filter_length:
             expected = f"at most filter_length={values.filter_length}"
             yield f"win_length={values.win_length}: expected {expected}"

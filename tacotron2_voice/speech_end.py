@@ -138,8 +138,8 @@ class EndDetector:
 
     @property
     def num_certain(self) -> int:
-        """Return the number of decoder steps from the start that are certainly speech. The audio of
-        these steps can be sent before the speech has ended."""
+        """Return how many decoder steps, counted from the start, are certain to be speech. The
+        audio of these steps can be sent before the speech has ended."""
         if self.reason is not None:
             return self.num_steps
         count = len(self.gates)

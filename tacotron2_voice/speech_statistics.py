@@ -1,4 +1,5 @@
-"""Measure the speech of a corpus: speaking rate, longest text and final punctuation mark.
+"""Measure the speech of a corpus: its speaking rate, longest text and most frequent final
+punctuation mark.
 
     statistics = measure(num_frames, num_symbols, last_symbols, settings)
     statistics.seconds(40)          # typical duration of 40 symbols
@@ -115,7 +116,7 @@ def measure(
     last: Iterable[str],
     settings: VoiceSettings,
 ) -> SpeechStatistics:
-    """Compute the statistics of clips.
+    """Compute the statistics of a corpus from the lengths and last symbols of its clips.
 
     Args:
         num_frames: [clips] lengths of the log-mels.
@@ -153,9 +154,9 @@ def measure_speakers(
 
     Speakers with fewer than MIN_CLIPS clips get the statistics of the corpus. All other speakers
     get their own speaking rate (`_fit_speaker`). `fastest` and `slowest` are computed jointly for
-    these speakers, because a single speaker has too few clips to measure extremes. `fastest` and
-    `slowest` are quantiles of clip durations that are divided by the duration expected from the
-    speaker's own rate.
+    these speakers, because a single speaker has too few clips to measure extremes. For `fastest`
+    and `slowest`, the duration of each clip is divided by the typical duration for the clip's
+    speaker.
 
     Args:
         num_frames: [clips] lengths of the log-mels.

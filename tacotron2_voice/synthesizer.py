@@ -123,7 +123,7 @@ class SpokenChunk:
 
 @dataclass
 class Report:
-    """The details of the synthesis of a text. The report of a stream grows while the stream is
+    """Details about how a text was synthesized. The report of a stream grows while the stream is
     read."""
 
     num_chunks: int = 0  # number of chunks in the whole text, known from the start
@@ -149,7 +149,7 @@ class _Reported:
 
     @property
     def notes(self) -> list[str]:
-        """Return messages about other facts, such as retries."""
+        """Return messages that are not warnings, for example about retries."""
         return self.report.notes
 
 
@@ -190,8 +190,8 @@ class Speech(_Reported):
 class SpeechStream(_Reported):
     """Yield pieces of audio [N] or of log-mels. Each piece is yielded as soon as it is computed.
 
-    `chunks`, `warnings` and `notes` grow during the iteration. These lists are complete after the
-    last piece.
+    `chunks`, `warnings` and `notes` grow during the iteration. The lists of chunks, warnings and
+    notes are complete after the last piece.
     """
 
     def __init__(self, pieces: Iterator[np.ndarray], report: Report):
@@ -262,7 +262,7 @@ class Synthesizer(ABC):
         Each line of the file contains a word and its respelling, such as "Nguyen win".
 
         Returns:
-            A note about pronunciations that were not used in training, or "".
+            A note that lists the pronunciations that were not used in training, or "".
 
         Raises:
             UserError: if the file cannot be read, or if it contains an invalid line.
@@ -293,8 +293,8 @@ class Synthesizer(ABC):
             speech = voice.synthesize("It was a quiet evening.", speaker="linda", speed=1.1)
             soundfile.write("evening.wav", speech.audio, speech.sampling_rate)
 
-        The audio is computed from the whole log-mel. With Griffin-Lim, the samples differ slightly
-        from the samples of `stream`, which computes the audio in pieces.
+        This method computes the audio from the whole log-mel. With Griffin-Lim, the samples differ
+        slightly from the samples of `stream`, which computes the audio in pieces.
 
         Args:
             text: a text, a prepared text, or symbol ids.
@@ -381,10 +381,11 @@ class Synthesizer(ABC):
     ) -> SpeechStream:
         """Return a stream of consecutive log-mels [n_mels, frames].
 
-        Chunks are synthesized separately and joined with silence. Griffin-Lim smooths the joins. If
-        a chunk's alignment shows a failure, the chunk is synthesized again with the next seed, and
-        the best attempt is used. Therefore no frames of a chunk are yielded before the last decoder
-        step of the chunk. If `retries` is 0, frames are yielded while the decoder runs.
+        Chunks are synthesized separately and joined with silence. Griffin-Lim smooths the
+        transitions between chunks and silence. If a chunk's alignment shows a failure, the chunk is
+        synthesized again with the next seed, and the best attempt is used. Therefore no frames of a
+        chunk are yielded before the last decoder step of the chunk. If `retries` is 0, frames are
+        yielded while the decoder runs.
 
         Args:
             text: a text, a prepared text, or symbol ids.
@@ -456,8 +457,8 @@ class Synthesizer(ABC):
         return [*ids, table.ids[mark]]
 
     def statistics_of(self, speaker: int | None) -> SpeechStatistics | None:
-        """Return the statistics of a speaker or, if these are unknown, the statistics of all
-        clips."""
+        """Return the statistics of a speaker or, if the speaker's statistics are unknown, the
+        statistics of all clips."""
         if speaker is None or not self.training.speaker_statistics:
             return self.training.statistics
         return self.training.speaker_statistics[speaker].statistics
@@ -683,8 +684,8 @@ def num_frames_of(alignment: np.ndarray, settings: VoiceSettings, speed: float) 
 def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
     """Change the speaking rate of consecutive log-mels [n_mels, frames] by a factor of `speed`.
 
-    Each output frame is a linear interpolation of two input frames. The result does not depend on
-    how the frames are divided into log-mels.
+    Each output frame is a linear interpolation of two input frames. The output does not depend on
+    how the input frames are divided into log-mels.
     """
     if speed == 1:
         yield from mels

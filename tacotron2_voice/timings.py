@@ -171,8 +171,8 @@ def symbol_times(chunk: SpokenChunk, table: SymbolTable) -> list[Timing]:
 def best_path(alignment: np.ndarray) -> np.ndarray:
     """Return the index of the attended symbol for each decoder step.
 
-    The indices never decrease. Among all sequences of this kind, the returned sequence has the
-    largest product of attention weights.
+    The indices never decrease. Of all sequences of indices that never decrease, the returned
+    sequence has the largest product of attention weights.
 
     Args:
         alignment: attention weights [decoder steps, symbols].

@@ -44,8 +44,8 @@ def load_vocoder(path: str | Path, settings: VoiceSettings, threads: int = 1) ->
         threads: number of CPU threads.
 
     Raises:
-        UserError: if the file is not a vocoder of this form. The returned function also raises
-            UserError if the audio has the wrong shape or is not finite.
+        UserError: if the file is not an ONNX graph with this input and output. The returned
+            function also raises UserError if the audio has the wrong shape or is not finite.
     """
     with naming(path):
         content = read_bytes(path, MAX_GRAPH_BYTES)

@@ -261,7 +261,7 @@ def shape_of(name: str, settings: VoiceSettings) -> list[int | None]:
 
 
 def load_graph(name: str, content: bytes, settings: VoiceSettings, threads: int) -> OnnxGraph:
-    """Load and check the graph `name` of GRAPHS.
+    """Load and check a graph. `name` is a key of GRAPHS.
 
     Raises:
         UserError: if the graph has unexpected operators, inputs, outputs or shapes, or if it reads

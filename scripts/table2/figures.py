@@ -97,8 +97,8 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
 
 
 def _looks(runs: Runs, labels: list[str]) -> tuple[dict, dict, dict]:
-    """Return the color, marker and dashes of each label. Labels with the same strategy name get
-    shades of the same color."""
+    """Return three dicts: {label: color}, {label: marker} and {label: dashes}. Labels with the same
+    strategy name get shades of the same color."""
     colors: dict = {}
     markers: dict = {}
     dashes: dict = {}

@@ -225,7 +225,7 @@ CLAIMS: list[tuple[str, str, Pairs]] = [
 
 
 def findings(measured: Measured) -> list[Finding]:
-    """Test each claim of the paper with these runs."""
+    """Test each claim of the paper with the measured runs."""
     rows = list(measured.runs.rows.index)
     verdicts: list[Finding] = []
     for claim, key, pairs in CLAIMS:

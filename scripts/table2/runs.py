@@ -81,7 +81,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Runs:
-    """Finished runs, and the rows that they form in a report.
+    """Finished runs, grouped into the rows of a report.
 
     Each strategy has one row that is labeled with only the strategy's name. The labels of the
     strategy's other rows also contain the settings that differ from this row.
@@ -203,8 +203,8 @@ def _read_run(directory: Path) -> Run:
 
 
 def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> dict[str, Any]:
-    """Return the settings, the corpus, the machine and the software of a run as text. Settings
-    without effect are NaN."""
+    """Return the settings, the corpus, the machine and the software of a run as text. Settings that
+    have no effect are NaN."""
     own = REGISTRY[h.batching_strategy].parameter
     ignored = WITHOUT_EFFECT | {p.name for p in PARAMETERS if p != own}
     if h.batching_strategy == "random":
@@ -226,7 +226,7 @@ def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> 
 
 
 def _environment(start: dict[str, Any]) -> dict[str, str]:
-    """Return the machine, software and corpus with which a run was started."""
+    """Return the machine, the software and the corpus that a run was started with."""
     environment = {f"machine's {name}": value for name, value in start["machine"].items()}
     environment |= {f"version of {name}": value for name, value in start["versions"].items()}
     environment["commit"] = start.get("commit")
@@ -235,8 +235,7 @@ def _environment(start: dict[str, Any]) -> dict[str, str]:
 
 
 def _differences(rows: pd.DataFrame) -> np.ndarray:
-    """Return whether two rows differ in a setting, for all pairs and settings, [rows, rows,
-    columns].
+    """Return a bool array [rows, rows, settings] that says whether two rows differ in a setting.
 
     Settings that define the strategy are not compared, and neither are settings that have no effect
     in one of the two rows.
@@ -325,8 +324,8 @@ def deviations(runs: Runs) -> list[str]:
 
 
 def comparison_warnings(runs: Runs) -> list[str]:
-    """Return the differences between the runs, except in the strategy, and the changes within
-    resumed runs."""
+    """Return messages about differences between the runs, other than the strategy, and about
+    changes within resumed runs."""
     facts = runs.facts.drop(columns=[*BATCHING, *HEAD])
     warnings = []
     for name in facts.columns[facts.nunique() > 1]:

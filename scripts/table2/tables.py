@@ -1,4 +1,4 @@
-"""Make the tables of the report, in which published values are next to our measurements.
+"""Make the tables of the report, which show published values next to our measurements.
 
     measured = Measured(read_runs([Path("runs")]))
     for table in paper_tables(measured): ...
@@ -57,7 +57,8 @@ class Table:
     facts: dict = field(default_factory=dict)
 
     def in_text(self) -> tuple[list[list[str]], list[str]]:
-        """Format all cells as text. Return the lines, and the footnotes to which the cells refer."""
+        """Format all cells as text. Return (lines of the table, footnotes that the cells refer
+        to)."""
         notes = list(dict.fromkeys(n for c in self.columns for n in c.cells()["note"] if n))
         lines = [list(labels) for labels in self.lines]
         for column in self.columns:
@@ -110,9 +111,9 @@ def thirds(epochs: int) -> list[tuple[int, int]]:
 class Measured:
     """Compute all quantities of all runs, and summarize them over the seeds of each row.
 
-    If all runs are long enough, VL1 to VL3 and VLavg use the paper's epochs (`as_published`).
-    If a run is too short, VL1, VL2 and VL3 are means over the first, second and last third of each
-    run, and VLavg is the mean over all validations.
+    If all runs are long enough, VL1 to VL3 and VLavg are measured at the same epochs as in the
+    paper (`as_published`). If a run is too short, VL1, VL2 and VL3 are means over the first, second
+    and last third of each run, and VLavg is the mean over all validations.
     """
 
     def __init__(self, runs: Runs) -> None:

@@ -113,7 +113,7 @@ def make_app(
 
     Args:
         background: a function that returns an async context, such as the result of
-            `wyoming_server.listen(...)`. The application runs inside this context.
+            `wyoming_server.listen(...)`. The context is active while the application runs.
     """
     api = OpenAIApi(voices, workers)
     page = PAGE.read_text(encoding="utf-8")

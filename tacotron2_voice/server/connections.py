@@ -54,7 +54,7 @@ def open_socket(host: str, port: int, option: str = "--port") -> socket.socket:
     """Return a listening socket.
 
     Args:
-        option: command-line option that set the port, for the error message.
+        option: the command-line option for the port, for the error message.
 
     Raises:
         UserError: if the address does not belong to this machine, or if the port is in use.
@@ -75,7 +75,7 @@ def is_local(host: str) -> bool:
 
 
 def in_address(host: str) -> str:
-    """Return a host in the form for URLs, with brackets around IPv6 addresses."""
+    """Format a host for a URL. IPv6 addresses are written in brackets."""
     return f"[{host}]" if ":" in host else host
 
 

@@ -105,7 +105,7 @@ class Speaking:
         return self.num_samples / self.synthesizer.settings.sampling_rate
 
     def encoded(self) -> Iterator[bytes]:
-        """Yield the audio file in pieces. A piece may be empty."""
+        """Yield the encoded audio file in pieces. A piece may be empty."""
         encoder = Encoder(self.request.response_format, self.synthesizer.settings.sampling_rate)
         for samples in self.synthesizer.audio_pieces(self._kept(self.stream)):
             self.num_samples += len(samples)

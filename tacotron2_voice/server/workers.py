@@ -43,7 +43,7 @@ class Workers:
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
-        """Count one more text in `num_texts` until the `with` block ends.
+        """Add 1 to `num_texts` until the `with` block ends.
 
         Raises:
             Busy: if the queue is full.
@@ -59,7 +59,7 @@ class Workers:
             self.metrics.texts.set(self.num_texts)
 
     async def pieces(self, iterator: Iterator[Piece]) -> AsyncGenerator[Piece, None]:
-        """Yield the pieces of an iterator. Worker threads compute the pieces.
+        """Yield the pieces that an iterator computes. Worker threads compute the pieces.
 
         If the task is canceled while a piece waits for a thread, the piece is not computed. A
         thread that is already computing a piece finishes this piece, but computes no further piece

@@ -89,7 +89,8 @@ def _character_to_ascii(character: str) -> str:
 
 @dataclass(frozen=True)
 class Cleaner:
-    """The steps of a cleaner for each piece of a text. `language` is an eSpeak language code."""
+    """A cleaner, which processes the pieces of a text one by one. `language` is an eSpeak language
+    code."""
 
     read: Callable[[str, str], str]  # called first: read(text, language)
     rules: Sequence[Rule]  # then these rules are applied in order, in lower case

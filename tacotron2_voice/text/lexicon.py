@@ -60,13 +60,13 @@ _SAME = str.maketrans("’‐‑", "'--")
 
 
 def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
-    """Return the settings with the pronunciations from a file.
+    """Return the settings, including the pronunciations from a file.
 
     With `path`, the pronunciations in the file are added to the pronunciations in the settings. If
     a word has two pronunciations, the pronunciation in the file is used.
 
-    Without `path`, the setting `lexicon` is the path of the file. If this setting is empty, the
-    returned settings contain no pronunciations.
+    Without `path`, the setting `lexicon` is the path of the file. If the setting `lexicon` is
+    empty, the returned settings contain no pronunciations.
 
     Raises:
         UserError: if the file cannot be read, or if it contains an invalid line.
@@ -118,8 +118,8 @@ def _without_stop(match: re.Match[str]) -> str:
 def _with_numeral_read(text: str, start: int, end: int) -> str:
     """Return the text with the Roman numeral from `start` to `end` in words.
 
-    To find these words, the function compares two readings of the text: the reading with the
-    numeral, and the reading with a name in place of the numeral.
+    To find the words for the numeral, the function compares two readings of the text: the reading
+    with the numeral, and the reading with a name in place of the numeral.
     """
     name = NAME.upper() if text.isupper() else NAME
     read = read_english(text)
@@ -200,7 +200,7 @@ def _respellings_of_forms(pronunciations: tuple[str, ...]) -> dict[str, str]:
 
 @functools.cache
 def _word_pattern() -> re.Pattern[str]:
-    """Return a pattern for words, which may contain apostrophes and hyphens.
+    """Return a regular expression for words, which may contain apostrophes and hyphens.
 
     Words consist of letters, digits and combining marks, such as vowel signs.
     """

@@ -23,11 +23,12 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def read_around_phones(text: str, cleaner_names: Sequence[str], table: SymbolTable) -> str:
-    """Return the text with the abbreviations and numerals around ARPAbet phones in words.
+    """Return the text, with words in place of the abbreviations and numerals next to ARPAbet
+    phones.
 
-    A text without phones is not changed. The result is later cleaned like any other text. The
-    cleaning does not change these words again, because the reading rules do not change words in
-    lower case.
+    A text without phones is not changed. The returned text must still be cleaned like any other
+    text. The cleaning does not change the words in place of abbreviations and numerals, because the
+    reading rules do not change words in lower case.
     """
     spans = [*ARPABET_SPAN.finditer(text)]
     between = ARPABET_SPAN.sub("", text)

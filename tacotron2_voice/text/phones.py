@@ -192,7 +192,7 @@ def espeak_version() -> str:
 def version_of_phones(recorded: str) -> str:
     """Return the `recorded` version of eSpeak or, if `recorded` is empty, the installed version.
 
-    `recorded` is the version that produced the phones of a run. If this version differs from the
+    `recorded` is the version that produced the phones of a run. If `recorded` differs from the
     installed version, print a warning.
     """
     here = espeak_version()
@@ -338,8 +338,8 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
 
 
 def _is_spoken_as_script(sign: str, language: str) -> bool:
-    """Return whether eSpeak reads a symbol with the words "Japanese letter" or "Chinese letter". An
-    example is the minus sign in Japanese."""
+    """Return whether eSpeak reads a symbol with the words "Japanese letter" or "Chinese letter".
+    eSpeak reads the minus sign in Japanese in this way."""
     phones = STRESS.sub("", _phones_of_word(sign, language))
     names = {STRESS.sub("", _phones_of_word("ー", language)), *_letter_names("CJK", language)}
     return phones in names - {""}

@@ -2,8 +2,8 @@
 
     rules_version()  # such as "8b5d0c3e91f2a764"
 
-Checkpoints, exported voices and filelist caches store this version. If a text is converted by
-different rules than in training, the model may pronounce the text differently.
+Checkpoints, exported voices and filelist caches store the version of the rules. If a text is
+converted by different rules than in training, the model may pronounce the text differently.
 """
 
 import ast

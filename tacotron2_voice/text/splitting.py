@@ -74,8 +74,8 @@ def split_sequence(
 ) -> list[ChunkSpan]:
     """Split the symbol ids of a text into chunks of at most `limit` symbols.
 
-    The text must contain a letter or a phone. Each chunk then contains a letter or a phone, too.
-    The chunks contain all symbols except the spaces between chunks.
+    The text must contain a letter or a phone. Each returned chunk contains a letter or a phone,
+    too. The chunks contain all symbols except the spaces between chunks.
     """
     if len(sequence) <= limit:
         return [ChunkSpan(0, len(sequence), Ending.SENTENCE)]

@@ -70,7 +70,7 @@ def draw_numbers(count: int, seed: int) -> list[int]:
     """Draw `count` distinct random numbers, most of which are long.
 
     Raises:
-        UserError: if `count` is too large. There are only 999,999 different numbers.
+        UserError: if `count` is too large. The maximum of `count` is 999,999.
     """
     rng = random.Random(seed)
     drawn: dict[int, None] = {}  # used as an ordered set

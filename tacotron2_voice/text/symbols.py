@@ -4,7 +4,7 @@ embedding.
 `ENGLISH` contains the 148 symbols of NVIDIA/tacotron2 in the same order as the rows of trained
 embeddings. The phones in this table begin with "@", so that the ARPAbet phone B and the letter B
 are different symbols. For other languages, `table_of` makes a table from the texts of a corpus, and
-`read_table` reads a table from a file. Each run stores its table.
+`read_table` reads a table from a file. Each run stores its symbol table.
 """
 
 import functools

@@ -17,7 +17,8 @@ MAX_COLUMNS = 5  # maximum number of columns to list per symbol
 
 
 def unknown_symbols(cleaned: Iterable[str], table: SymbolTable) -> list[str]:
-    """Return the distinct symbols of a text that are not in `table`, in text order."""
+    """Return the distinct symbols that are not in `table`, in the order in which they occur in the
+    text."""
     return [symbol for symbol in dict.fromkeys(cleaned) if symbol not in table.ids]
 
 

@@ -85,7 +85,8 @@ def make_parser(description: str | None, **options: Any) -> argparse.ArgumentPar
 def checked(
     convert: Callable[[str], Value], expected: str, accepts: Callable[[Any], bool]
 ) -> Callable[[str], Value]:
-    """Return an argument type that converts a string, and rejects values that are not accepted."""
+    """Return an argument type that converts a string with `convert`, and rejects values for which
+    `accepts` returns False."""
 
     def check(text: str) -> Value:
         with contextlib.suppress(ValueError):

@@ -67,8 +67,8 @@ def convert_wav(source: Path, target: Path) -> None:
     selects.
 
     Raises:
-        UserError: if the target cannot be written. In this case, an existing file at `target` is
-            not changed.
+        UserError: if the target cannot be written. After an error, an existing file at `target` is
+            unchanged.
     """
     import soundfile
 

@@ -73,8 +73,8 @@ UNKNOWN = Identity()
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Add `path` to the messages of errors in this context. Some errors, such as the error for a
-    full disk, do not contain the path."""
+    """Add `path` to the messages of errors that are raised in the `with` block. Some errors, such
+    as the error for a full disk, do not contain the path."""
     try:
         yield
     except UserError as error:
@@ -342,7 +342,8 @@ def lock_path(path: Path, busy: str) -> BaseFileLock:
 
 @contextlib.contextmanager
 def folder_locked(directory: Path, busy: str) -> Iterator[None]:
-    """Lock `directory` in this context. No other process can lock the directory at the same time.
+    """Lock `directory` until the `with` block ends. Other processes cannot lock the directory at
+    the same time.
 
     Raises:
         BlockingIOError: if another process has locked the folder. The message is `busy`.

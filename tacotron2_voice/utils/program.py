@@ -81,7 +81,7 @@ def requirements_file(module: str) -> Path | None:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs the packages of an extra of this library."""
+    """Return the command that installs this library with the optional packages of `extra`."""
     is_repository = (ROOT / "tacotron2_voice" / "pyproject.toml").is_file()
     library = "./tacotron2_voice" if is_repository else "tacotron2-voice"
     return f'pip install "{library}[{extra}]"'

@@ -80,7 +80,7 @@ NUMBER_RULES: list[Rule] = [
 
 
 def spell_digits(digits: str) -> str:
-    """Spell digit by digit: 0187 -> zero one eight seven."""
+    """Spell a number digit by digit: 0187 -> zero one eight seven."""
     return " ".join(map(spell_number, digits))
 
 
