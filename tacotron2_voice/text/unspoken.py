@@ -73,7 +73,7 @@ def dropped_symbols(
 
     Only the first MAX_SHOWN + 1 characters are returned, because a text in a different script may
     contain thousands of such characters. Quotation marks, brackets and dashes are not returned,
-    because they are common and not spoken. The characters that count depend on the symbol table:
+    because they are common and not spoken. The returned characters depend on the symbol table:
 
     - With a table other than the English table, characters that have no symbol.
     - With the English table, characters whose removal changes at most the spaces between symbols,
