@@ -80,8 +80,8 @@ def cut(clip: np.ndarray, rate: int, seconds: float) -> np.ndarray:
 
 
 def add_pause(clip: np.ndarray, rate: int, seconds: float) -> np.ndarray:
-    """Insert a pause before the quietest 20 ms in the middle half of the clip. The pause repeats
-    the noise of these 20 ms."""
+    """Insert a pause before the quietest 20 ms in the middle half of the clip. The inserted pause
+    repeats the noise of the quietest 20 ms."""
     length = round(0.02 * rate)
     count = len(clip) // length
     windows = clip[: count * length].reshape(count, length)

@@ -62,8 +62,8 @@ def make_steps(args: argparse.Namespace) -> Callable[..., None]:
 
 
 def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
-    """Return the peak memory of an optimizer step with the decoder `name`, in bytes. The memory
-    includes the state of the optimizer."""
+    """Return the peak memory of an optimizer step with the decoder `name`, in bytes. The peak
+    memory includes the state of the optimizer."""
     run = make_steps(args)
     run(name, 2)
     # On a GPU, exclude the first optimizer steps, because compiling and capturing need extra

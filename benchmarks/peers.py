@@ -95,7 +95,8 @@ def add_module(name: str, **content: Any) -> None:
 def padding_mask(lengths: torch.Tensor, max_len: int | None = None) -> torch.Tensor:
     """Return a mask [clips, max_len] that is True at the first lengths[i] positions of row i.
 
-    The corresponding functions of the other recipes fail on a CPU or with new versions of PyTorch.
+    This function replaces functions of the other recipes that fail on a CPU or with new versions of
+    PyTorch.
     """
     positions = torch.arange(max_len or int(lengths.max()), device=lengths.device)
     return positions < lengths.unsqueeze(1)

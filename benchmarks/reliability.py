@@ -9,8 +9,8 @@ the text.
 
 The benchmark synthesizes each text in three modes, with the same seed. In the first mode, only the
 stop-token predictor ends speech, and no end punctuation is added to the text. Versions before 0.4.0
-used this mode. In the second mode, speech also ends if attention rests at the end of the text. The
-third mode adds retries to the second mode. The table contains the number of texts with each
+used the first mode. In the second mode, speech also ends if attention rests at the end of the text.
+The third mode adds retries to the second mode. The table contains the number of texts with each
 failure.
 
 --audio sets how many randomly chosen texts are also converted to audio. The benchmark compares the

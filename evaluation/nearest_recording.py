@@ -31,8 +31,8 @@ def mel_cepstra(samples: torch.Tensor, hparams: VoiceSettings) -> np.ndarray:
 
 
 def warped_distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the mean Euclidean distance between frames that dynamic time warping has aligned. Both
-    inputs are [coefficients, frames]."""
+    """Return the mean Euclidean distance between frames that dynamic time warping has aligned. `a`
+    and `b` are arrays [coefficients, frames]."""
     import librosa
 
     costs, path = librosa.sequence.dtw(a, b)

@@ -277,8 +277,8 @@ class Experiment:
     def word_errors(self, model: nn.Module, chunk: int | None) -> dict[str, float]:
         """Return {name: word error rate in percent}.
 
-        The rates are for all test utterances, for the utterances at each signal-to-noise ratio, and
-        for all test utterances cut into chunks as in training.
+        The dict contains the rates of all test utterances, of the utterances at each
+        signal-to-noise ratio, and of all test utterances cut into chunks as in training.
         """
         model.eval().cpu()
 

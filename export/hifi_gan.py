@@ -107,7 +107,7 @@ class Generator(nn.Module):
     """Upsample log-mels to audio with transposed convolutions.
 
     The output of each transposed convolution passes through several residual blocks with different
-    kernel sizes. The outputs of these blocks are averaged.
+    kernel sizes. The outputs of the residual blocks are averaged.
     """
 
     def __init__(self, config: GeneratorConfig):

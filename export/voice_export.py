@@ -301,7 +301,7 @@ class ComparedVoice(Voice):
 def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
     """Return the largest difference between the outputs of the graphs and PyTorch's outputs.
 
-    The difference is relative to the largest output. The difference is measured over CHECKED_STEPS
+    The difference is divided by the largest output. The outputs are compared for CHECKED_STEPS
     decoder steps of the first and the last speaker.
 
     Raises:

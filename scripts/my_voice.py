@@ -9,7 +9,7 @@ evaluates the speech for held-out texts, and exports the result. Every stage is 
 The program prints the commands, so that you can also run them yourself. If you stop the program,
 run the same command again to continue.
 
-Ask the person for permission. Tell listeners that the speech is synthetic.
+Ask the person in the recordings for permission. Tell listeners that the speech is synthetic.
 """
 
 from project_root import ROOT

@@ -164,8 +164,8 @@ class Study:
         self._write_lock = threading.Lock()
 
     def stop(self, *_) -> None:
-        """Handle a signal. The first signal lets the programs save and exit. The second signal
-        stops the programs immediately."""
+        """Handle a signal. After the first signal, the programs save their work and exit. After the
+        second signal, the programs are stopped immediately."""
         self.stops += 1
 
     def points_left(self, name: str, seed: int) -> list[int]:

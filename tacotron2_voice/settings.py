@@ -343,8 +343,8 @@ def values_of(settings: VoiceSettings) -> dict[str, Any]:
 
 
 def types_of(kind: type[VoiceSettings]) -> dict[str, Any]:
-    """Return {setting name: type}, without the value limits in `Annotated`. The settings of the class
-    itself come first, then the inherited settings."""
+    """Return {setting name: type}, without the value limits in `Annotated`. The dict lists the
+    settings of the class itself first, and then the inherited settings."""
     hints = get_type_hints(kind)
     own = [name for name in kind.__annotations__ if get_origin(hints[name]) is not ClassVar]
     inherited = [field.name for field in fields(kind) if field.name not in own]

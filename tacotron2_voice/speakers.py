@@ -86,7 +86,7 @@ def speaker_option(name: str) -> str:
 def problem_of_names(speakers: Sequence[str]) -> str:
     """Return a message about the first invalid speaker name, or "" if all names are valid.
 
-    Names must be unique, printable and in Unicode's composed form.
+    Speaker names must be unique, printable and in Unicode's composed form.
     """
     known = set[str]()
     for name in speakers:

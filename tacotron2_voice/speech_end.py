@@ -6,8 +6,9 @@
     detector.num_steps, detector.reason              # number of steps of speech, and why it ended
 
 The stop-token predictor ("gate") alone is not reliable. The predictor is trained on only one stop
-frame per clip, so the stop probability may peak below the threshold. The model then hums until the
-limit, or reads the text again (see docs/background/end-of-speech.md for measurements).
+frame per clip, so the stop probability may peak below the threshold. If speech does not end, the
+model hums until the limit, or reads the text again (see docs/background/end-of-speech.md for
+measurements).
 """
 
 from collections.abc import Sequence

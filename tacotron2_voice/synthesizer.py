@@ -466,8 +466,8 @@ class Synthesizer(ABC):
     def max_steps(self, num_symbols: int, speaker: int | None = None) -> int:
         """Return the maximum number of decoder steps for a chunk.
 
-        The limit is the longest plausible duration for the speaker plus `attention_rest_time`, but
-        at most MAX_CHUNK_SECONDS and at most `max_decoder_steps`.
+        The maximum is the longest plausible duration for the speaker plus `attention_rest_time`,
+        but at most MAX_CHUNK_SECONDS and at most `max_decoder_steps`.
         """
         settings = self.settings
         seconds = MAX_CHUNK_SECONDS

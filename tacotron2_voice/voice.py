@@ -236,8 +236,8 @@ def inputs_of(graph: str, settings: VoiceSettings) -> list[str]:
 def shape_of(name: str, settings: VoiceSettings) -> list[int | None]:
     """Return the shape of a graph's input or output for one text.
 
-    None stands for the number of symbols or frames. All types are float32, except for the symbol
-    ids, which are int64.
+    In the shape, None stands for the number of symbols or frames. All inputs and outputs are
+    float32, except the symbol ids, which are int64.
     """
     rnns = 2 * settings.attention_rnn_dim + 2 * settings.decoder_rnn_dim
     shapes: dict[str, list[int | None]] = {

@@ -158,8 +158,8 @@ class Measured:
             self.headings |= {VL[place]: (padded, 3), f"unpadded {VL[place]}": (unpadded, 3)}
 
     def summary(self, key: str, labels: Sequence[str]) -> pd.DataFrame:
-        """Return the mean and the standard error of a quantity over the runs of each row. Both
-        values are NaN if the value of any run is missing.
+        """Return the mean and the standard error of a quantity over the runs of each row. The mean
+        and the standard error are NaN if the value of any run is missing.
 
         Gonzalez et al. (ICASSP 2023) report the same two statistics.
         """

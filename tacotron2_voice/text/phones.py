@@ -363,9 +363,10 @@ def _code_point(letter: str, language: str) -> str:
 
 
 def _has_part(phones: str, code: str) -> bool:
-    """Return whether phones contain several consecutive phones of a code point.
+    """Return whether `phones` contains several consecutive phones of the code point `code`.
 
-    Inside a word, eSpeak may reduce single vowels of the code point.
+    Not all phones are compared, because eSpeak may reduce single vowels of the code point inside a
+    word.
     """
     starts = range(max(1, len(code) - COMPARED + 1)) if code else ()
     return any(code[start : start + COMPARED] in phones for start in starts)
@@ -390,12 +391,12 @@ def _script(letters: str) -> str:
 
 @functools.cache
 def _letter_names(script: str, language: str) -> tuple[str, ...]:
-    """Return the phones at the beginning of the names of a script's letters.
+    """Return the phones with which eSpeak begins the names of a script's letters.
 
     If eSpeak cannot read the letters of a script, it speaks the names of these letters. The names
     of a script's letters begin with the same word, such as "Arabic" in "Arabic seen", or "letter"
-    before the code point. If eSpeak can read the script, the letters begin with different phones,
-    and the result is empty.
+    before the code point. If eSpeak can read the letters of the script, the letters begin with
+    different phones, and the result is ().
     """
     found = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
     # Letters that differ only in case and accents have similar names in every language.

@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are short and suggest similar options and commands."""
+    """A parser whose error messages are short and suggest similar options and commands."""
 
     given: Sequence[str] = ()  # the arguments to parse
 
@@ -71,7 +71,7 @@ def did_you_mean(unknown: Iterable[str], known: Iterable[str]) -> str:
 def make_parser(description: str | None, **options: Any) -> argparse.ArgumentParser:
     """Return a parser that has a --version option and prints the description unchanged.
 
-    Errors of the parser suggest similar options and commands.
+    The parser's error messages suggest similar options and commands.
     """
     parser = Parser(
         description=description,

@@ -40,7 +40,7 @@ READING_THREADS = 8  # often more than the CPU cores, because the threads mostly
 
 
 class Identity(NamedTuple):
-    """The size and the times of a file. The size and the times change if the file is changed or
+    """The size and the times of a file. The size or the times change if the file is changed or
     replaced.
 
     Identity.of("a.wav") == Identity.of("a.wav")  # True until the file is written again
@@ -84,8 +84,8 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
-    """Open a regular file, or a link to a regular file, for reading bytes. Pipes are rejected,
-    because opening a pipe could block.
+    """Open a regular file, or a link to a regular file, for reading bytes. Named pipes are
+    rejected, because opening a named pipe could block.
 
     Raises:
         UserError: if the file is missing (with the message `if_missing`), is not a regular file, or

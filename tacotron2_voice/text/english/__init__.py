@@ -2,9 +2,10 @@
 
     read_english("At 3:45 pm on Nov. 25, 5 kg cost $3.50.")
 
-The rules run in order, and each rule gets the result of the previous rule. Rules write words in
-lower case, and later rules do not change words in lower case. Most rules convert the text around a
-number, and the last rules spell the number. The comments in `RULES` explain the order.
+The rules run in order, and each rule gets the result of the previous rule. Each rule writes words
+in lower case, and later rules do not change words in lower case. Most rules convert the text around
+a number, and the last rules spell the number. The comments in `RULES` explain the order of the
+rules.
 """
 
 import re
