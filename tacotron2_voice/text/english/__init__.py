@@ -39,7 +39,6 @@ from tacotron2_voice.text.english.words import (
     CROWNS,
     DAYS,
     DOMAINS,
-    ENDINGS,
     FILE_ENDINGS,
     INITIALISMS,
     MONARCHS,
@@ -320,10 +319,6 @@ def _read_sign(match: Match) -> str:
 
 
 RULES: list[Rule] = [
-    # Brackets around letters that an author added to a word: "[T]he", "colo[u]r", "claim[s]". At the
-    # end of a word, other letters can be the mark of a footnote.
-    rule(r"\[([^\W\d_]+)\](?=[^\W\d_])", r"\1"),
-    rule(rf"(?<=[^\W\d_])\[({'|'.join(ENDINGS)})\]", r"\1"),
     # Spaces between thousands. Only groups of zeros are certain: "10 000", but not "100 200".
     rule(
         r"(?<![\d+.,:/-])\d{1,3}(?: \d{3})* 000(?! ?\d)", lambda match: match[0].replace(" ", ",")

@@ -342,9 +342,6 @@ FILE_ENDINGS = (
 ).split()
 SPELLED_IN_ADDRESSES = {"io", "ai", "edu", "uk", "eu", "au", "ca", "exe", "gif", "de", "py"}
 
-# Endings of words that authors add in brackets: "the claim[s]".
-ENDINGS = "d ed en er es ing ly n s".split()
-
 # Capitals that are read as letters, even in a text of capitals only.
 INITIALISMS = set(
     "ABC AC ACLU ADHD AI ASAP BA BBC CBS CD CEO CIA CNN CPU DC DIY DNA DVD EEOC ESPN EU FAQ FBI "
