@@ -29,7 +29,7 @@ from tacotron2_voice.text.english.words import ABBREVIATIONS, STREETS, TITLES
 from tacotron2_voice.text.notations import IPA_LETTER, check_notations
 from tacotron2_voice.text.phone_spans import CORRECTED, NAME
 from tacotron2_voice.text.rules import uses_english_rules
-from tacotron2_voice.text.sequences import PHONES
+from tacotron2_voice.text.sequences import PHONES, text_to_sequence
 from tacotron2_voice.text.symbols import SymbolTable, symbols
 from tacotron2_voice.utils.errors import UserError, lines_rejected
 from tacotron2_voice.utils.files import numbered_lines
@@ -258,6 +258,10 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
         raise UserError(f"{respelling[:60]!r}: nothing to speak ({EXPECTED})")
     if not has_phones:
         _check_letters(respelling, cleaners)
+    if uses_english_rules(tuple(cleaners)):
+        for letter in filter(str.isalpha, respelling):
+            if not text_to_sequence(letter, cleaners, table):
+                raise UserError(f"{respelling[:60]!r}: the model has no symbol for {letter!r}")
     check_notations(respelling, cleaners, table)
     return word, respelling
 
