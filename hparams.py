@@ -71,7 +71,7 @@ class HParams(VoiceSettings):
     """All settings of a run. Objects are immutable.
 
     Raises:
-        UserError: if values are not valid. The message lists all of them.
+        UserError: if values are invalid. The message lists all invalid values.
     """
 
     # fmt: off
@@ -223,8 +223,8 @@ def override_lines(overrides: str) -> list[str]:
 def hparams_from_dict(values: Mapping[str, Any]) -> HParams:
     """Restore the settings that were saved with a run.
 
-    Unknown names are ignored. Missing settings get their defaults. A missing text_cleaners gets
-    NVIDIA's value, because NVIDIA's checkpoints contain no settings.
+    Unknown names are ignored. Missing settings get their defaults. If text_cleaners is missing, it
+    gets NVIDIA's value, because NVIDIA's checkpoints contain no settings.
 
     Raises:
         UserError: if a value has a wrong type or is out of range.
@@ -248,13 +248,13 @@ def batching_options(hparams: Any) -> dict[str, Any]:
 
 
 def parse_row_costs(text: str) -> tuple[dict[int, float] | None, float]:
-    """Return the costs in a value of the setting `row_costs`, and the cost that each clip adds.
+    """Parse `row_costs`, and return {batch size: cost} and the cost that each clip adds.
 
         parse_row_costs("16:33 32:48 clip:0.7")  # ({16: 33.0, 32: 48.0}, 0.7)
         parse_row_costs("measure")               # (None, 0.0), because nothing is measured yet
 
     Raises:
-        ValueError: if the text has a different form.
+        ValueError: if the text does not have one of these forms.
     """
     if text in ("", MEASURE):
         return None, 0.0

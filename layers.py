@@ -31,7 +31,7 @@ class Linear(nn.Module):
 
 
 class Conv1d(nn.Module):
-    """Convolution with an odd kernel size that keeps the length.
+    """Convolution with an odd kernel size. The output is as long as the input.
 
     The initial weights are Xavier-uniform.
     """
@@ -196,7 +196,7 @@ class Attention(nn.Module):
         past: torch.Tensor,  # [B, 2, T_in], the previous and the cumulative alignment
         mask: torch.Tensor,  # [B, T_in] bool, True at padding
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the context [B, memory_dim] and the alignment [B, T_in], whose rows sum to 1."""
+        """Return the context [B, memory_dim] and the alignment [B, T_in] (each row sums to 1)."""
         raise NotImplementedError
 
 
@@ -228,7 +228,7 @@ class LocationSensitiveAttention(Attention):
         past: torch.Tensor,
         mask: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the context and the alignment, with the shapes of `Attention.forward`."""
+        """Return the context [B, memory_dim] and the alignment [B, T_in]."""
         if not self.location_gradient:
             past = past.detach()
         projected = self.query_layer(query).unsqueeze(1)
@@ -238,7 +238,7 @@ class LocationSensitiveAttention(Attention):
 
 
 def make_attention(hparams: HParams) -> Attention:
-    """Return the decoder's attention module. Only this function chooses the attention.
+    """Return the decoder's attention module. No other function chooses the attention.
 
     The fast decoder supports only `LocationSensitiveAttention` (training/decoders.py). With any
     other attention, training uses the reference decoder.

@@ -419,7 +419,7 @@ def describe_speed(seconds: float, share: float) -> str:
 
     Args:
         seconds: time of the first optimizer step.
-        share: fraction of an epoch in the first optimizer step.
+        share: fraction of the epoch that the first optimizer step covers.
     """
     return (
         f"the first optimizer step took {seconds:.1f} s, so an epoch will take about "
@@ -428,7 +428,7 @@ def describe_speed(seconds: float, share: float) -> str:
 
 
 def time_left(run: Run, done: float, total: float, seconds: float) -> str:
-    """Return a phrase with the loss, the focus rate and the remaining times.
+    """Return a phrase with the loss, the focus rate and the remaining time of epoch and run.
 
     Args:
         done: number of frames of this epoch that have been trained on.
@@ -445,8 +445,8 @@ def time_left(run: Run, done: float, total: float, seconds: float) -> str:
 def make_stop_request(run: Run) -> StopRequest:
     """Return the object that records stop signals of this process.
 
-    With several processes, all processes must stop at the same optimizer step. Therefore an
-    optimizer step has no time limit.
+    With several processes, all processes must stop at the same optimizer step. Therefore, there is
+    no time limit for the current optimizer step.
     """
     limit = SECONDS_FOR_STEP if run.processes.world_size == 1 else None
     resume = functools.partial(stopped_without_saving, run.folder.path, run.resume_command)
@@ -466,7 +466,7 @@ def save(run: Run, stop: StopRequest) -> None:
 def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
     """Save a checkpoint after a process could not read its next batch.
 
-    Return the exception to raise.
+    Return the exception that the caller must raise.
     """
     read_pending(run)
     path = run.save()

@@ -1,9 +1,9 @@
-"""Run the loops with ordinary PyTorch operations, on CPUs and on GPUs without the kernels.
+"""Run the loops with ordinary PyTorch operations, for devices that do not support the kernels.
 
-The backward pass computes all values that do not depend on later steps for CHUNK steps at once.
-These values are the slopes of the LSTM cells, the slopes of the tanh in attention, and band
+In the backward pass, all values that do not depend on later steps are computed for CHUNK steps at
+once. These values are the slopes of the LSTM cells, the slopes of the tanh in attention, and band
 matrices. A band matrix maps the gradient of a step's energies to the gradients of both alignments
-in its windows. recurrences.py explains the names of dimensions.
+in the windows of this step. recurrences.py explains the names of dimensions.
 """
 
 from dataclasses import dataclass
@@ -305,7 +305,7 @@ class _AttentionSlopes:
         return self.slopes, self.band
 
     def finish(self, denergies: Tensor, gradients: AttentionGradients) -> None:
-        """Add the contributions of the steps of the last `prepare` call to `gradients`.
+        """Add to `gradients` the contributions of the steps in the last `prepare` call.
 
         Args:
             denergies: [C, B, N].
