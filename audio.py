@@ -72,8 +72,8 @@ def frame_count(num_samples: int, hparams: VoiceSettings) -> int:
 def minimum_samples(hparams: VoiceSettings) -> int:
     """Return the smallest number of samples for which a mel can be computed.
 
-    At each end, the clip is padded with filter_length / 2 reflected samples. Therefore, the clip
-    must be longer than filter_length / 2 samples.
+    At each end, the clip is padded with filter_length / 2 reflected samples, so the clip must be
+    longer than filter_length / 2 samples.
     """
     return hparams.filter_length // 2 + 1
 
@@ -97,8 +97,8 @@ def settings_at(sampling_rate: int) -> str:
 def unusual_frames(hparams: VoiceSettings) -> str | None:
     """Return a warning if the hop or the window has an unusual duration, otherwise None.
 
-    The lengths of hop and window are settings in samples. Therefore, the durations of hop and
-    window change if you change only the sampling rate.
+    The lengths of hop and window are settings in samples, so the durations of hop and window change
+    if you change only the sampling rate.
     """
     rate = hparams.sampling_rate
     usual_rate = HParams.sampling_rate
@@ -202,9 +202,9 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
     """Raise UserError if libsndfile would not read all samples of an MP3 file.
 
     If the first frame contains a length, libsndfile does not read samples after this length. A file
-    that was joined from several MP3 files contains samples beyond this length. If the first frame
-    contains no length, libsndfile estimates the length from the first frame and the size of the
-    file. This estimate is wrong if the bit rate varies.
+    that was joined from several MP3 files contains samples beyond the length in the first frame. If
+    the first frame contains no length, libsndfile estimates the length from the first frame and the
+    size of the file. The estimated length is wrong if the bit rate varies.
 
     Args:
         num_samples: number of samples according to libsndfile.
@@ -333,7 +333,7 @@ def are_missing(audio: Any, num_missing: int) -> bool:
 
 @contextlib.contextmanager
 def _open_clip(path: str | Path, hparams: VoiceSettings) -> Iterator[Any]:
-    """Open a clip. Raise UserError if its header shows that training cannot use it."""
+    """Open a clip. Raise UserError if the header shows that training cannot use the clip."""
     rate = hparams.sampling_rate
     minimum = minimum_samples(hparams)
     with open_audio(path) as audio:

@@ -38,10 +38,10 @@ def balancing_weights(
     """Return the sampling weight of each clip [clips], or None if an epoch draws each clip once.
 
     A speaker's share of an epoch is proportional to F ** (1 - speaker_balance), where F is the
-    speaker's number of frames. On average, all clips of a speaker are drawn equally often.
-    Therefore, the weight of each clip is F ** -speaker_balance. Arivazhagan et al., "Massively
-    multilingual neural machine translation in the wild" (2019), sample languages in the same way,
-    with a temperature T = 1 / (1 - speaker_balance).
+    speaker's number of frames. On average, all clips of a speaker are drawn equally often, so the
+    weight of each clip is F ** -speaker_balance. Arivazhagan et al., "Massively multilingual neural
+    machine translation in the wild" (2019), sample languages in the same way, with a temperature T
+    = 1 / (1 - speaker_balance).
 
     Args:
         lengths: [clips], number of frames of each clip.
@@ -120,7 +120,8 @@ def describe_costs(
     """Return lines that compare the sampler's batches in one epoch with random batches.
 
     The lines compare padding, decoder steps and padded frames. During the random epochs, the lines
-    describe the first epoch after the random epochs. Later, they describe the current epoch.
+    describe the first epoch after the random epochs. During all later epochs, the lines describe
+    the current epoch.
 
     Args:
         weights: the result of `balancing_weights`.

@@ -86,8 +86,8 @@ def sums_of_clips(outputs: Outputs, batch: Batch) -> torch.Tensor:
     the stop token, summed over the clip's real decoder steps.
 
     The masked loss of a clip is (mel error / number of frames) + (stop-token error / number of
-    decoder steps). For the masked loss of several clips, first sum each of these four values over
-    the clips.
+    decoder steps). For the masked loss of several clips, first sum the errors and the numbers of
+    frames and decoder steps over the clips.
     """
     frame_mask, step_mask = _padding_masks(outputs, batch)
     mel, mel_postnet, gate = _at_least_float32(outputs)

@@ -32,9 +32,10 @@ def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any
 
 
 def reset_peak_memory(device: torch.device) -> bool:
-    """Reset the peak that `peak_memory` returns. Return whether the system supports this.
+    """Reset the peak that `peak_memory` returns, and return whether the system supports this.
 
-    If the system does not support this, `peak_memory` returns the peak since the process started.
+    If the system does not support a reset, `peak_memory` returns the peak since the process
+    started.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)

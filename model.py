@@ -275,7 +275,7 @@ class Decoder(nn.Module):
     def to_steps(self, mel: torch.Tensor) -> torch.Tensor:
         """Rearrange a mel [B, n_mels, T_out] into decoder steps [T, B, n_mels * r].
 
-        This is the inverse of `to_frames`.
+        This method is the inverse of `to_frames`.
 
         Raises:
             ValueError: if T_out is not a multiple of r.

@@ -9,8 +9,8 @@
     tensorboard --logdir runs                                     # watch the training
 
 After Ctrl-C, SIGTERM or a closed terminal (SIGHUP), training saves a checkpoint and stops. After a
-second Ctrl-C, it stops at once without saving. hparams.py lists all settings. This file shows the
-whole training from top to bottom. The folder training/ contains its parts:
+second Ctrl-C, training stops at once without saving. hparams.py lists all settings. This file shows
+the whole training from top to bottom. The folder training/ contains its parts:
 
 - before training: start.py (checkpoint, settings), clips.py (filelists), memory_check.py,
   row_costs.py
@@ -220,7 +220,7 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
 def build_run(
     folder: RunFolder, start: Start, hparams: HParams, clips: Clips, processes: Processes
 ) -> Run:
-    """Build the run. No file is written before the last function call, `open_logs`."""
+    """Build the run. The last function call, `open_logs`, is the first call that writes a file."""
     device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
     frames = clips.training.num_frames
@@ -445,8 +445,8 @@ def time_left(run: Run, done: float, total: float, seconds: float) -> str:
 def make_stop_request(run: Run) -> StopRequest:
     """Return the object that records stop signals of this process.
 
-    With several processes, all processes must stop at the same optimizer step. Therefore, there is
-    no time limit for the current optimizer step.
+    With several processes, all processes must stop at the same optimizer step, so there is no time
+    limit for the current optimizer step.
     """
     limit = SECONDS_FOR_STEP if run.processes.world_size == 1 else None
     resume = functools.partial(stopped_without_saving, run.folder.path, run.resume_command)

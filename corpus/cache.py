@@ -58,8 +58,8 @@ class ClipTable:
         complete: whether the full contents of the clips were checked, not only the headers.
         fingerprint: hash of file names, texts, lengths and labels. The hash does not depend on
             folders.
-        made_from: JSON object with everything that the table depends on. If any value changes, the
-            cache is out of date.
+        made_from: a JSON object with everything that the table depends on. If any value changes,
+            the cache is out of date.
         is_on_disk: whether the table was read from a cache file, which other processes can open.
     """
 
@@ -137,7 +137,7 @@ class ClipTable:
         return self.numbers["speaker"]
 
     def identities(self, first: int, stop: int) -> list[Identity]:
-        """Return the identities of the files of clips `first` to `stop` - 1 before the check."""
+        """Return the file identities of clips `first` to `stop` - 1, from before the check."""
         return [Identity(*values) for values in self._rows(Identity._fields, first, stop)]
 
     def _fingerprint(self) -> str:

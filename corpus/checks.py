@@ -109,7 +109,7 @@ def seconds_of(clips: Sequence[Clip], hparams: HParams) -> np.ndarray:
 
 
 def measure(path: Path, hparams: HParams) -> Measurements:
-    """Check and measure the audio of a clip. Raise UserError if training cannot use it."""
+    """Check and measure the audio of a clip. Raise UserError if training cannot use the clip."""
     samples = read_checked(path, hparams)
     before, after = silence_at_ends(samples, hparams.sampling_rate)
     # CRC-32 is good enough for a warning about equal clips. SHA-256 would take two more seconds for

@@ -76,7 +76,7 @@ def convert(
         padding: seconds to add at each end of the segments of long recordings.
 
     Returns:
-        A tuple of a list with one message per bad recording, and the total number of recordings.
+        A tuple of a list of messages about bad recordings and the total number of recordings.
         Bad recordings are not copied.
 
     Raises:

@@ -35,7 +35,7 @@ stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a sc
 
 
 class EspeakVoice:
-    """Speak text with eSpeak NG in one language.
+    """Synthesize speech in one language with eSpeak NG.
 
     Args:
         language: eSpeak's code for the language, such as de.

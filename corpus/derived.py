@@ -77,7 +77,7 @@ class DerivedFolder:
                 made.
 
         Returns:
-            A message for each bad clip, keyed by `Clip.where`.
+            {`Clip.where`: message} for the bad clips.
         """
 
         def made_or_problem(clip: Clip) -> bool | str:
@@ -134,7 +134,7 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
     computed during training.
 
     Returns:
-        A message for each bad clip, keyed by `Clip.where`.
+        {`Clip.where`: message} for the bad clips.
     """
 
     def is_cached(clip: Clip) -> bool:

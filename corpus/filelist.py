@@ -206,9 +206,9 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
 def path_of_clip(listed: str, filelist: str | Path, clips_folder: str = "") -> tuple[str, bool]:
     """Return a listed clip's path, and whether the path is relative to the filelist's folder.
 
-    A relative path is first looked up in the filelist's folder. If the file does not exist there,
-    the path is relative to the working directory. With a `clips_folder`, leading folders are
-    removed from the listed path until the rest exists in `clips_folder`.
+    A relative path is first looked up in the filelist's folder, and then in the working directory.
+    With a `clips_folder`, leading folders are removed from the listed path until the rest exists in
+    `clips_folder`.
     """
     if clips_folder:
         parts = [x for x in re.split(r"[/\\]", listed) if x not in ("", ".", "..")]
@@ -263,7 +263,7 @@ def split_filelist_line(line: str) -> ListedClip:
 def audio_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
     """Return the number of mel frames of an audio file.
 
-    Raises UserError if `seconds` differs from the length of the file.
+    Raise UserError if `seconds` differs from the length of the file.
     """
     if path.endswith(".npy"):
         raise UserError(
@@ -284,7 +284,7 @@ def audio_length(path: str, seconds: float | None, hparams: HParams, read_conten
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
     """Return the number of frames of a cached mel.
 
-    Raises UserError if `seconds` differs from the length of the file.
+    Raise UserError if `seconds` differs from the length of the file.
     """
     mel = read_mel(path, hparams, read_contents)
     num_frames = mel.shape[1]
@@ -304,8 +304,8 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
     """Return a cached log-mel from a .npy file, float32 [n_mel_channels, frames].
 
     Args:
-        read_contents: whether to read the values. If False, the file is mapped into memory, and
-            only its shape is read.
+        read_contents: whether to read the values; if not, the file is mapped into memory, and only
+            its shape is read.
 
     Raises:
         UserError: if the file does not contain a log-mel.
@@ -325,7 +325,7 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
 
 
 def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
-    """Return how the settings in a JSON file differ from `wanted`, or "" if they are equal."""
+    """Describe the settings in a JSON file that differ from `wanted`; "" if all are equal."""
     try:
         saved = dict(read_json(path))
     except (ValueError, TypeError):
@@ -466,8 +466,8 @@ def checked_clips(
 
     Args:
         new_run: if True, also check all samples or mel values, and reject texts without a letter.
-        just_checked: whether another process has just checked the clips. If True, this process does
-            not look for changed files.
+        just_checked: whether another process has just checked the clips, so that this process does
+            not need to look for changed files.
 
     Raises:
         UserError: if any line of the filelist is bad, or if the filelist or a clip changes during

@@ -372,8 +372,8 @@ def _texts_without_names(
     word, a text may also begin with the name by chance.
 
     Returns:
-        {path of the recording without extension: text after the name is removed}. The value is None
-        if the text did not contain the name. Empty texts are left out. Texts that may contain the
+        {path of the recording without extension: text without the name}. The value is None for a
+        text that does not contain the name. Empty texts are left out. Texts that may contain the
         name by chance are also left out.
     """
     stripped = {name: texts.get(path, "").strip() for name, path in contents.items()}
@@ -589,10 +589,10 @@ def without_folder_and_suffix(name: str) -> str:
 def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list[Clip], list[str]]:
     """Find the audio file of each entry.
 
-    The entry's name is a path relative to `base` or `corpus`, with or without an extension. If this
-    path does not exist, but exactly one audio file in the corpus has this name, that audio file is
-    used. If no file is found, the clip gets the expected path, and `problem_of_missing` reports the
-    clip later.
+    The entry's name is a path relative to `base` or `corpus`, with or without an extension. If the
+    path does not exist, but exactly one audio file in the corpus has the entry's file name, this
+    audio file is used. If no file is found, the clip gets the expected path, and
+    `problem_of_missing` reports the clip later.
 
     Returns:
         A tuple of the clips and a list of messages about entries with these problems:

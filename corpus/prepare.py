@@ -184,7 +184,7 @@ def prepare(asked: Preparation) -> list[Path]:
 
     Raises:
         UserError: if any clip is bad and `skip_bad` is False, or if any other check fails. The
-            message lists every bad clip. In these cases, no filelist is written.
+            message lists every bad clip. No filelist is written if UserError is raised.
     """
     hparams = with_lexicon(check_text_settings(create_hparams(asked.overrides)), asked.lexicon)
     if hparams.symbols != "corpus":
@@ -271,7 +271,7 @@ def usable_clips(
     problems: list[str],
     hparams: HParams,
 ) -> tuple[list[Clip], list[Clip], HParams]:
-    """Check the clips. If `asked` contains these options, also trim the clips and cache their mels.
+    """Check the clips. With the corresponding options, also trim the clips and cache their mels.
 
     Returns:
         A tuple of the clips to train on, all good clips before trimming, and the settings. With
@@ -373,9 +373,9 @@ def describe(
 def listed_path(path: str, out: Path) -> str:
     """Return the path of a clip for a filelist in the folder `out`.
 
-    The returned path is relative to `out`, so that the user can move filelists and clips together.
-    However, the path is absolute if a relative path would go up more than MAX_FOLDERS_UP levels, or
-    would begin or end with a space.
+    The returned path is usually relative to `out`, so that the user can move filelists and clips
+    together. The returned path is absolute only if a relative path would go up more than
+    MAX_FOLDERS_UP levels, or would begin or end with a space.
     """
     # Resolve links in `out` first, because ".." starts at the target of a link.
     relative = os.path.relpath(path, os.path.realpath(out))
@@ -452,7 +452,7 @@ def write_lists(
 
 
 def check_is_ours(out: Path, names: Iterable[str]) -> None:
-    """Raise UserError if `prepare` did not write the files with these names in the folder."""
+    """Raise UserError if the folder has files of these names that are not from `prepare`."""
     settings_file = out / "settings.txt"
     if settings_file.is_file() and read_bytes(settings_file).startswith(HEADER[:28].encode()):
         return

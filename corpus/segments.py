@@ -424,8 +424,8 @@ def read_kaldi(folder: Path) -> list[Entry]:
 def _check_open_ends(entries: Sequence[Entry]) -> None:
     """Raise UserError if a segment without an end time overlaps another segment of its recording.
 
-    A segment without an end time lasts until the end of the recording. Therefore, this segment must
-    be the last segment of the recording.
+    A segment without an end time lasts until the end of the recording, so it must be the last
+    segment of the recording.
     """
     latest: dict[str, Entry] = {}
     for entry in entries:
@@ -493,7 +493,7 @@ def is_lhotse(path: Path) -> bool:
 def read_lhotse(path: Path) -> list[Entry]:
     """Read a lhotse supervision manifest and the recording manifest in the same folder.
 
-    The two file names differ only in `recordings` and `supervisions`.
+    The file name of the recording manifest contains `recordings` instead of `supervisions`.
 
     Raises:
         UserError: if a manifest cannot be read, or if a recording is missing or consists of several

@@ -39,8 +39,8 @@ def choose_split(
     Args:
         val_fraction: fraction of the clips to hold out, from 0 to 1.
         by_text: if True, hash the words of the text instead of the id, so that all clips with the
-            same sentence are in the same set. In this case, more than `val_fraction` of a speaker's
-            clips may be held out.
+            same sentence are in the same set. With this option, more than `val_fraction` of a
+            speaker's clips may be held out.
 
     Returns:
         A tuple of the ids of the validation clips and a description of the split.

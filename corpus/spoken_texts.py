@@ -4,7 +4,7 @@
     check_repeated_words(clips)
 
 Transcripts may also contain times, speakers, labels or the names of the recordings. If most texts
-contain such parts at the beginning or end, the user must remove these parts.
+begin or end with such unspoken parts, the user must remove them.
 """
 
 import re

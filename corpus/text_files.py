@@ -103,7 +103,10 @@ def _is_damaged_utf8(content: bytes) -> bool:
 
 
 def _recognize(where: str, content: bytes) -> str:
-    """Detect the encoding of a non-UTF-8 text. Raise UserError if it is binary or unclear."""
+    """Detect the encoding of a non-UTF-8 text.
+
+    Raise UserError if the content is binary, or if the encoding is unknown or ambiguous.
+    """
     if is_binary(content):
         raise UserError(f"{where}: binary file, expected text")
     matches = list(from_bytes(content, cp_isolation=ENCODINGS))
@@ -134,7 +137,7 @@ def _example(text: str) -> str:
 
 
 def check_encoding(name: str) -> str:
-    """Return Python's name for an encoding. Raise ValueError if Python does not support it."""
+    """Return Python's name for an encoding. Raise ValueError if Python has no such encoding."""
     try:
         return codecs.lookup(name).name
     except LookupError:

@@ -379,7 +379,7 @@ def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
 def _duplicates(clips: Sequence[Clip]) -> list[tuple[Clip, str]]:
     """Return the clips that have the same audio as an earlier clip, each with a note.
 
-    Clips come first if their text differs from the text of the earlier clip.
+    The list begins with the clips whose text differs from the text of the earlier clip.
     """
     first: dict[int, Clip] = {}
     with_another_text = []

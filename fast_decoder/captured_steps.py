@@ -5,7 +5,7 @@
 A decoder step consists of about fifty small operators, which the host launches more slowly than the
 GPU runs them. A CUDA graph launches the operators of CHUNK decoder steps at once. After each chunk
 the host checks whether all texts have ended. A graph contains the same operators and shapes in the
-same order as the loop in model.py. Therefore the results are bitwise identical.
+same order as the loop in model.py, so the results are bitwise identical.
 
 A CUDA graph works only for a fixed number of texts and symbols, so each batch needs its own graph.
 Capturing a graph takes about as long as launching CHUNK decoder steps, which is short compared with

@@ -17,9 +17,9 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     in PyTorch 2.11 and 2.13). Without the precautions of this function,
 
     - `stream` would stay the current stream.
-    - The generator would stop working (2.11). Therefore the capture gets its own generator state.
-    - Memory used on two streams would never be freed, and `empty_cache` would raise an error.
-      Therefore the capture gets its own memory pool.
+    - The generator would stop working (2.11), so the capture gets its own generator state.
+    - Memory used on two streams would never be freed, and `empty_cache` would raise an error, so
+      the capture gets its own memory pool.
     """
     device = stream.device
     graph = torch.cuda.CUDAGraph()

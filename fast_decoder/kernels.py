@@ -5,10 +5,10 @@ steps at once, because no step depends on the results of these two kernels. `nex
 each chunk.
 
 The first argument of each kernel is an int64 table on the device. The table contains the steps to
-run, the sizes, and the addresses of all buffers. Only the table contains sizes and addresses.
-Therefore one captured graph can be used for batches of any length, and no tensor needs padding.
-`offset` is the index of the step within a graph, counted from the first step in the forward pass
-and from the last step in the backward pass. Programs for steps beyond the end return at once.
+run, the sizes, and the addresses of all buffers. Only the table contains sizes and addresses, so
+one captured graph can be used for batches of any length, and no tensor needs padding. `offset` is
+the index of the step within a graph, counted from the first step in the forward pass and from the
+last step in the backward pass. Programs for steps beyond the end return at once.
 
 Some sums are split over several programs: the inner dimensions of matrix products, the query, and
 the energies. Each program writes a partial sum. The program that needs the sum adds the partial
@@ -71,7 +71,7 @@ TABLE_SIZE = 37
 def _buffer(table, place, dtype: tl.constexpr):
     """Return a pointer to the buffer whose address is at index `place` of the table.
 
-    PyTorch aligns buffers to 16 bytes. Therefore, a load can read several values at once.
+    PyTorch aligns buffers to 16 bytes, so a load can read several values at once.
     """
     return tl.multiple_of(tl.load(table + place).to(tl.pointer_type(dtype)), 16)
 
@@ -94,8 +94,8 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     capture, the table contains only zeros, and there are no buffers.
 
     If LET_NEXT is False, the next launch starts only after all programs of this launch have ended.
-    Use False if the programs of both launches cannot all run at the same time. Otherwise, the
-    programs of the next launch would crowd onto the few free multiprocessors.
+    Use False if the programs of both launches cannot all run at the same time, because the programs
+    of the next launch would crowd onto the few free multiprocessors.
     """
     if EARLY:
         tl.extra.cuda.gdc_wait()
@@ -107,8 +107,8 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
 def _tanh(x):
     """Compute tanh(x) from exp(-2 |x|), which cannot overflow.
 
-    Near 0, this formula would lose digits. Therefore, the result near 0 is the sum of the first
-    terms of the Taylor series. The omitted terms add up to less than 1e-11 of the result.
+    Near 0, where this formula would lose digits, the result is the sum of the first terms of the
+    Taylor series. The omitted terms add up to less than 1e-11 of the result.
     """
     e = tl.exp(-2 * tl.abs(x))
     y = (1 - e) / (1 + e)

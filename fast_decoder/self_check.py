@@ -133,7 +133,7 @@ def say(text: str) -> None:
 
 
 def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> dict:
-    """Return the conditions under which a check was made, as {name: JSON value}."""
+    """Return the conditions under which a check is made, as a dictionary of JSON values."""
     return {
         **machine(device),
         "torch": torch.__version__,

@@ -39,7 +39,7 @@ class BatchIndex(int):
     """The index of a batch, and the number of the `RankSampler` pass that yielded this index.
 
     After a pass was stopped early, a persistent worker may still receive an index from that pass.
-    The pass number identifies such an index.
+    The pass number identifies such an outdated index.
     """
 
     pass_number: int
@@ -80,7 +80,7 @@ class LengthBatches(Dataset[Any]):
 
     Call `set_epoch` before every pass, unless your framework does this. `len(batches)` is the
     number of batches in the current epoch, a multiple of `world_size`. With the default options,
-    this number is the same in every epoch.
+    every epoch has the same number of batches.
 
     Args:
         dataset: the clips. `dataset[i]` has the length `lengths[i]`.
@@ -93,8 +93,8 @@ class LengthBatches(Dataset[Any]):
             `batch_capacity`, a random batch contains as many clips as fit into `batch_capacity`.
         batches_per_epoch: number of batches in every epoch, summed over all processes. With
             "constant", every epoch has 1% more batches than the first epoch needs. With
-            "per_phase", this rule applies only to the random epochs. All later epochs have 1% more
-            batches than the first epoch after the random epochs needs. Use "per_phase" with
+            "per_phase", the number is computed separately for the random epochs and for all later
+            epochs, in each case from the first of these epochs. Use "per_phase" with
             `random_epochs`, because random epochs need many more batches than later epochs. The
             Hugging Face Trainer does not support "per_phase".
         batches_per_update: number of batches of similar length per optimizer step, summed over all
@@ -210,7 +210,7 @@ class LengthBatches(Dataset[Any]):
             updates = batches.total_batches(epochs=100) // batches.batches_per_update
             schedule = CosineAnnealingLR(optimizer, updates)
 
-        Use this number to compute the length of a learning-rate schedule.
+        Use the result to compute the length of a learning-rate schedule.
         """
         check_count("epochs", epochs, 0)
         random_epochs = min(epochs, self._planner.random_epochs)
@@ -233,7 +233,7 @@ class LengthBatches(Dataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass, counted from 0.
 
-        If a loaded state points inside this epoch, the pass begins at the loaded position.
+        If a loaded state is from the middle of this epoch, the pass begins at the loaded position.
 
         Raises:
             BatchingError: if the loaded state belongs to a different epoch.
@@ -353,7 +353,7 @@ class LengthBatches(Dataset[Any]):
 
         Args:
             trained: number of batches that this process has trained on since `set_epoch`. None: the
-                framework itself counts these batches, and skips them when training resumes.
+                framework itself counts these batches, and skips the batches when training resumes.
 
         Raises:
             BatchingError: if `trained` exceeds the number of batches that `RankSampler` has drawn.
@@ -406,7 +406,7 @@ class LengthBatches(Dataset[Any]):
         self._begin_epoch(epoch, start, is_set=was_set)
 
     def _check_record(self, record: Path) -> bool:
-        """Return whether the record file exists. If it does not exist, write it.
+        """Write the record file if it does not exist. Return whether the file already existed.
 
         Raises:
             BatchingError: if the file describes batches that differ from the batches of this run.
@@ -508,7 +508,7 @@ class RankSampler(DistributedSampler[int]):
     def __len__(self) -> int:
         """Return the number of this rank's batches in the whole epoch.
 
-        The number stays the same when training resumes in the middle of the epoch.
+        The result is the same if training resumes in the middle of the epoch.
         """
         return len(self.batches) // self.batches.world_size
 

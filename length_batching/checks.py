@@ -137,7 +137,7 @@ def check_trained(trained: int, drawn: int) -> None:
 def resolve_ranks(
     rank: int | None, world_size: int | None, batches_per_update: int | None
 ) -> tuple[int, int, int]:
-    """Return (rank, world size, batches per optimizer step). Replace missing values with defaults.
+    """Return (rank, world size, batches per optimizer step), with defaults for missing values.
 
     By default, a single process trains, and each process trains on one batch per optimizer step.
 

@@ -77,9 +77,9 @@ def padding_stats(
         batches: the clip indices of each batch. A clip may be in several batches.
         frames_per_step: number of frames per decoder step. Batches are padded to multiples of this
             number. The rates and lengths from the papers ignore this padding.
-        cost: a function that returns the cost per clip of a batch (see `plan_epoch`). It is
-            required if clips have several kinds of length. The cost of each clip then replaces its
-            length.
+        cost: a function that returns the cost per clip of a batch (see `plan_epoch`). This function
+            is required if clips have several kinds of length, because the cost of each clip then
+            replaces its lengths.
         row_costs: cost of one step for each batch size (see `plan_epoch`). If given, `step_cost` is
             computed in the unit of these costs.
         clip_cost: cost that each clip adds to every step of its batch, in the unit of `row_costs`.

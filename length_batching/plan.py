@@ -105,7 +105,7 @@ def plan_epoch(
 
     An epoch omits or repeats clips only with `too_long="leave_out"`, `draw` or `draw_weights`.
     Parameters that the strategy does not use, such as `num_bins` with "semi_sorted", are ignored.
-    Therefore, you can change the strategy without changing other arguments.
+    This makes it possible to change the strategy without changing other arguments.
 
     Args:
         lengths: [clips] positive length of each clip in any unit, such as frames. With `cost`, a
@@ -141,8 +141,8 @@ def plan_epoch(
             The function returns the batch's cost per clip, and this cost then replaces the length.
             The cost must not decrease when a length increases.
         group_sizes: [items] number of clips in each item, if the items are groups of clips that
-            stay together. In this case, `lengths` contains the length of each group's longest clip.
-            Batch sizes and frame budgets count clips, not groups.
+            stay together. With `group_sizes`, `lengths` contains the length of each group's longest
+            clip. Batch sizes and frame budgets count clips, not groups.
         draw: number of clips to draw per epoch. Default: the number of clips.
         draw_weights: [clips] weight of each clip. On average, the number of times that a clip is
             drawn is proportional to its weight.

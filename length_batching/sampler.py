@@ -48,11 +48,11 @@ class LengthBatchSampler:
             different number of processes, keep this number the same.
         batches_per_epoch: number of batches in every epoch, summed over all processes. With
             "constant", every epoch has 1% more batches than the first epoch needs. With
-            "per_phase", this rule applies only to the random epochs. All later epochs have 1% more
-            batches than the first epoch after the random epochs needs. With None, every epoch has
-            as many batches as it needs, rounded up to a multiple of `batches_per_update`.
+            "per_phase", the number is computed separately for the random epochs and for all later
+            epochs, in each case from the first of these epochs. With None, every epoch has as many
+            batches as it needs, rounded up to a multiple of `batches_per_update`.
         short_last_update: allow the last optimizer step of an epoch to have fewer than
-            `batches_per_update` batches. In this case, some processes may have no batch in the last
+            `batches_per_update` batches. Some processes may then have no batch in the last
             optimizer step.
         rank, world_size: the rank of this process, and the number of processes that share the
             batches. Default: a single process.
@@ -156,7 +156,7 @@ class LengthBatchSampler:
     def __len__(self) -> int:
         """Return the number of this rank's batches in the whole epoch.
 
-        The number stays the same when training resumes in the middle of the epoch.
+        The result is the same if training resumes in the middle of the epoch.
         """
         return len(self._updates.numbers_of(self.rank, self.world_size))
 
@@ -216,8 +216,8 @@ class LengthBatchSampler:
 
         Raises:
             BatchingError: if the state is from the middle of an epoch that was planned with
-                different clips or options. In this case, the rest of the epoch would skip and
-                repeat clips.
+                different clips or options, because the rest of that epoch would skip and repeat
+                clips.
         """
         check_loaded_state(state)
         start = state["batches_trained"]

@@ -11,8 +11,8 @@ The result does not predict how well a model learns.
 
 The search tries every strategy with fixed and with dynamic batch sizes. For each strategy, the
 search considers a list of values of the strategy's parameter (`parameter_values`). More random
-values need more decoder steps. Therefore a bisection finds the least random value that mixes the
-clips well enough. The search returns the strategy and value with the fewest decoder steps.
+values need more decoder steps. A bisection finds the least random value that mixes the clips well
+enough. The search returns the strategy and value with the fewest decoder steps.
 """
 
 import functools
@@ -329,8 +329,8 @@ def _novelty_or_0(survey: Survey) -> float:
 def price(survey: Survey) -> float:
     """Return the cost that the search minimizes.
 
-    If row costs are known, this is the total cost of the decoder steps. Otherwise, it is the number
-    of decoder steps.
+    If row costs are known, the result is the total cost of the decoder steps. Without row costs,
+    the result is the number of decoder steps.
     """
     return survey.decoder_steps if survey.step_cost is None else survey.step_cost
 

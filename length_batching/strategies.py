@@ -1,17 +1,17 @@
 """Define the batching strategies: functions that decide which clips are neighbors in an epoch.
 
 A strategy receives the clips of an epoch in random order and returns them in a new order. plan.py
-cuts the clips in this new order into batches. Therefore, neighboring clips usually share a batch.
+cuts the clips in this new order into batches. Neighboring clips usually share a batch.
 
 To add a strategy:
     - Write a function with `@register` below the other strategies and above `STRATEGIES`. The
       docstring of the function becomes the description in the tables of strategies.
     - Add the strategy's name to `StrategyName`, so that type checkers accept the name.
-    - Work out the strategy's order for a few lengths by hand, and add this example to the tests.
-If the strategy needs a new parameter, also add a `Parameter` to `PARAMETERS`. Then add an argument
-of the same name to `plan_epoch` in plan.py and to `PlanOptions` in options.py.
+    - Work out the strategy's order for a few lengths by hand, and add this example to the tests. If
+      the strategy needs a new parameter, also add a `Parameter` to `PARAMETERS`. Also add an
+      argument of the same name to `plan_epoch` in plan.py and to `PlanOptions` in options.py.
 
-Your own program can also register a strategy. To use it, pass `check_strategy("its_name")` as the
+To use a strategy that your own program registers, pass `check_strategy("its_name")` as the
 strategy.
 
 Sources, cited below by these names:

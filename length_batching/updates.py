@@ -8,8 +8,9 @@
 An optimizer step ("update") uses K = `batches_per_update` batches. The finished batches are sorted
 by length and cut into groups of K. The batches of a group have similar lengths, so that processes
 spend little time waiting for other processes. Each of W processes trains on every W-th batch of a
-group. Therefore W does not affect which batches share an optimizer step. If the last group has
-fewer than K batches, the batches with the most clips are halved until every group has K batches.
+group. The number of processes W does not affect which batches share an optimizer step. If the last
+group has fewer than K batches, the batches with the most clips are halved until every group has K
+batches.
 """
 
 import math
@@ -109,11 +110,11 @@ class UpdatePlanner:
         batches_per_update: number of batches per optimizer step (K).
         batches_per_epoch: number of batches in every epoch, summed over all processes. With
             "constant", every epoch has 1% more batches than the first epoch needs. With
-            "per_phase", this rule applies only to the random epochs. All later epochs have 1% more
-            batches than the first epoch after the random epochs needs. With None, every epoch has
-            as many batches as it needs, rounded up to a multiple of K.
+            "per_phase", the number is computed separately for the random epochs and for all later
+            epochs, in each case from the first of these epochs. With None, every epoch has as many
+            batches as it needs, rounded up to a multiple of K.
         short_last_update: allow the last optimizer step of an epoch to have fewer than K batches.
-            In this case, some processes may have no batch in the last optimizer step.
+            Some processes may then have no batch in the last optimizer step.
 
     Raises:
         BatchingError: if an option or a length is invalid.

@@ -97,7 +97,7 @@ class LoopState:
     text_warned: int = 0  # 1: the warning that attention ignores the text was printed
 
     def at_start_of(self, epoch: int) -> "LoopState":
-        """Return the state before the first batch of the current or next epoch, `epoch`."""
+        """Return the state before the first batch of `epoch` (the current or the next epoch)."""
         return LoopState(
             epoch=epoch,
             iteration=self.iteration,
@@ -174,7 +174,7 @@ NEEDED: dict[str, Any] = {
 def _check_optimizer_state(path: Path, saved: dict[str, Any], trainer: Trainer) -> None:
     """Raise UserError if the saved optimizer state does not fit the shapes of the parameters.
 
-    If the shapes were wrong, PyTorch's fused Adam would write out of bounds.
+    If the shapes in the optimizer state were wrong, PyTorch's fused Adam would write out of bounds.
     """
     parameters = trainer.optimizer.param_groups[0]["params"]
     state = saved["state"]
@@ -209,7 +209,7 @@ def save(
     If the checkpoint has the lowest validation loss so far, also name it best.pt.
 
     Args:
-        more: the other entries of the checkpoint, such as `corpus`, `text_rules` and `logs`.
+        more: additional entries of the checkpoint, such as `corpus`, `text_rules` and `logs`.
     """
     state = {
         "version": __version__,
@@ -234,11 +234,11 @@ def save(
 def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
     """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest checkpoints.
 
-    If there is no `best.pt`, at least two checkpoints are kept. The older checkpoint is needed if
-    the next loss shows that the newest weights have diverged.
+    If there is no `best.pt`, at least two checkpoints are kept. A second checkpoint is needed in
+    case the next loss shows that the weights in the newest checkpoint have diverged.
 
     Raises:
-        UserError: if the file cannot be written. In this case, no checkpoint is removed.
+        UserError: if the file cannot be written. No checkpoint is removed after this error.
     """
     path = directory / f"checkpoint_{state['iteration']}.pt"
     try:
@@ -260,9 +260,9 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
 
 
 def link_as(name: str, path: Path, directory: Path) -> None:
-    """Atomically create a hard link (or a copy) of the checkpoint at `path`, called `name`.
+    """Atomically link the checkpoint at `path` to `directory`, under the file name `name`.
 
-    The checkpoint remains available under this name after `path` is removed.
+    The checkpoint remains available as `name` after `path` is removed.
     """
 
     def link(temporary: Path) -> None:
@@ -303,10 +303,10 @@ def _set_aside(path: Path) -> Path:
 
 
 def last_good(directory: Path, diverged: int, best: int) -> Path | None:
-    """Return the newest checkpoint to continue from after the weights have diverged, or None.
+    """After the weights have diverged, return the newest checkpoint with good weights, or None.
 
-    The weights diverged at optimizer step `diverged`. The checkpoint of this optimizer step is
-    renamed, unless it is the best checkpoint or the only checkpoint.
+    The checkpoint of optimizer step `diverged`, at which the weights diverged, is renamed, unless
+    it is the best checkpoint or the only checkpoint.
     """
     good = {-1: directory / BEST} if (directory / BEST).exists() else {}
     good |= dict(list_checkpoints(directory))
@@ -328,7 +328,7 @@ def set_aside_newer(directory: Path, iteration: int) -> list[tuple[Path, bool]]:
         A list of tuples (new path of a checkpoint, whether the checkpoint is damaged).
 
     Raises:
-        UserError: if `best.pt` cannot be read. In this case, no checkpoint is renamed.
+        UserError: if `best.pt` cannot be read. No checkpoint is renamed before this error.
     """
     found = list_checkpoints(directory)[::-1]
     newer = [(path, False) for number, path in found if number > iteration]
@@ -346,7 +346,7 @@ def set_aside_newer(directory: Path, iteration: int) -> list[tuple[Path, bool]]:
 
 
 def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
-    """Return a list of (iteration, path), oldest first; [] if the folder does not exist.
+    """Return (iteration, path) of each checkpoint, oldest first; [] if there is no folder.
 
     Raises:
         OSError: if the folder cannot be read.
@@ -366,8 +366,8 @@ def load_newest(directory: Path) -> Checkpoint:
 
     Raises:
         UserError: if a checkpoint cannot be read or is rejected, or if the run has no undamaged
-            checkpoint. In these cases, no new run is started, because it would overwrite the files
-            in the folder.
+            checkpoint. A new run is not started instead, because it would overwrite the files in
+            the folder.
     """
     best = [directory / BEST] if (directory / BEST).exists() else []
     damaged = []
@@ -416,8 +416,8 @@ def restore(
     """Load a checkpoint into a new trainer and sampler, and return the state of the training loop.
 
     Args:
-        new_clips: whether the clips differ from the checkpoint's clips. If True, the current epoch
-            starts again from its first batch.
+        new_clips: whether the clips differ from the checkpoint's clips, in which case the current
+            epoch starts again from its first batch.
 
     Raises:
         UserError: if the model or the optimizer differs from the checkpoint, or if the checkpoint

@@ -94,7 +94,8 @@ class CpuEstimate:
 
     Args:
         step: a function that runs a batch, with or without a backward pass.
-        shapes: the worst-case batches. The measured batches have the same lengths but fewer clips.
+        shapes: the worst-case batches. The measured batches contain fewer clips of the same
+            lengths.
     """
 
     def __init__(self, trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]):

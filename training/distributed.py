@@ -240,10 +240,10 @@ ALONE = Processes()
 def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
     """Return a key-value store for all processes that were started together.
 
-    When torchrun restarts processes, it keeps the same store. The store still contains the
-    addresses of dead processes, and new processes would wait forever for these dead processes
-    (PyTorch issue 135712). Therefore, at each start, the first process chooses a new name and lists
-    the processes that have answered.
+    When torchrun restarts processes, it keeps the same store, which still contains the addresses of
+    dead processes. With these addresses, new processes would wait forever for dead processes
+    (PyTorch issue 135712). To prevent this, the first process chooses a new key prefix at each
+    start, and lists the processes that have answered.
 
     Raises:
         UserError: if the first process does not answer within `seconds`.
@@ -305,8 +305,8 @@ def join(seconds: float) -> Processes:
 def leave_at_exit() -> None:
     """Make the process wait for SECONDS_TO_LEAVE before it exits.
 
-    During this time, a PyTorch thread releases the tensors of the last exchange between processes.
-    If the process exited earlier, it would abort.
+    While the process waits, a PyTorch thread releases the tensors of the last exchange between
+    processes. If the process exited before this thread has finished, the process would abort.
     """
     if dist.is_initialized():
         atexit.register(time.sleep, SECONDS_TO_LEAVE)

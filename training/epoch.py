@@ -33,7 +33,8 @@ MAX_CONSECUTIVE_SKIPS = 20  # stop the run after this number of skipped optimize
 class NoNextBatch(Exception):
     """Raised if a process could not read its next batch.
 
-    The `__cause__` of this exception is set only in the process that failed to read its batch."""
+    The `__cause__` of this exception is set only in the process that failed to read its batch.
+    """
 
     def __str__(self) -> str:
         # DataLoader workers send a whole traceback as text. Its last line contains the name and the
@@ -104,8 +105,8 @@ def read_pending(run: Run, leave: int = 0) -> None:
     Raises:
         UserError: if a loss is not finite or far above the lowest loss, or if too many optimizer
             steps in a row were skipped.
-        NoNextBatch: if a process could not read its next batch. In this case, the run returns to
-            the state before the optimizer step that needed this batch.
+        NoNextBatch: if a process could not read its next batch. Before this error is raised, the
+            run returns to the state before the optimizer step that needed the batch.
     """
     count = len(run.pending) - leave
     if count <= 0:

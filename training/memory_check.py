@@ -4,7 +4,8 @@
 
 With this check, a run that needs too much memory fails before its first optimizer step. Without the
 check, the run could fail hours later, when the longest clips happen to be in one batch. On a GPU
-the check runs the worst-case batches. On a CPU it estimates their memory (cpu_memory.py).
+the check runs the worst-case batches. On a CPU the check estimates the memory of these batches
+(cpu_memory.py).
 """
 
 import bisect
@@ -42,10 +43,9 @@ def worst_case_shapes(
     """Return a list of (clips, frames, symbols): the training batches that need the most memory.
 
     With a fixed batch size, the list contains one batch: `batch_size` clips as long as the longest
-    clip and the longest text. With a frame budget per batch, the list contains two batches. The
-    first batch has the longest text and the largest number of padded frames that the budget and the
-    corpus allow. The second batch has the largest possible number of clips, which are the shortest
-    clips.
+    clip and the longest text. With a frame budget per batch, the list contains two batches: one
+    with the longest text and with the largest number of padded frames that the budget and the
+    corpus allow, and one with the largest possible number of clips, which are the shortest clips.
 
     Args:
         capacity: frame budget per batch; None if the batch size is fixed.
@@ -83,8 +83,8 @@ def check_memory(
 
     The check runs a forward and a backward pass of the training batches, and a forward pass of the
     validation batch. The check then restores buffers, gradients and random states bit for bit. On a
-    CPU, the check runs batches with fewer clips, and the result is an estimate. If the system does
-    not report the values for this estimate, the result is 0.
+    CPU, the check runs batches with fewer clips, and the result is an estimate. The result on a CPU
+    is 0 if the system does not report the values that the estimate needs.
 
     Args:
         weights: sampling weights of the training clips (see `batching.balancing_weights`).
@@ -198,7 +198,7 @@ class TriedMemory:
         return fit(self._trainer, self._step, shapes)
 
     def bytes_of(self, shapes: list[Shape]) -> int:
-        """Return 0, because the GPU itself tracks peak memory."""
+        """Return 0, because peak memory on a GPU is measured and needs no estimate."""
         return 0
 
     def shortage(self, shapes: list[Shape]) -> str:
@@ -279,8 +279,8 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
 def without_trace(trainer: Trainer) -> Iterator[None]:
     """Restore buffers, gradients, mode and random states bit for bit when the context ends.
 
-    Before the first optimizer step, no optimizer state exists yet. In this case, the context
-    allocates tensors of the same size, so that their memory is counted.
+    Before the first optimizer step, no optimizer state exists. The context then also allocates
+    tensors of the size of this state, so that the check includes their memory.
     """
     model = trainer.model
     training = model.training

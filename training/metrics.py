@@ -25,8 +25,8 @@ class RunLogger:
     """Append to metrics.jsonl in the run folder and to the TensorBoard files in the log folder.
 
     `state` returns the size of every log file. With a `saved` state, the logger truncates the files
-    to these sizes, so that the logs of a resumed run end at the checkpoint. Without a saved state,
-    the logger deletes existing logs. The logger never changes files from other programs.
+    to the saved sizes, so that the logs of a resumed run end at the checkpoint. Without a saved
+    state, the logger deletes existing logs. The logger never changes files from other programs.
 
     If metrics.jsonl was edited after the checkpoint was written, the logger renames this file,
     starts a new file and sets `has_lost_metrics`. If the disk is full, the logger keeps lines in

@@ -52,8 +52,8 @@ def apply_gradients(
 def state_entries(hparams: HParams) -> dict[str, bool]:
     """Return the names of the tensors that the optimizer stores for each parameter.
 
-    The result is {name: whether the tensor has the shape of the parameter}; all other tensors are
-    scalars. For Adam, the result is {"step": False, "exp_avg": True, "exp_avg_sq": True}.
+    The result is {name: True if the tensor has the shape of the parameter, False if it is a
+    scalar}. For Adam, the result is {"step": False, "exp_avg": True, "exp_avg_sq": True}.
     """
     probe = torch.nn.Parameter(torch.zeros(2, 3))
     probe.grad = torch.zeros_like(probe)
@@ -92,8 +92,8 @@ def learning_rate_at(iteration: int, hparams: HParams) -> float:
 def guided_attention_weight_at(iteration: int, hparams: HParams) -> float:
     """Return the weight of the guided attention loss after `iteration` optimizer steps.
 
-    The weight decreases linearly to 0. A constant weight would impair alignments of texts in which
-    some symbols last much longer than others.
+    This weight decreases linearly to 0 during training. A constant weight would impair alignments
+    of texts in which some symbols last much longer than others.
     """
     left = max(0.0, 1 - iteration / hparams.guided_attention_steps)
     return hparams.guided_attention_weight * left

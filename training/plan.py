@@ -49,6 +49,6 @@ def next_step(
 
 
 def _sizes(lengths: np.ndarray, frames_per_step: int) -> tuple[float, float, float]:
-    """Return a batch's numbers of (padded decoder steps, real frames, real decoder steps)."""
+    """Return (padded decoder steps, real frames, real decoder steps) of a batch."""
     steps = np.ceil(lengths / frames_per_step)
     return len(lengths) * steps.max(), lengths.sum(), steps.sum()

@@ -123,10 +123,10 @@ def table_of(cost: dict[int, float]) -> tuple[str, float]:
 
 
 def linear_length(trainer: Trainer, symbols: int) -> int | None:
-    """Return a batch length in frames. The time of longer batches grows linearly with their length.
+    """Return a batch length in frames, above which time grows linearly with length.
 
-    Return None if no length up to MAX_FRAMES is sufficient. The time of very short batches does not
-    grow linearly, because the host is then slower than the GPU.
+    Return None if no length up to MAX_FRAMES is sufficient. With very short batches, the time does
+    not grow linearly, because the host is slower than the GPU.
     """
     frames = FIRST_FRAMES
     while frames <= MAX_FRAMES:

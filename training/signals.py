@@ -41,12 +41,12 @@ class StopRequest:
     ignored.
 
     Python calls signal handlers only between two operations of the main thread. A PyTorch operation
-    may take minutes and delay a handler. Therefore, a second thread also reads the signals. This
-    thread prints a message, and ends the process if the main thread does not exit in time.
+    may take minutes and delay a handler. Therefore, a second thread also reads the signals, prints
+    a message, and ends the process if the main thread does not exit in time.
 
     Args:
-        limit: maximum number of seconds from a SIGINT, if it is the first signal, to the end of the
-            process. After this time, the process ends without saving; None: no limit.
+        limit: seconds after which the process ends without saving if the first signal was SIGINT;
+            None: no limit.
         resume: a function that returns the message for a process that ends without saving.
     """
 

@@ -66,9 +66,9 @@ def find_start(
 ) -> Start:
     """Read the checkpoint that the run starts from.
 
-    With `resume`, the run starts from the newest checkpoint in the folder. Otherwise, it starts
-    from the checkpoint at `path`, if any. The first process chooses the checkpoint, and every
-    process reads it.
+    If `resume` is True, the run starts from the newest checkpoint in the folder. If `resume` is
+    False, the run starts from the checkpoint at `path`. The first process chooses the checkpoint,
+    and every process reads it.
 
     Raises:
         UserError: if the checkpoint cannot be used, or if the folder contains a run and no option

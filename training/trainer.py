@@ -84,7 +84,7 @@ class StepValues(NamedTuple):
 
 
 class StepLosses(NamedTuple):
-    """The results of an optimizer step. The device may still be computing them."""
+    """The results of an optimizer step, which the device may still be computing."""
 
     values: torch.Tensor  # on the CPU, in the order of `StepValues`
     copied: (
@@ -253,8 +253,8 @@ class Trainer:
         contains the LossTerms, the number of processes that have been asked to stop, and the number
         of processes that could not read a batch.
 
-        Each micro-batch updates a copy of the batch-norm running statistics from before the
-        optimizer step. The new running statistics are the mean of these updated statistics.
+        The new running statistics of batch norm are the mean over the micro-batches, each of which
+        updates the statistics from before the optimizer step.
         """
         processes = self.processes
         several = num_batches > 1 or processes.world_size > 1
@@ -309,8 +309,8 @@ class Trainer:
         Every process must run a backward pass, because the processes sum their gradients. With
         synchronized batch norm, every process must also run the same number of forward passes.
 
-        If a batch cannot be read in a run of several processes, the error is stored in `failure`.
-        All processes then skip the optimizer step.
+        If a batch cannot be read in a run of several processes, the error is stored in `failure`,
+        and all processes skip the optimizer step.
         """
         min_count = 1
         if self.hparams.sync_batch_norm:

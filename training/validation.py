@@ -210,8 +210,9 @@ def _validate_batch(
 def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> float:
     """Shuffle the symbols of each text, and return the relative increase of the masked loss.
 
-    If this text effect is near 0, the model ignores the text and predicts frames only from the
-    previous frames. Such a model cannot speak words, even if its attention is focused.
+    If this increase (the text effect) is near 0, the model ignores the text and predicts frames
+    only from the previous frames. A model that ignores the text cannot speak words, even if its
+    attention is focused.
 
     Args:
         loss: masked loss with the correct texts.

@@ -109,8 +109,8 @@ def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], 
 
     A speaker that is in the checkpoint keeps its embedding. A new speaker gets the mean of the
     checkpoint's speaker embeddings. If the checkpoint has only one speaker, the weights that are
-    applied to the new embeddings are 0. Therefore every speaker starts with the voice of the
-    checkpoint's speaker.
+    applied to the new embeddings are 0. With such weights, every speaker starts with the voice of
+    the checkpoint's only speaker.
 
     Return the adapted state and a sentence about the changes.
 
