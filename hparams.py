@@ -203,8 +203,8 @@ class HParams(VoiceSettings):
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
     """Return the defaults, or `base`, with overrides such as "batch_size=32,win_time=50".
 
-    `@PATH` stands for the overrides in a file. Filelist paths in this file may be relative to its
-    folder. Ge et al., section 3, use `win_time=50,hop_time=12.5`.
+    `@PATH` stands for the overrides in a file. In this file, filelist paths may be relative to the
+    folder of the file. Ge et al., section 3, use `win_time=50,hop_time=12.5`.
 
     Raises:
         UserError: if overrides are wrong. The message lists every problem with its file and line.
@@ -215,7 +215,7 @@ def create_hparams(overrides: str | None = None, base: HParams | None = None) ->
 def override_lines(overrides: str) -> list[str]:
     """Split overrides into the lines of a settings file.
 
-    `@PATH` becomes the lines of the file at PATH.
+    `@PATH` is replaced with the lines of the file at PATH.
     """
     return lines_of_overrides(overrides, HParams.path_settings)
 
@@ -233,7 +233,7 @@ def hparams_from_dict(values: Mapping[str, Any]) -> HParams:
 
 
 def batching_options(hparams: Any) -> dict[str, Any]:
-    """Return the arguments of `plan_epoch` except the lengths and the epoch."""
+    """Return all arguments of `plan_epoch`, except the lengths and the epoch."""
     # Imported here, so that importing this module does not require numpy.
     from length_batching import PARAMETERS
 

@@ -81,7 +81,7 @@ def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch
     time step, longer sequences come first.
 
     Raises:
-        ValueError: if a length is not from 1 to max_length.
+        ValueError: if a length is less than 1 or greater than max_length.
     """
     _check_lengths(lengths, max_length)
     order = torch.argsort(lengths, descending=True, stable=True)
@@ -97,7 +97,7 @@ def reversal(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torc
     [B * max_length]. Padding stays in place, so applying the indices twice restores the batch.
 
     Raises:
-        ValueError: if a length is not from 1 to max_length.
+        ValueError: if a length is less than 1 or greater than max_length.
     """
     _check_lengths(lengths, max_length)
     position = torch.arange(max_length)

@@ -76,8 +76,8 @@ def convert(
         padding: seconds to add at each end of the segments of long recordings.
 
     Returns:
-        A tuple of a list of messages about bad recordings and the total number of recordings.
-        Bad recordings are not copied.
+        The messages about bad recordings, and the total number of recordings. Bad recordings are
+        not copied.
 
     Raises:
         UserError: if the recordings cannot be found (see `read_layout`), if `folder` contains files

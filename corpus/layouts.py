@@ -80,7 +80,7 @@ class TextSource:
         folder: a folder of text files, at any depth, with the same names as the audio files.
         suffix: extension of the transcripts to read; "": read all transcripts.
         tier: the tier to read from TextGrids with several tiers.
-        encoding: encoding of the texts; "": UTF-8 or an encoding that is detected.
+        encoding: encoding of the texts; "": detect it (UTF-8 is tried first).
         repeated_words: whether all texts may begin or end with the same word.
     """
 
@@ -206,7 +206,7 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
 
 
 def _read_table_of_folders(corpus: Path, table: Table) -> tuple[list[Clip], list[str]]:
-    """Read a table in which each audio file is in a folder with the name of its speaker."""
+    """Read a table in which each audio file is in a folder named after its speaker."""
     clips, problems = _read_table(corpus, table)
     inside = {}
     for clip in clips:

@@ -72,7 +72,7 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
         path: subtitles (.srt, .vtt), a TextGrid, or Audacity labels (.txt).
         recording: the name of the recording.
         tier: the tier to read from a TextGrid with several tiers.
-        encoding: encoding of the file; "": UTF-8 or an encoding that is detected.
+        encoding: encoding of the file; "": detect it (UTF-8 is tried first).
 
     Raises:
         UserError: if the file cannot be read, or if a TextGrid has several tiers but no tier called

@@ -66,7 +66,7 @@ class Table:
             given as a title or as a number (counted from 1). Default: a column with a common title,
             or LJSpeech's column.
         delimiter: the character between fields. Default: the delimiter that most lines contain.
-        encoding: encoding of the file. Default: UTF-8 or an encoding that is detected.
+        encoding: encoding of the file. Default: the encoding is detected (UTF-8 is tried first).
     """
 
     path: Path
@@ -189,7 +189,7 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
 
 
 def _unknown_titles(lines: Sequence[str]) -> str:
-    """Return the first line's fields for a message, if these fields may be column titles."""
+    """If the first line may contain column titles, return these titles for an error message."""
     for delimiter in QUOTING_DELIMITERS:
         if all(line.count(delimiter) for line in lines):
             fields = next(csv.reader([lines[0][:1000]], delimiter=delimiter))
@@ -371,7 +371,7 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
     The columns are rejected in three cases:
 
     - Most values of the second column are numbers.
-    - Only one of the two columns has few different values, like a column of speaker names.
+    - Only one of the two columns has few distinct values, like a column of speaker names.
     - The two texts of most lines differ too much.
     """
     pairs = [(row.fields[written], row.fields[spoken]) for row in rows if len(row.fields) > spoken]
@@ -392,7 +392,7 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
 
 
 def repeats(values: Sequence[str]) -> bool:
-    """Return whether a column has few different values, like a column of speaker names."""
+    """Return whether a column has few distinct values, like a column of speaker names."""
     return len(values) >= MIN_LINES and len({*values}) <= MAX_REPEATING_SHARE * len(values)
 
 
@@ -472,7 +472,7 @@ def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) ->
 def segment_of(
     columns: TimeColumns | None, titles: Sequence[str], fields: Sequence[str]
 ) -> Segment | None:
-    """Return the segment that contains the text of a row, or None for the whole recording.
+    """Return the segment in which a row's text is spoken, or None for the whole recording.
 
     Raises:
         ValueError: if a value is missing or is not a valid number of seconds.

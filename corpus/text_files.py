@@ -38,7 +38,7 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
     """Decode files that are in UTF-8, or that all have the same non-UTF-8 encoding.
 
     Args:
-        encoding: Python's name for the encoding; "": detect the encoding.
+        encoding: the encoding, as named in Python; "": detect the encoding.
 
     Raises:
         UserError: if a file is binary, if a file is not valid in `encoding`, or if several

@@ -52,7 +52,7 @@ DEPENDENT_LAUNCHES = True
 
 
 class LSTM(NamedTuple):
-    """The sizes of an LSTM that affect its launches."""
+    """The sizes of an LSTM that affect the launches of its kernels."""
 
     size: int  # number of cells, S
     inner: int  # number of columns of a row in the LSTM's matrix product
@@ -102,7 +102,7 @@ def _kernels():
 
 
 def problem(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Return why the kernels cannot run on this device with parameters of this dtype, or None."""
+    """Return the reason why kernels cannot run with this device and dtype, or None."""
     if device.type != "cuda":
         return "no CUDA device"
     if dtype != torch.float32:

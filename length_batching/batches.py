@@ -66,7 +66,7 @@ class WorkerState(NamedTuple):
 
 
 class LengthBatches(Dataset[Any]):
-    """Provide collated batches as a map-style dataset: `batches[i]` is batch i of this epoch.
+    """Provide collated batches as a map-style dataset: `batches[i]` is batch i of the epoch.
 
         batches = LengthBatches(dataset, lengths, 16, "semi_sorted", collate=pad, world_size=2,
                                 dynamic_batch_size=True, batch_randomization=True)

@@ -265,10 +265,10 @@ def survey_all(
     """Measure the costs of every strategy, with fixed and with dynamic batch sizes.
 
     Args:
-        options: see `plan_epoch`. `batch_capacity` only limits dynamic batches.
+        options: see `plan_epoch`. `batch_capacity` limits only dynamic batches.
 
     Returns:
-        The surveys, and one message for each strategy that requires more clips.
+        A tuple of the surveys and a list with one message per strategy that requires more clips.
 
     Raises:
         BatchingError: if an option is invalid for all strategies.
@@ -359,8 +359,8 @@ def search(
     Args:
         min_novelty: the required pair novelty, from 0 to 1. Default: the pair novelty of
             SSB-DBS-BR, but at most 0.99.
-        progress: a function that wraps the iterator of results, such as tqdm. The iterator yields
-            two results per strategy, for fixed and for dynamic sizes.
+        progress: a function such as tqdm that wraps the iterator of results. The iterator yields
+            two results per strategy, one for fixed and one for dynamic batch sizes.
         batch_capacity, max_clips, too_long, size_multiple: see `plan_epoch`. `batch_capacity` only
             limits dynamic batches.
 

@@ -60,7 +60,8 @@ class LengthBatchStream(IterableDataset[list[Any]]):
     Args:
         read: a function `read(skip)` that returns the stream's items except the first `skip`. The
             order of the items must be the same in every process and in every call within an epoch.
-        length: a function that returns the length of an item, or its lengths of several kinds.
+        length: a function that returns the length of an item, or several lengths of different
+            kinds.
         batch_size, strategy, options: see `LengthBatchSampler`. Dynamic batch sizes require
             `batch_capacity`, because the length of the longest item is not known.
         window: number of items that are planned together. If less than half a window is left at the
@@ -151,7 +152,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         self._begin_at(START | {"epoch": epoch})
 
     def _pass_has_ended(self) -> bool:
-        """Return whether any pass has finished here or in a worker since the epoch was last set."""
+        """Return whether this process or a worker has finished a pass since `set_epoch`."""
         return bool((self._finished_at == self._epoch_and_times_set[1]).any())
 
     def state_dict(self, trained: int | None = None) -> dict[str, int]:

@@ -173,7 +173,7 @@ def short_limit_warning(lists: Sequence[ClipTable], hparams: HParams) -> str | N
 
 
 def shared_clips_warning(training: ClipTable, validation: ClipTable) -> str | None:
-    """Return a warning if any clip is in both filelists, training and validation."""
+    """Return a warning if any clip is in both the training and the validation filelist."""
     trained = {os.path.abspath(path) for path in training.paths()}
     validated = {os.path.abspath(path) for path in validation.paths()}
     shared = trained & validated
@@ -191,7 +191,7 @@ def shared_clips_warning(training: ClipTable, validation: ClipTable) -> str | No
 
 
 def resolve_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None) -> HParams:
-    """Return the settings with the names of the speakers.
+    """Return the settings with the list of speaker names added.
 
     A new run lists the speakers of its training clips in alphabetical order. A resumed run keeps
     the checkpoint's list. Print a warning if the clips have several speakers but the model has only

@@ -60,7 +60,7 @@ def micro_batches_of(
 ) -> Iterator[MicroBatch]:
     """Yield this process's batches of an optimizer step.
 
-    Add the time spent waiting for data to the state of the loop.
+    In the state of the loop, also count the time spent waiting for data.
 
     Raises:
         NoNextBatch: if the loader returns a batch that was not planned.

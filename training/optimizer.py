@@ -52,8 +52,8 @@ def apply_gradients(
 def state_entries(hparams: HParams) -> dict[str, bool]:
     """Return the names of the tensors that the optimizer stores for each parameter.
 
-    The result is {name: True if the tensor has the shape of the parameter, False if it is a
-    scalar}. For Adam, the result is {"step": False, "exp_avg": True, "exp_avg_sq": True}.
+    The result is {name: whether the tensor has the shape of the parameter (True) or is a scalar
+    (False)}. For Adam, the result is {"step": False, "exp_avg": True, "exp_avg_sq": True}.
     """
     probe = torch.nn.Parameter(torch.zeros(2, 3))
     probe.grad = torch.zeros_like(probe)

@@ -39,7 +39,7 @@ MAX_CURVATURE = 0.05
 def with_measured_costs(trainer: Trainer, clips: ClipTable) -> HParams:
     """Measure the costs, print them, and return settings that contain them.
 
-    If the measurement is not consistent, print a warning and return settings without costs. On a
+    If the measurements are inconsistent, print a warning and return settings without costs. On a
     CPU the costs are not measured: each clip adds the same time, so the largest batches are always
     fastest. All processes use the costs that the first process measured.
     """
@@ -71,9 +71,9 @@ def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
     The message says why the costs cannot be used, or is "" if the costs can be used.
 
     The time of a batch is a constant plus the number of decoder steps times the cost of a decoder
-    step. Timing batches of two lengths gives the cost of a decoder step. This cost has two terms: a
-    cost that depends on the number of tiles, and a constant cost per clip. `row_costs` lists the
-    first term for each batch size.
+    step. Timing batches of two lengths gives the cost of a decoder step. The cost of a decoder step
+    has two terms: a cost that depends on the number of tiles, and a constant cost per clip.
+    `row_costs` lists the first term for each batch size.
 
     Args:
         symbols: number of symbols of each clip.

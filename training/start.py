@@ -157,8 +157,8 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
     Print every setting that changes.
 
     Raises:
-        UserError: if a setting is invalid; if a resumed run cannot change a setting; or if the
-            checkpoint was trained with different English reading rules.
+        UserError: if a setting is invalid, if an override changes a setting that a resumed run
+            cannot change, or if the checkpoint was trained with different English reading rules.
     """
 
     def resolve() -> HParams:

@@ -304,7 +304,7 @@ class Trainer:
     def _all_of(
         self, micro_batches: Iterable[MicroBatch], num_batches: int
     ) -> Iterator[MicroBatch]:
-        """Yield the micro-batches. Then yield synthetic batches with weight 0 if they are needed.
+        """Yield the micro-batches, followed by any synthetic batches (weight 0) that are needed.
 
         Every process must run a backward pass, because the processes sum their gradients. With
         synchronized batch norm, every process must also run the same number of forward passes.

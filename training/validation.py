@@ -76,7 +76,7 @@ def make_validation_loader(
 
 
 class BatchResult(NamedTuple):
-    """The validation results of one batch. The processes exchange their batches' results."""
+    """The validation results of one batch, in a form that processes can exchange."""
 
     number: int  # index of the batch
     sizes: tuple[int, ...]  # numbers of clips, frames, decoder steps and symbols
