@@ -8,7 +8,7 @@ functions with faster functions of the same signature: `Tacotron2.training_decod
 (`teacher_forced`), `Tacotron2.speaking_decoder` (`free_running`) and `Encoder.run_lstm`
 (`packed_lstm`).
 
-To use a different attention, see `layers.make_attention`.
+To use a different attention, return it from `layers.make_attention`.
 
 Dimensions: B clips, T_in symbols, T decoder steps, r frames per decoder step, T_out = T * r frames.
 memory_dim is the width of the encoder output plus the width of the speaker embedding.

@@ -19,7 +19,7 @@ the whole training from top to bottom. The folder training/ contains its parts:
 - files: run.py (the run), run_folder.py, checkpoint.py, metrics.py, tensorboard.py
 
 To add a loss term, see loss.py. To change the optimizer, see training/optimizer.py. To use a
-different attention, see layers.make_attention.
+different attention, return it from layers.make_attention.
 """
 
 import os

@@ -142,8 +142,8 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
 def speech_level(samples: np.ndarray, sampling_rate: int) -> float:
     """Return the root mean square of the loud windows of samples [N].
 
-    A window is loud if it is at most SPEECH_DECIBELS below the loudest window. Therefore, pauses do
-    not affect the level. (ITU-T P.56 detects pauses with an envelope.)
+    A window is loud if it is at most SPEECH_DECIBELS below the loudest window. Because only loud
+    windows are used, pauses do not affect the level. (ITU-T P.56 detects pauses with an envelope.)
     """
     window = round(WINDOW_SECONDS * sampling_rate)
     starts = np.arange(0, len(samples), window)
@@ -157,7 +157,7 @@ def count_clipped(samples: np.ndarray) -> int:
 
     Samples are clipped if at least MIN_CLIPPED_RUN consecutive samples are at full scale (32767 or
     -32767 in 16 bits). A clip that never reaches full scale may have been clipped and then scaled
-    down. In this case, the highest or lowest samples count as clipped if they form at least
+    down. The highest or lowest samples of such a clip count as clipped if they form at least
     MIN_FLAT_TOPS flat peaks.
     """
     step = 1 if samples.dtype == np.int16 else 1 / 32768

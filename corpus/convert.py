@@ -80,9 +80,9 @@ def convert(
         not copied.
 
     Raises:
-        UserError: if the recordings cannot be found (see `read_layout`), if `folder` contains files
-            made with different settings, or if one of the folders `folder` and `corpus` contains
-            the other.
+        UserError: if the recordings or their texts cannot be found, if `folder` contains files made
+            with different settings, or if one of the folders `folder` and `corpus` contains the
+            other.
     """
     check_is_outside(folder, corpus, "--convert")
     wavs = folder / "wavs"
@@ -226,7 +226,7 @@ def converted(
 ) -> tuple[np.ndarray, float]:
     """Return the converted samples of a recording or segment, float32 [N] in [-1, 1].
 
-    Also return the number of seconds of silence that were removed at the two ends.
+    Also return how many seconds of silence were removed at the beginning and end.
 
     Raises:
         UserError: if the file cannot be read or is silent.

@@ -130,8 +130,8 @@ def mel_folder(path: Path, hparams: HParams, clips: Path, trimmed: bool) -> Deri
 def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> dict[str, str]:
     """Write the missing log-mels of the clips as ID.npy, float32 [n_mel_channels, frames].
 
-    PyTorch computes each mel with one thread. Therefore the mel is bitwise equal to a mel that is
-    computed during training.
+    PyTorch computes each mel with one thread, so the mel is bitwise equal to a mel that is computed
+    during training.
 
     Returns:
         {`Clip.where`: message} for the bad clips.

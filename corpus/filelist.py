@@ -441,7 +441,7 @@ def check_list_is_unchanged(table: ClipTable, hparams: HParams) -> None:
 
 
 def changed_clips(table: ClipTable) -> np.ndarray:
-    """Return the indices of the clips whose files are missing or have changed since the check."""
+    """Return the indices of clips if their file is missing or has changed since the check."""
 
     def changed_in(start: int) -> list[int]:
         identities = map(Identity.of, table.paths(start, start + CHUNK))

@@ -419,7 +419,7 @@ def _has_audio(path: Path) -> bool:
 
 
 def subtitles_in_languages(corpus: Path) -> dict[Path, list[Path]]:
-    """Return {path of NAME: subtitles whose names contain a language, such as NAME.en.vtt}."""
+    """Return {path of NAME: subtitles with a language in their name, such as NAME.en.vtt}."""
     found = defaultdict[Path, list[Path]](list)
     for path in visible_files(corpus):
         language = LANGUAGE.search(path.name)
@@ -444,7 +444,7 @@ def texts_next_to(name: Path, subtitles: Sequence[Path] = (), suffix: str = "") 
 
     Args:
         name: the path of the audio file without its extension.
-        subtitles: the subtitles of the audio file whose names contain a language.
+        subtitles: the audio file's subtitles that have a language in their name.
         suffix: extension of the files to return; "": return files with any extension.
     """
     files = []

@@ -105,8 +105,8 @@ def with_names(
 def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
     """Raise UserError if two names differ only in case, spaces or the encoding of letters.
 
-    Such names usually refer to the same speaker. If such names refer to two speakers, a file system
-    that ignores case would mix up the files of the two speakers.
+    Names that are so similar usually refer to the same speaker. If these names refer to two
+    speakers, a file system that ignores case would mix up the files of the two speakers.
 
     Args:
         named: pairs of a name and its origin, such as a file and line.

@@ -33,8 +33,8 @@ def choose_split(
 
     For LJSpeech-1.1 and default arguments, the split in filelists/ljspeech_split.csv is used. In
     all other cases, the ids are sorted by SHA-256("seed|id"), and the clips with the first ids are
-    held out. Therefore, adding or removing clips hardly changes the validation set. With several
-    speakers, the fraction applies to each speaker.
+    held out. With this method, adding or removing clips hardly changes the validation set. With
+    several speakers, the fraction applies to each speaker.
 
     Args:
         val_fraction: fraction of the clips to hold out, from 0 to 1.

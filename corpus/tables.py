@@ -59,9 +59,9 @@ class Table:
     """A table of recordings, and how to read it.
 
     Args:
-        path: the file. Paths in the table are relative to the table's folder or to the corpus.
-            These paths may differ in extension and in case from the actual paths of the audio
-            files.
+        path: the file. Paths in the table are relative to the table's folder or to the corpus. The
+            paths in the table may differ in extension and in case from the actual paths of the
+            audio files.
         path_column, text_column: the column with the paths and the column with the texts, each
             given as a title or as a number (counted from 1). Default: a column with a common title,
             or LJSpeech's column.

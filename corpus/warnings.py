@@ -253,7 +253,7 @@ def _line(clip: Clip) -> str:
 def other_script(clips: Sequence[Clip], hparams: HParams) -> str | None:
     """Return a warning if many texts contain no letter of the language's script, otherwise None.
 
-    Such texts may be translations, for example English translations of Korean speech.
+    Texts in another script may be translations, for example English translations of Korean speech.
     """
     script = SCRIPTS.get(hparams.language.partition("-")[0])
     is_english = hparams.table.is_english and PHONES not in hparams.text_cleaners

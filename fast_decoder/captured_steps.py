@@ -137,8 +137,9 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 def _alone_on_side_stream(device: torch.device) -> Iterator[None]:
     """In this context, launch kernels on the side stream.
 
-    These kernels run after all earlier kernels and before all later kernels of the current stream.
-    Other threads must wait, because a capture records all launches on the captured stream.
+    The kernels on the side stream run after all earlier kernels and before all later kernels of the
+    current stream. Other threads must wait, because a capture records all launches on the captured
+    stream.
     """
     side = _side_stream(device)
     current = torch.cuda.current_stream(device)

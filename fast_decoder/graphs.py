@@ -136,7 +136,7 @@ def graphs_for(
 ) -> "Graphs | str":
     """Return the decoder's graphs for a batch, or a message that says why this is not possible.
 
-    The first call for a bucket creates the graphs.
+    The first call for each bucket creates the graphs.
     """
     dtype = decoder.attention_rnn.weight_hh.dtype
     reason = problem(memory.device, dtype)

@@ -482,9 +482,9 @@ def attention_gradient(
     """Compute denergy for some symbols, and the query gradient that comes from these symbols.
 
     Program ids: (clip, symbols). The softmax backward pass subtracts the sum over n of alignment_n
-    dalignment_n. This sum is dcontext . context plus the sum over n of alignment_n times the
-    gradient that does not come from the context. Each program computes this sum by itself, so that
-    programs do not wait for each other.
+    dalignment_n, which is dcontext . context plus the sum over n of alignment_n times the gradient
+    that does not come from the context. Each program computes this whole sum, so that no program
+    waits for another program.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)

@@ -104,8 +104,8 @@ def plan_epoch(
         plan = plan_epoch(lengths, 16, "semi_sorted", dynamic_batch_size=True, epoch=3)
 
     An epoch omits or repeats clips only with `too_long="leave_out"`, `draw` or `draw_weights`.
-    Parameters that the strategy does not use, such as `num_bins` with "semi_sorted", are ignored.
-    This makes it possible to change the strategy without changing other arguments.
+    Parameters that the strategy does not use, such as `num_bins` with "semi_sorted", are ignored,
+    so you can change the strategy without changing other arguments.
 
     Args:
         lengths: [clips] positive length of each clip in any unit, such as frames. With `cost`, a
@@ -136,7 +136,7 @@ def plan_epoch(
             48, 48: 57}. GPU kernels compute full tiles, so a step with 17 clips costs as much as a
             step with 32 clips. When the next clip does not fit, the batch either ends before this
             clip or is shortened to one of these sizes. The size with the lowest cost per clip is
-            used. This option never makes a batch larger.
+            used. Row costs never make a batch larger.
         cost: a function `cost(*largest)` that receives the largest length of each kind in a batch.
             The function returns the batch's cost per clip, and this cost then replaces the length.
             The cost must not decrease when a length increases.

@@ -1,7 +1,7 @@
 """Define `LengthBatchSampler`, a batch sampler for the PyTorch DataLoader.
 
-Use the sampler in your own training loops. For training frameworks, see `LengthBatches` in
-batches.py.
+Use the sampler in your own training loops. For training frameworks, use `LengthBatches`
+(batches.py) instead.
 """
 
 from collections.abc import Iterator, Mapping

@@ -361,8 +361,8 @@ def search(
             SSB-DBS-BR, but at most 0.99.
         progress: a function such as tqdm that wraps the iterator of results. The iterator yields
             two results per strategy, one for fixed and one for dynamic batch sizes.
-        batch_capacity, max_clips, too_long, size_multiple: see `plan_epoch`. `batch_capacity` only
-            limits dynamic batches.
+        batch_capacity, max_clips, too_long, size_multiple: see `plan_epoch`. `batch_capacity`
+            limits only dynamic batches.
 
     Raises:
         BatchingError: if an option is invalid for these clips.

@@ -19,7 +19,7 @@ def alignment_sums(
     - the sum of the largest weight of each decoder step; focus rate = sum / number of decoder steps
     - the sum of all weights, scaled down with their distance from the diagonal; diagonality = sum /
       number of decoder steps = 1 - guided attention loss
-    - the number of symbols that attention covers; coverage = this number / number of symbols
+    - the number of symbols that attention covers; coverage = covered symbols / symbols
     """
     weights = real_weights(alignments, steps, symbols)
     near = 1 - off_diagonal(alignments, steps, symbols, SIGMA)

@@ -206,7 +206,7 @@ def save(
 ) -> Path:
     """Write a checkpoint of the current state.
 
-    If the checkpoint has the lowest validation loss so far, also name it best.pt.
+    If the checkpoint has the lowest validation loss so far, also link it as best.pt.
 
     Args:
         more: additional entries of the checkpoint, such as `corpus`, `text_rules` and `logs`.

@@ -92,8 +92,8 @@ def learning_rate_at(iteration: int, hparams: HParams) -> float:
 def guided_attention_weight_at(iteration: int, hparams: HParams) -> float:
     """Return the weight of the guided attention loss after `iteration` optimizer steps.
 
-    This weight decreases linearly to 0 during training. A constant weight would impair alignments
-    of texts in which some symbols last much longer than others.
+    The weight of the guided attention loss decreases linearly to 0. A constant weight would impair
+    alignments of texts in which some symbols last much longer than others.
     """
     left = max(0.0, 1 - iteration / hparams.guided_attention_steps)
     return hparams.guided_attention_weight * left

@@ -2,9 +2,9 @@
 
     hparams = with_measured_costs(trainer, clips.training)   # for the setting row_costs=measure
 
-GPU kernels compute full tiles of 16 clips. Therefore a decoder step with 17 clips takes nearly as
-long as a decoder step with 32 clips. With the measured costs, `plan_epoch` ends batches at the
-sizes with the lowest cost per clip.
+GPU kernels compute full tiles of 16 clips, so a decoder step with 17 clips takes nearly as long as
+a decoder step with 32 clips. With the measured costs, `plan_epoch` ends batches at the sizes with
+the lowest cost per clip.
 """
 
 import time

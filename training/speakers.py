@@ -97,9 +97,8 @@ def first_positions(
 ) -> dict[str, tuple[int, int]]:
     """Return {speaker: (batch number, row in the batch)} of each speaker's first validation clip.
 
-    The first clip is determined by the filelist, in which prepare.py puts a typical clip of each
-    speaker first. Only the MAX_SHOWN speakers with the most speech are included, sorted from most
-    to least speech.
+    In a filelist from prepare.py, the first clip of each speaker is a typical clip. Only the
+    MAX_SHOWN speakers with the most speech are included, sorted from most to least speech.
 
     Args:
         batches: the validation batches of all processes.

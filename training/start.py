@@ -133,7 +133,7 @@ def is_finished(
 ) -> bool:
     """Return whether the resumed run has already finished its last epoch.
 
-    If the checkpoint is the best checkpoint of the run, the function also names it best.pt.
+    If the checkpoint is the best checkpoint of the run, the function also links it as best.pt.
 
     Raises:
         UserError: if the processes disagree about whether the run is finished, because their

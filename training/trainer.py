@@ -332,8 +332,8 @@ class RunningStatistics:
     """Update the running statistics of batch norm in an optimizer step of several batches.
 
     Each batch starts from the statistics before the optimizer step. The new statistics are the mean
-    over the batches. Therefore, the new statistics depend neither on the order of the batches nor
-    on the way the batches are distributed among the processes.
+    over the batches. The new statistics depend neither on the order of the batches nor on the way
+    the batches are distributed among the processes.
     """
 
     def __init__(self, model: torch.nn.Module):
