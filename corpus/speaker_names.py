@@ -105,7 +105,7 @@ def with_names(
 def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
     """Raise UserError if two names differ only in case, spaces or the encoding of letters.
 
-    Names that are so similar usually refer to the same speaker. If these names refer to two
+    Such similar names usually refer to the same speaker. If two similar names refer to different
     speakers, a file system that ignores case would mix up the files of the two speakers.
 
     Args:

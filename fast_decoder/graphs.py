@@ -116,7 +116,7 @@ def problem(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def uses_dependent_launches(device: torch.device) -> bool:
-    """Return whether this GPU supports dependent launches (compute capability 9.0)."""
+    """Return whether to use dependent launches, which require compute capability 9.0."""
     if not DEPENDENT_LAUNCHES or device.type != "cuda":
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)

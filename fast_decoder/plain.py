@@ -186,8 +186,8 @@ def _cell_forward(
 class _CellBackward:
     """Run the backward steps of an LSTM. Each step replaces the activated gates with gradients.
 
-    The prefix d means the derivative of the loss with respect to a value. Before the first line,
-    dcell contains only the contribution of later steps:
+    The prefix d means the derivative of the loss with respect to a value. At the start of these
+    formulas, dcell contains only the contribution of later steps:
 
         dcell += dhidden * scale * o * (1 - tanh(cell)^2)
         di = dcell * g * i * (1 - i)                         with respect to i before its sigmoid

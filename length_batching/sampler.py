@@ -45,7 +45,7 @@ class LengthBatchSampler:
             `batch_capacity`, a random batch contains as many clips as fit into `batch_capacity`.
         batches_per_update: number of batches of similar length per optimizer step, summed over all
             processes; a multiple of `world_size`. Default: `world_size`. To resume training with a
-            different number of processes, keep this number the same.
+            different number of processes, keep `batches_per_update` the same.
         batches_per_epoch: number of batches in every epoch, summed over all processes. With
             "constant", every epoch has 1% more batches than the first epoch needs. With
             "per_phase", the number is computed separately for the random epochs and for all later

@@ -69,7 +69,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
             same time.
         batches_per_update: number of batches per optimizer step, summed over all processes; a
             multiple of `world_size`. Default: `world_size`. To resume training with a different
-            number of processes, keep this number the same.
+            number of processes, keep `batches_per_update` the same.
         rank, world_size: the rank of this process, and the number of processes that share the
             batches. Default: a single process.
 

@@ -67,8 +67,8 @@ def find_start(
     """Read the checkpoint that the run starts from.
 
     If `resume` is True, the run starts from the newest checkpoint in the folder. If `resume` is
-    False, the run starts from the checkpoint at `path`. The first process chooses the checkpoint,
-    and every process reads it.
+    False, the run starts from the checkpoint at `path`, if `path` is set. The first process chooses
+    the checkpoint, and every process reads it.
 
     Raises:
         UserError: if the checkpoint cannot be used, or if the folder contains a run and no option

@@ -132,7 +132,7 @@ class Trainer:
         self.failure: BaseException | None = None  # reason why this process has no next batch
 
     def use_decoder(self, name: str) -> None:
-        """Select one of DECODERS for training. All processes must call this method together."""
+        """Select the decoder `name` (one of DECODERS). All processes must call this together."""
         if name not in self._decoders:
             self._decoders[name] = checked_decoder(
                 name,
