@@ -70,10 +70,10 @@ def frame_count(num_samples: int, hparams: VoiceSettings) -> int:
 
 
 def minimum_samples(hparams: VoiceSettings) -> int:
-    """Return the minimum number of samples of a clip from which a mel can be computed.
+    """Return the smallest number of samples for which a mel can be computed.
 
-    Each end of the clip is padded with its own reflection of filter_length / 2 samples. Therefore
-    the clip must be longer than filter_length / 2 samples.
+    At each end, the clip is padded with filter_length / 2 reflected samples, so the clip must be
+    longer than filter_length / 2 samples.
     """
     return hparams.filter_length // 2 + 1
 
@@ -82,7 +82,7 @@ def settings_at(sampling_rate: int) -> str:
     """Return setting overrides for another sampling rate.
 
     Windows and hops keep their default durations. The highest mel frequency scales with the
-    sampling rate, but it is at least 8,000 Hz if the rate allows it.
+    sampling rate, but is at least 8,000 Hz (or half the sampling rate, if this is lower).
 
     settings_at(16000)  # "sampling_rate=16000,win_time=46.4,hop_time=11.6,mel_fmax=8000"
     """
@@ -97,8 +97,8 @@ def settings_at(sampling_rate: int) -> str:
 def unusual_frames(hparams: VoiceSettings) -> str | None:
     """Return a warning if the hop or the window has an unusual duration, otherwise None.
 
-    The hop and the window are set in samples. Therefore the durations of the hop and the window
-    change if you change only the sampling rate.
+    The lengths of hop and window are settings in samples, so the durations of hop and window change
+    if you change only the sampling rate.
     """
     rate = hparams.sampling_rate
     usual_rate = HParams.sampling_rate
@@ -159,7 +159,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 
 
 def is_truncated(file: BinaryIO, file_format: str) -> bool:
-    """Return whether the end of an audio file is missing, because soundfile does not report this.
+    """Return whether the end of an audio file is missing. soundfile does not report this.
 
     The header of a WAV, RF64 or AIFF file contains the size of the file. A flag marks the last page
     of an Ogg file. FLAC and MP3 files contain the number of samples, which `read_samples` checks.
@@ -201,10 +201,10 @@ def start_of_mp3(beginning: bytes) -> int:
 def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> None:
     """Raise UserError if libsndfile would not read all samples of an MP3 file.
 
-    If the first frame contains a length, libsndfile does not read samples after this length. A
-    joined MP3 file has samples after this length. Without a length, libsndfile estimates the length
-    from the first frame and the size of the file. The estimated length is wrong if the bit rate
-    varies.
+    If the first frame contains a length, libsndfile does not read samples after this length. A file
+    that was joined from several MP3 files contains samples beyond the length in the first frame. If
+    the first frame contains no length, libsndfile estimates the length from the first frame and the
+    size of the file. The estimated length is wrong if the bit rate varies.
 
     Args:
         num_samples: number of samples according to libsndfile.
@@ -228,7 +228,8 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
 def count_mp3_samples(path: str, size: int, modified: int) -> int:
     """Count the samples per channel in the frames of an MP3 file.
 
-    `size` and `modified` distinguish versions of the file in the cache of the results.
+    The results are cached. `size` and `modified` distinguish versions of the same file in the
+    cache.
     """
     content = Path(path).read_bytes()
     position = start_of_mp3(content)
@@ -286,7 +287,8 @@ def min_ogg_samples(file: BinaryIO) -> int:
     """Return the number of samples between the first and the last page of an Ogg Vorbis file.
 
     libsndfile does not read the pages after a damaged page. Each page contains the position of its
-    last sample. The first position is subtracted, because recordings of a stream do not begin at 0.
+    last sample. The first position is subtracted, because the positions in a recorded stream do not
+    begin at 0.
     """
     size = os.fstat(file.fileno()).st_size
     beginning = os.pread(file.fileno(), 3 * MAX_OGG_PAGE, 0)
@@ -331,7 +333,7 @@ def are_missing(audio: Any, num_missing: int) -> bool:
 
 @contextlib.contextmanager
 def _open_clip(path: str | Path, hparams: VoiceSettings) -> Iterator[Any]:
-    """Open a clip whose header matches the settings. Raises the same errors as `read_header`."""
+    """Open a clip. Raise UserError if the header shows that training cannot use the clip."""
     rate = hparams.sampling_rate
     minimum = minimum_samples(hparams)
     with open_audio(path) as audio:
@@ -374,7 +376,7 @@ def read_audio(path: str | Path, hparams: VoiceSettings) -> torch.Tensor:
     """Return the samples of a mono WAV or FLAC file, float32 [N] in [-1, 1].
 
     Raises:
-        UserError: in the same cases as `read_header` and `read_samples`.
+        UserError: if training cannot use the file, or if the file is damaged.
     """
     with _open_clip(path, hparams) as audio:
         return torch.from_numpy(read_samples(audio, "float32", MAX_SAMPLES))
@@ -386,8 +388,8 @@ def read_checked(path: str | Path, hparams: VoiceSettings) -> np.ndarray:
     The samples are int16 if the file has 16-bit samples, otherwise float32 in [-1, 1].
 
     Raises:
-        UserError: in the same cases as `read_audio`; also if the whole clip is silent, or if a
-            sample is outside [-1, 1] or not finite.
+        UserError: if training cannot use the file, if the file is damaged, if the whole clip is
+            silent, or if a sample is outside [-1, 1] or not finite.
     """
     with _open_clip(path, hparams) as audio:
         # Keep 16-bit samples as int16, because reading them is three times faster.
@@ -450,9 +452,9 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: VoiceSettings) -> torch.
 
     The result is float32 [n_mel_channels, 1 + N // hop_length].
 
-    The Fourier transform of filter_length samples uses a periodic Hann window in its center. The
-    clip is padded with its reflection at both ends. Mel filters with Slaney's scale and norm are
-    applied to magnitudes (not powers). The floor is 1e-5.
+    Each Fourier transform covers filter_length samples, with a periodic Hann window in the center.
+    The clip is padded with its reflection at both ends. Mel filters with Slaney's scale and norm
+    are applied to magnitudes (not powers). Mel magnitudes below 1e-5 are set to 1e-5.
 
     Args:
         samples: floats [N] in [-1, 1]; N must be at least `minimum_samples`.

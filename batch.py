@@ -40,9 +40,9 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         """Return the batch with text, mel, gate and labels on `device`.
 
-        Lengths and indices stay on the CPU, because the encoder and error messages use them there.
-        If the batch is in pinned memory, the copy overlaps with kernels that are already queued.
-        Kernels that are queued later wait for the copy.
+        Lengths and indices stay on the CPU, because the encoder and error messages use them on the
+        CPU. If the batch is in pinned memory, the copy overlaps with kernels that are already
+        queued. Kernels that are queued later wait for the copy.
         """
         device = torch.device(device)
         if device.type != "cuda":

@@ -38,10 +38,10 @@ def balancing_weights(
     """Return the sampling weight of each clip [clips], or None if an epoch draws each clip once.
 
     A speaker's share of an epoch is proportional to F ** (1 - speaker_balance), where F is the
-    speaker's number of frames. All clips of a speaker are drawn equally often. Therefore the weight
-    of a clip is F ** -speaker_balance. Arivazhagan et al., "Massively multilingual neural machine
-    translation in the wild" (2019), sample languages in the same way, with a temperature
-    T = 1 / (1 - speaker_balance).
+    speaker's number of frames. On average, all clips of a speaker are drawn equally often, so the
+    weight of each clip is F ** -speaker_balance. Arivazhagan et al., "Massively multilingual neural
+    machine translation in the wild" (2019), sample languages in the same way, with a temperature T
+    = 1 / (1 - speaker_balance).
 
     Args:
         lengths: [clips], number of frames of each clip.
@@ -54,7 +54,7 @@ def balancing_weights(
 
 
 def draws_of_clips(weights: np.ndarray) -> np.ndarray:
-    """Return how many times an epoch draws each clip on average [clips].
+    """Return the average number of times that an epoch draws each clip [clips].
 
     An epoch draws as many clips as the corpus contains. In each epoch, a clip's average number of
     draws is rounded up or down at random.
@@ -107,7 +107,8 @@ def validation_batches(
 ) -> list[list[int]]:
     """Return the validation batches of a process.
 
-    The batches are random, but they are the same in every run and every epoch.
+    The clips are grouped into batches at random, but the batches are the same in every run and
+    every epoch.
     """
     plan = plan_epoch(lengths, hparams.validation_batch_size, "random", seed=VALIDATION_SEED)
     return [batch.tolist() for batch in plan][rank::world_size]
@@ -118,8 +119,9 @@ def describe_costs(
 ) -> str:
     """Return lines that compare the sampler's batches in one epoch with random batches.
 
-    The lines compare padding, decoder steps and padded frames. The lines describe the current
-    epoch. During the random epochs, the lines describe the first epoch after the random epochs.
+    The lines compare padding, decoder steps and padded frames. During the random epochs, the lines
+    describe the first epoch after the random epochs. During all later epochs, the lines describe
+    the current epoch.
 
     Args:
         weights: the result of `balancing_weights`.

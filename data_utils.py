@@ -89,8 +89,8 @@ class TextMelDataset(Dataset):
 def collate_and_share(items: Sequence[tuple[Any, ...]], n_frames_per_step: int) -> Batch:
     """Run `collate`. In a DataLoader worker, also move the batch to shared memory.
 
-    By default, PyTorch moves the batch in a thread that only prints errors, so the DataLoader would
-    hang after an error.
+    By default, PyTorch moves the batch to shared memory in a thread that only prints errors, so the
+    DataLoader would hang after an error.
 
     Raises:
         UserError: if shared memory is full.
@@ -152,7 +152,7 @@ def make_loader(
     Workers stay alive between epochs.
 
     Args:
-        pin_memory: whether to copy batches to pinned memory. GPUs read pinned memory faster.
+        pin_memory: whether to copy batches to pinned memory, from which copies to a GPU are faster.
     """
     return DataLoader(
         TextMelDataset(clips, hparams),

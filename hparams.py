@@ -71,7 +71,7 @@ class HParams(VoiceSettings):
     """All settings of a run. Objects are immutable.
 
     Raises:
-        UserError: if values are not valid. The message lists all of them.
+        UserError: if values are invalid. The message lists all invalid values.
     """
 
     # fmt: off
@@ -203,8 +203,8 @@ class HParams(VoiceSettings):
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
     """Return the defaults, or `base`, with overrides such as "batch_size=32,win_time=50".
 
-    `@PATH` stands for the overrides in a file. Filelist paths in this file may be relative to its
-    folder. Ge et al., section 3, use `win_time=50,hop_time=12.5`.
+    `@PATH` stands for the overrides in a file. In this file, filelist paths may be relative to the
+    folder of the file. Ge et al., section 3, use `win_time=50,hop_time=12.5`.
 
     Raises:
         UserError: if overrides are wrong. The message lists every problem with its file and line.
@@ -215,7 +215,7 @@ def create_hparams(overrides: str | None = None, base: HParams | None = None) ->
 def override_lines(overrides: str) -> list[str]:
     """Split overrides into the lines of a settings file.
 
-    `@PATH` becomes the lines of the file at PATH.
+    `@PATH` is replaced with the lines of the file at PATH.
     """
     return lines_of_overrides(overrides, HParams.path_settings)
 
@@ -223,8 +223,8 @@ def override_lines(overrides: str) -> list[str]:
 def hparams_from_dict(values: Mapping[str, Any]) -> HParams:
     """Restore the settings that were saved with a run.
 
-    Unknown names are ignored. Missing settings get their defaults. A missing text_cleaners gets
-    NVIDIA's value, because NVIDIA's checkpoints contain no settings.
+    Unknown names are ignored. Missing settings get their defaults. If text_cleaners is missing, it
+    gets NVIDIA's value, because NVIDIA's checkpoints contain no settings.
 
     Raises:
         UserError: if a value has a wrong type or is out of range.
@@ -233,7 +233,7 @@ def hparams_from_dict(values: Mapping[str, Any]) -> HParams:
 
 
 def batching_options(hparams: Any) -> dict[str, Any]:
-    """Return the arguments of `plan_epoch` except the lengths and the epoch."""
+    """Return all arguments of `plan_epoch`, except the lengths and the epoch."""
     # Imported here, so that importing this module does not require numpy.
     from length_batching import PARAMETERS
 
@@ -248,13 +248,13 @@ def batching_options(hparams: Any) -> dict[str, Any]:
 
 
 def parse_row_costs(text: str) -> tuple[dict[int, float] | None, float]:
-    """Return the costs in a value of the setting `row_costs`, and the cost that each clip adds.
+    """Parse `row_costs`, and return {batch size: cost} and the cost that each clip adds.
 
         parse_row_costs("16:33 32:48 clip:0.7")  # ({16: 33.0, 32: 48.0}, 0.7)
         parse_row_costs("measure")               # (None, 0.0), because nothing is measured yet
 
     Raises:
-        ValueError: if the text has a different form.
+        ValueError: if the text does not have one of these forms.
     """
     if text in ("", MEASURE):
         return None, 0.0

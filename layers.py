@@ -31,7 +31,7 @@ class Linear(nn.Module):
 
 
 class Conv1d(nn.Module):
-    """Convolution with an odd kernel size that keeps the length.
+    """Convolution with an odd kernel size. The output is as long as the input.
 
     The initial weights are Xavier-uniform.
     """
@@ -50,8 +50,8 @@ class Conv1d(nn.Module):
 class BatchNorm(nn.BatchNorm1d):
     """Batch norm that accepts training batches with a single value per channel.
 
-    A batch of one clip with one symbol or frame has no variance. For such a batch, the layer uses
-    its running statistics and does not update them.
+    A batch of one clip with one symbol or frame has no variance. For a batch without variance, the
+    layer uses its running statistics and does not update them.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, dim, T] -> [B, dim, T]
@@ -81,7 +81,7 @@ def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch
     time step, longer sequences come first.
 
     Raises:
-        ValueError: if a length is not from 1 to max_length.
+        ValueError: if a length is less than 1 or greater than max_length.
     """
     _check_lengths(lengths, max_length)
     order = torch.argsort(lengths, descending=True, stable=True)
@@ -94,11 +94,10 @@ def reversal(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torc
     """Return row indices that reverse each sequence in a batch, and the padding mask.
 
     Indices and mask have the shape [B, max_length]. The indices are rows of the batch flattened to
-    [B * max_length]. Padding stays in place. Therefore applying the indices twice restores the
-    batch.
+    [B * max_length]. Padding stays in place, so applying the indices twice restores the batch.
 
     Raises:
-        ValueError: if a length is not from 1 to max_length.
+        ValueError: if a length is less than 1 or greater than max_length.
     """
     _check_lengths(lengths, max_length)
     position = torch.arange(max_length)
@@ -126,8 +125,8 @@ def draw_keep_mask(
     """Draw a bool mask for `drop`, or return None if p is 0.
 
     With a generator, the mask is drawn on the generator's device. On a CPU, each random 64-bit word
-    is split into four values. Therefore the probability is rounded to a multiple of 1/65,536.
-    Splitting words is three times faster than `torch.Tensor.bernoulli_`.
+    is split into four values, so the probability is rounded to a multiple of 1/65,536. Splitting
+    words is three times faster than `torch.Tensor.bernoulli_`.
     """
     if p == 0:
         return None
@@ -196,7 +195,7 @@ class Attention(nn.Module):
         past: torch.Tensor,  # [B, 2, T_in], the previous and the cumulative alignment
         mask: torch.Tensor,  # [B, T_in] bool, True at padding
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the context [B, memory_dim] and the alignment [B, T_in], whose rows sum to 1."""
+        """Return the context [B, memory_dim] and the alignment [B, T_in] (each row sums to 1)."""
         raise NotImplementedError
 
 
@@ -204,7 +203,7 @@ class LocationSensitiveAttention(Attention):
     """Location-sensitive attention (Chorowski et al. 2015) in the form that Tacotron 2 uses.
 
     If `attention_location_gradient` is False, no gradient flows through past alignments. Over many
-    decoder steps, this gradient can become very large. A very large gradient hides the gradients
+    decoder steps, the gradient through past alignments can become very large and hide the gradients
     that teach attention to follow the text (docs/guides/training-runs.md).
     """
 
@@ -228,7 +227,7 @@ class LocationSensitiveAttention(Attention):
         past: torch.Tensor,
         mask: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the context and the alignment, with the shapes of `Attention.forward`."""
+        """Return the context [B, memory_dim] and the alignment [B, T_in]."""
         if not self.location_gradient:
             past = past.detach()
         projected = self.query_layer(query).unsqueeze(1)
@@ -238,7 +237,7 @@ class LocationSensitiveAttention(Attention):
 
 
 def make_attention(hparams: HParams) -> Attention:
-    """Return the decoder's attention module. Only this function chooses the attention.
+    """Return the decoder's attention module. No other function chooses the attention.
 
     The fast decoder supports only `LocationSensitiveAttention` (training/decoders.py). With any
     other attention, training uses the reference decoder.

@@ -6,7 +6,7 @@
 To add a term to the training loss:
 - Write a function of (outputs, batch) in this file, such as `guided_attention_loss`.
 - Add the term and its weight in `Trainer.losses_of` (training/trainer.py). If the weight changes
-  during a run, add it to `Schedule` (training/optimizer.py).
+  during a run, add the weight to `Schedule` (training/optimizer.py).
 - To log the term, add it to `LossTerms` (training/trainer.py) and to the sums of `LoopState`
   (training/checkpoint.py).
 """
@@ -50,7 +50,8 @@ class Tacotron2Loss(nn.Module):
 
     Args:
         gate_positive_weight: weight of the stop-token error at the last decoder step of a clip. 1:
-            unweighted. The last decoder step is the only positive step among hundreds.
+            unweighted. The last decoder step is the only positive example among hundreds of decoder
+            steps.
     """
 
     def __init__(self, gate_positive_weight: float = 1.0):
@@ -84,8 +85,9 @@ def sums_of_clips(outputs: Outputs, batch: Batch) -> torch.Tensor:
     and summed over the clip's real frames. The second row contains the unweighted cross-entropy of
     the stop token, summed over the clip's real decoder steps.
 
-    The masked loss of a clip is row 1 / number of frames + row 2 / number of decoder steps. For the
-    masked loss of several clips, first sum both rows and both numbers over the clips.
+    The masked loss of a clip is (mel error / number of frames) + (stop-token error / number of
+    decoder steps). For the masked loss of several clips, first sum the errors and the numbers of
+    frames and decoder steps over the clips.
     """
     frame_mask, step_mask = _padding_masks(outputs, batch)
     mel, mel_postnet, gate = _at_least_float32(outputs)
@@ -125,9 +127,9 @@ SIGMA = 0.2  # width of the diagonal, as a fraction of the text's length
 def off_diagonal(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor, sigma: float
 ) -> torch.Tensor:
-    """Return how far each pair of decoder step and symbol is from the diagonal, float32 [B, T, N].
+    """Return each attention weight's distance from the diagonal, float32 [B, T, N].
 
-    The value W is 0 on the diagonal and near 1 far from the diagonal:
+    The distance W is 0 on the diagonal and near 1 far from the diagonal:
 
         W[t, n] = 1 - exp(-(n / N - t / T)^2 / (2 g^2))
 

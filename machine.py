@@ -31,9 +31,10 @@ def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any
 
 
 def reset_peak_memory(device: torch.device) -> bool:
-    """Restart the measurement of `peak_memory`, and return whether the system can restart it.
+    """Reset the peak that `peak_memory` returns, and return whether the system supports this.
 
-    Without a restart, `peak_memory` returns the peak since the process started.
+    If the system does not support a reset, `peak_memory` returns the peak since the process
+    started.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -52,8 +53,8 @@ def reset_peak_memory(device: torch.device) -> bool:
 def peak_memory(device: torch.device) -> int:
     """Return the peak memory in bytes since the last call of `reset_peak_memory`.
 
-    On a GPU, this is the memory that PyTorch has allocated. On a CPU, it is the resident memory of
-    the process.
+    On a GPU, the result is the memory that PyTorch has allocated. On a CPU, the result is the
+    resident memory of the process.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -83,7 +84,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def machine(device: torch.device) -> str:
-    """Return the name of the GPU, or of the CPU with its numbers of cores and PyTorch threads."""
+    """Return the GPU's name, or the CPU's name and its numbers of cores and PyTorch threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")

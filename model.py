@@ -8,7 +8,7 @@ functions with faster functions of the same signature: `Tacotron2.training_decod
 (`teacher_forced`), `Tacotron2.speaking_decoder` (`free_running`) and `Encoder.run_lstm`
 (`packed_lstm`).
 
-To use a different attention, see `layers.make_attention`.
+To use a different attention, return it from `layers.make_attention`.
 
 Dimensions: B clips, T_in symbols, T decoder steps, r frames per decoder step, T_out = T * r frames.
 memory_dim is the width of the encoder output plus the width of the speaker embedding.
@@ -47,7 +47,7 @@ class Outputs(NamedTuple):
 class DropoutMasks(NamedTuple):
     """The decoder's dropout masks for one batch, from `Decoder.draw_masks`.
 
-    True keeps a value. If a mask is None, all values are kept.
+    A value is kept where its mask is True. If a mask is None, all values are kept.
     """
 
     # One mask [T, B, prenet_dim] per prenet layer.
@@ -97,12 +97,12 @@ class Encoder(nn.Module):
 
 
 def packed_lstm(lstm: nn.LSTM, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Run an LSTM over each text in [B, T_in, in] separately.
+    """Run an LSTM over each text of a padded batch x [B, T_in, in], without the padding.
 
     The outputs [B, T_in, out] are 0 at padding.
 
     Raises:
-        ValueError: if a length is not from 1 to T_in.
+        ValueError: if a length is less than 1 or greater than T_in.
     """
     # PyTorch's own packing synchronizes with the GPU. It also launches a copy for every length and,
     # in the backward pass, for every symbol.
@@ -130,7 +130,7 @@ class Postnet(nn.Module):
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """Map a mel [B, n_mels, T_out] to a correction of the same shape.
 
-        `mask` [B, T_out] has the same effect as in `Encoder`.
+        With a mask [B, T_out], True at padding, the convolutions read zeros at padding.
         """
         for i, convolution in enumerate(self.convolutions):
             x = convolution(_without_padding(x, mask))
@@ -275,7 +275,7 @@ class Decoder(nn.Module):
     def to_steps(self, mel: torch.Tensor) -> torch.Tensor:
         """Rearrange a mel [B, n_mels, T_out] into decoder steps [T, B, n_mels * r].
 
-        This is the inverse of `to_frames`.
+        This method is the inverse of `to_frames`.
 
         Raises:
             ValueError: if T_out is not a multiple of r.
@@ -295,7 +295,7 @@ def teacher_forced(
     mel: torch.Tensor,  # [B, n_mels, T_out], the target frames
     dropout_masks: DropoutMasks,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Run the decoder with teacher forcing: a decoder step reads the previous real frames.
+    """Run the decoder with teacher forcing: each decoder step reads the previous real frames.
 
     The first decoder step reads zeros. Return mel [B, n_mels, T_out], stop-token logits [B, T] and
     alignments [B, T, T_in].
@@ -347,7 +347,7 @@ def free_running(
     max_steps: int,
     window: int = 0,
 ) -> Iterator[SpokenSteps]:
-    """Run free-running inference: a decoder step reads the decoder's own previous frames.
+    """Run free-running inference: each decoder step reads the decoder's own previous frames.
 
     The first decoder step reads zeros. The generator computes decoder steps on demand, up to
     `max_steps`.
@@ -375,7 +375,9 @@ def free_running(
 
 
 class Tacotron2(nn.Module):
-    """The complete text-to-mel model. Use `forward` in training; `infer` and `speak` in synthesis.
+    """The complete text-to-mel model.
+
+    Use `forward` in training, and `infer` or `speak` in synthesis.
 
     If `speaker_embedding_dim` is set, a learned speaker embedding is appended to the encoder output
     at every symbol, as in Jia et al. (2018), section 2.2.
@@ -432,10 +434,11 @@ class Tacotron2(nn.Module):
 
         Args:
             labels: names in the same format as `Batch.labels`.
-            mask: [B, T_in], with the same effect as in `Encoder`.
+            mask: [B, T_in], True at padding. With a mask, the encoder's convolutions read zeros at
+                padding.
 
         Raises:
-            ValueError: if the labels are not the labels of the model.
+            ValueError: if the keys of `labels` are not the labels that the model was built with.
         """
         known = {"speaker": self.speaker_embedding}
         embeddings = {label: x for label, x in known.items() if x is not None}
@@ -471,7 +474,7 @@ class Tacotron2(nn.Module):
     ) -> Iterator[SpokenSteps]:
         """Yield decoder steps for texts on demand. The caller decides where speech ends.
 
-        See `infer` for the arguments and errors, and `free_running` for `window`.
+        `infer` describes the arguments and errors. `free_running` describes `window`.
         """
         if self.training:
             raise RuntimeError("the model is in training mode. Call model.eval() first")
@@ -492,8 +495,8 @@ class Tacotron2(nn.Module):
 
         A text ends at the first decoder step whose stop probability exceeds `gate_threshold`, or
         after `max_decoder_steps`. Beyond the end, mel is 0 and gate is 1e3. The result for a text
-        depends on its prenet masks. Except for rounding, it does not depend on the other texts in
-        the batch.
+        depends on the prenet's dropout masks for this text. Except for rounding errors, the result
+        does not depend on the other texts in the batch.
 
         Args:
             text: int64 [B, T_in]; padding may have any value.
@@ -503,7 +506,7 @@ class Tacotron2(nn.Module):
 
         Raises:
             RuntimeError: in training mode, because batch norm would mix the texts.
-            ValueError: in the same cases as `encode`.
+            ValueError: if the keys of `labels` are not the labels that the model was built with.
         """
         if dropout_masks is None:
             dropout_masks = self.decoder.draw_masks(self.max_decoder_steps, len(text))

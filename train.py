@@ -9,8 +9,8 @@
     tensorboard --logdir runs                                     # watch the training
 
 After Ctrl-C, SIGTERM or a closed terminal (SIGHUP), training saves a checkpoint and stops. After a
-second Ctrl-C, it stops at once without saving. hparams.py lists all settings. This file shows the
-whole training from top to bottom. The folder training/ contains its parts:
+second Ctrl-C, training stops at once without saving. hparams.py lists all settings. This file shows
+the whole training from top to bottom. The folder training/ contains its parts:
 
 - before training: start.py (checkpoint, settings), clips.py (filelists), memory_check.py,
   row_costs.py
@@ -19,7 +19,7 @@ whole training from top to bottom. The folder training/ contains its parts:
 - files: run.py (the run), run_folder.py, checkpoint.py, metrics.py, tensorboard.py
 
 To add a loss term, see loss.py. To change the optimizer, see training/optimizer.py. To use a
-different attention, see layers.make_attention.
+different attention, return it from layers.make_attention.
 """
 
 import os
@@ -220,7 +220,7 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
 def build_run(
     folder: RunFolder, start: Start, hparams: HParams, clips: Clips, processes: Processes
 ) -> Run:
-    """Build the run. No file is written before the last function call, `open_logs`."""
+    """Build the run. The last function call, `open_logs`, is the first call that writes a file."""
     device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
     frames = clips.training.num_frames
@@ -419,7 +419,7 @@ def describe_speed(seconds: float, share: float) -> str:
 
     Args:
         seconds: time of the first optimizer step.
-        share: fraction of an epoch in the first optimizer step.
+        share: fraction of the epoch that the first optimizer step covers.
     """
     return (
         f"the first optimizer step took {seconds:.1f} s, so an epoch will take about "
@@ -428,7 +428,7 @@ def describe_speed(seconds: float, share: float) -> str:
 
 
 def time_left(run: Run, done: float, total: float, seconds: float) -> str:
-    """Return a phrase with the loss, the focus rate and the remaining times.
+    """Return a phrase with the loss, the focus rate and the remaining time of epoch and run.
 
     Args:
         done: number of frames of this epoch that have been trained on.
@@ -445,8 +445,8 @@ def time_left(run: Run, done: float, total: float, seconds: float) -> str:
 def make_stop_request(run: Run) -> StopRequest:
     """Return the object that records stop signals of this process.
 
-    With several processes, all processes must stop at the same optimizer step. Therefore an
-    optimizer step has no time limit.
+    With several processes, all processes must stop at the same optimizer step, so there is no time
+    limit for the current optimizer step.
     """
     limit = SECONDS_FOR_STEP if run.processes.world_size == 1 else None
     resume = functools.partial(stopped_without_saving, run.folder.path, run.resume_command)
@@ -466,7 +466,7 @@ def save(run: Run, stop: StopRequest) -> None:
 def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
     """Save a checkpoint after a process could not read its next batch.
 
-    Return the exception to raise.
+    Return the exception that the caller must raise.
     """
     read_pending(run)
     path = run.save()

@@ -7,8 +7,8 @@ pauses.
     quality.signal_to_noise  # 36.1 dB
     problems_of(quality)     # {}
 
-`benchmarks/audio_problems.py` adds each problem in five strengths to clean clips, and prints how
-often `problems_of` reports it.
+`benchmarks/audio_problems.py` adds each problem to clean clips, in five strengths, and prints how
+often `problems_of` reports the problem.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,8 @@ TINY = 1e-20  # lower limit for powers, so that every logarithm is finite
 class Quality:
     """The measurements of a clip's audio.
 
-    Unless a comment says otherwise, levels are in dB relative to the speech level of the clip.
+    Levels are in dB relative to the speech level of the clip, unless a field's comment states
+    another reference.
     """
 
     level: float = -20.0  # speech level, in dBFS
@@ -140,9 +141,10 @@ def _window_levels(waves: np.ndarray, sampling_rate: int) -> np.ndarray:
 
 
 def _power_spectra(waves: np.ndarray, sampling_rate: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the power spectrum of each 0.25 s window [windows, bins], and the frequencies [bins].
+    """Return the power spectra of 0.25 s windows [windows, bins], and their frequencies [bins].
 
-    The powers of a window add up to the mean square of its samples. Frequencies are in Hz.
+    The powers of all bins of a window add up to the mean square of the window's samples.
+    Frequencies are in Hz.
     """
     length = round(SPECTRUM_SECONDS * sampling_rate)
     if len(waves) < length:
@@ -169,9 +171,10 @@ def _hum(spectra: np.ndarray, frequencies: np.ndarray, base: int) -> float:
 
 
 def _upper_band(spectra: np.ndarray, frequencies: np.ndarray) -> float:
-    """Return the power density from 4.5 to 8 kHz, in dB relative to the telephone band.
+    """Return the mean power from 4.5 to 8 kHz, in dB relative to the telephone band.
 
-    Only loud windows count. The result is 0 if the sampling rate is too low for these frequencies.
+    Only loud windows are included. The result is 0 if the sampling rate is too low for frequencies
+    up to 8 kHz.
     """
     if frequencies[-1] < UPPER_BAND[1]:
         return 0.0
@@ -183,7 +186,7 @@ def _upper_band(spectra: np.ndarray, frequencies: np.ndarray) -> float:
 
 
 def _longest_pause(levels: np.ndarray, noise: float) -> float:
-    """Return the seconds of the longest pause between two windows of speech."""
+    """Return the length in seconds of the longest pause within the speech."""
     limit = max(levels.max() - SILENCE_DECIBELS, noise + PAUSE_ABOVE_NOISE)
     spoken = np.flatnonzero(levels >= limit)
     return (

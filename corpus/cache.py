@@ -6,10 +6,10 @@
     table.num_frames, table[0].text
 
 The check of a filelist opens every audio file. The results of the check are stored in `NAME.clips`,
-so that later runs can skip the check. The cache is mapped into memory. Therefore a new process only
-reads the lengths of clips and texts at first, and all processes on a machine share the same memory
-pages. A new cache replaces the old file atomically, so that a running process can keep using the
-old file.
+so that later runs can skip the check. The cache file is mapped into memory, so a new process at
+first reads only the lengths of clips and texts, and all processes on a machine share the same
+memory pages. A new cache replaces the old file atomically, so that running processes can continue
+to use the old file.
 """
 
 import hashlib
@@ -50,16 +50,16 @@ class ClipTable:
     """The clips of a filelist, stored as columns; `table[i]` creates a `Clip` on demand.
 
     Attributes:
-        num_frames, num_symbols: lengths of the clips and of their texts, int64 [clips].
+        num_frames, num_symbols: number of frames and number of symbols of each clip, int64 [clips].
         names: {label: names}. The names are in order of first occurrence, or () if no clip has a
             name.
-        numbers: {label: index of each clip's name}, uint16 [clips]. The indices are 0 if no clip
-            has a name.
+        numbers: {label: uint16 [clips]}, the index of each clip's name. All indices are 0 if no
+            clip has a name.
         complete: whether the full contents of the clips were checked, not only the headers.
         fingerprint: hash of file names, texts, lengths and labels. The hash does not depend on
             folders.
-        made_from: JSON object of everything that the table depends on. If this object changes, the
-            cache is out of date.
+        made_from: a JSON object with everything that the table depends on. If any value changes,
+            the cache is out of date.
         is_on_disk: whether the table was read from a cache file, which other processes can open.
     """
 
@@ -137,7 +137,7 @@ class ClipTable:
         return self.numbers["speaker"]
 
     def identities(self, first: int, stop: int) -> list[Identity]:
-        """Return the identities that files `first` to `stop` - 1 had before the check."""
+        """Return the file identities of clips `first` to `stop` - 1, from before the check."""
         return [Identity(*values) for values in self._rows(Identity._fields, first, stop)]
 
     def _fingerprint(self) -> str:
@@ -200,12 +200,12 @@ class ClipTable:
         return map(clip_id, self.paths())
 
     def names_of(self, label: str) -> Iterator[str]:
-        """Yield each clip's name for `label`, or "" if no clip has a name."""
+        """Yield each clip's name for `label`. Yield "" for every clip if no clip has a name."""
         names = self.names[label] or ("",)
         return (names[number] for number in self.numbers[label].tolist())
 
     def labels(self) -> Iterator[str]:
-        """Yield the names of each clip as one string, such as `|anna`. The fingerprint uses it."""
+        """Yield each clip's names as a string for the fingerprint, such as `|anna`."""
         columns = (self.names_of(label) for label in LABELS)
         for names in zip(*columns, strict=True):
             yield "".join(f"|{name}" for name in names if name)
@@ -236,8 +236,8 @@ def read_cache(path: str | Path, made_from: Mapping[str, Any] | None = None) -> 
     """Map a cache file into memory.
 
     Raises:
-        UserError: if the file is not a cache of this version, or was made from something other
-            than `made_from`.
+        UserError: if the file cannot be read, is not a cache of this version, or was made from a
+            filelist or settings that differ from `made_from`.
     """
     with naming(path):
         file = open_file(path)

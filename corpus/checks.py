@@ -41,8 +41,8 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
     """Check the audio and text of every clip.
 
     Returns:
-        The good clips with their measurements, lengths and symbols; and a message for each bad
-        clip.
+        A tuple of the good clips, with their measurements, lengths and symbols, and a list with one
+        message per bad clip.
     """
 
     def measured_or_problem(clip: Clip) -> Clip | str:
@@ -78,7 +78,7 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
 
 
 def problem_of_text(clip: Clip) -> str:
-    """Return why metadata.csv and filelists cannot contain the text of a clip; "" if they can."""
+    """Return the reason why a filelist cannot contain the clip's text; "" if it can."""
     if not clip.text.strip():
         return f"{clip.where}: no text, expected the words that are spoken"
     if "|" in clip.text:
@@ -90,7 +90,8 @@ def problem_of_text(clip: Clip) -> str:
 def check_ids(clips: Sequence[Clip]) -> None:
     """Raise UserError if different files have the same id.
 
-    Cached mels and trimmed copies are named after the id, so one file would overwrite the other.
+    The names of cached mels and trimmed copies contain only the id. If two clips had the same id,
+    one file would overwrite the other.
     """
     first: dict[str, Clip] = {}
     for clip in clips:
@@ -108,7 +109,7 @@ def seconds_of(clips: Sequence[Clip], hparams: HParams) -> np.ndarray:
 
 
 def measure(path: Path, hparams: HParams) -> Measurements:
-    """Check and measure the audio of a clip. Raises the same errors as `audio.read_checked`."""
+    """Check and measure the audio of a clip. Raise UserError if training cannot use the clip."""
     samples = read_checked(path, hparams)
     before, after = silence_at_ends(samples, hparams.sampling_rate)
     # CRC-32 is good enough for a warning about equal clips. SHA-256 would take two more seconds for
@@ -119,12 +120,12 @@ def measure(path: Path, hparams: HParams) -> Measurements:
 
 
 def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
-    """Return the number of silent samples before and after speech.
+    """Return the number of silent samples before the speech and after the speech.
 
     A 20 ms window is silent if its range (highest minus lowest sample) is more than 40 dB below the
     range of the clip's loudest window. The range does not depend on a constant offset, unlike a
-    root mean square. `librosa.effects.trim(top_db=40)` uses root mean squares and takes ten times
-    as long.
+    root mean square. `librosa.effects.trim(top_db=40)`, which uses root mean squares, takes ten
+    times as long.
 
     Args:
         samples: int16 or float32 [N]; must not all be equal.
@@ -141,8 +142,8 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
 def speech_level(samples: np.ndarray, sampling_rate: int) -> float:
     """Return the root mean square of the loud windows of samples [N].
 
-    A window is loud if it is at most SPEECH_DECIBELS below the loudest window. Therefore pauses do
-    not count. (ITU-T P.56 detects pauses with an envelope.)
+    A window is loud if it is at most SPEECH_DECIBELS below the loudest window. Because only loud
+    windows are used, pauses do not affect the level. (ITU-T P.56 detects pauses with an envelope.)
     """
     window = round(WINDOW_SECONDS * sampling_rate)
     starts = np.arange(0, len(samples), window)
@@ -155,9 +156,9 @@ def count_clipped(samples: np.ndarray) -> int:
     """Count the clipped samples in int16 or float32 samples [N].
 
     Samples are clipped if at least MIN_CLIPPED_RUN consecutive samples are at full scale (32767 or
-    -32767 in 16 bits). A clip without such samples may have been clipped and then scaled. The
-    highest or lowest samples of such a clip count as clipped if they form at least MIN_FLAT_TOPS
-    flat peaks.
+    -32767 in 16 bits). A clip that never reaches full scale may have been clipped and then scaled
+    down. The highest or lowest samples of such a clip count as clipped if they form at least
+    MIN_FLAT_TOPS flat peaks.
     """
     step = 1 if samples.dtype == np.int16 else 1 / 32768
     high = float(samples.max())

@@ -1,4 +1,4 @@
-"""Define `Clip`, the description of a clip at every stage from the corpus table to training."""
+"""Define `Clip`, which describes a clip at every stage from the corpus table to training."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Segment:
-    """The part of a long recording in which a text is spoken. Times are in seconds."""
+    """The section of a long recording in which a text is spoken. Times are in seconds."""
 
     start: float
     seconds: float | None = None  # length in seconds; None: up to the end of the recording
@@ -32,7 +32,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Clip:
-    """A clip in the table of a corpus or in a filelist."""
+    """A clip that is listed in a corpus table or in a filelist."""
 
     path: str  # path of an audio file or, with load_mel_from_disk, of a log-mel (.npy)
     text: str
@@ -51,7 +51,7 @@ class Clip:
 
 
 def clip_id(path: str) -> str:
-    """Return the file name of a clip without folder and extension.
+    """Return a clip's file name without folders and extension.
 
     clip_id("wavs/a.wav")  # "a"
     """

@@ -65,8 +65,8 @@ def convert(
 ) -> tuple[list[str], int]:
     """Convert every recording that `read_layout` finds to FOLDER/wavs/ID.wav.
 
-    Also write FOLDER/metadata.csv with lines of id|text or id|speaker|text. A copy that is newer
-    than its recording is kept. If all recordings are bad, no metadata.csv is written.
+    Also write FOLDER/metadata.csv with lines of id|text or id|speaker|text. An existing copy is
+    kept if it is newer than its recording. If all recordings are bad, no metadata.csv is written.
 
     Args:
         corpus: the folder of the recordings.
@@ -76,11 +76,13 @@ def convert(
         padding: seconds to add at each end of the segments of long recordings.
 
     Returns:
-        A message for each bad recording, which is not copied; and the total number of recordings.
+        The messages about bad recordings, and the total number of recordings. Bad recordings are
+        not copied.
 
     Raises:
-        UserError: see `read_layout`; also if `folder` contains files from different settings, or if
-            one of the folders `folder` and `corpus` contains the other.
+        UserError: if the recordings or their texts cannot be found, if `folder` contains files made
+            with different settings, or if one of the folders `folder` and `corpus` contains the
+            other.
     """
     check_is_outside(folder, corpus, "--convert")
     wavs = folder / "wavs"
@@ -140,7 +142,7 @@ def convert(
 def recordings_of(
     corpus: Path, table: Table | None, speakers: SpeakerSource, texts: TextSource
 ) -> tuple[list[Clip], list[str]]:
-    """Return the recordings with audio and a text, and a message for each bad recording.
+    """Return the recordings that have audio and a text, and one message per bad recording.
 
     Also print notes about unused audio, and about folders that may be speakers.
     """
@@ -175,10 +177,10 @@ def check_is_outside(folder: Path, corpus: Path, option: str) -> None:
 
 
 def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> None:
-    """Record the source of each copy, and delete copies whose id now belongs to another recording.
+    """Record the source of each copy. Delete copies if their id now belongs to another recording.
 
-    Call this before making any copy. If the process is killed, the source of each copy is then
-    still known.
+    Call this function before you make any copy, so that the source of each copy is known even if
+    the process is killed.
     """
     path = wavs / SOURCES_FILE
     try:
@@ -202,7 +204,7 @@ def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> 
 
 
 def note_of_folders(clips: Sequence[Clip], corpus: Path) -> str | None:
-    """Return a note if the recordings are in several folders, because folders may be speakers."""
+    """Return a note if the recordings are in several folders, which may stand for speakers."""
     parts = [os.path.relpath(clip.path, corpus).split(os.sep) for clip in clips]
     folders = sorted({first for first, *others in parts if others and first != os.pardir})
     if len(folders) < 2:
@@ -224,7 +226,7 @@ def converted(
 ) -> tuple[np.ndarray, float]:
     """Return the converted samples of a recording or segment, float32 [N] in [-1, 1].
 
-    Also return the seconds of silence that were cut off at the ends.
+    Also return how many seconds of silence were removed at the beginning and end.
 
     Raises:
         UserError: if the file cannot be read or is silent.
@@ -254,7 +256,7 @@ def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.
     Opus, MP3 and AIFF.
 
     Raises:
-        UserError: see `audio.open_audio`; also if the segment is outside the recording, if a sample
+        UserError: if the file cannot be read, if the segment is outside the recording, if a sample
             is not finite, or if the recording is silent.
     """
     with open_audio(path) as audio:
@@ -277,7 +279,7 @@ def read_segment(audio: Any, segment: Segment) -> np.ndarray:
     """Return the samples of a segment, float32 [N, channels].
 
     Raises:
-        UserError: if the segment is too long or outside the recording.
+        UserError: if the segment is too long or is not within the recording.
     """
     rate = audio.samplerate
     total = audio.frames / rate
@@ -307,8 +309,8 @@ def read_segment(audio: Any, segment: Segment) -> np.ndarray:
 def mixed(channels: np.ndarray) -> np.ndarray:
     """Mix samples [N, channels] to one channel [N], and remove a constant offset.
 
-    The result is the mean of the channels. Channels of opposite polarity cancel each other out; in
-    this case, the result is the loudest channel.
+    The result is the mean of the channels. If channels of opposite polarity would cancel each other
+    out, the result is the loudest channel instead.
     """
     channels = channels - channels.mean(axis=0)
     mean = channels.mean(axis=1)

@@ -35,7 +35,7 @@ stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a sc
 
 
 class EspeakVoice:
-    """Speak text with eSpeak NG in one language.
+    """Synthesize speech in one language with eSpeak NG.
 
     Args:
         language: eSpeak's code for the language, such as de.
@@ -80,7 +80,7 @@ class EspeakVoice:
         return 0  # tells eSpeak to continue
 
     def speak(self, text: str, words_per_minute: int) -> np.ndarray:
-        """Return speech, int16 [N] at 22,050 Hz, without silence at the ends."""
+        """Return the speech, int16 [N] at 22,050 Hz, without silence at the beginning and end."""
         self._chunks.clear()
         data, utf8, rate, volume = text.encode(), 1, 1, 2  # constants of eSpeak's speak_lib.h
         size = ctypes.c_size_t(len(data) + 1)
@@ -98,16 +98,17 @@ class EspeakVoice:
 def make_corpus(
     out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0, language: str = ENGLISH
 ) -> None:
-    """Make the corpus in the folder `out`; do nothing if `out` already contains this corpus.
+    """Create the corpus in the folder `out`, unless `out` already contains this corpus.
 
     Args:
         clips: number of clips. Each clip contains one random number.
         seed: seed of the numbers and of the noise.
-        skip: how many of the drawn numbers to skip, for example because they are in another corpus.
+        skip: how many of the drawn numbers to skip, for example because another corpus contains
+            these numbers.
         language: eSpeak's code for the language, such as de.
 
     Raises:
-        UserError: if `out` contains anything else. After any error, `out` is unchanged.
+        UserError: if `out` contains other files. After any error, `out` is unchanged.
     """
     out = Path(out).absolute()
     made_from = {"made_by": MADE_BY, "version": VERSION, "clips": clips, "seed": seed}

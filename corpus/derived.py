@@ -1,4 +1,4 @@
-"""Make folders of files that are derived from clips: trimmed copies and cached log-mels.
+"""Create files that are derived from clips: trimmed copies and cached log-mels.
 
 folder = mel_folder(Path("mels/mine"), hparams, corpus, trimmed=False)
 folder.check_settings()
@@ -77,7 +77,7 @@ class DerivedFolder:
                 made.
 
         Returns:
-            A message for each bad clip, keyed by `Clip.where`.
+            {`Clip.where`: message} for the bad clips.
         """
 
         def made_or_problem(clip: Clip) -> bool | str:
@@ -110,7 +110,7 @@ class DerivedFolder:
 
 
 def is_newer(path: str | Path, clip: Clip) -> bool:
-    """Return whether `path` is newer than the last change or renaming of the clip's file."""
+    """Return whether `path` was written after the clip's file was last changed or renamed."""
     return Identity.of(path).modified > max(Identity.of(clip.path)[1:])
 
 
@@ -119,8 +119,8 @@ def mel_folder(path: Path, hparams: HParams, clips: Path, trimmed: bool) -> Deri
 
     Args:
         clips: the folder of the clips.
-        trimmed: whether the clips are trimmed copies. A folder must not contain both mels of
-            trimmed clips and mels of original clips.
+        trimmed: whether the clips are trimmed copies. A folder must not contain mels of trimmed
+            clips together with mels of original clips.
     """
     source = {"silence_trimmed": trimmed, SOURCE: path_from(path, clips)}
     settings = audio.mel_fingerprint(hparams) | source
@@ -130,11 +130,11 @@ def mel_folder(path: Path, hparams: HParams, clips: Path, trimmed: bool) -> Deri
 def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> dict[str, str]:
     """Write the missing log-mels of the clips as ID.npy, float32 [n_mel_channels, frames].
 
-    PyTorch computes each mel with one thread. Therefore the mel is bitwise equal to a mel that is
-    computed during training.
+    PyTorch computes each mel with one thread, so the mel is bitwise equal to a mel that is computed
+    during training.
 
     Returns:
-        A message for each bad clip, keyed by `Clip.where`.
+        {`Clip.where`: message} for the bad clips.
     """
 
     def is_cached(clip: Clip) -> bool:
@@ -165,13 +165,13 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
 def path_from(folder: Path, corpus: Path) -> str:
     """Return the relative path from a folder to the corpus.
 
-    The path stays valid if the folder and the corpus are moved together.
+    The relative path stays valid if the folder and the corpus are moved together.
     """
     return os.path.relpath(os.path.realpath(corpus), os.path.realpath(folder))
 
 
 def trim_folder(path: Path, corpus: Path) -> DerivedFolder:
-    """Return the folder for trimmed copies of the corpus's clips."""
+    """Return the `DerivedFolder` for trimmed copies of a corpus's clips."""
     settings = {
         SOURCE: path_from(path, corpus),
         "silence_decibels": SILENCE_DECIBELS,
@@ -187,11 +187,11 @@ def trim_clips(
     """Write a trimmed copy of every clip to the folder.
 
     At each end, silence that is longer than KEPT_SECONDS is shortened to this length. All other
-    samples stay bitwise the same. An existing copy is kept if it is newer than its clip and has the
-    expected length.
+    samples are copied bit for bit. An existing copy is kept if it is newer than its clip and has
+    the expected length.
 
     Returns:
-        The trimmed clips; and a message for each bad clip, keyed by `Clip.where`.
+        A tuple of the trimmed clips and {`Clip.where`: message} for the bad clips.
     """
     copies = {clip.where: trimmed(clip, folder.path, hparams) for clip in clips}
 
@@ -221,8 +221,8 @@ def trim_clips(
 def encoded_part(path: str, start: int, stop: int) -> memoryview:
     """Encode the samples `start` to `stop` - 1 of an audio file as a new audio file.
 
-    The samples and the format stay the same. Only WAV files with compressed samples become 16-bit
-    PCM.
+    The samples and the file format stay the same, except that WAV files with compressed samples
+    become 16-bit PCM.
     """
     with audio.open_audio(path) as source:
         subtype = source.subtype if source.subtype in EXACT_SUBTYPES else "PCM_16"
@@ -240,7 +240,7 @@ def encoded_part(path: str, start: int, stop: int) -> memoryview:
 def trimmed(clip: Clip, folder: Path, hparams: HParams) -> Clip:
     """Return the `Clip` of the trimmed copy in `folder`.
 
-    A clip is not trimmed if it would become too short.
+    A clip is not trimmed if the trimmed copy would be too short.
     """
     measured = clip.measured
     kept_samples = round(KEPT_SECONDS * hparams.sampling_rate)

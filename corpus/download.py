@@ -43,8 +43,9 @@ LOST = (
 def download_corpus(corpus: Path) -> None:
     """Download the archive into the parent folder of `corpus`, and unpack it to `corpus`.
 
-    A `corpus` that contains a metadata.csv does not change. A partial download is kept in a `.part`
-    file, and a later call resumes the download. Unpacking is atomic.
+    If `corpus` already contains a metadata.csv, nothing is downloaded. A partial download is kept
+    in a `.part` file, and a later call resumes the download. If unpacking fails, `corpus` is not
+    created.
 
     Raises:
         UserError: in these cases:
@@ -95,7 +96,7 @@ def _size(path: Path) -> int:
 
 
 def _fetch(part: Path) -> None:
-    """Download into `part` until it contains ARCHIVE_BYTES. Reconnect as needed."""
+    """Download into `part` until the file contains ARCHIVE_BYTES. Reconnect if necessary."""
     failures = 0
     furthest = _size(part)
     print(f"Downloading {URL} into {part.parent}, from byte {furthest:,}", flush=True)
@@ -119,9 +120,9 @@ def _fetch(part: Path) -> None:
 
 
 def _receive(part: Path, bar: tqdm) -> None:
-    """Append the data of one connection to `part`.
+    """Append the data received over one connection to `part`.
 
-    Raises an exception in LOST if the connection breaks.
+    Raise one of the exceptions in LOST if the connection breaks.
     """
     start = _size(part)
     headers = {"User-Agent": "tacotron2-recipe", "Range": f"bytes={start}-"}

@@ -78,12 +78,12 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
         path|text                   (NVIDIA's format)
 
     Fields are split at every `|` and stripped of whitespace. `path_of_clip` explains relative
-    paths. Lengths are read from the file headers. Seconds in a line must be equal to the length of
-    the audio, to within half a sample plus one microsecond. Seconds in a line with a cached mel
-    must correspond to the number of frames of this mel.
+    paths. Lengths are read from the file headers. If a line contains seconds, this number may
+    differ from the length of the audio by at most half a sample plus one microsecond. For a cached
+    mel, the seconds must correspond to the number of frames.
 
     Args:
-        new_run: also check all samples or mel values, and reject texts without a letter.
+        new_run: if True, also check all samples or mel values, and reject texts without a letter.
 
     Raises:
         UserError: if any line is bad. The message lists every bad line with its number, the problem
@@ -156,7 +156,7 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
 
 
 def check_all_have_names(table: ClipTable) -> None:
-    """Raise UserError if only some of the clips have a speaker (or another label)."""
+    """Raise UserError if some clips have a speaker (or another label) and others do not."""
     for label, names in table.names.items():
         if "" in names:
             is_missing = table.numbers[label] == names.index("")
@@ -204,11 +204,11 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
 
 
 def path_of_clip(listed: str, filelist: str | Path, clips_folder: str = "") -> tuple[str, bool]:
-    """Return the path of a listed clip, and whether it is relative to the filelist's folder.
+    """Return a listed clip's path, and whether the path is relative to the filelist's folder.
 
-    A relative path is relative to the filelist's folder. If the file does not exist there, the path
-    is relative to the working directory. With a `clips_folder`, leading folders are removed from
-    the listed path until the rest exists in `clips_folder`.
+    A relative path is first looked up in the filelist's folder, and then in the working directory.
+    With a `clips_folder`, leading folders are removed from the listed path until the rest exists in
+    `clips_folder`.
     """
     if clips_folder:
         parts = [x for x in re.split(r"[/\\]", listed) if x not in ("", ".", "..")]
@@ -222,13 +222,13 @@ def path_of_clip(listed: str, filelist: str | Path, clips_folder: str = "") -> t
 
 
 def foreign_letters(text: str) -> set[str]:
-    """Return the letters of a text that are not English, in lower case."""
+    """Return the non-English letters in a text, converted to lower case."""
     composed = unicodedata.normalize("NFC", text.lower())
     return {x for x in composed if not x.isascii() and x.isalpha()}
 
 
 class ListedClip(NamedTuple):
-    """The fields of a line in a filelist. The last fields are the LABELS."""
+    """The fields of a filelist line. The last fields are the LABELS."""
 
     path: str
     text: str
@@ -263,7 +263,7 @@ def split_filelist_line(line: str) -> ListedClip:
 def audio_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
     """Return the number of mel frames of an audio file.
 
-    Raises UserError if `seconds` differs from the length of the file.
+    Raise UserError if `seconds` differs from the length of the file.
     """
     if path.endswith(".npy"):
         raise UserError(
@@ -284,7 +284,7 @@ def audio_length(path: str, seconds: float | None, hparams: HParams, read_conten
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
     """Return the number of frames of a cached mel.
 
-    Raises UserError if `seconds` differs from the length of the file.
+    Raise UserError if `seconds` differs from the length of the file.
     """
     mel = read_mel(path, hparams, read_contents)
     num_frames = mel.shape[1]
@@ -304,8 +304,8 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
     """Return a cached log-mel from a .npy file, float32 [n_mel_channels, frames].
 
     Args:
-        read_contents: whether to read the values. If False, the file is mapped into memory, and
-            only its shape is read.
+        read_contents: whether to read the values; if not, the file is mapped into memory, and only
+            its shape is read.
 
     Raises:
         UserError: if the file does not contain a log-mel.
@@ -325,7 +325,7 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
 
 
 def settings_problem(path: Path, wanted: Mapping[str, Any]) -> str:
-    """Return how the settings in a JSON file differ from `wanted`, or "" if they are equal."""
+    """Describe the settings in a JSON file that differ from `wanted`; "" if all are equal."""
     try:
         saved = dict(read_json(path))
     except (ValueError, TypeError):
@@ -367,7 +367,7 @@ def corpus_fingerprint(*tables: ClipTable) -> str:
 
 
 def write_lengths(path: Path, clips: ClipTable) -> None:
-    """Write the id and number of frames of every clip, for tools without access to the audio."""
+    """Write each clip's id and number of frames, for tools that have no access to the audio."""
     content = io.StringIO()
     rows = zip(clips.ids(), clips.num_frames, strict=True)
     csv.writer(content, lineterminator="\n").writerows([("id", "frames"), *rows])
@@ -378,7 +378,7 @@ def write_lengths(path: Path, clips: ClipTable) -> None:
 
 
 def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
-    """Return everything that the cache of a filelist depends on.
+    """Return the settings and hashes that the cache of a filelist depends on.
 
     Args:
         filelist: the content of the filelist.
@@ -414,7 +414,7 @@ def cached_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
 
 
 def cache_table(table: ClipTable, hparams: HParams) -> ClipTable:
-    """Write the cache of a filelist, and return the table that is read from the cache.
+    """Write the cache of a filelist. Read the table back from the cache, and return it.
 
     If the cache cannot be written, print a warning and return `table`.
 
@@ -441,7 +441,7 @@ def check_list_is_unchanged(table: ClipTable, hparams: HParams) -> None:
 
 
 def changed_clips(table: ClipTable) -> np.ndarray:
-    """Return the indices of the clips whose files are missing or have changed since the check."""
+    """Return the indices of clips if their file is missing or has changed since the check."""
 
     def changed_in(start: int) -> list[int]:
         identities = map(Identity.of, table.paths(start, start + CHUNK))
@@ -465,12 +465,13 @@ def checked_clips(
     outdated, every clip is opened and the cache is written again.
 
     Args:
-        new_run: see `read_filelist`.
-        just_checked: whether another process has just checked the clips. If True, this process does
-            not look for changed files.
+        new_run: if True, also check all samples or mel values, and reject texts without a letter.
+        just_checked: whether another process has just checked the clips, so that this process does
+            not need to look for changed files.
 
     Raises:
-        UserError: see `read_filelist`; also if the filelist or a clip changes during the check.
+        UserError: if any line of the filelist is bad, or if the filelist or a clip changes during
+            the check.
     """
     table = cached_table(filelist, hparams)
     if table and (table.complete or not new_run):

@@ -81,7 +81,7 @@ class TextSource:
         folder: a folder of text files, at any depth, with the same names as the audio files.
         suffix: extension of the transcripts to read; "": read all transcripts.
         tier: the tier to read from TextGrids with several tiers.
-        encoding: encoding of the texts; "": UTF-8 or an encoding that is detected.
+        encoding: encoding of the texts; "": detect it (UTF-8 is tried first).
         repeated_words: whether all texts may begin or end with the same word.
     """
 
@@ -93,7 +93,7 @@ class TextSource:
 
     @property
     def options(self) -> str:
-        """The names of the set options that are valid only without a table, joined with "and"."""
+        """The options that are set but valid only without a table, joined with "and"."""
         named = {
             "--text-folder": self.folder,
             "--transcripts": self.suffix,
@@ -111,15 +111,15 @@ def read_layout(
     speakers: SpeakerSource = NO_SPEAKERS,
     texts: TextSource = NEXT_TO_AUDIO,
 ) -> tuple[list[Clip], list[str]]:
-    """Return the recordings of a corpus in order, and a message for each bad line.
+    """Return the recordings of a corpus in order, and one message per bad line.
 
     Args:
         table: the table of the recordings. Default: metadata.csv, or the texts next to the audio.
         texts: where the texts are if there is no table.
 
     Raises:
-        UserError: if the folder, the table or all texts are missing, or if the column or folders in
-            `speakers` do not exist in the corpus.
+        UserError: if the corpus folder or the table does not exist, if there are no texts, or if
+            the corpus does not have the column or the folders that `speakers` specifies.
     """
     if not corpus.is_dir():
         found = "not a folder" if corpus.exists() else "no such folder"
@@ -209,7 +209,7 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
 
 
 def _read_table_of_folders(corpus: Path, table: Table) -> tuple[list[Clip], list[str]]:
-    """Read a table in which each audio file is in a folder with the name of its speaker."""
+    """Read a table in which each audio file is in a folder named after its speaker."""
     clips, problems = _read_table(corpus, table)
     inside = {}
     for clip in clips:
@@ -226,9 +226,9 @@ def _read_table_of_folders(corpus: Path, table: Table) -> tuple[list[Clip], list
 
 
 def speakers_of_folders(corpus: Path, names: Sequence[str]) -> dict[str, str]:
-    """Return {name of the folder: name of the speaker}, in the order of `names`.
+    """Return {folder name: speaker name}, in the order of `names`.
 
-    Raises UserError if names are invalid.
+    Raise UserError if a name is not a valid speaker name.
     """
     names = list(dict.fromkeys(names))
     checked = each_or_all_errors(lambda name: checked_name(name, f"{corpus}: folder"), names)
@@ -357,11 +357,11 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
 
 
 def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
-    """Return the paths, without extensions, where the text of an audio file may be.
+    """Return the possible paths, without extension, of an audio file's text.
 
     Without a text folder, the text is next to the audio file. With a text folder, the text is in
-    this folder, in a subfolder with the speaker's name, or in a subfolder with the same relative
-    path as the audio file's folder in the corpus.
+    this folder or in one of its subfolders. The subfolder has either the speaker's name or the same
+    relative path as the audio file's folder in the corpus.
     """
     if folder is None:
         return [name]
@@ -380,12 +380,13 @@ def _texts_without_names(
 ) -> dict[Path, str | None]:
     """Remove the name of the recording from each text that contains it.
 
-    For example, each text in Kaldi's format begins with the name of its recording. A text may also
-    begin with the name by chance, if the name is a word.
+    For example, each text in Kaldi's format begins with the name of its recording. If the name is a
+    word, a text may also begin with the name by chance.
 
     Returns:
-        {path of the recording without extension: text}. A text without the name becomes None. Empty
-        texts, and texts that may contain the name by chance, are left out.
+        {path of the recording without extension: text without the name}. The value is None for a
+        text that does not contain the name. Empty texts are left out. Texts that may contain the
+        name by chance are also left out.
     """
     stripped = {name: texts.get(path, "").strip() for name, path in contents.items()}
     stripped = {name: text for name, text in stripped.items() if text}
@@ -416,7 +417,8 @@ def _texts_without_names(
 def corpus_texts(corpus: Path) -> list[Path]:
     """Return the text files of a corpus that belong to no audio file.
 
-    Other versions of a text, such as NAME.original.txt in LibriTTS, belong to the audio file NAME.
+    Other versions of a text, such as NAME.original.txt in LibriTTS, also belong to the audio file
+    NAME.
     """
     suffixes = tuple(x.lower() for x in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES))
     files = (path for path in visible_files(corpus) if path.name.lower().endswith(suffixes))
@@ -429,7 +431,7 @@ def _has_audio(path: Path) -> bool:
 
 
 def subtitles_in_languages(corpus: Path) -> dict[Path, list[Path]]:
-    """Return {path of NAME: subtitles whose names contain a language, such as NAME.en.vtt}."""
+    """Return {path of NAME: subtitles with a language in their name, such as NAME.en.vtt}."""
     found = defaultdict[Path, list[Path]](list)
     for path in visible_files(corpus):
         language = LANGUAGE.search(path.name)
@@ -450,12 +452,12 @@ def texts_with_longer_names(corpus: Path) -> dict[Path, Path]:
 
 
 def texts_next_to(name: Path, subtitles: Sequence[Path] = (), suffix: str = "") -> list[Path]:
-    """Return the transcripts of an audio file: at most one text, and all files with segments.
+    """Return an audio file's transcripts: at most one plain text, and all segment files.
 
     Args:
         name: the path of the audio file without its extension.
-        subtitles: the subtitles of the audio file whose names contain a language.
-        suffix: only return files with this extension; "": return all files.
+        subtitles: the audio file's subtitles that have a language in their name.
+        suffix: extension of the files to return; "": return files with any extension.
     """
     files = []
     for ending in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES):
@@ -481,8 +483,7 @@ def _has_segments(path: Path) -> bool:
 
 
 def advice_on_tables(corpus: Path) -> str:
-    """Return advice to use --csv, with the tables in the folder, for an error about a missing
-    table."""
+    """Return a hint to use --csv with one of the tables in the folder."""
     tables = sorted(
         path
         for path in corpus.iterdir()
@@ -495,7 +496,10 @@ def advice_on_tables(corpus: Path) -> str:
 def _read_table(
     corpus: Path, table: Table, speaker_column: str = ""
 ) -> tuple[list[Clip], list[str]]:
-    """Return the recordings in a table. Raises the same errors as `read_table` and `with_names`."""
+    """Return the recordings in a table, and one message per bad line.
+
+    Raise UserError if the table cannot be used, or if its speaker names are invalid.
+    """
     problems = list[str]()
     if is_lhotse(table.path):
         entries = read_lhotse(table.path)
@@ -524,7 +528,7 @@ def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container
     """Raise UserError if most texts are names of audio files, because the columns are swapped.
 
     Args:
-        names: the names in the entries without folder and extension, converted by `comparable`.
+        names: the names in the entries, without folders and extensions, converted by `comparable`.
         files: the names of all audio files in the corpus, converted in the same way.
     """
     swapped = [
@@ -542,7 +546,7 @@ def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container
 
 
 def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
-    """Return [path in the first folder that contains the file], or [] if no folder contains it."""
+    """Return [path of the file in the first folder that contains it], or [] if no folder does."""
     # Joining a folder and an absolute path returns the absolute path.
     listed = name.replace("\\", "/")
     paths = [folder / f"{listed}{end}" for end in ("", ".wav", ".flac") for folder in folders]
@@ -551,12 +555,12 @@ def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
 
 
 def similar_files(name: str, files: Sequence[Path], *, in_folder: bool) -> list[Path]:
-    """Return the files that a listed name may mean.
+    """Return the audio files that a listed name may refer to.
 
     Args:
         name: the listed name, with or without folders and extension.
-        files: the audio files with the same name, ignoring folders, case and extension.
-        in_folder: whether the file must be in a folder with the name of the last folder in `name`.
+        files: the audio files whose names match `name`, ignoring folders, case and extension.
+        in_folder: whether the name of a file's folder must match the last folder in `name`.
     """
     stem = without_folder_and_suffix(name)
     folders = [comparable(part) for part in re.split(r"[/\\]", name)[:-1]]
@@ -584,7 +588,7 @@ def _ends_with(folder: Path, names: Sequence[str]) -> bool:
 def comparable(name: str) -> str:
     """Return a form of a name for comparisons that ignore case and the encoding of accents.
 
-    macOS and some archives write é as two characters, e and an accent.
+    macOS and some archives encode é as two characters: e and an accent.
     """
     return unicodedata.normalize("NFC", name).casefold()
 
@@ -597,13 +601,13 @@ def without_folder_and_suffix(name: str) -> str:
 def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list[Clip], list[str]]:
     """Find the audio file of each entry.
 
-    The entry's name is a path relative to `base` or `corpus`, with or without an extension. If this
-    path does not exist, but the corpus contains exactly one audio file with this name, that file is
-    used. If no file is found, the clip gets the expected path, and `problem_of_missing` reports the
-    clip later.
+    The entry's name is a path relative to `base` or `corpus`, with or without an extension. If the
+    path does not exist, but exactly one audio file in the corpus has the entry's file name, this
+    audio file is used. If no file is found, the clip gets the expected path, and
+    `problem_of_missing` reports the clip later.
 
     Returns:
-        The clips; and a message for each entry with one of these problems:
+        A tuple of the clips and a list of messages about entries with these problems:
             - Several files match the entry.
             - An earlier entry has the same file and the same text.
             - Another entry has the same file and a different text.
@@ -703,10 +707,10 @@ def problem_of_texts(entry: Entry, other: Entry) -> str:
 
 
 def problem_of_duration(entry: Entry, path: Path) -> str:
-    """Return a message if the listed duration differs much from the length of the file.
+    """Return a message if the listed duration differs considerably from the length of the file.
 
-    Otherwise return "". The duration may be in seconds or in milliseconds. In NeMo manifests, a
-    line without an offset may transcribe only the beginning of a file.
+    Otherwise return "". The duration may be in seconds or in milliseconds. The check is needed
+    because a NeMo manifest line without an offset may transcribe only the beginning of a file.
     """
     assert entry.duration is not None
     try:
@@ -744,8 +748,8 @@ def audio_files(corpus: Path) -> list[Path]:
 def visible_files(corpus: Path) -> list[Path]:
     """Return all files in a folder and its subfolders, sorted by path.
 
-    Hidden files and folders are ignored, also those that macOS adds to archives. Links to folders
-    are followed, but each folder is visited only once.
+    Hidden files and folders are ignored, including the hidden files that macOS adds to archives.
+    Links to folders are followed, but each folder is visited only once.
     """
     files = []
     visited = set[str]()
@@ -771,7 +775,7 @@ def note_of_unused_audio(
 ) -> str | None:
     """Return a note about audio files that no clip uses and that no problem reports.
 
-    A file is not mentioned if a file with the same name in another format is used.
+    The note does not mention a file if another file of the same name in a different format is used.
     """
     used = {os.path.splitext(os.path.realpath(clip.path))[0] for clip in clips}
     bad = {problem.partition(": ")[0] for problem in problems}
@@ -790,10 +794,10 @@ def note_of_unused_audio(
 def unique_ids(clips: Sequence[Clip], corpus: Path) -> list[str]:
     """Return a unique id for each clip, for file names and for the new metadata.csv.
 
-    The id is the name of the audio file. The id of a segment also contains its start in
-    milliseconds. If several clips have the same id (ignoring case), the id begins with the
-    speaker's name. If the ids are still not unique, or if there are no speakers, the id begins with
-    the folders.
+    The id is the name of the audio file. The id of a segment also contains the start of the segment
+    in milliseconds. If several clips would have the same id (ignoring case), the speaker's name is
+    put before their ids. If the ids are still not unique, or if there are no speakers, the names of
+    the folders are also put before the ids.
     """
 
     def clean(name: str) -> str:

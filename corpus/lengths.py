@@ -23,10 +23,10 @@ MAX_LENGTH = 10**10 - 1  # maximum number of samples or frames per clip (five da
 
 
 def read_lengths(path: str | Path, hparams: HParams) -> np.ndarray:
-    """Read the number of frames of each clip, int64 [clips].
+    """Return the number of frames of each clip, int64 [clips].
 
-    The file is a CSV with one of HEADERS, a filelist with seconds, or a filelist cache. Samples and
-    seconds are converted to frames with the settings.
+    The file is a CSV with one of the headers in HEADERS, a filelist with seconds, or a filelist
+    cache. Lengths in samples or seconds are converted to frames according to the settings.
 
     Raises:
         UserError: if any line is bad. The message lists every bad line with its number and the
@@ -74,7 +74,7 @@ def read_lengths(path: str | Path, hparams: HParams) -> np.ndarray:
 def _parsed(
     path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str], int]
 ) -> np.ndarray:
-    """Parse every line, or raise UserError with all lines that cannot be parsed."""
+    """Parse every line. Raise UserError with a list of the lines that cannot be parsed."""
     frames = []
     problems = []
     for number, line in lines:

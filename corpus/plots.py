@@ -31,7 +31,7 @@ MARKERS = "os^vDPh*"
 
 
 def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
-    """Return a histogram of the clip lengths in each set, as a PNG."""
+    """Return a PNG with histograms of the clip lengths in each set."""
     seconds = {}
     for name, clips in sets.items():
         values = seconds_of(clips, hparams)
@@ -53,7 +53,7 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
 
 
 def draw_corpus(clips: list[Clip], hparams: HParams) -> bytes:
-    """Return plots of seconds of speech over number of symbols, and of silence, as a PNG."""
+    """Return a PNG with plots of silence and of speech length against number of symbols."""
     return _png(corpus_figure(clips, hparams))
 
 
@@ -66,7 +66,7 @@ def corpus_figure(clips: list[Clip], hparams: HParams) -> Figure:
 
 
 def draw_audio(clips: list[Clip]) -> bytes:
-    """Return histograms of the levels and signal-to-noise ratios of the clips, as a PNG."""
+    """Return a PNG with histograms of the clips' levels and signal-to-noise ratios."""
     figure = Figure(figsize=(10, 4), dpi=150, layout="constrained")
     levels, ratios = figure.subplots(1, 2)
     qualities = [clip.measured.quality for clip in clips]
@@ -84,7 +84,7 @@ def draw_audio(clips: list[Clip]) -> bytes:
 
 
 def _edges(values: np.ndarray, *others: float) -> np.ndarray:
-    """Return the edges of 30 bins that contain all `values` and `others`."""
+    """Return the edges of 30 histogram bins that cover all `values` and `others`."""
     every = [*values.tolist(), *others]
     return np.linspace(min(every) - 1, max(every) + 1, 31)
 
@@ -143,7 +143,7 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
 def _styles(clips: list[Clip]) -> dict[str, tuple[str, str]]:
     """Return {speaker: (color, marker)}.
 
-    With a single speaker, or with more speakers than colors, the only key is "".
+    If there is only one speaker, or more speakers than colors, the only key is "".
     """
     names = [*by_speaker(clips)]
     if 1 < len(names) <= len(COLORS):

@@ -69,7 +69,7 @@ LEXICON_FILE = "lexicon.txt"  # file with the pronunciations, next to the fileli
 def check_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
     """Raise UserError if any clip is bad.
 
-    With `skip_bad`, only print a warning if at least one clip is good.
+    With `skip_bad`, raise UserError only if all clips are bad; otherwise print a warning.
     """
     if not problems:
         return
@@ -170,7 +170,7 @@ class Preparation:
 
     @property
     def new_folders(self) -> dict[str, Path]:
-        """The folders for new files, keyed by their command-line options."""
+        """The folders for new files, as {command-line option: folder}."""
         folders = {
             "--cache-mels": self.mels,
             "--trim-silence": self.trim,
@@ -180,11 +180,11 @@ class Preparation:
 
 
 def prepare(asked: Preparation) -> list[Path]:
-    """Check a corpus, write its filelists and mels, and return the paths of the new files in `out`.
+    """Check a corpus, write filelists and mels, and return the paths of the new files in `out`.
 
     Raises:
         UserError: if any clip is bad and `skip_bad` is False, or if any other check fails. The
-            message lists every bad clip, and no filelist is written.
+            message lists every bad clip. No filelist is written if UserError is raised.
     """
     hparams = with_lexicon(check_text_settings(create_hparams(asked.overrides)), asked.lexicon)
     if hparams.symbols != "corpus":
@@ -271,11 +271,11 @@ def usable_clips(
     problems: list[str],
     hparams: HParams,
 ) -> tuple[list[Clip], list[Clip], HParams]:
-    """Check, trim and cache the clips according to the options in `asked`.
+    """Check the clips. With the corresponding options, also trim the clips and cache their mels.
 
     Returns:
-        The clips to train on; all good clips before trimming; and the settings. With
-        symbols=corpus, the settings contain the symbol table of the corpus.
+        A tuple of the clips to train on, all good clips before trimming, and the settings. With
+        symbols=corpus, the settings contain the corpus's symbol table.
     """
     makes_table = hparams.symbols == "corpus"
     hparams = with_symbols_of(entries, hparams) if makes_table else hparams
@@ -309,7 +309,7 @@ def split_clips(
     """Split the clips into "train" and, unless `val_fraction` is 0, "val".
 
     Returns:
-        The clips of each set, and a description of the split.
+        A tuple of {set: clips} and a description of the split.
 
     Raises:
         UserError: if a set is empty.
@@ -373,9 +373,9 @@ def describe(
 def listed_path(path: str, out: Path) -> str:
     """Return the path of a clip for a filelist in the folder `out`.
 
-    If the path goes up at most MAX_FOLDERS_UP levels, it is relative to `out`, so that the user can
-    move filelists and clips together. Paths that go up more levels, and paths that would begin or
-    end with a space, stay absolute.
+    The returned path is usually relative to `out`, so that the user can move filelists and clips
+    together. The returned path is absolute only if a relative path would go up more than
+    MAX_FOLDERS_UP levels, or would begin or end with a space.
     """
     # Resolve links in `out` first, because ".." starts at the target of a link.
     relative = os.path.relpath(path, os.path.realpath(out))
@@ -452,7 +452,7 @@ def write_lists(
 
 
 def check_is_ours(out: Path, names: Iterable[str]) -> None:
-    """Raise UserError if the folder contains files with these names that are not from `prepare`."""
+    """Raise UserError if the folder has files of these names that are not from `prepare`."""
     settings_file = out / "settings.txt"
     if settings_file.is_file() and read_bytes(settings_file).startswith(HEADER[:28].encode()):
         return
@@ -479,7 +479,7 @@ def note_of_earlier_files(out: Path, replaced: Sequence[str], renamed: Sequence[
 def put_into(out: Path, contents: dict[str, bytes]) -> list[str]:
     """Write all files to a temporary folder, then move them into `out`.
 
-    Return the names of replaced files whose contents were different.
+    Return the names of the existing files that were replaced and had different contents.
     """
     earlier = [name for name in contents if (out / name).exists()]
     replaced = [name for name in earlier if read_bytes(out / name) != contents[name]]
@@ -498,7 +498,7 @@ def rename_earlier_lists(out: Path, written: set[str], hparams: HParams) -> list
     settings.txt has been replaced, because the old settings.txt may list these filelists.
 
     Returns:
-        The old names of the files.
+        The names of the files before they were renamed.
     """
     kept = {os.path.realpath(out / name) for name in written} | {os.path.realpath(hparams.symbols)}
     renamed = []

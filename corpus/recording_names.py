@@ -3,7 +3,8 @@ r"""Find the name of a recording in its text.
     name_at_start(Path("wavs/u1"), "u1.wav|Yes.").end()  # 7
     name_at_end(Path("wavs/u1"), "Yes. (u1)").start()  # 4
 
-Corpora in the formats of Kaldi and CMU Sphinx contain such names, but the names are not spoken.
+In the formats of Kaldi and CMU Sphinx, each text contains the name of its recording, but the name
+is not spoken.
 """
 
 import re
@@ -20,10 +21,11 @@ AFTER_NAME = r"(?P<pipe>\s*\|\s*)|\s*[:：]\s*|[,;=]\s*|\.?\s+(?:[-–—=]+\s+)
 
 
 def name_at_start(name: Path, text: str) -> re.Match[str] | None:
-    """Match the name of a recording at the beginning of its text.
+    """Find the name of a recording at the beginning of the recording's text.
 
     The text may add an extension, folders, quotation marks, brackets or a number sign to the name.
-    The text may omit the first words of the name: the text of anna_0012.wav may begin with 0012.
+    The text may omit the first words of the name. For example, the text of anna_0012.wav may begin
+    with 0012.
 
     Args:
         name: the path of the recording without its extension.
@@ -43,9 +45,9 @@ def name_at_start(name: Path, text: str) -> re.Match[str] | None:
 
 
 def name_at_end(name: Path, text: str) -> re.Match[str] | None:
-    """Match the name of a recording at the end of its text.
+    """Find the name of a recording at the end of the recording's text.
 
-    The name is after a space or a pipe, or in parentheses as in CMU Sphinx.
+    The name follows a space or a pipe, or is in parentheses as in CMU Sphinx.
     """
     if name.name not in text:
         return None  # because this check is much faster than the pattern

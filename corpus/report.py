@@ -56,7 +56,7 @@ def summary_of(
 
 
 def statistics_of(clips: Sequence[Clip], hparams: HParams) -> SpeechStatistics:
-    """Return the statistics of speech that training stores in checkpoints."""
+    """Return the speech statistics that training stores in checkpoints."""
     symbols = hparams.table.symbols
     last = (last_symbol(symbols[i] for i in clip.symbols) for clip in clips)
     frames = np.array([clip.num_frames for clip in clips])

@@ -1,4 +1,4 @@
-"""Create the report of `prepare`: an HTML page with a summary, plots and problems of clips.
+"""Create the report of `prepare`: an HTML page with a summary, plots and the clips' problems.
 
 page = report_page("mine", summary, len(clips), findings, warnings, plots, out, hparams)
 """

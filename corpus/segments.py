@@ -5,8 +5,8 @@
     entries = read_lhotse(Path("data/supervisions.jsonl.gz"))
     clips, problems = padded(clips, 0.1)
 
-Each entry contains the name of a recording, a text, and the segment of the recording that contains
-the text. `convert` writes each segment to a separate file.
+Each entry contains the name of a recording, a text, and the segment of the recording in which the
+text is spoken. `convert` writes each segment to a separate file.
 """
 
 import gzip
@@ -71,17 +71,17 @@ KALDI_FILES = ("wav.scp", "text")
 def read_segments(path: Path, recording: str, tier: str = "", encoding: str = "") -> list[Entry]:
     """Return the segments of one recording, in file order.
 
-    Segments without text, and segments that contain only a silence label, are left out.
+    Segments that have no text or only a silence label are skipped.
 
     Args:
         path: subtitles (.srt, .vtt), a TextGrid, or Audacity labels (.txt).
         recording: the name of the recording.
         tier: the tier to read from a TextGrid with several tiers.
-        encoding: encoding of the file; "": UTF-8 or an encoding that is detected.
+        encoding: encoding of the file; "": detect it (UTF-8 is tried first).
 
     Raises:
-        UserError: if the file cannot be read, or if a TextGrid has several tiers and none of them
-            is called `tier`.
+        UserError: if the file cannot be read, or if a TextGrid has several tiers but no tier called
+            `tier`.
     """
     found: Iterable[tuple[float, float, str]]
     if path.suffix.lower() == ".textgrid" or (
@@ -112,7 +112,8 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
 def _check_not_growing(path: Path, entries: Sequence[Entry]) -> None:
     """Raise UserError if most segments repeat or continue the text of the previous segment.
 
-    Some captions show a sentence word by word, or highlight one word after another. In such captions, each segment repeats the words so far, or the whole sentence.
+    Some captions show a sentence word by word, or highlight one word after another. Each segment of
+    such captions contains the whole sentence, or all words up to the current word.
     """
     growing = [
         entry
@@ -130,7 +131,7 @@ def _check_not_growing(path: Path, entries: Sequence[Entry]) -> None:
 def _read_subtitles(path: Path, encoding: str) -> list[tuple[float, float, str]]:
     """Read an SRT or WebVTT file.
 
-    Raises UserError at the first line with times that cannot be read.
+    Raise UserError at the first line whose times cannot be read.
     """
     text = read_text(path, encoding).replace("\r\n", "\n").replace("\r", "\n")
     is_vtt = text.lstrip().startswith("WEBVTT")
@@ -195,7 +196,7 @@ def _srt_cues(path: Path, text: str) -> list[tuple[float, float, str]]:
 
 
 def _seconds_of_time(time: str) -> float:
-    """Return the seconds of a time such as 01:02:03.500."""
+    """Convert a time such as 01:02:03.500 to seconds."""
     seconds = 0.0
     for part in time.split(":"):
         seconds = 60 * seconds + float(part)
@@ -207,12 +208,12 @@ def without_rolling_lines(
 ) -> list[tuple[float, float, str]]:
     """Remove the lines that subtitles repeat from the previous subtitle.
 
-    Automatic captions show each line again above the next line. Many captions also show the
-    repeated line alone, for a time that is too short for speech.
+    Automatic captions show each line twice: first alone, and then above the next line. Many
+    captions also show the repeated line alone for a moment that is too short for speech.
 
-    All lines are kept if few subtitles repeat lines. If there are gaps between the subtitles, lines
-    are removed only if nearly all subtitles repeat a line. A longer subtitle that contains only
-    repeated lines is kept, because it may be the refrain of a song.
+    If only a few subtitles repeat lines, all lines are kept. After a gap between subtitles,
+    repeated lines are removed only if many subtitles repeat lines. A longer subtitle that contains
+    only repeated lines is kept, because it may be the refrain of a song.
     """
     repeated = _repeated_lines(cues)
     is_flash = [
@@ -255,7 +256,7 @@ def _repeated_lines(cues: Sequence[tuple[float, float, str]]) -> list[int]:
     """Return the number of lines that each subtitle repeats from the previous subtitle.
 
     The first lines of a subtitle may repeat the last lines of the previous subtitle. The number is
-    0 if the subtitle contains no new line, unless its time is too short for speech.
+    0 if the subtitle contains no new line and is long enough for speech.
     """
     counts = []
     previous: list[str] = []
@@ -333,9 +334,9 @@ def is_textgrid(text: str) -> bool:
 def are_labels(text: str) -> bool:
     """Return whether a text file contains Audacity labels instead of plain text.
 
-    The file contains labels if its first line begins with two numbers and a tab between them. Some
-    files have spaces instead of tabs. A file with spaces contains labels if it has at least two
-    lines and every line begins with two decimal numbers.
+    The file contains labels if its first line begins with two numbers that are separated by a tab.
+    Some label files contain spaces instead of tabs. A file with spaces contains labels if it has at
+    least two lines and every line begins with two decimal numbers.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if lines and re.match(rf"{NUMBER}\t{NUMBER}(\t|$)", lines[0]):
@@ -394,7 +395,7 @@ def read_kaldi(folder: Path) -> list[Entry]:
     Raises:
         UserError: in these cases:
             - wav.scp contains a command instead of a path.
-            - An id is in one file but not in another file.
+            - An id that must be in two files is missing from one of them.
             - A line is malformed.
             - A segment with the end -1 overlaps another segment.
     """
@@ -434,9 +435,10 @@ def read_kaldi(folder: Path) -> list[Entry]:
 
 
 def _check_open_ends(entries: Sequence[Entry]) -> None:
-    """Raise UserError if a segment without an end overlaps another segment of its recording.
+    """Raise UserError if a segment without an end time overlaps another segment of its recording.
 
-    A segment without an end lasts until the end of the recording, so it must be the last segment.
+    A segment without an end time lasts until the end of the recording, so it must be the last
+    segment of the recording.
     """
     latest: dict[str, Entry] = {}
     for entry in entries:
@@ -464,7 +466,7 @@ def _check_open_ends(entries: Sequence[Entry]) -> None:
 
 
 def _kaldi_segment(line: _Line) -> tuple[str, Segment]:
-    """Return the id of the recording and the segment from a line of the file `segments`."""
+    """Parse a line of the file `segments`, and return the recording's id and the segment."""
     values = line.text.split()
     if len(values) != 3:
         raise UserError(
@@ -497,14 +499,14 @@ def _seconds(value: str, where: str) -> float:
 
 
 def is_lhotse(path: Path) -> bool:
-    """Return whether a file has the name of a lhotse supervision manifest."""
+    """Return whether a file is named like a lhotse supervision manifest."""
     return bool(re.search(r"supervisions.*\.jsonl(\.gz)?$", path.name))
 
 
 def read_lhotse(path: Path) -> list[Entry]:
-    """Read a lhotse supervision manifest, and the recording manifest next to it.
+    """Read a lhotse supervision manifest and the recording manifest in the same folder.
 
-    The name of the recording manifest contains `recordings` instead of `supervisions`.
+    The file name of the recording manifest contains `recordings` instead of `supervisions`.
 
     Raises:
         UserError: if a manifest cannot be read, or if a recording is missing or consists of several
@@ -576,12 +578,13 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Mapping]]:
 def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]]:
     """Lengthen segments by `padding` seconds at each end.
 
-    A segment extends at most to the middle of the gap before the neighboring segment of the same
-    recording. Clips without a segment do not change.
+    If a gap between two segments of a recording is short, both segments extend only to the middle
+    of this gap. Clips without a segment do not change.
 
     Returns:
-        The clips in their original order; and a message for each segment that does not end after
-        its start, or that overlaps another segment by more than 0.05 s.
+        A tuple of the clips in their original order, and a list of messages. There is one message
+        per segment whose end is not after its start, or that overlaps another segment by more than
+        0.05 s.
     """
     by_recording = defaultdict[str, list[int]](list)
     changed = list(clips)

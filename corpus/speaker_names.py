@@ -21,11 +21,11 @@ MAX_DISTINCT_SHARE = 0.5
 
 @dataclass(frozen=True)
 class SpeakerSource:
-    """Where a corpus stores speaker names. Set at most one field; by default, there are no names.
+    """Where a corpus stores speaker names. Set at most one field. By default, there are no names.
 
     Args:
         column: title of the table column that contains the names, or its number, counted from 1.
-        folders: whether the folders in the corpus have the names of the speakers.
+        folders: whether the folders in the corpus are named after the speakers.
         name: name of the speaker, if the corpus has only one speaker.
     """
 
@@ -42,11 +42,11 @@ NO_SPEAKERS = SpeakerSource()
 
 
 def checked_name(text: str, where: str) -> str:
-    """Return a speaker's name without whitespace at the ends and in Unicode's composed form.
+    """Return a speaker's name in Unicode's composed form, without whitespace at the ends.
 
     Raises:
-        UserError: if the name is invalid. The message begins with `where`: the file and line, or
-            the option, that contains the name.
+        UserError: if the name is invalid. The message begins with `where`, which is either the file
+            and line or the option that contains the name.
     """
     name = text.strip()
     if not name:
@@ -72,7 +72,8 @@ def with_names(
         path: the file that contains this column.
 
     Returns:
-        The clips with cleaned names; and a message for each clip with an invalid name.
+        A tuple of the clips with cleaned names, and a list with one message per clip with an
+        invalid name.
 
     Raises:
         UserError: if no line has a name, if the column contains ids or texts, or if two names look
@@ -104,8 +105,8 @@ def with_names(
 def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
     """Raise UserError if two names differ only in case, spaces or the encoding of letters.
 
-    Such names usually mean the same speaker. If such names mean two speakers, file systems that
-    ignore case mix up the files of the two speakers.
+    Such similar names usually refer to the same speaker. If two similar names refer to different
+    speakers, a file system that ignores case would mix up the files of the two speakers.
 
     Args:
         named: pairs of a name and its origin, such as a file and line.

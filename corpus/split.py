@@ -32,18 +32,18 @@ def choose_split(
     """Choose the validation set.
 
     For LJSpeech-1.1 and default arguments, the split in filelists/ljspeech_split.csv is used. In
-    all other cases, the ids are sorted by SHA-256("seed|id"), and the first ids are held out.
-    Therefore, adding or removing clips hardly changes the set. With several speakers, the fraction
-    applies to each speaker.
+    all other cases, the ids are sorted by SHA-256("seed|id"), and the clips with the first ids are
+    held out. With this method, adding or removing clips hardly changes the validation set. With
+    several speakers, the fraction applies to each speaker.
 
     Args:
         val_fraction: fraction of the clips to hold out, from 0 to 1.
-        by_text: hash the words of the text instead of the id, so that all clips with the same
-            sentence are in the same set. More than `val_fraction` of a speaker's clips may then be
-            held out.
+        by_text: if True, hash the words of the text instead of the id, so that all clips with the
+            same sentence are in the same set. With this option, more than `val_fraction` of a
+            speaker's clips may be held out.
 
     Returns:
-        The ids of the validation clips, and a description of the split.
+        A tuple of the ids of the validation clips and a description of the split.
     """
     ids = [clip.id for clip in clips]
     if (val_fraction, seed, by_text) == (VAL_FRACTION, SEED, False):
@@ -71,14 +71,15 @@ def choose_split(
 
 
 def wording(text: str) -> str:
-    """Return the words of a text in lower case and without punctuation, to compare texts."""
+    """Return a text in lower case and without punctuation, for comparisons of texts."""
     return " ".join(re.findall(r"\w+", text.casefold()))
 
 
 def texts_in_both(sets: Mapping[str, Sequence[Clip]]) -> str | None:
     """Return a warning if many validation texts are also in the training set, otherwise None.
 
-    With many such texts, the validation loss partly measures sentences of the training set.
+    If there are many such texts, the validation loss partly measures how well the model has learned
+    training sentences.
     """
     trained = {wording(clip.text) for clip in sets["train"]}
     known = [clip for clip in sets.get("val", ()) if wording(clip.text) in trained]

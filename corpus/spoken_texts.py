@@ -4,7 +4,7 @@
     check_repeated_words(clips)
 
 Transcripts may also contain times, speakers, labels or the names of the recordings. If most texts
-begin or end in the same way, the user must remove these parts.
+begin or end with such unspoken parts, the user must remove them.
 """
 
 import re
@@ -60,8 +60,8 @@ MIN_OTHER_WORDS = 3
 def check_are_spoken(clips: Sequence[Clip]) -> None:
     """Raise UserError if most texts contain parts that are not spoken.
 
-    Such parts are labels such as "JOHN:", times, ids in parentheses, sentence numbers, columns of
-    numbers, and the names of the audio files.
+    Examples of such parts are labels ("JOHN:"), times, ids in parentheses, sentence numbers,
+    columns of numbers, and names of audio files.
     """
     for pattern, found, fix in (
         (LABEL_START, "begin with times or speakers", ""),
@@ -117,7 +117,7 @@ def _not_spoken(found: Sequence[Clip], clips: Sequence[Clip], how: str, fix: str
 
 
 def has_name_at_start(clip: Clip) -> bool:
-    """Return whether a text begins with the name of its audio file and then has other words."""
+    """Return whether a text begins with its audio file's name, followed by other words."""
     if clip.segment:
         return False
     match = name_at_start(Path(clip.path).with_suffix(""), clip.text)
@@ -125,7 +125,7 @@ def has_name_at_start(clip: Clip) -> bool:
 
 
 def _is_name(clip: Clip) -> bool:
-    """Return whether the text of a clip is the name of its audio file, and the name is no word."""
+    """Return whether a clip's text consists only of its audio file's name, which is not a word."""
     name = Path(clip.path).with_suffix("")
     if clip.segment or not re.search(r"[^\W\d_]", name.name) or not RECORDING_ID.match(name.name):
         return False
@@ -134,7 +134,7 @@ def _is_name(clip: Clip) -> bool:
 
 
 def has_name_at_end(clip: Clip) -> bool:
-    """Return whether a text ends with the name of its audio file, after other words."""
+    """Return whether a text consists of other words followed by its audio file's name."""
     if clip.segment:
         return False
     match = name_at_end(Path(clip.path).with_suffix(""), clip.text)
@@ -148,10 +148,10 @@ def _is_written_twice(clip: Clip) -> bool:
 
 
 def check_repeated_words(clips: Sequence[Clip]) -> None:
-    """Raise UserError if nearly all texts begin or end with the same word, such as "sil", or if most
-    texts are written twice.
+    """Raise UserError if nearly all texts begin or end with the same word, such as "sil".
 
-    The texts of each speaker are also checked, because they may begin with the speaker's name.
+    Also raise UserError if most texts contain the same words twice. The texts of each speaker are
+    also checked separately, because all texts of a speaker may begin with the speaker's name.
     """
     twice = [clip for clip in clips if _is_written_twice(clip)]
     if len(clips) >= MIN_TEXTS and len(twice) >= MAX_SHARE * len(clips):
@@ -193,7 +193,7 @@ def words_of(text: str) -> list[str]:
 
 
 def _common_words(texts: Sequence[Sequence[str]]) -> list[str]:
-    """Return the words with which nearly all texts begin."""
+    """Return the first words that nearly all texts have in common."""
     common = []
     for place in range(max(map(len, texts))):
         counts = Counter(words[place] for words in texts if place < len(words))

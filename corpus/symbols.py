@@ -33,9 +33,9 @@ def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
 
 
 def drop_unused_symbols(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], HParams]:
-    """Remove the symbols that no clip uses from the table, because they would never be trained.
+    """Remove unused symbols from the table, because their embeddings would never be trained.
 
-    Return the clips with new symbol ids, and the settings with the new table.
+    Return a tuple of the clips with new symbol ids and the settings with the new table.
     """
     old = hparams.table
     new = table_of(old.symbols[i] for i in set().union(*(clip.symbols for clip in clips)))
@@ -45,7 +45,7 @@ def drop_unused_symbols(clips: Sequence[Clip], hparams: HParams) -> tuple[list[C
 
 
 def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
-    """Return a warning about symbols that occur in fewer than RARE clips, rarest first.
+    """Return a warning that lists the symbols in fewer than RARE clips, rarest first.
 
     For the English table, return "", because this table is the same for every corpus.
     """

@@ -3,8 +3,8 @@
     entries, problems = read_table(Table(Path("data/mine/validated.tsv")))
     entries, problems = read_table(Table(path, path_column="3", text_column="5"), speaker_column="1")
 
-An example is LJSpeech's metadata.csv (id|text|normalized text, no header). A table must have common
-column titles or LJSpeech's columns. For any other table, the user must specify the columns.
+An example is LJSpeech's metadata.csv (id|text|normalized text, no header). If a table has neither
+common column titles nor LJSpeech's columns, the user must specify the columns.
 """
 
 import csv
@@ -62,11 +62,13 @@ class Table:
 
     Args:
         path: the file. Paths in the table are relative to the table's folder or to the corpus. The
-            paths may differ from the paths of the audio files in extension and in case.
-        path_column, text_column: title of the column with the paths or the texts, or its number,
-            counted from 1. Default: a column with a common title, or LJSpeech's column.
+            paths in the table may differ in extension and in case from the actual paths of the
+            audio files.
+        path_column, text_column: the column with the paths and the column with the texts, each
+            given as a title or as a number (counted from 1). Default: a column with a common title,
+            or LJSpeech's column.
         delimiter: the character between fields. Default: the delimiter that most lines contain.
-        encoding: encoding of the file. Default: UTF-8 or an encoding that is detected.
+        encoding: encoding of the file. Default: the encoding is detected (UTF-8 is tried first).
     """
 
     path: Path
@@ -101,7 +103,7 @@ class Columns(NamedTuple):
 
 
 def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], list[str]]:
-    """Return the entries of a table, and a message for each bad line.
+    """Return the entries of a table, and one message per bad line.
 
     Args:
         speaker_column: title or number of the column with speaker names; "": no column.
@@ -163,7 +165,7 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
 
 
 def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
-    """Return the delimiter of a table, which most lines must contain.
+    """Return the delimiter of a table. Most lines must contain the delimiter.
 
     Commas and semicolons count as delimiters only if the table has a header, because texts also
     contain commas and semicolons.
@@ -201,7 +203,7 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
 
 
 def _unknown_titles(lines: Sequence[str]) -> str:
-    """Return the fields of the first line, if they may be column titles, for a message."""
+    """If the first line may contain column titles, return these titles for an error message."""
     for delimiter in QUOTING_DELIMITERS:
         if all(line.count(delimiter) for line in lines):
             fields = next(csv.reader([lines[0][:1000]], delimiter=delimiter))
@@ -265,7 +267,7 @@ def joined_pairs(rows: Sequence[Row]) -> list[Row]:
 
 
 def rows_of_json_lines(path: Path, text: str) -> tuple[list[str], list[Row]]:
-    """Return the keys of all objects in JSON Lines, and one row of values for each object.
+    """Return the keys of all JSON Lines objects, and one row of values per object.
 
     Missing values, and values that are neither strings nor numbers, become empty strings.
 
@@ -293,7 +295,7 @@ def rows_of_json_lines(path: Path, text: str) -> tuple[list[str], list[Row]]:
 def check_row(row: Row, needed: int, num_fields: int, delimiter: str) -> None:
     """Raise ValueError if a row is malformed.
 
-    A row must have from `needed` to `num_fields` fields, without line breaks or invalid Unicode.
+    A row must have `needed` to `num_fields` fields, without line breaks or invalid Unicode.
     """
     for field in row.fields:
         if surrogate := re.search("[\ud800-\udfff]", field):
@@ -348,9 +350,9 @@ def choose_columns(
 ) -> Columns:
     """Choose the columns for path, text and speaker.
 
-    If the table has no header, the first column contains the path. The last of the other columns
-    contains the text: there may be one other column, or two (LJSpeech's text and normalized text).
-    The column of the speaker does not count.
+    If the table has no header, the first column contains the path, and the last column contains the
+    text. A table without a header has two columns, or three columns if it contains a text and a
+    normalized text as in LJSpeech. The speaker column is not counted.
 
     Raises:
         UserError: if a selected column does not exist, or if the user must specify a column.
@@ -401,12 +403,12 @@ def choose_columns(
 
 
 def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: int) -> None:
-    """Raise UserError unless two columns can be a text and its normalized text (LJSpeech).
+    """Raise UserError if two columns cannot be a text and its normalized text (LJSpeech).
 
     The columns are rejected in three cases:
 
     - Most values of the second column are numbers.
-    - Only one of the two columns has few different values, like a column of speaker names.
+    - Only one of the two columns has few distinct values, like a column of speaker names.
     - The two texts of most lines differ too much.
     """
     pairs = [(row.fields[written], row.fields[spoken]) for row in rows if len(row.fields) > spoken]
@@ -427,7 +429,7 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
 
 
 def repeats(values: Sequence[str]) -> bool:
-    """Return whether a column has few different values, like a column of speaker names."""
+    """Return whether a column has few distinct values, like a column of speaker names."""
     return len(values) >= MIN_LINES and len({*values}) <= MAX_REPEATING_SHARE * len(values)
 
 
@@ -451,13 +453,13 @@ def are_other_texts(pairs: Sequence[tuple[str, str]]) -> bool:
 def scripts_of(text: str) -> set[str]:
     """Return the scripts of the letters in a text, such as LATIN.
 
-    The script is the first word of a letter's Unicode name.
+    A letter's script is the first word of its Unicode name.
     """
     return {unicodedata.name(x, "").partition(" ")[0] for x in text if x.isalpha()}
 
 
 class TimeColumns(NamedTuple):
-    """The titles of the columns with the times of segments. Either `end` or `duration` is ""."""
+    """The titles of the columns with segment times. Either `end` or `duration` is ""."""
 
     start: str
     end: str
@@ -465,7 +467,7 @@ class TimeColumns(NamedTuple):
 
 
 def time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """Return the titles of the numeric columns whose titles contain a word for a time."""
+    """Return the titles of numeric columns that contain a word for a time, such as "start"."""
     found = []
     for index, title in enumerate(titles):
         words = re.findall(r"[a-z]+\d?", title.lower())
@@ -485,8 +487,7 @@ def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) ->
     NeMo manifests have the columns `offset` and `duration`.
 
     Raises:
-        UserError: if the columns with times are neither a start and an end, nor an offset and a
-            duration.
+        UserError: if the time columns are neither a start and an end nor an offset and a duration.
     """
     found = time_titles(titles, rows)
     if not found:
@@ -513,7 +514,7 @@ def start_of(columns: TimeColumns | None, titles: Sequence[str], fields: Sequenc
 def segment_of(
     columns: TimeColumns | None, titles: Sequence[str], fields: Sequence[str]
 ) -> Segment | None:
-    """Return the segment that contains the text of a row, or None for the whole recording.
+    """Return the segment in which a row's text is spoken, or None for the whole recording.
 
     Raises:
         ValueError: if a value is missing or is not a valid number of seconds.

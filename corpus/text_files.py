@@ -30,18 +30,19 @@ EXAMPLE_LETTERS = 60  # maximum number of letters of decoded text in a message
 
 
 def read_text(path: Path, encoding: str = "", if_missing: str = "no such file") -> str:
-    """Return the text of a file without its byte-order mark. See `decode` for errors."""
+    """Return a file's text without the byte-order mark. Raise UserError if decoding fails."""
     return decode({path: read_bytes(path, if_missing=if_missing)}, encoding)[path]
 
 
 def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str]:
-    """Decode files that are in UTF-8 or that all have the same other encoding.
+    """Decode files that are in UTF-8, or that all have the same non-UTF-8 encoding.
 
     Args:
-        encoding: Python's name for the encoding; "": detect the encoding.
+        encoding: the encoding, as named in Python; "": detect the encoding.
 
     Raises:
-        UserError: if a file is binary or not in `encoding`, or if several encodings are likely.
+        UserError: if a file is binary, if a file is not valid in `encoding`, or if several
+            encodings are equally likely.
     """
     texts = {}
     utf16 = {}
@@ -77,7 +78,7 @@ def _is_utf16(content: bytes) -> bool:
 
 
 def _decode_others(contents: Mapping[Path, bytes], name: str) -> dict[Path, str]:
-    """Decode files that are not UTF-8, and print a note. "": detect the encoding."""
+    """Decode non-UTF-8 files with encoding `name` ("": detect it), and print a note."""
     path, *more = contents
     where = f"{path} and {len(more):,} more files" if more else str(path)
     name = name or _recognize(where, b"\n".join(contents.values()))
@@ -102,7 +103,10 @@ def _is_damaged_utf8(content: bytes) -> bool:
 
 
 def _recognize(where: str, content: bytes) -> str:
-    """Return the encoding of a text that is not UTF-8. See `decode` for errors."""
+    """Detect the encoding of a non-UTF-8 text.
+
+    Raise UserError if the content is binary, or if the encoding is unknown or ambiguous.
+    """
     if is_binary(content):
         raise UserError(f"{where}: binary file, expected text")
     matches = list(from_bytes(content, cp_isolation=ENCODINGS))
@@ -126,14 +130,14 @@ def _recognize(where: str, content: bytes) -> str:
 
 
 def _example(text: str) -> str:
-    """Return a part of the first line that contains a non-ASCII character."""
+    """Return an excerpt of the first line that contains a non-ASCII character."""
     line = next((x for x in text.splitlines() if not x.isascii()), text.partition("\n")[0])
     first = next((i for i, x in enumerate(line) if not x.isascii()), 0)
     return line[max(0, first - 20) :][:EXAMPLE_LETTERS]
 
 
 def check_encoding(name: str) -> str:
-    """Return Python's name for an encoding. Raise ValueError if Python does not support it."""
+    """Return Python's name for an encoding. Raise ValueError if Python has no such encoding."""
     try:
         return codecs.lookup(name).name
     except LookupError:

@@ -1,4 +1,4 @@
-"""Find clips and texts that keep a model from learning alignments (docs/guides/own-data.md).
+"""Find clips and texts that prevent a model from learning alignments (docs/guides/own-data.md).
 
 for warning in corpus_warnings(clips, hparams):
     print(warning)
@@ -196,7 +196,7 @@ def _audio_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding
 
 
 def _level_differences(clips: Sequence[Clip]) -> np.ndarray:
-    """Return each clip's level in dB relative to its speaker's median [clips]."""
+    """Return each clip's level in dB, relative to the speaker's median level [clips]."""
     levels = np.array([clip.measured.quality.level for clip in clips])
     names = np.array([clip.speaker for clip in clips])
     differences = np.zeros(len(clips))
@@ -253,7 +253,7 @@ def _line(clip: Clip) -> str:
 def other_script(clips: Sequence[Clip], hparams: HParams) -> str | None:
     """Return a warning if many texts contain no letter of the language's script, otherwise None.
 
-    Such texts may be translations, for example English translations of Korean speech.
+    Texts in another script may be translations, for example English translations of Korean speech.
     """
     script = SCRIPTS.get(hparams.language.partition("-")[0])
     is_english = hparams.table.is_english and PHONES not in hparams.text_cleaners
@@ -306,9 +306,9 @@ def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
     """Return a warning if long clips do not have longer texts than short clips, otherwise None.
 
     For example, the texts may be shifted because a line of the table is missing, or the selected
-    column may not contain the texts. The function correlates the logarithms of seconds and symbols.
-    In LJSpeech, the correlation is 0.97. The correlation is at most 0.15 if the texts are shifted
-    by a few lines.
+    column may not contain the texts. The function computes the correlation of the log duration and
+    the log number of symbols. In LJSpeech, the correlation is 0.97. If the texts are shifted by a
+    few lines, the correlation is at most 0.15.
     """
     seconds = np.log([clip.measured.speech_samples for clip in clips])
     symbols = np.log([len(clip.symbols) for clip in clips])
@@ -332,7 +332,7 @@ def _correlation(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def symbol_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
-    """Return the number of symbols per second of speech in each clip [clips]."""
+    """Return each clip's number of symbols per second of speech [clips]."""
     return np.array([len(c.symbols) * sampling_rate / c.measured.speech_samples for c in clips])
 
 
@@ -341,10 +341,11 @@ def have_several_speakers(clips: Sequence[Clip]) -> bool:
 
 
 def comparable_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
-    """Return symbol rates that can be compared between speakers [clips].
+    """Return each clip's symbol rate in a form that is comparable between speakers [clips].
 
     With a single speaker, the rates are symbols per second. With several speakers, each rate is
-    divided by the speaker's median rate, so that the clips of a slow speaker are not unusual.
+    divided by the speaker's median rate, so that the clips of a slow speaker do not count as
+    unusual.
     """
     rates = symbol_rates(clips, sampling_rate)
     if not have_several_speakers(clips):
@@ -370,15 +371,15 @@ def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
 
 
 def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
-    """Return the indices of the values above the limit, largest value first."""
+    """Return the indices of values above the limit, sorted from largest to smallest value."""
     order = np.argsort(-np.asarray(badness), kind="stable")
     return [i for i in order.tolist() if badness[i] > limit]
 
 
 def _duplicates(clips: Sequence[Clip]) -> list[tuple[Clip, str]]:
-    """Return the clips with the same audio as an earlier clip, each with a note.
+    """Return the clips that have the same audio as an earlier clip, each with a note.
 
-    Clips whose text differs from the text of the earlier clip come first.
+    The list begins with the clips whose text differs from the text of the earlier clip.
     """
     first: dict[int, Clip] = {}
     with_another_text = []

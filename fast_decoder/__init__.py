@@ -1,12 +1,12 @@
-"""Run the decoder with teacher forcing faster than model.py, with the same parameters and results.
+"""Run the decoder with teacher forcing, faster than model.py and with the same results.
 
     mel, gate, alignments = fast_decoder.teacher_forced(decoder, memory, mask, mel, dropout_masks)
 
-With teacher forcing, the attention LSTM does not depend on the decoder LSTM. Therefore one loop
-runs the attention LSTM and the attention, and a second loop runs the decoder LSTM. All other
-operations are matrix products over all decoder steps at once: the prenet, the contribution of the
-inputs to the LSTM gates, and the projections. The backward passes of both loops are written by
-hand. The gradient of each weight is also a single product over all decoder steps.
+With teacher forcing, the attention LSTM does not depend on the decoder LSTM, so one loop runs the
+attention LSTM and the attention, and a second loop runs the decoder LSTM. All other operations are
+matrix products over all decoder steps at once: the prenet, the contribution of the inputs to the
+LSTM gates, and the projections. The backward passes of both loops are written by hand. The gradient
+of each weight is also a single product over all decoder steps.
 
 - recurrences.py: formulas, buffers and the names of dimensions
 - plain.py: the loops, implemented with ordinary PyTorch operations
@@ -38,15 +38,15 @@ def teacher_forced(
     dropout_masks,  # model.DropoutMasks
     loops_for: Callable | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute `model.teacher_forced` for a decoder with `LocationSensitiveAttention`.
+    """Compute the outputs of `model.teacher_forced` for `LocationSensitiveAttention`.
 
     Return mel [B, n_mels, T_out], stop-token logits [B, T] and alignments [B, T, N]. Under
     autocast, the prenet, the projections and the matrix products of the LSTMs use the precision of
     autocast. All sums and all other operations use the precision of the parameters.
 
     Args:
-        loops_for: a function that returns the loops for a batch, such as `plain_loops`. By default,
-            the kernels run if this machine supports them.
+        loops_for: a function that returns the loops for a batch, such as `plain_loops`. Default:
+            the kernels if this machine supports them, otherwise plain PyTorch operations.
 
     Raises:
         RuntimeError: if you compute a second derivative, or run a second backward pass through the
@@ -101,7 +101,7 @@ def teacher_forced(
 
 
 def describe(device: torch.device) -> str:
-    """Return a phrase about the way the loops run on this device with float32 parameters."""
+    """Return a phrase that says how the loops run on this device with float32 parameters."""
     if device.type == "cpu":
         if onednn_multiplies("cpu", torch.float32):
             return "oneDNN matrix products with prepacked weights"

@@ -2,14 +2,14 @@
 
     model.speaking_decoder = captured_steps.free_running
 
-A decoder step has about fifty small operators, and the host launches them more slowly than the GPU
-runs them. A graph launches the operators of CHUNK decoder steps at once. After each chunk the host
-checks whether all texts have ended. A graph contains the same operators and shapes in the same
-order as the loop in model.py. Therefore the results are bitwise identical.
+A decoder step consists of about fifty small operators, which the host launches more slowly than the
+GPU runs them. A CUDA graph launches the operators of CHUNK decoder steps at once. After each chunk
+the host checks whether all texts have ended. A graph contains the same operators and shapes in the
+same order as the loop in model.py, so the results are bitwise identical.
 
-A graph works only for a fixed number of texts and symbols, so each batch needs its own graph.
-Capturing a graph takes about as long as launching CHUNK decoder steps. A text has hundreds of
-decoder steps.
+A CUDA graph works only for a fixed number of texts and symbols, so each batch needs its own graph.
+Capturing a graph takes about as long as launching CHUNK decoder steps, which is short compared with
+the hundreds of decoder steps of a text.
 """
 
 import contextlib
@@ -40,9 +40,9 @@ def free_running(
 ) -> Iterator[SpokenSteps]:
     """Run `model.free_running` on a GPU in chunks of CHUNK decoder steps.
 
-    The last chunk ends at `max_steps`. Each chunk reads and writes the same tensors. On a CPU and
-    under autocast, decoder steps run one by one. (Under autocast, a graph would contain the copies
-    of weights that autocast makes.)
+    The last chunk ends at `max_steps`. All chunks read and write the same tensors. On a CPU and
+    under autocast, decoder steps run one by one, without CUDA graphs. (Under autocast, a graph
+    would contain the copies of weights that autocast makes.)
 
     Args:
         repeated: a function of (make_steps, device) that calls `make_steps` repeatedly and yields
@@ -135,10 +135,11 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 
 @contextlib.contextmanager
 def _alone_on_side_stream(device: torch.device) -> Iterator[None]:
-    """Inside this context, launch kernels on the side stream.
+    """In this context, launch kernels on the side stream.
 
-    The kernels run after all earlier kernels and before all later kernels of the current stream.
-    Other threads must wait, because a capture records all launches on its stream.
+    The kernels on the side stream run after all earlier kernels and before all later kernels of the
+    current stream. Other threads must wait, because a capture records all launches on the captured
+    stream.
     """
     side = _side_stream(device)
     current = torch.cuda.current_stream(device)

@@ -41,7 +41,7 @@ ROUNDOFF = {"TF32": 2**-11, "float16": 2**-11, "bfloat16": 2**-9}
 
 
 def main() -> None:
-    """Check the kernels for the request on standard input. Print [is_right, text] last."""
+    """Check the kernels as requested on standard input, and finally print [is_right, text]."""
     request = json.load(sys.stdin)
     device = torch.device(request["device"])
     facts = request["facts"]
@@ -109,7 +109,7 @@ def compare(
 
 
 def min_bound(facts: dict) -> float:
-    """Return four times the largest rounding error of an operand, or MIN_BOUND without rounding."""
+    """Return 4 times an operand's largest rounding error, or MIN_BOUND if nothing is rounded."""
     rounded = facts["autocast"] or ("TF32" if facts["TF32"] else None)
     return 4 * ROUNDOFF[rounded] if rounded else MIN_BOUND
 

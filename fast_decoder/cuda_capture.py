@@ -1,4 +1,4 @@
-"""Capture CUDA graphs without changing the state of PyTorch if a capture fails."""
+"""Capture CUDA graphs, and restore the state of PyTorch if a capture fails."""
 
 import contextlib
 from collections.abc import Callable
@@ -10,17 +10,16 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     """Capture the launches of `function()` on `stream`.
 
     Return the graph and the function's result. Each replay overwrites the result. The function must
-    not draw random numbers or wait for the GPU. Exceptions from the function and from PyTorch reach
-    the caller.
+    not draw random numbers or wait for the GPU. Exceptions from the function and from PyTorch are
+    passed on to the caller.
 
     If CUDA aborts a capture, PyTorch's `capture_end` raises an error before it has cleaned up (seen
     in PyTorch 2.11 and 2.13). Without the precautions of this function,
 
     - `stream` would stay the current stream.
-    - The generator would stop working (2.11). Therefore the capture gets its own generator state.
-    - Memory used on two streams would never be freed, and `empty_cache` would raise an error.
-      Therefore the
-      capture gets its own memory pool.
+    - The generator would stop working (2.11), so the capture gets its own generator state.
+    - Memory used on two streams would never be freed, and `empty_cache` would raise an error, so
+      the capture gets its own memory pool.
     """
     device = stream.device
     graph = torch.cuda.CUDAGraph()
@@ -47,8 +46,8 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
 def first_problem(error: Exception) -> str:
     """Return the type and the first line of the original error.
 
-    After an error during a capture, the end of the capture also raises an error. The context of
-    this second error is the original error.
+    After an error during a capture, the end of the capture also raises an error. The `__context__`
+    of this second error is the original error.
     """
     cause = error.__context__ or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]

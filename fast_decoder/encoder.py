@@ -1,4 +1,4 @@
-"""Run the encoder LSTM in training on a GPU, with the LSTM kernels of the fast decoder.
+"""Run the encoder LSTM on a GPU in training, with the LSTM kernels of the fast decoder.
 
     model.encoder.run_lstm = bidirectional_lstm
 
@@ -26,14 +26,14 @@ def bidirectional_lstm(
     lengths: torch.Tensor,  # [B], best on the CPU, because the host must wait for lengths on a GPU
     loops_for: Callable = graphs.lstm_graphs_for,
 ) -> torch.Tensor:  # [B, N, out], 0 at padding
-    """Compute the same as `model.packed_lstm` with the kernels.
+    """Compute the same outputs as `model.packed_lstm`, with the kernels.
 
     If this machine does not support the kernels, call `model.packed_lstm`. Under autocast, matrix
     products have the precision of autocast. All other operations have the precision of the
     parameters.
 
     Raises:
-        ValueError: if a length is not from 1 to N.
+        ValueError: if a length is less than 1 or greater than N.
     """
     weights = dict(lstm.named_parameters())
     operand_dtype = dtype = weights["weight_hh_l0"].dtype
@@ -66,7 +66,7 @@ def bidirectional_lstm(
 def plain_lstm_loops(
     weight: torch.Tensor, batch_size: int, operand_dtype: torch.dtype
 ) -> PlainLoops:
-    """Return loops of ordinary PyTorch operations. Only `operand_dtype` is used."""
+    """Return loops of ordinary PyTorch operations. `weight` and `batch_size` are not used."""
     return PlainLoops(operand_dtype, 0.0, 0.0)
 
 

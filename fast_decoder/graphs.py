@@ -7,9 +7,9 @@ contains CHUNK steps. A `Graphs` object can be used for all batches in one `buck
 number of steps, because GPU programs without a clip or symbol return at once. `Graphs` objects are
 cached.
 
-If the GPU supports programmatic dependent launch (`uses_dependent_launches`), a launch starts while
-the previous launch still runs. The new launch waits on the GPU for the results of the previous
-launch.
+If the GPU supports programmatic dependent launch (`uses_dependent_launches`), a kernel starts while
+the previous kernel is still running. The new kernel then waits for the results of the previous
+kernel.
 """
 
 import functools
@@ -52,7 +52,7 @@ DEPENDENT_LAUNCHES = True
 
 
 class LSTM(NamedTuple):
-    """The sizes of an LSTM that affect its launches."""
+    """The sizes of an LSTM that affect the launches of its kernels."""
 
     size: int  # number of cells, S
     inner: int  # number of columns of a row in the LSTM's matrix product
@@ -70,7 +70,7 @@ class LSTM(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """All values that determine the launches. recurrences.py explains the names of dimensions."""
+    """All values that determine kernel launches. recurrences.py explains the dimensions."""
 
     device: torch.device
     dtype: torch.dtype  # dtype of parameters and buffers
@@ -102,7 +102,7 @@ def _kernels():
 
 
 def problem(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Return why the kernels cannot run on this device with parameters of this dtype, or None."""
+    """Return the reason why kernels cannot run with this device and dtype, or None."""
     if device.type != "cuda":
         return "no CUDA device"
     if dtype != torch.float32:
@@ -116,7 +116,7 @@ def problem(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def uses_dependent_launches(device: torch.device) -> bool:
-    """Return whether launches are dependent, which needs compute capability 9.0."""
+    """Return whether to use dependent launches, which require compute capability 9.0."""
     if not DEPENDENT_LAUNCHES or device.type != "cuda":
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)
@@ -136,7 +136,7 @@ def graphs_for(
 ) -> "Graphs | str":
     """Return the decoder's graphs for a batch, or a message that says why this is not possible.
 
-    The first call for a bucket creates the graphs.
+    The first call for each bucket creates the graphs.
     """
     dtype = decoder.attention_rnn.weight_hh.dtype
     reason = problem(memory.device, dtype)
@@ -170,7 +170,7 @@ def lstm_graphs_for(
     batch_size: int,
     operand_dtype: torch.dtype,
 ) -> "Graphs | str":
-    """Return graphs for a single LSTM without dropout, or a message as in `graphs_for`."""
+    """Return graphs for one LSTM without dropout, or a message that says why it has no graphs."""
     reason = problem(weight.device, weight.dtype)
     if reason is not None:
         return reason
@@ -382,10 +382,10 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
 
 
 def _energies_grid(setting: Setting) -> tuple[int, int, int]:
-    """Return the symbols per program, dimensions per program and programs over dimensions.
+    """Return (symbols per program, dimensions per program, number of programs per symbol).
 
-    With few clips and long texts, splitting the dimensions is faster: each program then reads only
-    a quarter of the partial sums of the query.
+    With few clips and long texts, splitting the dimensions is faster, because each program then
+    reads only a quarter of the partial sums of the query.
     """
     dim = setting.attention.query
     if _is_half(setting) and setting.clips <= FEW_CLIPS and setting.symbols > 64:
@@ -473,7 +473,7 @@ def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """Return the tensor if the kernels can read it, otherwise a copy."""
+    """Return the tensor itself if the kernels can read it, otherwise a copy that they can read."""
     if x.is_contiguous() and x.data_ptr() % 16 == 0:
         return x
     return x.clone(memory_format=torch.contiguous_format)

@@ -1,20 +1,21 @@
 """Define the Triton kernels of the training loops. recurrences.py contains the formulas.
 
 graphs.py launches the kernels. `attention_slopes` and `attention_sums` process a whole chunk of
-steps at once, because no step depends on their results. `next_chunk` ends a chunk.
+steps at once, because no step depends on the results of these two kernels. `next_chunk` runs after
+each chunk.
 
 The first argument of each kernel is an int64 table on the device. The table contains the steps to
-run, the sizes, and the addresses of all buffers. Only the table contains sizes and addresses.
-Therefore one captured graph can be used for batches of any length, and no tensor needs padding.
-`offset` is the index of the step within a graph. The index counts from the first step, or from the
-last step in the backward pass. Programs beyond the last step return at once.
+run, the sizes, and the addresses of all buffers. Only the table contains sizes and addresses, so
+one captured graph can be used for batches of any length, and no tensor needs padding. `offset` is
+the index of the step within a graph, counted from the first step in the forward pass and from the
+last step in the backward pass. Programs for steps beyond the end return at once.
 
 Some sums are split over several programs: the inner dimensions of matrix products, the query, and
 the energies. Each program writes a partial sum. The program that needs the sum adds the partial
 sums in a fixed order. No kernel uses atomic operations, so results are bitwise reproducible.
 
-Dimensions: T, B, N, D, E and K are the same as in recurrences.py. S is the size of an LSTM, and W
-is the width of its rows (hidden state and context).
+Dimensions: T, B, N, D, E and K are the same as in recurrences.py. S is the size of an LSTM. W is
+the width of a row, which contains a hidden state and a context.
 """
 
 import triton
@@ -70,7 +71,7 @@ TABLE_SIZE = 37
 def _buffer(table, place, dtype: tl.constexpr):
     """Return a pointer to the buffer whose address is at index `place` of the table.
 
-    PyTorch aligns buffers to 16 bytes. Therefore loads can be wide.
+    PyTorch aligns buffers to 16 bytes, so a load can read several values at once.
     """
     return tl.multiple_of(tl.load(table + place).to(tl.pointer_type(dtype)), 16)
 
@@ -80,7 +81,7 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     """Wait until the previous launch has finished, and allow the next launch to start.
 
     The programs of the next launch then start and also wait. Every program must call this function,
-    even a program without work.
+    even if it has no work.
 
     Before the call, a program may read only the following values:
 
@@ -88,13 +89,13 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     - buffers that no earlier launch of the same graph writes,
     - values that were written two or more launches ago.
 
-    The multiprocessor may already have loaded other values from the same 32-byte sector. The load
-    must then use `.cg`, which bypasses the multiprocessor's own cache. During a capture, the table
-    contains only zeros, and there are no buffers.
+    After the call, a load must use `.cg`, which bypasses the multiprocessor's own cache, if the
+    multiprocessor may already have loaded other values from the same 32-byte sector. During a
+    capture, the table contains only zeros, and there are no buffers.
 
     If LET_NEXT is False, the next launch starts only after all programs of this launch have ended.
-    Use False if both launches have too many programs to run at the same time. Otherwise the
-    programs of the next launch would crowd onto the few free multiprocessors.
+    Use False if the programs of both launches cannot all run at the same time, because the programs
+    of the next launch would crowd onto the few free multiprocessors.
     """
     if EARLY:
         tl.extra.cuda.gdc_wait()
@@ -104,10 +105,10 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
 
 @triton.jit
 def _tanh(x):
-    """Return tanh(x) from exp(-2 |x|), because this value cannot overflow.
+    """Compute tanh(x) from exp(-2 |x|), which cannot overflow.
 
-    Near 0 the formula would lose digits. Therefore the result near 0 is the sum of the first terms
-    of the Taylor series. The omitted terms are below 1e-11 of the sum.
+    Near 0, where this formula would lose digits, the result is the sum of the first terms of the
+    Taylor series. The omitted terms add up to less than 1e-11 of the result.
     """
     e = tl.exp(-2 * tl.abs(x))
     y = (1 - e) / (1 + e)
@@ -139,8 +140,8 @@ def _product(
     """Return the matrix product [ROWS, COLUMNS].
 
     Each iteration reads BLOCK values of the inner dimension. If WARPS > 1, each warp sums over its
-    own part of every block. Several warps shorten the chain of dependent products. The sums of the
-    warps are then added in a fixed order.
+    own part of every block. Using several warps shortens the chain of dependent products. The sums
+    of the warps are added in a fixed order.
     """
     if WARPS == 1:
         total = tl.zeros((rows.shape[0], columns.shape[0]), DTYPE)
@@ -186,7 +187,7 @@ def lstm_step(
     QUERY_PRECISION: tl.constexpr,
     EARLY: tl.constexpr,  # whether the kernel starts before the previous launch has finished
 ):
-    """Compute one step of an LSTM, and the partial query of its units.
+    """Compute one step of an LSTM, and the units' partial sums of the query.
 
     Program ids: (units, clips). The product of WEIGHT and the row of the previous step is added to
     the gates. The columns of a program are the gates i, f, g, o of its first unit, then the gates
@@ -260,7 +261,7 @@ def _lstm_cell(table, total, cell, step, unit, inside, SIZE: tl.constexpr, DTYPE
 
     Args:
         total: [rows, 4 * units], the gates before activation.
-        cell: the cells of the previous step.
+        cell: [rows, units], the cell states of the previous step.
     """
     rows: tl.constexpr = total.shape[0]
     units: tl.constexpr = total.shape[1] // 4
@@ -295,7 +296,7 @@ def attention_energies(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute v . tanh(processed_memory + query + location); -inf at padding.
+    """Compute v . tanh(processed_memory + query + location). The result at padding is -inf.
 
     Program ids: (clip, symbols, dimensions). Each program sums over some of the D dimensions.
     """
@@ -349,7 +350,7 @@ def _with_windows(
     KERNEL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Return `pre` plus the product of the location weight and the window of each symbol."""
+    """Return `pre` plus the location weight times each symbol's window of past weights."""
     # Zeros surround the alignments of each step. A 32-byte sector may contain the end of the
     # previous step, which was read earlier, and the beginning of this step. If the kernel has 15 or
     # more taps, this beginning contains only zeros.
@@ -375,7 +376,7 @@ def attention_context(
     OPERAND: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute the alignment, the context, and the windows of step t + 1.
+    """Compute the alignment and the context of step t, and the windows for step t + 1.
 
     Program ids: (clip, columns).
     """
@@ -432,7 +433,7 @@ def gradient_product(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute PARTIALS: the gates' gradients of the next step times WEIGHT; 0 at the last step.
+    """Compute PARTIALS: the next step's gate gradients times WEIGHT, or 0 at the last step.
 
     Program ids: (columns, split, clips).
     """
@@ -478,12 +479,12 @@ def attention_gradient(
     DTYPE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute denergy for some symbols, and the part of the query gradient from these symbols.
+    """Compute denergy for some symbols, and the query gradient that comes from these symbols.
 
     Program ids: (clip, symbols). The softmax backward pass subtracts the sum over n of alignment_n
-    dalignment_n. This sum is dcontext . context plus the sum over n of alignment_n times the
-    gradient that does not come from the context. Each program computes this sum by itself, so that
-    programs do not wait for each other.
+    dalignment_n, which is dcontext . context plus the sum over n of alignment_n times the gradient
+    that does not come from the context. Each program computes this whole sum, so that no program
+    waits for another program.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -565,8 +566,8 @@ def cell_gradient(
 ):
     """Replace the gates of a step with their gradients, and store DGATES.
 
-    Program ids: (units, clips). Each program beyond the last unit processes one clip instead: it
-    computes the gradients of both alignments in the clip's windows from denergy.
+    Program ids: (units, clips). Each program beyond the last unit processes one clip instead: from
+    denergy, it computes the gradients of both alignments in the clip's windows.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch = tl.load(table + BATCH)
@@ -810,7 +811,7 @@ def attention_sums(
 
 @triton.jit
 def next_chunk(table, CHUNK: tl.constexpr, BACKWARDS: tl.constexpr, EARLY: tl.constexpr):
-    """Set START and STOP for the next graph. The host then does not need to set START and STOP.
+    """Set START and STOP for the next graph, so that the host does not need to set these values.
 
     The kernel runs as a single program.
     """

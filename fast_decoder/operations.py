@@ -1,4 +1,4 @@
-"""Compute matrix products in a given precision. Use oneDNN where it is faster."""
+"""Compute matrix products in a given precision, with oneDNN where oneDNN is faster."""
 
 import functools
 from collections.abc import Callable
@@ -19,10 +19,10 @@ def new(like: Tensor, *shape: int) -> Tensor:
 def onednn_multiplies(device: str, dtype: torch.dtype) -> bool:
     """Return whether oneDNN's matrix products are available and correct.
 
-    oneDNN's products are private PyTorch operators for torch.compile. Therefore this function
-    checks their results once. Without oneDNN, PyTorch uses MKL, which packs the weight again for
-    every small product. On two cores of an AMD EPYC, the product of a 16 x 1536 and a 1536 x 4096
-    matrix takes 2.0 ms with MKL and 0.5 ms with oneDNN.
+    PyTorch's operators for oneDNN products are private (for torch.compile), so this function checks
+    once that the results are correct. Without oneDNN, PyTorch uses MKL, which packs the weight
+    again for every small product. On two cores of an AMD EPYC, the product of a 16 x 1536 and a
+    1536 x 4096 matrix takes 2.0 ms with MKL and 0.5 ms with oneDNN.
     """
     if device != "cpu" or dtype not in (torch.float32, torch.bfloat16):
         return False
@@ -60,8 +60,8 @@ def product(x: Tensor, weight: Tensor, dtype: torch.dtype, bias: Tensor | None =
 def weight_gradient(doutputs: Tensor, inputs: Tensor, dtype: torch.dtype) -> Tensor:
     """Return doutputs.T @ inputs, computed as the transpose of inputs.T @ doutputs.
 
-    oneDNN copies the left matrix of a product if this matrix is transposed. Therefore the smaller
-    matrix, `inputs`, is on the left.
+    oneDNN copies the left matrix of a product if this matrix is transposed, so the smaller matrix,
+    `inputs`, is on the left.
     """
     return product(inputs.T, doutputs.T, dtype).T
 
@@ -87,7 +87,7 @@ def product_by(weight: Tensor, rows: int, dtype: torch.dtype) -> Callable:
 
 
 def _dense(x: Tensor) -> Tensor:
-    """Return the matrix if it or its transpose is contiguous, otherwise a copy."""
+    """Return the matrix if it or its transpose is contiguous, otherwise a contiguous copy."""
     return x if x.T.is_contiguous() else x.contiguous()
 
 

@@ -30,7 +30,7 @@ class Problem:
 
     @classmethod
     def random(cls, decoder: Decoder, symbols: tuple[int, ...], steps: int, seed: int) -> "Problem":
-        """Create random float32 clips with these numbers of symbols and decoder steps.
+        """Create random float32 clips with the given numbers of symbols and decoder steps.
 
         The same seed always gives the same clips.
         """
@@ -74,9 +74,9 @@ class Problem:
         weights: tuple[float, ...] = EQUAL,
         precision: torch.dtype | None = None,
     ) -> dict[str, Tensor]:
-        """Return {name: tensor} of the outputs and all gradients of the loss.
+        """Return the outputs and all gradients of the loss as {name: tensor}.
 
-        A missing gradient counts as zero.
+        If PyTorch computes no gradient for a tensor, the gradient is zero.
 
         Args:
             precision: dtype of autocast; None: no autocast.
@@ -106,7 +106,7 @@ class EncoderProblem:
 
     @classmethod
     def random(cls, lstm: torch.nn.LSTM, symbols: tuple[int, ...], seed: int) -> "EncoderProblem":
-        """Create random float32 inputs with these numbers of symbols.
+        """Create a problem with random float32 inputs of the given numbers of symbols.
 
         The same seed always gives the same inputs.
         """
@@ -121,7 +121,7 @@ class EncoderProblem:
         return EncoderProblem(lstm, inputs, self.lengths, self.seed)
 
     def run(self, function: Callable, precision: torch.dtype | None = None) -> dict[str, Tensor]:
-        """Return {name: tensor} of the outputs and all gradients of a random weighted sum of them.
+        """Return the outputs, and the gradients of their random weighted sum, as {name: tensor}.
 
         Args:
             precision: dtype of autocast; None: no autocast.

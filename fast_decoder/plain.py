@@ -1,9 +1,9 @@
-"""Run the loops with ordinary PyTorch operations, on CPUs and on GPUs without the kernels.
+"""Run the loops with ordinary PyTorch operations, for devices that do not support the kernels.
 
-The backward pass computes all values that do not depend on later steps for CHUNK steps at once.
-These values are the slopes of the LSTM cells, the slopes of the tanh in attention, and band
+In the backward pass, all values that do not depend on later steps are computed for CHUNK steps at
+once. These values are the slopes of the LSTM cells, the slopes of the tanh in attention, and band
 matrices. A band matrix maps the gradient of a step's energies to the gradients of both alignments
-in its windows. recurrences.py explains the names of dimensions.
+in the windows of this step. recurrences.py explains the names of dimensions.
 """
 
 from dataclasses import dataclass
@@ -186,8 +186,8 @@ def _cell_forward(
 class _CellBackward:
     """Run the backward steps of an LSTM. Each step replaces the activated gates with gradients.
 
-    The prefix d means the derivative of the loss with respect to a value. Before the first line,
-    dcell contains only the contribution of later steps:
+    The prefix d means the derivative of the loss with respect to a value. At the start of these
+    formulas, dcell contains only the contribution of later steps:
 
         dcell += dhidden * scale * o * (1 - tanh(cell)^2)
         di = dcell * g * i * (1 - i)                         with respect to i before its sigmoid
@@ -305,7 +305,7 @@ class _AttentionSlopes:
         return self.slopes, self.band
 
     def finish(self, denergies: Tensor, gradients: AttentionGradients) -> None:
-        """Add the contributions of the steps of the last `prepare` call to `gradients`.
+        """Add to `gradients` the contributions of the steps in the last `prepare` call.
 
         Args:
             denergies: [C, B, N].

@@ -19,7 +19,7 @@ from fast_decoder.operations import flat, new, product, weight_gradient
 
 @dataclass
 class LSTMBuffers:
-    """The buffers of a loop over an LSTM of size S. Its rows have W >= S columns."""
+    """The buffers of a loop over an LSTM of size S. The rows of a buffer have W >= S columns."""
 
     keep: torch.Tensor | None  # [T, B, S] bool, True for values that dropout keeps
     # [4 * S, S], or [4 * S, W] if the context of attention is fed back; in the dtype of matrix
@@ -71,7 +71,7 @@ class AttentionGradients:
 def _once(backward: Callable) -> Callable:
     """Make a backward pass raise an error if it runs twice or is differentiated.
 
-    Also turn off autocast in the backward pass.
+    Also disable autocast in this backward pass.
     """
 
     def guarded(ctx, *gradients):
@@ -101,8 +101,9 @@ class AttentionRecurrence(Function):
         alignment_t = softmax over n of v . tanh(pre_tn)
         context_t = sum over n of alignment_tn memory_n
 
-    window_tn is the K values around n in the previous and the cumulative alignment. The backward
-    pass uses slope_tn = v * (1 - tanh(pre_tn)^2), and denergy from the softmax backward pass:
+    window_tn contains K values around symbol n from each of two alignments, the previous and the
+    cumulative alignment. The backward pass uses slope_tn = v * (1 - tanh(pre_tn)^2), and denergy
+    from the softmax backward pass:
 
         dalignment_t = dcontext_t . memory_n + gradients from the windows of later steps
         dhidden_t = dstate_t + query_weight^T sum over n of denergy_tn slope_tn

@@ -3,8 +3,8 @@
     answer = check(hparams, device, torch.bfloat16)
     decoder, description = resolve(answer, warn=True)
 
-If the kernels are less exact than the tests require, training uses plain operations. A warning then
-lists the details to report.
+If the kernels are less exact than the tests require, training uses plain operations and prints a
+warning with details for a bug report.
 
 The kernels run in a separate process (compare_kernels.py), because they may hang or crash the
 process with an illegal memory access. The result is cached for later runs with the same GPU,
@@ -104,7 +104,7 @@ def read_cache(file: Path, facts: dict) -> Answer | None:
 
 
 def resolve(answer: Answer, warn: bool) -> tuple[Callable, str]:
-    """Return a training decoder, and a phrase that describes it.
+    """Return a tuple of a training decoder and a phrase that describes this decoder.
 
     The decoder uses the kernels only if the check succeeded.
 
@@ -133,7 +133,7 @@ def say(text: str) -> None:
 
 
 def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> dict:
-    """Return the conditions of a check as JSON values."""
+    """Return the conditions under which a check is made, as a dictionary of JSON values."""
     return {
         **machine(device),
         "torch": torch.__version__,
@@ -146,7 +146,7 @@ def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | Non
 
 
 def machine(device: torch.device) -> dict:
-    """Return the GPU and the driver, if the system reports the driver."""
+    """Return the GPU, its compute capability and the version of its driver."""
     driver = "unknown"
     if DRIVER_FILE.is_file():
         driver = DRIVER_FILE.read_text(encoding="utf-8").partition("\n")[0]

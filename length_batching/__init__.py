@@ -1,4 +1,4 @@
-"""Batch clips of similar length for PyTorch, with less padding and support for several GPUs.
+"""Group clips of similar length into batches, to reduce padding in PyTorch training.
 
     sampler = LengthBatchSampler(lengths, batch_size=16, strategy="semi_sorted",
                                  dynamic_batch_size=True, batch_randomization=True)

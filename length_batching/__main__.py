@@ -4,10 +4,11 @@
     python -m length_batching lengths.csv --column samples
     python -m length_batching lengths.csv batch_size=32 local_randomization_factor=0.035
 
-The file is a CSV, or a text file with one length per line, in any unit. The output is a table with
-two rows per strategy: fixed batch sizes and dynamic batch sizes (DBS). Below the table, the program
-prints a call of LengthBatchSampler with the options that need the fewest decoder steps and mix the
-clips at least as well as SSB-DBS-BR.
+The file is a CSV or a text file with one length per line. The lengths may be in any unit. The
+output is a table with two rows per strategy: one for fixed batch sizes and one for dynamic batch
+sizes (DBS). Below the table, the program prints a call of LengthBatchSampler. Among the options
+that mix the clips at least as well as SSB-DBS-BR, the options in this call need the fewest decoder
+steps.
 """
 
 import argparse

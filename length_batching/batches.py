@@ -6,7 +6,7 @@ The README shows the code for each framework.
 
 Rank r of W processes must request batches r, r + W, r + 2 W, ... in this order. Each DataLoader
 worker computes which batch must come next. If a process requests a different batch, the worker
-raises BatchingError, because the epoch would skip or repeat clips.
+raises BatchingError, because otherwise the epoch would skip or repeat clips.
 """
 
 import os
@@ -36,10 +36,10 @@ UNKNOWN_START = -1  # the framework decides where the pass begins, by skipping b
 
 
 class BatchIndex(int):
-    """The index of a batch, with the number of the `RankSampler` pass that yielded the index.
+    """The index of a batch, and the number of the `RankSampler` pass that yielded this index.
 
     After a pass was stopped early, a persistent worker may still receive an index from that pass.
-    The pass number identifies such an index.
+    The pass number identifies such an outdated index.
     """
 
     pass_number: int
@@ -66,7 +66,7 @@ class WorkerState(NamedTuple):
 
 
 class LengthBatches(Dataset[Any]):
-    """Provide collated batches as a map-style dataset: `batches[i]` is batch i of this epoch.
+    """Provide collated batches as a map-style dataset: `batches[i]` is batch i of the epoch.
 
         batches = LengthBatches(dataset, lengths, 16, "semi_sorted", collate=pad, world_size=2,
                                 dynamic_batch_size=True, batch_randomization=True)
@@ -78,9 +78,9 @@ class LengthBatches(Dataset[Any]):
                 ...
                 state = batches.state_dict(trained)
 
-    Call `set_epoch` before every pass, unless your framework calls it. `len(batches)` is the number
-    of batches in the current epoch, a multiple of `world_size`. With the default options, this
-    number is the same in every epoch.
+    Call `set_epoch` before every pass, unless your framework does this. `len(batches)` is the
+    number of batches in the current epoch, a multiple of `world_size`. With the default options,
+    every epoch has the same number of batches.
 
     Args:
         dataset: the clips. `dataset[i]` has the length `lengths[i]`.
@@ -89,19 +89,20 @@ class LengthBatches(Dataset[Any]):
             `default_collate`.
         world_size: number of processes that share the batches (W).
         random_epochs: number of epochs at the start of training that use random batches (RAND).
-            Each batch has `batch_size` clips, or as many as fit into `batch_capacity`.
+            Each random batch contains `batch_size` clips. With `dynamic_batch_size` and
+            `batch_capacity`, a random batch contains as many clips as fit into `batch_capacity`.
         batches_per_epoch: number of batches in every epoch, summed over all processes. With
             "constant", every epoch has 1% more batches than the first epoch needs. With
-            "per_phase", the random epochs have the same number of batches as with "constant", and
-            all later epochs have a smaller number. Use "per_phase" with `random_epochs`, because
-            random epochs need many more batches than later epochs. The Hugging Face Trainer does
-            not support "per_phase".
+            "per_phase", the number is computed separately for the random epochs and for all later
+            epochs, in each case from the first of these epochs. Use "per_phase" with
+            `random_epochs`, because random epochs need many more batches than later epochs. The
+            Hugging Face Trainer does not support "per_phase".
         batches_per_update: number of batches of similar length per optimizer step, summed over all
             processes; a multiple of W. Default: W.
-        record: a file in the run's folder, for trainers that do not save the state of their data
-            (transformers). The first run writes a checksum of its batches to this file. A later run
-            with different batches raises BatchingError. Without a record and without a loaded
-            state, a pass must begin at the start of an epoch.
+        record: path of a file in the run's folder, for trainers such as the Hugging Face Trainer
+            that do not save the state of their DataLoader. The first run writes a checksum of its
+            batches to this file. A later run with different batches raises BatchingError. Without a
+            record and without a loaded state, a pass must begin at the start of an epoch.
 
     Raises:
         BatchingError: if an option or a length is invalid, or if the batches differ from the
@@ -181,7 +182,7 @@ class LengthBatches(Dataset[Any]):
     def _begin_epoch(self, epoch: int, start: int, *, is_set: bool, ends_pass: bool = True) -> None:
         """Share a new epoch with the workers.
 
-        If `ends_pass` is true, the workers then reject indices of earlier passes.
+        If `ends_pass` is True, the workers reject indices from earlier passes.
         """
         state = self._state
         self._state = PassState(
@@ -209,7 +210,7 @@ class LengthBatches(Dataset[Any]):
             updates = batches.total_batches(epochs=100) // batches.batches_per_update
             schedule = CosineAnnealingLR(optimizer, updates)
 
-        Use this number for learning-rate schedules.
+        Use the result to compute the length of a learning-rate schedule.
         """
         check_count("epochs", epochs, 0)
         random_epochs = min(epochs, self._planner.random_epochs)
@@ -232,7 +233,7 @@ class LengthBatches(Dataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass, counted from 0.
 
-        If a loaded state points inside this epoch, the pass begins at the loaded position.
+        If a loaded state is from the middle of this epoch, the pass begins at the loaded position.
 
         Raises:
             BatchingError: if the loaded state belongs to a different epoch.
@@ -275,7 +276,7 @@ class LengthBatches(Dataset[Any]):
 
     @staticmethod
     def unwrap(batches: Sequence[Any]) -> Any:
-        """Return the only batch in the list; use this as `collate_fn` with `batch_size=1`."""
+        """Return the only batch in the list (for `collate_fn`, with `batch_size=1`)."""
         if len(batches) != 1:
             raise BatchingError(
                 f"the DataLoader joined {len(batches)} batches: expected DataLoader(batch_size=1)"
@@ -352,7 +353,7 @@ class LengthBatches(Dataset[Any]):
 
         Args:
             trained: number of batches that this process has trained on since `set_epoch`. None: the
-                framework itself counts these batches, and skips them when training resumes.
+                framework itself counts these batches, and skips the batches when training resumes.
 
         Raises:
             BatchingError: if `trained` exceeds the number of batches that `RankSampler` has drawn.
@@ -405,10 +406,10 @@ class LengthBatches(Dataset[Any]):
         self._begin_epoch(epoch, start, is_set=was_set)
 
     def _check_record(self, record: Path) -> bool:
-        """Return whether the record file exists; if not, write it.
+        """Write the record file if it does not exist. Return whether the file already existed.
 
         Raises:
-            BatchingError: if the record describes different batches.
+            BatchingError: if the file describes batches that differ from the batches of this run.
         """
         # Version 0.4.0 wrote only the first line, which describes epoch 0.
         first_line = f"plan_checksum={self._updates.checksum} world_size={self.world_size}\n"
@@ -435,8 +436,8 @@ class LengthBatches(Dataset[Any]):
     def _begin_pass(self, position: int | None, saved_epoch: int) -> int:
         """Begin a `RankSampler` pass, and return the index of its first batch.
 
-        position: index of the batch in epoch `saved_epoch` where a DataLoader resumes. None:
-            the DataLoader does not resume from its own state.
+        position: index of the batch at which a DataLoader resumes in epoch `saved_epoch`; None if
+        the DataLoader does not resume from its own state.
         """
         state = self._state
         epoch = state.epoch
@@ -487,11 +488,11 @@ class RankSampler(DistributedSampler[int]):
         sampler.set_epoch(epoch)  # before every pass; it also sets the epoch of `batches`
 
     Rank r of W processes receives batches r, r + W, r + 2 W, ... This class inherits from
-    DistributedSampler, so that frameworks do not replace the sampler. The torchdata loaders save
-    the position of the sampler's iterator.
+    DistributedSampler, so that frameworks do not replace the sampler. The DataLoaders of torchdata
+    save the position of the sampler's iterator.
 
     Raises:
-        BatchingError: if the rank is not from 0 to batches.world_size - 1.
+        BatchingError: if the rank is negative, or greater than batches.world_size - 1.
     """
 
     def __init__(self, batches: LengthBatches, rank: int = 0):
@@ -507,12 +508,12 @@ class RankSampler(DistributedSampler[int]):
     def __len__(self) -> int:
         """Return the number of this rank's batches in the whole epoch.
 
-        The number stays the same when training resumes in the middle of the epoch.
+        The result is the same if training resumes in the middle of the epoch.
         """
         return len(self.batches) // self.batches.world_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass. See `LengthBatches.set_epoch`."""
+        """Set the epoch of the next pass, both in this sampler and in its `LengthBatches`."""
         super().set_epoch(epoch)
         self.batches.set_epoch(epoch)
 
@@ -525,8 +526,8 @@ class RankSampler(DistributedSampler[int]):
 class RankIterator(Iterator[int]):
     """Iterate over the batches of one rank in one pass.
 
-    The pass begins when its first batch is drawn. A DataLoader with workers creates two iterators
-    but draws batches from only one iterator.
+    The pass begins when its first batch is drawn. A DataLoader with workers creates two iterators,
+    but draws batches from only one of the two iterators.
     """
 
     def __init__(self, batches: LengthBatches, rank: int):
@@ -550,13 +551,13 @@ class RankIterator(Iterator[int]):
         return self.batches._draw(number)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current position, which a torchdata loader stores in its checkpoint."""
+        """Return the current position, which a torchdata DataLoader stores in its state."""
         if self.position is None:
             return self.batches.state_dict(0)
         return self.batches._current_updates().state_at(self.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume at a position that `state_dict` returned."""
+        """Resume at the position in a state that `state_dict` returned."""
         self.batches.load_state_dict(state)
         self.position = state["batches_trained"]
         self.saved_epoch = state["epoch"]

@@ -21,7 +21,8 @@ class BatchingError(ValueError):
 def check_lengths(lengths: Lengths) -> np.ndarray:
     """Return the lengths as a float64 array, [clips] or [clips, kinds].
 
-    A length must be above 0, except that it may be 0 if clips have several kinds of length.
+    Every length must be positive. If clips have several kinds of length, lengths of 0 are also
+    allowed.
 
     Raises:
         BatchingError: if the array has the wrong shape, or if an element is not a valid length.
@@ -35,7 +36,7 @@ def check_lengths(lengths: Lengths) -> np.ndarray:
 
 
 def check_numbers(name: str, values: Numbers, num_clips: int) -> np.ndarray:
-    """Return the values as a float64 array [clips] of non-negative numbers.
+    """Check that the values are non-negative, and return them as a float64 array [clips].
 
     Raises:
         BatchingError: if the array has the wrong shape, or if a value is negative or not finite.
@@ -100,8 +101,9 @@ def check_equal_shares(trained: int | None, is_equal: bool, processes: int) -> N
 def check_loaded_state(state: Any) -> None:
     """Raise BatchingError if a state for `load_state_dict` was not returned by `state_dict`.
 
-    The epoch and the number of trained batches must be counts. If the number of trained batches is
-    not 0, the state must also contain the number of batches and the checksum of the plan.
+    The epoch and the number of trained batches must be non-negative whole numbers. If the number of
+    trained batches is not 0, the state must also contain the number of batches and the checksum of
+    the plan.
     """
     if not isinstance(state, Mapping) or not {"epoch", "batches_trained"} <= state.keys():
         raise BatchingError(f"load_state_dict: {state!r:.80}, expected a result of state_dict()")
@@ -135,7 +137,7 @@ def check_trained(trained: int, drawn: int) -> None:
 def resolve_ranks(
     rank: int | None, world_size: int | None, batches_per_update: int | None
 ) -> tuple[int, int, int]:
-    """Return the rank, the world size and the batches per optimizer step, with default values.
+    """Return (rank, world size, batches per optimizer step), with defaults for missing values.
 
     By default, a single process trains, and each process trains on one batch per optimizer step.
 
@@ -158,7 +160,8 @@ def resolve_ranks(
 def check_trains_alone() -> None:
     """Raise BatchingError if torch.distributed has several processes.
 
-    Call this function if the user set no world size. Each process would then train on all batches.
+    Call this function if the user has not set a world size, because each process would then train
+    on all batches.
     """
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

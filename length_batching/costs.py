@@ -29,7 +29,7 @@ def as_plan(batches: Batches) -> EpochPlan:
 
 
 def batch_of_position(plan: EpochPlan) -> np.ndarray:
-    """Return the index of the batch at each position in the plan's order [clips]."""
+    """Return the batch index of each position in the plan's order [clips]."""
     return np.repeat(np.arange(len(plan)), plan.sizes)
 
 
@@ -77,10 +77,12 @@ def padding_stats(
         batches: the clip indices of each batch. A clip may be in several batches.
         frames_per_step: number of frames per decoder step. Batches are padded to multiples of this
             number. The rates and lengths from the papers ignore this padding.
-        cost: see `plan_epoch`. Required if clips have several kinds of length; the cost of each
-            clip then replaces its length.
-        row_costs: see `plan_epoch`. If given, `step_cost` is computed, in the unit of these costs.
-        clip_cost: cost that each clip adds to a step of its batch, in the same unit.
+        cost: a function that returns the cost per clip of a batch (see `plan_epoch`). This function
+            is required if clips have several kinds of length, because the cost of each clip then
+            replaces its lengths.
+        row_costs: cost of one step for each batch size (see `plan_epoch`). If given, `step_cost` is
+            computed in the unit of these costs.
+        clip_cost: cost that each clip adds to every step of its batch, in the unit of `row_costs`.
 
     Raises:
         ValueError: if there are no batches, or if a batch is empty.
@@ -127,8 +129,8 @@ def pair_novelty(batches: Batches, before: Batches) -> float:
         now, before = (plan_epoch(lengths, 16, "semi_sorted", epoch=e) for e in (1, 0))
         pair_novelty(now, before)  # 0.97
 
-    Take all pairs of clips that share a batch. Pair novelty is the fraction of these pairs that did
-    not share a batch in the previous epoch. The novelty is 1 if every batch contains only one clip.
+    Pair novelty is the fraction of all pairs of clips in the same batch that were in different
+    batches in the previous epoch. Pair novelty is 1 if every batch contains only one clip.
 
     Raises:
         ValueError: if the two epochs contain different clips.

@@ -50,7 +50,7 @@ NAMES = ("batch_size", "strategy", *PlanOptions.__annotations__)
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Check options from a user or a file before any lengths are known.
+    """Check options from a user or a file when the lengths are not yet known.
 
         check_options({"batch_size": 16, "strategy": "semi_sorted", "dynamic_batch_size": True})
 
@@ -59,8 +59,8 @@ def check_options(options: Mapping[str, Any]) -> None:
             their default values.
 
     Raises:
-        BatchingError: if an option is unknown, or if its value is invalid for all lengths. The
-            message has one line per problem, with the option, its value and the allowed values.
+        BatchingError: if an option is unknown, or if its value is invalid whatever the lengths are.
+            The message has one line per problem, with the option, its value and the allowed values.
     """
     problems = list(_problems(options))
     if problems:

@@ -104,8 +104,8 @@ def plan_epoch(
         plan = plan_epoch(lengths, 16, "semi_sorted", dynamic_batch_size=True, epoch=3)
 
     An epoch omits or repeats clips only with `too_long="leave_out"`, `draw` or `draw_weights`.
-    Parameters of other strategies, such as `num_bins` with "semi_sorted", are ignored. Therefore
-    you can change the strategy without changing other arguments.
+    Parameters that the strategy does not use, such as `num_bins` with "semi_sorted", are ignored,
+    so you can change the strategy without changing other arguments.
 
     Args:
         lengths: [clips] positive length of each clip in any unit, such as frames. With `cost`, a
@@ -116,8 +116,8 @@ def plan_epoch(
         seed, epoch: numbers that seed the random number generator. The same seed and epoch produce
             the same plan.
         local_randomization_factor: amount of noise in the semi-sorted strategies, as a fraction of
-            the range of lengths or ranks (Ge21, eq. 2-3). 0: no noise. Values above 1 approach a
-            random order.
+            the range of lengths or ranks (Ge21, eq. 2-3). 0: no noise. With values above 1, the
+            order is nearly random.
         bucket_size: number of clips per bucket, for `bucket`.
         num_bins: number of bins, for `alternated_sort`.
         num_buckets: number of length classes, for `bucket_by_width` and `bucket_by_quantile`.
@@ -132,20 +132,20 @@ def plan_epoch(
             clips from the epoch, even with fixed batch sizes. To cut long clips, see `segments_of`.
         size_multiple: make the number of clips in each batch a multiple of this number. Smaller
             batches are allowed if they have fewer clips than this number.
-        row_costs: cost of one step (a frame or a token) for each batch size, such as
-            {16: 33, 32: 48, 48: 57}. GPU kernels compute full tiles, so 17 clips cost as much as
-            32. When the next clip does not fit, the function chooses where the batch ends: before
-            this clip, or at one of these sizes. The function chooses the size with the lowest cost
-            per clip. This option never makes a batch larger.
+        row_costs: cost of one step (a frame or a token) for each batch size, such as {16: 33, 32:
+            48, 48: 57}. GPU kernels compute full tiles, so a step with 17 clips costs as much as a
+            step with 32 clips. When the next clip does not fit, the batch either ends before this
+            clip or is shortened to one of these sizes. The size with the lowest cost per clip is
+            used. Row costs never make a batch larger.
         cost: a function `cost(*largest)` that receives the largest length of each kind in a batch.
             The function returns the batch's cost per clip, and this cost then replaces the length.
             The cost must not decrease when a length increases.
         group_sizes: [items] number of clips in each item, if the items are groups of clips that
-            stay together. In this case, `lengths` contains the length of each group's longest clip.
-            Batch sizes and frame budgets count clips, not groups.
+            stay together. With `group_sizes`, `lengths` contains the length of each group's longest
+            clip. Batch sizes and frame budgets count clips, not groups.
         draw: number of clips to draw per epoch. Default: the number of clips.
-        draw_weights: [clips] weight of each clip. On average, a clip is drawn in proportion to its
-            weight.
+        draw_weights: [clips] weight of each clip. On average, the number of times that a clip is
+            drawn is proportional to its weight.
 
     Raises:
         BatchingError: if an option or a length is invalid. The message contains the option, its
@@ -184,9 +184,9 @@ def plan_epoch(
 
 
 def seed_of_epoch(seed: int, epoch: int) -> np.random.SeedSequence:
-    """Return a seed in which epoch and seed are not interchangeable.
+    """Combine seed and epoch into one seed in which these two numbers are not interchangeable.
 
-    Seed 0 in epoch 1 differs from seed 1 in epoch 0.
+    For example, seed 0 in epoch 1 gives a different result than seed 1 in epoch 0.
     """
     return np.random.SeedSequence(entropy=int(seed), spawn_key=(int(epoch),))
 
@@ -200,11 +200,9 @@ def check_clips(
     """Check the lengths and options together.
 
     Returns:
-        The costs of the clips, and the weight with which each epoch draws each clip [clips]. The
-        weights are None if every epoch contains every clip exactly once.
-
-    Raises:
-        BatchingError: see `plan_epoch`.
+        A tuple of the clips' costs and the weight of each clip in the draws of an epoch [clips].
+        The weights are None if every epoch contains every clip exactly once. Raises: BatchingError:
+        if an option or a length is invalid.
     """
     check_options(options)
     costs = BatchCosts(
@@ -290,8 +288,8 @@ class BatchCosts:
 
     Attributes:
         lengths: [items] or [items, kinds] float64.
-        item_costs: [items] the cost per clip of a batch that contains only this item.
-        alone: [items] the total cost of a batch that contains only this item.
+        item_costs: [items] the cost per clip of a batch that contains only the item.
+        alone: [items] the total cost of a batch that contains only the item.
         group_sizes: [items] number of clips in each item, or None if the items are clips.
 
     Raises:
@@ -349,7 +347,7 @@ class BatchCosts:
     def longest(self, plan: EpochPlan) -> np.ndarray:
         """Return the cost per clip of each batch, [batches].
 
-        If `cost` is None, this is the length of the longest clip in the batch.
+        If `cost` is None, the cost per clip is the length of the longest clip in the batch.
         """
         return self._costs_of(plan.longest(self.lengths))
 
@@ -394,8 +392,8 @@ class BatchCosts:
         """Return the position where the batch should end.
 
         Args:
-            sizes_at: {position where the batch may end: number of clips in that batch}. The
-                positions increase.
+            sizes_at: {position where the batch may end: resulting number of clips}, in increasing
+                order of the positions.
             is_last: whether all remaining clips of the class fit into this batch.
         """
         end = max(sizes_at)
@@ -411,8 +409,8 @@ class BatchCosts:
     def row_cost(self, size: int) -> float:
         """Return the cost of one step of a batch with `size` clips, from `row_costs`.
 
-        A size that is not in the table costs as much as the next larger size. Beyond the largest
-        size, the cost is extrapolated from the last two sizes.
+        A size that is not in `row_costs` costs as much as the next larger size in `row_costs`.
+        Beyond the largest size, the cost is extrapolated from the last two sizes.
         """
         assert self.row_costs is not None  # the callers check this
         for most, row_cost in self.row_costs.items():
@@ -429,8 +427,9 @@ def batch_starts(
 ) -> list[int]:
     """Cut clips into batches, and return the position where each batch begins.
 
-    Each batch contains as many consecutive clips of its class as fit: size * longest <= capacity
-    (DBS, Ge21) and size <= max_clips. A clip longer than `capacity` forms its own batch.
+    Each batch contains as many consecutive clips of one length class as possible, under two
+    conditions: size * longest <= capacity (DBS, Ge21) and size <= max_clips. A clip longer than
+    `capacity` forms its own batch.
 
     Args:
         lengths: [clips] in the order of the epoch.

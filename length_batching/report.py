@@ -62,7 +62,7 @@ def cost_table(surveys: Sequence[Survey]) -> str:
     """Return a Markdown table with one row per survey. LEGEND explains the columns.
 
     Args:
-        surveys: the result of `survey_all`. RAND with fixed sizes must come first.
+        surveys: the result of `survey_all`. The survey of RAND with fixed sizes must come first.
     """
     random = surveys[0]
     rows = [
@@ -125,7 +125,7 @@ def strategy_table() -> str:
 
 
 def describe_result(result: SearchResult) -> list[str]:
-    """Return lines that describe the best options, or that report that no options suffice."""
+    """Return lines of text about the best options, or about the lack of suitable options."""
     needed = f"{100 * result.min_novelty:.2f}%"
     best = result.best
     if best is None:

@@ -1,7 +1,7 @@
 """Define `LengthBatchSampler`, a batch sampler for the PyTorch DataLoader.
 
-Use the sampler in your own training loops. For training frameworks, see `LengthBatches` in
-batches.py.
+Use the sampler in your own training loops. For training frameworks, use `LengthBatches`
+(batches.py) instead.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,17 +41,18 @@ class LengthBatchSampler:
     Args:
         lengths, batch_size, strategy, options: see `plan_epoch`. Do not pass `epoch`.
         random_epochs: number of epochs at the start of training that use random batches (RAND).
-            Each batch has `batch_size` clips, or as many as fit into `batch_capacity`.
+            Each random batch contains `batch_size` clips. With `dynamic_batch_size` and
+            `batch_capacity`, a random batch contains as many clips as fit into `batch_capacity`.
         batches_per_update: number of batches of similar length per optimizer step, summed over all
-            processes; a multiple of `world_size`. Default: `world_size`. If you do not change this
-            number, training can resume with a different number of processes.
+            processes; a multiple of `world_size`. Default: `world_size`. To resume training with a
+            different number of processes, keep `batches_per_update` the same.
         batches_per_epoch: number of batches in every epoch, summed over all processes. With
             "constant", every epoch has 1% more batches than the first epoch needs. With
-            "per_phase", the random epochs have the same number of batches as with "constant", and
-            all later epochs have a smaller number. With None, every epoch has as many batches as it
-            needs, rounded up to a multiple of `batches_per_update`.
+            "per_phase", the number is computed separately for the random epochs and for all later
+            epochs, in each case from the first of these epochs. With None, every epoch has as many
+            batches as it needs, rounded up to a multiple of `batches_per_update`.
         short_last_update: allow the last optimizer step of an epoch to have fewer than
-            `batches_per_update` batches. In this case, some processes may have no batch in the last
+            `batches_per_update` batches. Some processes may then have no batch in the last
             optimizer step.
         rank, world_size: the rank of this process, and the number of processes that share the
             batches. Default: a single process.
@@ -119,8 +120,8 @@ class LengthBatchSampler:
     def batch_size(self) -> NoReturn:
         """Raise BatchingError, because frameworks must not use this sampler.
 
-        Only frameworks read this attribute. A framework would distribute the batches among the
-        processes a second time.
+        Only frameworks read this attribute. A framework that used this sampler would distribute the
+        batches among the processes a second time.
         """
         raise BatchingError(
             "LengthBatchSampler: a framework would distribute the batches among the processes a "
@@ -134,11 +135,11 @@ class LengthBatchSampler:
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass, counted from 0.
 
-        If a loaded state points inside this epoch, the pass begins at the loaded position.
+        If a loaded state is from the middle of this epoch, the pass begins at the loaded position.
 
         Raises:
-            BatchingError: if a loaded state points inside a different epoch, and no pass has
-                trained on the rest of the loaded epoch.
+            BatchingError: if a loaded state is from the middle of a different epoch, and no pass
+                has trained on the rest of that epoch.
         """
         check_count("epoch", epoch, 0)
         if not self._is_begun:
@@ -155,7 +156,7 @@ class LengthBatchSampler:
     def __len__(self) -> int:
         """Return the number of this rank's batches in the whole epoch.
 
-        The number stays the same when training resumes in the middle of the epoch.
+        The result is the same if training resumes in the middle of the epoch.
         """
         return len(self._updates.numbers_of(self.rank, self.world_size))
 
@@ -214,8 +215,8 @@ class LengthBatchSampler:
         """Resume at the position where the state was saved.
 
         Raises:
-            BatchingError: if the state points in the middle of an epoch that was planned with
-                different clips or options, because the rest of the epoch would then skip and repeat
+            BatchingError: if the state is from the middle of an epoch that was planned with
+                different clips or options, because the rest of that epoch would skip and repeat
                 clips.
         """
         check_loaded_state(state)

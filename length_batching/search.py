@@ -11,8 +11,8 @@ The result does not predict how well a model learns.
 
 The search tries every strategy with fixed and with dynamic batch sizes. For each strategy, the
 search considers a list of values of the strategy's parameter (`parameter_values`). More random
-values need more decoder steps. Therefore a bisection finds the least random value that mixes the
-clips well enough. The search returns the strategy and value with the fewest decoder steps.
+values need more decoder steps. A bisection finds the least random value that mixes the clips well
+enough. The search returns the strategy and value with the fewest decoder steps.
 """
 
 import functools
@@ -82,8 +82,8 @@ def parameter_values(
     """Return the values to try for the strategy's parameter, from least to most random.
 
     Factors range from 0 to 1.6. Bucket sizes are multiples of the batch size and smaller than the
-    corpus. The numbers of bins and of classes range from 1 to the number of batches. A strategy
-    without a parameter has the values [None].
+    corpus. The numbers of bins and of classes range from 1 to the number of batches. For a strategy
+    without a parameter, the result is [None].
 
     Args:
         include: additional values. Values outside the allowed range are ignored.
@@ -112,8 +112,8 @@ def parameter_values(
 class Survey(PaddingStats):
     """The costs of one set of batching options, measured on the lengths of a corpus.
 
-    The fields in MAXIMA are maxima over epochs; all other costs are means. Rates are fractions.
-    NaN: the corpus is too small to measure the value.
+    The fields in MAXIMA are maxima over epochs; all other costs are means. Rates are fractions. A
+    value is NaN if the corpus is too small to measure the value.
     """
 
     strategy: str
@@ -152,7 +152,7 @@ class Surveyor:
         survey = Surveyor(lengths).survey(16, "semi_sorted", dynamic_batch_size=True)
         survey.decoder_steps
 
-    Several threads can share a surveyor.
+    Several threads can use the same surveyor at the same time.
 
     Args:
         lengths: [clips] positive length of each clip, in any unit.
@@ -160,7 +160,7 @@ class Surveyor:
         frames_per_step: see `padding_stats`.
         epochs: number of epochs to plan per survey. Default: 5 for 10,000 to 99,999 clips, up to 40
             for smaller corpora, and 1 for larger corpora.
-        row_costs: see `plan_epoch`. Row costs change only dynamic batches.
+        row_costs: see `plan_epoch`. Row costs affect only dynamic batches.
         clip_cost: see `padding_stats`.
     """
 
@@ -197,7 +197,7 @@ class Surveyor:
         epochs: int | None = None,
         **options: Unpack[PlanOptions],
     ) -> Survey:
-        """Plan epochs 1, 2, ... and return their mean costs.
+        """Plan several epochs, starting with epoch 1, and return their mean costs.
 
         Args:
             value: value of the strategy's parameter. Default: the value in `options`, or the
@@ -265,10 +265,10 @@ def survey_all(
     """Measure the costs of every strategy, with fixed and with dynamic batch sizes.
 
     Args:
-        options: see `plan_epoch`. `batch_capacity` only limits dynamic batches.
+        options: see `plan_epoch`. `batch_capacity` limits only dynamic batches.
 
     Returns:
-        The surveys, and one message for each strategy that requires more clips.
+        A tuple of the surveys and a list with one message per strategy that requires more clips.
 
     Raises:
         BatchingError: if an option is invalid for all strategies.
@@ -296,9 +296,9 @@ class SearchResult:
     """The result of `search`.
 
     Attributes:
-        tried: one survey for every strategy, with fixed and with dynamic sizes. The survey uses the
-            least random parameter value that reaches `min_novelty`, or the most random value if no
-            value reaches `min_novelty`.
+        tried: two surveys per strategy, one with fixed and one with dynamic batch sizes. Each
+            survey uses the least random parameter value that reaches `min_novelty`. If no value
+            reaches `min_novelty`, the survey uses the most random value.
         random: the survey of RAND with fixed sizes, for comparison.
         default: the survey of SSB-DBS-BR, the best strategy in Ge21.
         min_novelty: the required pair novelty.
@@ -311,14 +311,14 @@ class SearchResult:
 
     @property
     def ranked(self) -> list[Survey]:
-        """Return the surveys that reach `min_novelty`, sorted by `price`, then by novelty."""
+        """Return the surveys that reach `min_novelty`, lowest `price` first."""
         surveys = [*self.tried, self.default]
         allowed = [survey for survey in surveys if mixes(survey, self.min_novelty)]
         return sorted(allowed, key=lambda survey: (price(survey), -_novelty_or_0(survey)))
 
     @property
     def best(self) -> Survey | None:
-        """Return the survey that reaches `min_novelty` at the lowest `price`, or None."""
+        """Return the survey with the lowest `price` that reaches `min_novelty`, or None."""
         return self.ranked[0] if self.ranked else None
 
 
@@ -327,10 +327,10 @@ def _novelty_or_0(survey: Survey) -> float:
 
 
 def price(survey: Survey) -> float:
-    """Return the value that the search minimizes.
+    """Return the cost that the search minimizes.
 
-    The value is the cost of the decoder steps if row costs are known, otherwise the number of
-    decoder steps.
+    If row costs are known, the result is the total cost of the decoder steps. Without row costs,
+    the result is the number of decoder steps.
     """
     return survey.decoder_steps if survey.step_cost is None else survey.step_cost
 
@@ -351,7 +351,7 @@ def search(
     too_long: TooLong = "reject",
     size_multiple: int = 1,
 ) -> SearchResult:
-    """Search for the strategy and parameter value that need the fewest decoder steps.
+    """Find the strategy and parameter value that need the fewest decoder steps.
 
         result = search(Surveyor(lengths), 16)
         result.best.description()  # "SSB-exp-DBS-BR (factor 0.035)"
@@ -359,10 +359,10 @@ def search(
     Args:
         min_novelty: the required pair novelty, from 0 to 1. Default: the pair novelty of
             SSB-DBS-BR, but at most 0.99.
-        progress: a function that wraps the iterator of results, such as tqdm. The iterator yields
-            two results per strategy, for fixed and for dynamic sizes.
-        batch_capacity, max_clips, too_long, size_multiple: see `plan_epoch`. `batch_capacity` only
-            limits dynamic batches.
+        progress: a function such as tqdm that wraps the iterator of results. The iterator yields
+            two results per strategy, one for fixed and one for dynamic batch sizes.
+        batch_capacity, max_clips, too_long, size_multiple: see `plan_epoch`. `batch_capacity`
+            limits only dynamic batches.
 
     Raises:
         BatchingError: if an option is invalid for these clips.

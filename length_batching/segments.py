@@ -36,8 +36,8 @@ def groups_of(labels: Sequence[Any] | np.ndarray) -> EpochPlan:
         labels: [clips] the label of each clip, such as its speaker.
 
     Returns:
-        An `EpochPlan` that contains groups instead of batches. For `plan_epoch` or a sampler, pass
-        `longest(lengths)` as the lengths and `sizes` as `group_sizes`.
+        An `EpochPlan` that contains groups instead of batches. Pass its `longest(lengths)` as
+        `lengths`, and its `sizes` as `group_sizes`, to `plan_epoch` or a sampler.
     """
     _, label = np.unique(np.asarray(labels), return_inverse=True)
     order = np.argsort(label, kind="stable")
@@ -49,7 +49,7 @@ def groups_of(labels: Sequence[Any] | np.ndarray) -> EpochPlan:
 
 @dataclass(frozen=True)
 class Segments(Sequence[tuple[int, int, int]]):
-    """Segments of clips: `segments[i]` is (clip, start, stop), in frames.
+    """Segments of clips. `segments[i]` is (index of the clip, first frame, last frame + 1).
 
     Attributes:
         clips: [segments] index of the clip.
@@ -84,7 +84,7 @@ def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: i
         longest: maximum number of frames per segment.
         overlap: number of frames that a segment shares with the previous segment.
         shortest: minimum number of frames per segment. If the last segment of a clip would be too
-            short, the segment begins earlier.
+            short, it begins earlier and overlaps more of the previous segment.
 
     Raises:
         BatchingError: unless 0 <= overlap < longest and 1 <= shortest <= longest, or if a length is
@@ -109,7 +109,7 @@ def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: i
 
 
 class SegmentDataset(Dataset[Any]):
-    """Provide segments of another dataset's clips as items.
+    """A dataset whose items are segments of the clips in another dataset.
 
         dataset = SegmentDataset(clips, segments_of(lengths, 500))
 

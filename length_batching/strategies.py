@@ -1,17 +1,18 @@
 """Define the batching strategies: functions that decide which clips are neighbors in an epoch.
 
 A strategy receives the clips of an epoch in random order and returns them in a new order. plan.py
-cuts this order into batches. Therefore neighboring clips share a batch.
+cuts the clips in this new order into batches. Neighboring clips usually share a batch.
 
 To add a strategy:
     - Write a function with `@register` below the other strategies and above `STRATEGIES`. The
       docstring of the function becomes the description in the tables of strategies.
     - Add the strategy's name to `StrategyName`, so that type checkers accept the name.
-    - Work out the strategy's order for a few lengths by hand, and add this example to the tests.
-If the strategy needs a new parameter, also add a `Parameter` to `PARAMETERS`. Then add an argument
-of the same name to `plan_epoch` in plan.py and to `PlanOptions` in options.py.
+    - Work out the strategy's order for a few lengths by hand, and add this example to the tests. If
+      the strategy needs a new parameter, also add a `Parameter` to `PARAMETERS`. Also add an
+      argument of the same name to `plan_epoch` in plan.py and to `PlanOptions` in options.py.
 
-Your own program can also call `register`, and pass `check_strategy("its_name")` as the strategy.
+To use a strategy that your own program registers, pass `check_strategy("its_name")` as the
+strategy.
 
 Sources, cited below by these names:
     Ge21: Ge, Kaushik, Omote, Kumar, "Speed up training with variable length inputs by efficient
@@ -87,7 +88,7 @@ OrderFunction = Callable[[ShuffledClips], Order]
 
 @dataclass(frozen=True)
 class Strategy:
-    """A batching strategy and the texts that describe it in tables."""
+    """A batching strategy, with the texts that describe it in tables."""
 
     name: str
     order: OrderFunction
@@ -229,7 +230,7 @@ def _bucket_by_quantile(clips: ShuffledClips) -> Order:
 def _by_class(clips: ShuffledClips, edges: np.ndarray) -> Order:
     """Sort the clips into the length classes between `edges`, longest class first.
 
-    Clips of equal length always share a class, so some classes may be empty.
+    Clips of equal length are always in the same class, so some classes may be empty.
     """
     label = np.searchsorted(edges, clips.lengths, side="left")
     order = sort_by(-label, clips.order)

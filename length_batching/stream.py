@@ -31,7 +31,7 @@ START = {
 
 
 class Window(NamedTuple):
-    """The position where a window begins, counted from the start of the epoch."""
+    """The position at which a window of items begins, counted from the start of the epoch."""
 
     batches_before: int
     items_before: int
@@ -49,31 +49,33 @@ class LengthBatchStream(IterableDataset[list[Any]]):
             for batch in loader:
                 ...
 
-    The stream reads `window` items at a time and plans them as if they were an epoch. Call
-    `set_epoch` before every pass. You can stop a pass early and then set the same epoch again.
+    The stream reads `window` items at a time, and plans the batches of these items like an epoch.
+    Call `set_epoch` before every pass. You can stop a pass early and then set the same epoch again.
 
-    Every process and every DataLoader worker reads the whole stream and yields its own share of the
-    batches. Therefore the items should be small, such as paths, and `collate_fn` should load the
-    data. All processes receive the same number of batches. Do not pass the DataLoader to
-    accelerate's `prepare`, because it would distribute the batches a second time.
+    Every process and every DataLoader worker reads the whole stream, but yields only its own share
+    of the batches. Because of this, the items should be small, such as paths, and `collate_fn`
+    should load the data. All processes receive the same number of batches. Do not pass the
+    DataLoader to accelerate's `prepare`, because it would distribute the batches a second time.
 
     Args:
         read: a function `read(skip)` that returns the stream's items except the first `skip`. The
             order of the items must be the same in every process and in every call within an epoch.
-        length: a function that returns the length of an item, or several kinds of length.
+        length: a function that returns the length of an item, or several lengths of different
+            kinds.
         batch_size, strategy, options: see `LengthBatchSampler`. Dynamic batch sizes require
             `batch_capacity`, because the length of the longest item is not known.
         window: number of items that are planned together. If less than half a window is left at the
             end of the stream, these items join the last window. Two windows are in memory at the
             same time.
         batches_per_update: number of batches per optimizer step, summed over all processes; a
-            multiple of `world_size`. Default: `world_size`. If you do not change this number,
-            training can resume with a different number of processes.
+            multiple of `world_size`. Default: `world_size`. To resume training with a different
+            number of processes, keep `batches_per_update` the same.
         rank, world_size: the rank of this process, and the number of processes that share the
             batches. Default: a single process.
 
     Raises:
-        BatchingError: if an option is invalid, or, during a pass, if a length is invalid.
+        BatchingError: if an option is invalid, or if a length that is read during a pass is
+            invalid.
     """
 
     def __init__(
@@ -128,11 +130,11 @@ class LengthBatchStream(IterableDataset[list[Any]]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass, counted from 0.
 
-        If a loaded state points inside this epoch, the pass begins at the loaded position.
+        If a loaded state is from the middle of this epoch, the pass begins at the loaded position.
 
         Raises:
-            BatchingError: if a loaded state points inside a different epoch, and no pass has
-                trained on the rest of the loaded epoch.
+            BatchingError: if a loaded state is from the middle of a different epoch, and no pass
+                has trained on the rest of that epoch.
         """
         if self._loaded is not None and not self._pass_has_ended():
             loaded_epoch = self._loaded["epoch"]
@@ -150,7 +152,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         self._begin_at(START | {"epoch": epoch})
 
     def _pass_has_ended(self) -> bool:
-        """Return whether this process or a worker has finished a pass since the last set epoch."""
+        """Return whether this process or a worker has finished a pass since `set_epoch`."""
         return bool((self._finished_at == self._epoch_and_times_set[1]).any())
 
     def state_dict(self, trained: int | None = None) -> dict[str, int]:

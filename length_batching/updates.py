@@ -6,10 +6,11 @@
     epoch.numbers_of(1, 2)       # indices of the batches for rank 1 of 2
 
 An optimizer step ("update") uses K = `batches_per_update` batches. The finished batches are sorted
-by length and cut into groups of K. The batches of a group have similar lengths, so that the
-processes do not wait for each other. Each of W processes trains on every W-th batch of a group.
-Therefore W does not affect which batches share an optimizer step. If the last group is too small,
-the batches with the most clips are halved until every group has K batches.
+by length and cut into groups of K. The batches of a group have similar lengths, so that processes
+spend little time waiting for other processes. Each of W processes trains on every W-th batch of a
+group. The number of processes W does not affect which batches share an optimizer step. If the last
+group has fewer than K batches, the batches with the most clips are halved until every group has K
+batches.
 """
 
 import math
@@ -104,13 +105,14 @@ class UpdatePlanner:
     Args:
         lengths, batch_size, strategy, options: see `plan_epoch`. Do not pass `epoch`.
         random_epochs: number of epochs at the start of training that use random batches (RAND).
-            Each batch has `batch_size` clips, or as many as fit into `batch_capacity`.
+            Each random batch contains `batch_size` clips. With `dynamic_batch_size` and
+            `batch_capacity`, a random batch contains as many clips as fit into `batch_capacity`.
         batches_per_update: number of batches per optimizer step (K).
         batches_per_epoch: number of batches in every epoch, summed over all processes. With
             "constant", every epoch has 1% more batches than the first epoch needs. With
-            "per_phase", the random epochs have the same number of batches as with "constant", and
-            all later epochs have 1% more batches than the first later epoch needs. With None, every
-            epoch has as many batches as it needs, rounded up to a multiple of K.
+            "per_phase", the number is computed separately for the random epochs and for all later
+            epochs, in each case from the first of these epochs. With None, every epoch has as many
+            batches as it needs, rounded up to a multiple of K.
         short_last_update: allow the last optimizer step of an epoch to have fewer than K batches.
             Some processes may then have no batch in the last optimizer step.
 
@@ -190,7 +192,7 @@ class UpdatePlanner:
     def plan_of(self, epoch: int, attempt: int = 0) -> EpochPlan:
         """Return the batches of an epoch in the strategy's order.
 
-        Each value of `attempt` gives different batches.
+        Each value of `attempt` produces different batches for the same epoch.
         """
         strategy: StrategyName = self.strategy
         options = self.options
@@ -250,7 +252,7 @@ class UpdatePlanner:
         """Form groups of K batches of similar length.
 
         Returns:
-            The batches, one group after another, and the index of each group's first batch.
+            A tuple of the batches, sorted by group, and the index of each group's first batch.
         """
         size = self.batches_per_update
         longest_first = np.argsort(-self.costs.longest(plan), kind="stable")
@@ -270,7 +272,7 @@ class UpdatePlanner:
         return by_length.select(numbers), np.cumsum(sizes) - sizes
 
     def _cut_last_group(self, by_length: EpochPlan) -> EpochPlan:
-        """Divide the clips of the last, incomplete group again, into up to K batches."""
+        """Divide the clips of the last group into up to K batches if the group is incomplete."""
         size = self.batches_per_update
         num_whole = len(by_length) // size * size
         if num_whole == len(by_length):
@@ -305,10 +307,10 @@ def halve_largest(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
 
 
 def cut_evenly(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
-    """Cut the clips of a plan again, in the same order, into up to `count` batches.
+    """Divide the clips of a plan anew into up to `count` batches, without reordering them.
 
-    The largest batch (number of clips times longest length) becomes as small as possible. No batch
-    has more clips than the largest batch of `plan`. `plan` must have at most `count` batches.
+    The function minimizes the size of the largest batch (number of clips times longest length). No
+    batch has more clips than the largest batch of `plan`. `plan` must have at most `count` batches.
     """
     # Bisect the frame budget. The lower bound is just enough for the longest clip. The upper bound
     # is enough for every batch of `plan`, so at most `count` batches are needed.

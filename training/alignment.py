@@ -1,4 +1,4 @@
-"""Measure from alignments how well attention follows the text.
+"""Measure how well attention follows the text.
 
 An alignment [T, N] contains the attention weights of T decoder steps over the N symbols of the
 text. The weights of a decoder step add up to 1. Padding is ignored.
@@ -16,10 +16,10 @@ def alignment_sums(
 ) -> torch.Tensor:
     """Return three sums over a batch, as a tensor [3].
 
-    - sum of the largest weight over all real decoder steps; focus rate = sum / decoder steps
-    - sum of the weights near the diagonal over all real decoder steps; diagonality = sum / decoder
-      steps = 1 - guided attention loss
-    - number of covered symbols; coverage = number / symbols
+    - the sum of the largest weight of each decoder step; focus rate = sum / number of decoder steps
+    - the sum of all weights, scaled down with their distance from the diagonal; diagonality = sum /
+      number of decoder steps = 1 - guided attention loss
+    - the number of symbols that attention covers; coverage = covered symbols / symbols
     """
     weights = real_weights(alignments, steps, symbols)
     near = 1 - off_diagonal(alignments, steps, symbols, SIGMA)

@@ -50,7 +50,7 @@ class Checkpoint(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> "Checkpoint":
-        """Read the checkpoint at `path`. Raises the same errors as `load_checkpoint`."""
+        """Read the checkpoint at `path`, or raise UserError if it cannot be used."""
         return cls(path, load_checkpoint(path))
 
 
@@ -97,7 +97,7 @@ class LoopState:
     text_warned: int = 0  # 1: the warning that attention ignores the text was printed
 
     def at_start_of(self, epoch: int) -> "LoopState":
-        """Return the state before the first batch of `epoch`, the current or the next epoch."""
+        """Return the state before the first batch of `epoch` (the current or the next epoch)."""
         return LoopState(
             epoch=epoch,
             iteration=self.iteration,
@@ -136,14 +136,14 @@ class LoopState:
         return means
 
     def diverges(self, loss: float) -> bool:
-        """Return whether a loss is not finite or far above the lowest loss so far.
+        """Return whether a loss is infinite, NaN or far above the lowest loss so far.
 
-        "Far above" means above 1 and above DIVERGED times the lowest loss.
+        "Far above" means greater than 1 and greater than DIVERGED times the lowest loss.
         """
         return not math.isfinite(loss) or loss > max(1, DIVERGED * self.lowest_loss)
 
     def plan_number(self, hparams: HParams) -> int:
-        """Return the number of the epoch whose plan the sampler uses, counted from 0.
+        """Return the zero-based number of the epoch whose plan the sampler uses.
 
         If `prepare_trainset_per_epoch` is False, all epochs after the random epochs use the same
         plan.
@@ -172,9 +172,9 @@ NEEDED: dict[str, Any] = {
 
 
 def _check_optimizer_state(path: Path, saved: dict[str, Any], trainer: Trainer) -> None:
-    """Raise an error if the saved optimizer state does not have the shapes of the parameters.
+    """Raise UserError if the saved optimizer state does not fit the shapes of the parameters.
 
-    With wrong shapes, PyTorch's fused Adam would write out of bounds.
+    If the shapes in the optimizer state were wrong, PyTorch's fused Adam would write out of bounds.
     """
     parameters = trainer.optimizer.param_groups[0]["params"]
     state = saved["state"]
@@ -206,12 +206,10 @@ def save(
 ) -> Path:
     """Write a checkpoint of the current state.
 
-    If the checkpoint has the lowest validation loss so far, also name it best.pt.
+    If the checkpoint has the lowest validation loss so far, also link it as best.pt.
 
     Args:
-        more: the remaining parts: corpus, text_rules, trained_phones, longest_text,
-            speech_statistics, logs and metrics_checksum; with several speakers, also
-            speaker_statistics.
+        more: additional entries of the checkpoint, such as `corpus`, `text_rules` and `logs`.
     """
     state = {
         "version": __version__,
@@ -236,11 +234,11 @@ def save(
 def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
     """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest checkpoints.
 
-    If there is no `best.pt`, at least two checkpoints are kept. The loss of the next optimizer step
-    may show that the newest checkpoint has diverged.
+    If there is no `best.pt`, at least two checkpoints are kept. A second checkpoint is needed in
+    case the next loss shows that the weights in the newest checkpoint have diverged.
 
     Raises:
-        UserError: if the file cannot be written. All earlier checkpoints still exist.
+        UserError: if the file cannot be written. No checkpoint is removed after this error.
     """
     path = directory / f"checkpoint_{state['iteration']}.pt"
     try:
@@ -262,9 +260,9 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
 
 
 def link_as(name: str, path: Path, directory: Path) -> None:
-    """Atomically give the checkpoint at `path` the additional name `name`.
+    """Atomically link the checkpoint at `path` to `directory`, under the file name `name`.
 
-    The file still exists under the additional name after `path` is removed.
+    The checkpoint remains available as `name` after `path` is removed.
     """
 
     def link(temporary: Path) -> None:
@@ -278,19 +276,19 @@ def link_as(name: str, path: Path, directory: Path) -> None:
 
 
 def mark_if_best(source: Checkpoint) -> None:
-    """Name the checkpoint `best.pt` if it is the best checkpoint.
+    """Link the checkpoint as `best.pt` if it is the best checkpoint.
 
-    A resumed run also calls this function: the earlier process may have been killed after it wrote
-    the checkpoint and before it named the checkpoint.
+    A resumed run also calls this function, because the earlier process may have been killed between
+    writing the checkpoint and linking it.
     """
     if source.state["loop"]["best_iteration"] == source.state["iteration"]:
         link_as(BEST, source.path, source.path.parent)
 
 
 def put_in_place(source: Checkpoint, directory: Path) -> Checkpoint:
-    """Give a checkpoint the name `checkpoint_<iteration>.pt`.
+    """Make a checkpoint available in `directory` as `checkpoint_<iteration>.pt`.
 
-    If a different checkpoint already has this name, rename that checkpoint first.
+    If a different checkpoint already has this name, rename the existing checkpoint first.
     """
     path = directory / f"checkpoint_{source.state['iteration']}.pt"
     if path.exists() and not filecmp.cmp(path, source.path, shallow=False):
@@ -305,10 +303,10 @@ def _set_aside(path: Path) -> Path:
 
 
 def last_good(directory: Path, diverged: int, best: int) -> Path | None:
-    """Return the newest checkpoint from before optimizer step `diverged`, where weights diverged.
+    """After the weights have diverged, return the newest checkpoint with good weights, or None.
 
-    The checkpoint of optimizer step `diverged` is renamed, unless it is the best checkpoint or the
-    only checkpoint.
+    The checkpoint of optimizer step `diverged`, at which the weights diverged, is renamed, unless
+    it is the best checkpoint or the only checkpoint.
     """
     good = {-1: directory / BEST} if (directory / BEST).exists() else {}
     good |= dict(list_checkpoints(directory))
@@ -321,16 +319,16 @@ def last_good(directory: Path, diverged: int, best: int) -> Path | None:
 
 
 def set_aside_newer(directory: Path, iteration: int) -> list[tuple[Path, bool]]:
-    """Rename all checkpoints after `iteration`, newest first, and a damaged `best.pt`.
+    """Rename all checkpoints newer than `iteration`. Also rename `best.pt` if it is damaged.
 
-    Without the new names, the next --resume would use a newer checkpoint than this run. No file is
+    If the newer checkpoints kept their names, the next --resume would use one of them. No file is
     deleted.
 
     Returns:
-        The new path of each renamed checkpoint, and whether this checkpoint is damaged.
+        A list of tuples (new path of a checkpoint, whether the checkpoint is damaged).
 
     Raises:
-        UserError: if `best.pt` cannot be read. No checkpoint is renamed.
+        UserError: if `best.pt` cannot be read. No checkpoint is renamed before this error.
     """
     found = list_checkpoints(directory)[::-1]
     newer = [(path, False) for number, path in found if number > iteration]
@@ -348,10 +346,10 @@ def set_aside_newer(directory: Path, iteration: int) -> list[tuple[Path, bool]]:
 
 
 def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
-    """Return (iteration, path) of each checkpoint in a folder, oldest first; [] without a folder.
+    """Return (iteration, path) of each checkpoint, oldest first; [] if there is no folder.
 
     Raises:
-        OSError: if the folder cannot be read. (A glob would return an empty list.)
+        OSError: if the folder cannot be read.
     """
     try:
         names = os.listdir(directory)
@@ -368,8 +366,8 @@ def load_newest(directory: Path) -> Checkpoint:
 
     Raises:
         UserError: if a checkpoint cannot be read or is rejected, or if the run has no undamaged
-            checkpoint. The run is then not started again, because a new run in the same folder
-            would overwrite the remaining files.
+            checkpoint. A new run is not started instead, because it would overwrite the files in
+            the folder.
     """
     best = [directory / BEST] if (directory / BEST).exists() else []
     damaged = []
@@ -389,15 +387,17 @@ def load_newest(directory: Path) -> Checkpoint:
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Load a checkpoint into CPU memory, and check the types of its parts.
+    """Load a checkpoint into CPU memory, and check the types of its entries.
 
-    Raises the same errors as `checkpoint_file.read_checkpoint`.
+    Raises:
+        DamagedCheckpoint: if the content of the file is damaged.
+        UserError: if the file cannot be read or is not a valid checkpoint.
     """
     return read_checkpoint(path, lambda state: problems_of(state, KINDS | NEEDED))
 
 
 def complete(source: Checkpoint) -> Checkpoint:
-    """Return the checkpoint, or raise UserError if it lacks a part that resuming needs."""
+    """Return the checkpoint, or raise UserError if it lacks an entry that resuming needs."""
     missing = sorted(NEEDED.keys() - source.state.keys())
     if not missing:
         return source
@@ -416,8 +416,8 @@ def restore(
     """Load a checkpoint into a new trainer and sampler, and return the state of the training loop.
 
     Args:
-        new_clips: whether the clips differ from the checkpoint's clips. If the clips differ, the
-            epoch starts again.
+        new_clips: whether the clips differ from the checkpoint's clips, in which case the current
+            epoch starts again from its first batch.
 
     Raises:
         UserError: if the model or the optimizer differs from the checkpoint, or if the checkpoint

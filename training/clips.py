@@ -46,7 +46,7 @@ CLIPS_FILE = "clips.csv"
 
 @dataclass
 class Clips:
-    """The clips of a run, and how they differ from the checkpoint's clips."""
+    """The clips of a run, and their differences from the checkpoint's clips."""
 
     training: ClipTable
     validation: ClipTable
@@ -100,9 +100,9 @@ def resolve_clips(
 def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool) -> list[ClipTable]:
     """Read the training and the validation clips.
 
-    If a filelist has a cache, only files with a new modification time are opened. Without a cache,
-    one process per machine checks every clip and writes the cache. If the cache cannot be written,
-    every process checks the clips itself. A new run reads every audio file to its end.
+    If a filelist has a cache, only files whose modification time has changed are opened. Without a
+    cache, one process per machine checks every clip and writes the cache. If the cache cannot be
+    written, every process checks the clips itself. A new run reads every audio file to its end.
 
     Raises:
         UserError: if a filelist or a clip is invalid. The message lists the errors in both
@@ -173,7 +173,7 @@ def short_limit_warning(lists: Sequence[ClipTable], hparams: HParams) -> str | N
 
 
 def shared_clips_warning(training: ClipTable, validation: ClipTable) -> str | None:
-    """Return a warning if clips are in the training filelist and in the validation filelist."""
+    """Return a warning if any clip is in both the training and the validation filelist."""
     trained = {os.path.abspath(path) for path in training.paths()}
     validated = {os.path.abspath(path) for path in validation.paths()}
     shared = trained & validated
@@ -191,7 +191,7 @@ def shared_clips_warning(training: ClipTable, validation: ClipTable) -> str | No
 
 
 def resolve_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None) -> HParams:
-    """Return the settings with the names of the speakers.
+    """Return the settings with the list of speaker names added.
 
     A new run lists the speakers of its training clips in alphabetical order. A resumed run keeps
     the checkpoint's list. Print a warning if the clips have several speakers but the model has only
@@ -211,7 +211,7 @@ def resolve_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None)
 
 
 def check_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None = None) -> None:
-    """Check that the model knows the speaker of every clip.
+    """Check that the model has an embedding for the speaker of every clip.
 
     Raises:
         UserError: if a filelist has no speakers; if a speaker is missing from the training filelist
@@ -254,7 +254,7 @@ def check_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None = 
 
 
 def from_weights(source: Checkpoint) -> str:
-    """Return the options of train.py that start a run from a checkpoint's weights."""
+    """Return the train.py options for starting a run from a checkpoint's weights."""
     return f"-c {shlex.quote(str(source.path))} --warm_start"
 
 

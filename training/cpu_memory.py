@@ -3,9 +3,10 @@
     estimate = CpuEstimate(trainer, trainer.compute_gradients, [(64, 870, 150)])
     estimate.bytes_of([(32, 870, 150)]) <= available_memory()
 
-On a GPU the memory check simply runs its batches, because running out of GPU memory only raises an
-error. On a CPU the system would kill the process or swap for hours. Therefore the check runs a
-batch with fewer clips of the same length, measures its peak memory, and scales the result.
+On a GPU, the memory check simply runs the worst-case batches, because running out of GPU memory
+only raises an error. On a CPU, a batch that is too large would make the system kill the process or
+swap for hours, so the check runs a smaller batch with clips of the same length, measures the peak
+memory, and scales the result.
 """
 
 import math
@@ -34,10 +35,11 @@ RESERVE = 0.1
 
 
 def available_memory() -> int | None:
-    """Return how many bytes this process can still allocate without swapping; None if unknown.
+    """Return the number of bytes this process can allocate without swapping; None if unknown.
 
-    The result is the smaller of two numbers: the available memory of the machine, and the memory
-    left in the control group. Containers and job schedulers limit memory with control groups.
+    The result is either the available memory of the machine or the memory left in the process's
+    control group, whichever is smaller. Containers and job schedulers limit memory with control
+    groups.
     """
     values = [value for value in (_available_of_machine(), _available_of_group()) if value]
     return min(values, default=None)
@@ -52,7 +54,7 @@ def _available_of_machine() -> int | None:
 
 
 def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return the memory left in the control group in bytes, or None if the group has no limit.
+    """Return the bytes of memory left in the control group, or None if the group has no limit.
 
     Inactive cached files count as available, because the system frees them when memory is scarce.
     """
@@ -76,7 +78,7 @@ def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
 
 
 def _number_in(path: Path, name: str = "", scale: int = 1) -> int | None:
-    """Return the first number in a file, or the number after `name`; None without such a number."""
+    """Return the first number in a file, or the number after `name`; None if there is no number."""
     try:
         words = path.read_text(encoding="ascii").split()
         return int(words[words.index(name) + 1 if name else 0]) * scale
@@ -87,12 +89,13 @@ def _number_in(path: Path, name: str = "", scale: int = 1) -> int | None:
 class CpuEstimate:
     """Estimate the peak memory of `step` for batches with the same clip lengths as `shapes`.
 
-    The estimate for a batch is the memory of all gradients plus a number of bytes per padded frame.
-    This number is measured once for each shape.
+    The estimate for a batch is the memory for gradients and optimizer state, plus the number of
+    padded frames times the measured memory per padded frame.
 
     Args:
         step: a function that runs a batch, with or without a backward pass.
-        shapes: the worst-case batches. The measured batches have the same lengths but fewer clips.
+        shapes: the worst-case batches. The measured batches contain fewer clips of the same
+            lengths.
     """
 
     def __init__(self, trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]):
@@ -110,9 +113,9 @@ class CpuEstimate:
         self._bytes_per_frame = [self._measure(shape) for shape in shapes]
 
     def bytes_of(self, shapes: list[Shape]) -> float:
-        """Return the peak memory in bytes, not counting the memory that the process already uses.
+        """Return the peak memory in bytes, in addition to the memory that the process already uses.
 
-        `shapes` must have the order and the clip lengths of the measured shapes.
+        `shapes` must be in the same order as the measured shapes and have the same clip lengths.
         """
         activations = [
             per_frame * clips * frames
@@ -121,7 +124,7 @@ class CpuEstimate:
         return self._optimizer + self._gradients + max(activations)
 
     def _measure(self, shape: Shape) -> float:
-        """Return the bytes per padded frame, not counting the gradients."""
+        """Return the memory per padded frame in bytes, without the gradients."""
         clips, frames, symbols = shape
         share = min(math.ceil(clips * SHARE), math.ceil(MAX_FRAMES / frames))
         fewer = min(clips, max(share, math.ceil(MIN_FRAMES / frames)))
@@ -129,7 +132,7 @@ class CpuEstimate:
         return max(peak - self._gradients, 0) / (fewer * frames)
 
     def _peak(self, shape: Shape) -> float:
-        """Return how many bytes `step` adds to the memory of the process."""
+        """Return the number of bytes by which `step` increases the memory of the process."""
         clips, frames, symbols = shape
         trainer = self._trainer
         trainer.model.zero_grad(set_to_none=True)
@@ -148,5 +151,5 @@ class CpuEstimate:
 
 
 def can_estimate(device: torch.device) -> bool:
-    """Return whether the system can report the peak memory of a single call, as Linux can."""
+    """Return whether the system can report the peak memory of a single call (Linux only)."""
     return device.type == "cpu" and reset_peak_memory(device)

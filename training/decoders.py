@@ -35,7 +35,7 @@ def reference(reason: str = "") -> TrainingFunctions:
 def choose_decoder(
     name: str, device: torch.device, attention: torch.nn.Module | None = None
 ) -> TrainingFunctions:
-    """Return the functions for `name` (one of DECODERS) on this device.
+    """Return the functions of the decoder `name` (one of DECODERS) for this device.
 
     Return the reference functions if the folder fast_decoder/ is missing, or if the fast decoder
     does not support the model's attention.

@@ -44,8 +44,8 @@ class AlreadyReported(UserError):
 class ReductionClock:
     """Measure how long optimizer steps wait for the gradients of other processes.
 
-    The measured time begins when all gradients of this process are ready. The host does not wait
-    for the GPU.
+    The measured time begins when all gradients of this process are ready. The measurement never
+    makes the host wait for the GPU.
     """
 
     def __init__(self, device: torch.device):
@@ -91,12 +91,12 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Return whether this process writes files and prints messages."""
+        """Return whether this is the first process, which writes files and prints messages."""
         return self.rank == 0
 
     @property
     def launcher(self) -> str:
-        """Return the command that starts this number of processes: "python" or "torchrun ..."."""
+        """Return the command for the same number of processes: "python" or "torchrun ..."."""
         if self.world_size == 1:
             return "python"
         nodes = f"--nnodes {self.machines} " if self.machines > 1 else ""
@@ -124,11 +124,11 @@ class Processes:
         return wrapped
 
     def start_all_reduce(self, vector: torch.Tensor) -> dist.Work | None:
-        """Start to sum `vector` over all processes, in place. Wait for the returned `Work`."""
+        """Start summing `vector` over all processes in place. Return the `Work` to wait for."""
         return None if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
 
     def all_or_none(self, action: Callable[[], T]) -> T:
-        """Run `action` in every process, and return its result if it succeeded in all processes.
+        """Run `action` in every process, and return this process's result if all succeeded.
 
         Raises:
             UserError: in every process, if `action` raised UserError or OSError in any process. If
@@ -152,8 +152,8 @@ class Processes:
     def all_or_none_with_heartbeat(self, action: Callable[[], T], what: str) -> T:
         """Run `all_or_none` for an action that may take longer than the process timeout.
 
-        The action runs in a thread. Meanwhile the processes exchange a heartbeat every second, so
-        that they detect a dead process at once.
+        The action runs in a separate thread. In the meantime, the processes exchange a heartbeat
+        every second, so that the processes quickly detect a dead process.
 
         Args:
             what: a verb phrase for the action, such as "check the filelists". Waiting processes
@@ -185,7 +185,7 @@ class Processes:
         return self.all_or_none(future.result)
 
     def check_same(self, facts: dict[str, Any]) -> None:
-        """Check that all processes have the same `facts` (values by name).
+        """Check that `facts`, a dictionary of names and values, is the same in all processes.
 
         Raises:
             UserError: in every process, if values differ. The message lists each process whose
@@ -209,11 +209,11 @@ class Processes:
         raise UserError("\n".join([advice, *differences[:10]]))
 
     def any(self, flag: bool) -> bool:
-        """Return whether `flag` is true in any process. All processes must call this together."""
+        """Return whether `flag` is True in any process. All processes must call this together."""
         return any(self.gather(flag))
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all processes by rank. All processes must call this together."""
+        """Return each process's value, in rank order. All processes must call this together."""
         if self.world_size == 1:
             return [value]
         values: list[Any] = [None] * self.world_size
@@ -240,10 +240,10 @@ ALONE = Processes()
 def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
     """Return a key-value store for all processes that were started together.
 
-    When torchrun restarts processes, it keeps the same store. The store still contains the
-    addresses of dead processes, and new processes would wait for them forever (PyTorch issue
-    135712). Therefore the first process gives each start a unique name, and lists the processes
-    that have answered.
+    When torchrun restarts processes, it keeps the same store, which still contains the addresses of
+    dead processes. With these addresses, new processes would wait forever for dead processes
+    (PyTorch issue 135712). To prevent this, the first process chooses a new key prefix at each
+    start, and lists the processes that have answered.
 
     Raises:
         UserError: if the first process does not answer within `seconds`.
@@ -273,10 +273,10 @@ def join(seconds: float) -> Processes:
     """Join the processes that torchrun started. Without torchrun, return `ALONE`.
 
     Args:
-        seconds: timeout of every exchange between processes.
+        seconds: timeout in seconds of every exchange between processes.
 
     Raises:
-        UserError: if this machine has fewer GPUs than processes, but at least one GPU.
+        UserError: if this machine has GPUs, but fewer GPUs than processes.
     """
     # torchrun sets these environment variables.
     world_size = int(os.environ.get("WORLD_SIZE", 1))
@@ -305,8 +305,8 @@ def join(seconds: float) -> Processes:
 def leave_at_exit() -> None:
     """Make the process wait for SECONDS_TO_LEAVE before it exits.
 
-    During this time, a PyTorch thread releases the tensors of the last exchange. If the process
-    exited earlier, it would abort.
+    While the process waits, a PyTorch thread releases the tensors of the last exchange between
+    processes. If the process exited before this thread has finished, the process would abort.
     """
     if dist.is_initialized():
         atexit.register(time.sleep, SECONDS_TO_LEAVE)

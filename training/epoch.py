@@ -1,4 +1,4 @@
-"""Provide the batches of each optimizer step, and collect and log the losses of an epoch.
+"""Provide the batches for each optimizer step. Collect and log the losses of an epoch.
 
 The losses of an optimizer step are read a few optimizer steps later, so that the device never
 waits for the host.
@@ -33,7 +33,8 @@ MAX_CONSECUTIVE_SKIPS = 20  # stop the run after this number of skipped optimize
 class NoNextBatch(Exception):
     """Raised if a process could not read its next batch.
 
-    The exception has a cause only in the process that failed."""
+    The `__cause__` of this exception is set only in the process that failed to read its batch.
+    """
 
     def __str__(self) -> str:
         # DataLoader workers send a whole traceback as text. Its last line contains the name and the
@@ -46,7 +47,7 @@ def next_batches(loader: DataLoader[Any]) -> Iterator[Batch]:
     """Yield the loader's batches.
 
     Raises:
-        NoNextBatch: if a batch cannot be read. The cause of NoNextBatch is the original exception.
+        NoNextBatch: if a batch cannot be read. `__cause__` is the original exception.
     """
     try:
         yield from loader
@@ -59,7 +60,7 @@ def micro_batches_of(
 ) -> Iterator[MicroBatch]:
     """Yield this process's batches of an optimizer step.
 
-    Add the time spent waiting for data to the state of the loop.
+    In the state of the loop, also count the time spent waiting for data.
 
     Raises:
         NoNextBatch: if the loader returns a batch that was not planned.
@@ -93,10 +94,10 @@ def check_is_planned(batch: Batch, planned: PlannedStep, i: int, epoch: int) -> 
 
 
 def read_pending(run: Run, leave: int = 0) -> None:
-    """Wait until the device has computed the losses of the pending optimizer steps, and read them.
+    """Wait for the losses of the pending optimizer steps, and read these losses.
 
-    All losses are read before a checkpoint is written. Therefore no checkpoint contains the weights
-    after a diverged optimizer step.
+    All losses are read before a checkpoint is written, so that no checkpoint contains diverged
+    weights.
 
     Args:
         leave: number of newest optimizer steps that stay pending, so that the device stays busy.
@@ -104,8 +105,8 @@ def read_pending(run: Run, leave: int = 0) -> None:
     Raises:
         UserError: if a loss is not finite or far above the lowest loss, or if too many optimizer
             steps in a row were skipped.
-        NoNextBatch: if a process could not read its next batch. The state of the run is then the
-            state before the optimizer step that needed this batch.
+        NoNextBatch: if a process could not read its next batch. Before this error is raised, the
+            run returns to the state before the optimizer step that needed the batch.
     """
     count = len(run.pending) - leave
     if count <= 0:
@@ -134,8 +135,7 @@ def read_pending(run: Run, leave: int = 0) -> None:
 
 
 def imbalance(planned: PlannedStep, world_size: int) -> float:
-    """Return the largest number of padded frames per process, divided by the mean over
-    processes."""
+    """Return the largest number of padded frames per process, relative to the mean."""
     padded = [weight.padded_frames for weight in planned.weights]
     return world_size * max(sum(padded[rank::world_size]) for rank in range(world_size))
 

@@ -3,8 +3,9 @@
     peak_bytes = check_memory(trainer, training_clips, validation_clips)
 
 With this check, a run that needs too much memory fails before its first optimizer step. Without the
-check, the run would fail hours later, when the longest clips are in one batch. On a GPU the check
-runs the worst-case batches. On a CPU it estimates their memory (cpu_memory.py).
+check, the run could fail hours later, when the longest clips happen to be in one batch. On a GPU
+the check runs the worst-case batches. On a CPU the check estimates the memory of these batches
+(cpu_memory.py).
 """
 
 import bisect
@@ -39,16 +40,17 @@ def worst_case_shapes(
     capacity: int | None = None,
     max_draws: np.ndarray | None = None,
 ) -> list[Shape]:
-    """Return (clips, frames, symbols) of the batches that need the most memory in training.
+    """Return a list of (clips, frames, symbols): the training batches that need the most memory.
 
-    With a fixed batch size, this is one batch: `batch_size` clips with the length of the longest
-    clip and the longest text. With a frame budget per batch, there are two batches. The first batch
-    has the largest number of padded frames that the budget and the corpus allow, and the longest
-    text. The second batch has the largest number of clips, which are the shortest clips.
+    With a fixed batch size, the list contains one batch: `batch_size` clips as long as the longest
+    clip and the longest text. With a frame budget per batch, the list contains two batches: one
+    with the longest text and with the largest number of padded frames that the budget and the
+    corpus allow, and one with the largest possible number of clips, which are the shortest clips.
 
     Args:
-        capacity: frame budget per batch; None: fixed batch size.
-        max_draws: [clips], maximum number of times that an epoch contains each clip; None: once.
+        capacity: frame budget per batch; None if the batch size is fixed.
+        max_draws: maximum number of times that each clip can occur in an epoch, [clips]; None:
+            once.
     """
     x = np.asarray(num_frames)
     symbols = np.asarray(num_symbols)
@@ -81,8 +83,8 @@ def check_memory(
 
     The check runs a forward and a backward pass of the training batches, and a forward pass of the
     validation batch. The check then restores buffers, gradients and random states bit for bit. On a
-    CPU these batches have fewer clips, and the result is an estimate. The result is 0 if the system
-    does not report the values that the estimate needs.
+    CPU, the check runs batches with fewer clips, and the result is an estimate. The result on a CPU
+    is 0 if the system does not report the values that the estimate needs.
 
     Args:
         weights: sampling weights of the training clips (see `batching.balancing_weights`).
@@ -148,10 +150,10 @@ def _problems(
     setting: str,
     max_draws: np.ndarray | None = None,
 ) -> tuple[list[str], int]:
-    """Return error messages, and the estimated number of bytes (0 on a GPU).
+    """Return a tuple of error messages and the estimated number of bytes (0 on a GPU).
 
-    If the batches fit, there are no messages. A message contains the largest value of `setting`
-    that fits.
+    If the batches fit, the list of messages is empty. Each message contains the largest value of
+    `setting` with which the batches fit into memory.
     """
     lengths = clips.num_frames, clips.num_symbols
     asked = worst_case_shapes(*lengths, batch_size, capacity, max_draws)
@@ -184,7 +186,7 @@ def _problems(
 
 
 class TriedMemory:
-    """Run batches to find out whether they fit into GPU memory."""
+    """Find out whether batches fit into GPU memory by running them."""
 
     name = "GPU memory"
 
@@ -196,11 +198,11 @@ class TriedMemory:
         return fit(self._trainer, self._step, shapes)
 
     def bytes_of(self, shapes: list[Shape]) -> int:
-        """Return 0, because the GPU itself tracks peak memory."""
+        """Return 0, because peak memory on a GPU is measured and needs no estimate."""
         return 0
 
     def shortage(self, shapes: list[Shape]) -> str:
-        """Return "", because the GPU does not report how much memory is missing."""
+        """Return "", because PyTorch does not report how much GPU memory is missing."""
         return ""
 
 
@@ -218,7 +220,7 @@ class EstimatedMemory:
         return self._estimate.bytes_of(shapes) <= (1 - RESERVE) * self._available
 
     def bytes_of(self, shapes: list[Shape]) -> int:
-        """Return the estimated bytes of the largest batch, gradients and optimizer state."""
+        """Return the estimated bytes for the largest batch, gradients and optimizer state."""
         need = self._estimate.bytes_of(shapes)
         return int(need) if math.isfinite(need) else self._available
 
@@ -232,7 +234,7 @@ class EstimatedMemory:
 
 
 class UnknownMemory(TriedMemory):
-    """Accept every batch, because the system does not report the values for an estimate."""
+    """Accept every batch, because the system does not report the values that an estimate needs."""
 
     def fits(self, shapes: list[Shape]) -> bool:
         return True
@@ -241,9 +243,9 @@ class UnknownMemory(TriedMemory):
 def memory_of(
     trainer: Trainer, step: Callable[[Batch], object], asked: list[Shape]
 ) -> TriedMemory | EstimatedMemory:
-    """Return an object that decides whether batches fit into the memory of the device.
+    """Return an object that determines whether batches fit into the memory of the device.
 
-    On a CPU, all processes of the run on this machine get an equal share of its memory.
+    On a CPU, all processes of the run on this machine get an equal share of the machine's memory.
     """
     if trainer.device.type != "cpu":
         return TriedMemory(trainer, step)
@@ -275,10 +277,10 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
 
 @contextlib.contextmanager
 def without_trace(trainer: Trainer) -> Iterator[None]:
-    """Restore buffers, gradients, mode and random states bit for bit when this context ends.
+    """Restore buffers, gradients, mode and random states bit for bit when the context ends.
 
-    Before the first optimizer step, no optimizer state exists. In this case, the context also
-    allocates tensors of the same size as the optimizer state.
+    Before the first optimizer step, no optimizer state exists. The context then also allocates
+    tensors of the size of this state, so that the check includes their memory.
     """
     model = trainer.model
     training = model.training

@@ -25,12 +25,12 @@ class RunLogger:
     """Append to metrics.jsonl in the run folder and to the TensorBoard files in the log folder.
 
     `state` returns the size of every log file. With a `saved` state, the logger truncates the files
-    to these sizes, so that the logs of a resumed run end at the checkpoint. Without a saved state,
-    the logger deletes existing logs. Files from other programs do not change.
+    to the saved sizes, so that the logs of a resumed run end at the checkpoint. Without a saved
+    state, the logger deletes existing logs. The logger never changes files from other programs.
 
-    If metrics.jsonl was edited after the checkpoint, the logger renames it, starts a new file and
-    sets `has_lost_metrics`. If the disk is full, the logger keeps lines in memory until it can
-    write them.
+    If metrics.jsonl was edited after the checkpoint was written, the logger renames this file,
+    starts a new file and sets `has_lost_metrics`. If the disk is full, the logger keeps lines in
+    memory until it can write them.
     """
 
     def __init__(self, directory: Path, log_directory: Path, saved: dict[str, Any] | None = None):
@@ -101,7 +101,7 @@ class RunLogger:
             )
 
     def log_step(self, iteration: int, values: dict[str, float]) -> None:
-        """Write an optimizer step's values to TensorBoard, but not to metrics.jsonl."""
+        """Write the values of an optimizer step to TensorBoard (not to metrics.jsonl)."""
         for name, value in values.items():
             self.tensorboard.write("add_scalar", f"training/{name}", value, iteration)
 

@@ -1,4 +1,4 @@
-"""Define the optimizer, the application of gradients, and the learning-rate schedule.
+"""Define the optimizer, the learning-rate schedule, and how gradients are applied.
 
     optimizer = make_optimizer(model.parameters(), hparams)
     schedule = schedule_at(iteration, hparams)
@@ -18,7 +18,7 @@ from hparams import HParams
 def make_optimizer(
     parameters: Iterable[torch.nn.Parameter], hparams: HParams
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of a run. Only this function chooses the optimizer.
+    """Return the optimizer of a run. No other function chooses the optimizer.
 
     `Trainer.step` sets the learning rate before every optimizer step.
     """
@@ -36,8 +36,8 @@ def apply_gradients(
     """Divide the gradients by `divisor`, and make an optimizer step unless `skip` is true.
 
     Args:
-        divisor: scalar on the device, at least 1. A value above 1 clips the gradients.
-        skip: bool scalar on the device.
+        divisor: scalar on the device, at least 1. A value above 1 reduces the gradient norm.
+        skip: bool scalar on the device; whether to skip the optimizer step.
     """
     # Fused PyTorch optimizers read both values on the GPU, so the host does not wait for the GPU.
     # Only fused optimizers have this attribute.
@@ -50,11 +50,10 @@ def apply_gradients(
 
 
 def state_entries(hparams: HParams) -> dict[str, bool]:
-    """Describe the tensors that the optimizer stores for each parameter.
+    """Return the names of the tensors that the optimizer stores for each parameter.
 
-    The keys are the names of the tensors. A value is True if the tensor has the shape of the
-    parameter, and False if the tensor is a scalar. For Adam, the result is {"step": False,
-    "exp_avg": True, "exp_avg_sq": True}.
+    The result is {name: whether the tensor has the shape of the parameter (True) or is a scalar
+    (False)}. For Adam, the result is {"step": False, "exp_avg": True, "exp_avg_sq": True}.
     """
     probe = torch.nn.Parameter(torch.zeros(2, 3))
     probe.grad = torch.zeros_like(probe)
@@ -65,21 +64,21 @@ def state_entries(hparams: HParams) -> dict[str, bool]:
 
 
 class Schedule(NamedTuple):
-    """The learning rate and the weight of the guided attention loss in an optimizer step."""
+    """The learning rate and the guided attention weight in an optimizer step."""
 
     learning_rate: float
     guided_attention_weight: float
 
 
 def schedule_at(iteration: int, hparams: HParams) -> Schedule:
-    """Return the schedule of the next optimizer step after `iteration` optimizer steps."""
+    """Return the schedule for the optimizer step that follows `iteration` optimizer steps."""
     return Schedule(
         learning_rate_at(iteration, hparams), guided_attention_weight_at(iteration, hparams)
     )
 
 
 def learning_rate_at(iteration: int, hparams: HParams) -> float:
-    """Return the learning rate of the next optimizer step after `iteration` optimizer steps."""
+    """Return the learning rate for the optimizer step that follows `iteration` optimizer steps."""
     rate = hparams.learning_rate
     if hparams.learning_rate_schedule == "exponential":
         decaying = max(0, iteration - hparams.learning_rate_decay_start)
@@ -93,8 +92,8 @@ def learning_rate_at(iteration: int, hparams: HParams) -> float:
 def guided_attention_weight_at(iteration: int, hparams: HParams) -> float:
     """Return the weight of the guided attention loss after `iteration` optimizer steps.
 
-    The weight decreases linearly to 0. A constant weight would harm texts in which some symbols
-    last much longer than other symbols.
+    The weight of the guided attention loss decreases linearly to 0. A constant weight would impair
+    alignments of texts in which some symbols last much longer than others.
     """
     left = max(0.0, 1 - iteration / hparams.guided_attention_steps)
     return hparams.guided_attention_weight * left

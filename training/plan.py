@@ -1,4 +1,4 @@
-"""Divide an epoch's plan into optimizer steps, each with its batches and their loss weights."""
+"""Divide an epoch's plan into optimizer steps. Each optimizer step has batches and loss weights."""
 
 from typing import NamedTuple
 
@@ -49,6 +49,6 @@ def next_step(
 
 
 def _sizes(lengths: np.ndarray, frames_per_step: int) -> tuple[float, float, float]:
-    """Return the numbers of padded decoder steps, real frames and real decoder steps of a batch."""
+    """Return (padded decoder steps, real frames, real decoder steps) of a batch."""
     steps = np.ceil(lengths / frames_per_step)
     return len(lengths) * steps.max(), lengths.sum(), steps.sum()

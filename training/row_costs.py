@@ -2,9 +2,9 @@
 
     hparams = with_measured_costs(trainer, clips.training)   # for the setting row_costs=measure
 
-GPU kernels compute full tiles of 16 clips. Therefore a decoder step with 17 clips takes nearly as
-long as a decoder step with 32 clips. With the measured costs, `plan_epoch` ends batches at the
-sizes with the lowest cost per clip.
+GPU kernels compute full tiles of 16 clips, so a decoder step with 17 clips takes nearly as long as
+a decoder step with 32 clips. With the measured costs, `plan_epoch` ends batches at the sizes with
+the lowest cost per clip.
 """
 
 import time
@@ -39,7 +39,7 @@ MAX_CURVATURE = 0.05
 def with_measured_costs(trainer: Trainer, clips: ClipTable) -> HParams:
     """Measure the costs, print them, and return settings that contain them.
 
-    If the measurement is not consistent, print a warning and return settings without costs. On a
+    If the measurements are inconsistent, print a warning and return settings without costs. On a
     CPU the costs are not measured: each clip adds the same time, so the largest batches are always
     fastest. All processes use the costs that the first process measured.
     """
@@ -70,10 +70,10 @@ def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
 
     The message says why the costs cannot be used, or is "" if the costs can be used.
 
-    The time of a batch is a constant plus a cost per decoder step. The difference between the times
-    of two lengths gives the cost per decoder step. The cost per decoder step has two terms: a cost
-    per number of tiles, and a constant cost per clip. `row_costs` lists the first term for each
-    batch size.
+    The time of a batch is a constant plus the number of decoder steps times the cost of a decoder
+    step. Timing batches of two lengths gives the cost of a decoder step. The cost of a decoder step
+    has two terms: a cost that depends on the number of tiles, and a constant cost per clip.
+    `row_costs` lists the first term for each batch size.
 
     Args:
         symbols: number of symbols of each clip.
@@ -109,7 +109,8 @@ def table_of(cost: dict[int, float]) -> tuple[str, float]:
         table_of({16: 45, 17: 58, 24: 63, 32: 68})  # ("16:34.3 32:46.7 clip:0.667", 0.005)
 
     Args:
-        cost: microseconds of a decoder step for each number of clips in SIZES, PARTIAL and CHECK.
+        cost: {number of clips: microseconds per decoder step}, for the numbers of clips in SIZES,
+            PARTIAL and CHECK.
     """
     two_tiles = 2 * TILE
     clip_cost = max(0.0, (cost[two_tiles] - cost[PARTIAL]) / (two_tiles - PARTIAL))
@@ -122,10 +123,10 @@ def table_of(cost: dict[int, float]) -> tuple[str, float]:
 
 
 def linear_length(trainer: Trainer, symbols: int) -> int | None:
-    """Return a batch length in frames. The time of longer batches grows linearly with their length.
+    """Return a batch length in frames, above which time grows linearly with length.
 
-    Return None if no length up to MAX_FRAMES is sufficient. The time of shorter batches does not
-    grow linearly, because the host is slower than the GPU.
+    Return None if no length up to MAX_FRAMES is sufficient. With very short batches, the time does
+    not grow linearly, because the host is slower than the GPU.
     """
     frames = FIRST_FRAMES
     while frames <= MAX_FRAMES:
@@ -141,7 +142,7 @@ def linear_length(trainer: Trainer, symbols: int) -> int | None:
 
 
 def step_cost(trainer: Trainer, num_clips: int, frames: int, symbols: int) -> float:
-    """Return the microseconds that one more decoder step adds to a batch of `num_clips` clips."""
+    """Return the time of one decoder step with `num_clips` clips, in microseconds."""
     short, long = (pass_seconds(trainer, num_clips, factor * frames, symbols) for factor in (1, 2))
     return (long - short) / (frames / trainer.hparams.n_frames_per_step) * 1e6
 

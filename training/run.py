@@ -75,7 +75,7 @@ class Run:
 
     @functools.cached_property
     def statistics(self) -> SpeechStatistics:
-        """Return the statistics of the training clips that synthesis needs."""
+        """Return the statistics of the training clips. Synthesis needs these statistics."""
         clips = self.clips.training
         symbols = self.hparams.table.symbols
         last = (last_symbol(symbols[i] for i in ids.tolist()) for ids in clips.symbols())
@@ -103,7 +103,7 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """Return the command that resumes the run; "" if another program started training."""
+        """Return the command that resumes the run; "" if another program started train.py."""
         if is_stage():
             return ""
         options = ["-o", str(self.folder.path)]
@@ -145,7 +145,7 @@ class Run:
 
 
 def load_start(run: Run, start: Start) -> None:
-    """Load the state of the checkpoint, or the weights for a warm start, into a new run."""
+    """Load a checkpoint's state, or the weights for a warm start, into a new run."""
     if start.resumed is not None:
         _resume(run, start.resumed)
     if start.weights is not None:
@@ -180,9 +180,9 @@ def _resume(run: Run, resumed: checkpoint.Checkpoint) -> None:
 
 
 def open_logs(run: Run, start: Start) -> None:
-    """Restore the run folder to its state at the checkpoint, and open the logs.
+    """Restore the run folder to its state when the checkpoint was written, and open the logs.
 
-    If the run resumes in its own folder, the logs are truncated to their sizes at the checkpoint.
+    If the run resumes in its own folder, the logs are truncated to their sizes in the checkpoint.
     """
     if not run.processes.is_first:
         return

@@ -20,8 +20,8 @@ DEFAULT_LOGS = "logs"  # folder for TensorBoard files, relative to the run folde
 class RunFolder:
     """The output folder of a run. Only one run can use the folder at a time.
 
-    If the folder exists, it is locked at once, before any checkpoint is read. If the folder is
-    missing, `make` creates and locks it.
+    If the folder exists, the constructor locks it, before any checkpoint is read. If the folder
+    does not exist, `make` creates and locks it.
 
     Args:
         logs: folder for TensorBoard files, relative to `path`.
@@ -54,7 +54,8 @@ class RunFolder:
         """Create and lock the folder, unless it is already locked.
 
         Raises:
-            UserError: if another process has started a run in the folder in the meantime.
+            UserError: if another process has started a run in the folder since this object was
+                created.
         """
         if self._lock is not None:
             return

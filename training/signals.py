@@ -37,15 +37,16 @@ class StopRequest:
         with StopRequest(SECONDS_FOR_STEP, lambda: "stopped without saving") as stop:
             train(run, stop)
 
-    If the second signal is SIGINT, the process stops at once. SIGHUP is ignored under nohup.
+    If a SIGINT arrives after the first signal, the process stops at once. Under nohup, SIGHUP is
+    ignored.
 
     Python calls signal handlers only between two operations of the main thread. A PyTorch operation
-    may take minutes and delay a handler. Therefore a second thread also reads the signals. The
-    second thread prints the message, and ends the process if the main thread does not exit in time.
+    may take minutes and delay a handler, so a second thread also reads the signals, prints a
+    message, and ends the process if the main thread does not exit in time.
 
     Args:
-        limit: maximum seconds between the first SIGINT and the end of the process. After this time
-            the process ends without saving; None: no limit.
+        limit: seconds after which the process ends without saving if the first signal was SIGINT;
+            None: no limit.
         resume: a function that returns the message for a process that ends without saving.
     """
 
@@ -72,7 +73,7 @@ class StopRequest:
         self._sender.close()  # makes the second thread exit
 
     def leave(self) -> None:
-        """Record that the main thread ends the process, so that the second thread does not."""
+        """Keep the second thread from ending the process, because the main thread exits."""
         self._is_leaving = True
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
@@ -85,7 +86,7 @@ class StopRequest:
             raise KeyboardInterrupt
 
     def _watch(self) -> None:
-        """Print a message for the first signal. End the process after the deadline."""
+        """Print a message for the first signal. End the process when the deadline has passed."""
         first: int | None = None
         deadline: float | None = None
         while True:
@@ -147,7 +148,7 @@ def _print_error(message: str) -> None:
 
 
 def stopped_without_saving(folder: Path, resume_command: str) -> str:
-    """Return a message with the newest checkpoint of the stopped run and the way to resume it."""
+    """Return a message with the run's newest checkpoint and the command to resume the run."""
     checkpoints = checkpoint.list_checkpoints(folder)
     start = f". Training resumes from {checkpoints[-1][1].name}" if checkpoints else ""
     resume = f". Resume with: {resume_command}" if resume_command else ""
@@ -156,10 +157,10 @@ def stopped_without_saving(folder: Path, resume_command: str) -> str:
 
 @contextlib.contextmanager
 def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[None]:
-    """Exit with a message instead of a traceback if an error is not a bug in the code.
+    """In this context, exit with a message instead of a traceback if an error is not a bug.
 
-    These errors are not bugs: UserError, operating system errors, Ctrl-C, and the death of a
-    DataLoader worker or of another process of the run.
+    The following errors do not indicate bugs: UserError, operating system errors, Ctrl-C, and the
+    death of a DataLoader worker or another process of the run.
 
     Args:
         resume_command: the command that resumes the run; "" if the run cannot be resumed.

@@ -29,9 +29,9 @@ def most_speech_first(clips: ClipTable) -> list[str]:
 
 
 def speech_of_speakers(clips: Clips, hparams: HParams) -> dict[str, dict[str, float]]:
-    """Return the number of training clips, training minutes and validation clips of each speaker.
+    """Return each speaker's number of training clips, training minutes and validation clips.
 
-    The speakers are sorted from most to least speech.
+    The speakers are sorted from most to least training speech.
     """
     table = clips.training
     frames_per_minute = 60 * hparams.sampling_rate / hparams.hop_length
@@ -51,7 +51,7 @@ def speech_of_speakers(clips: Clips, hparams: HParams) -> dict[str, dict[str, fl
 
 
 def describe_speakers(clips: Clips, hparams: HParams, weights: np.ndarray | None = None) -> str:
-    """Return up to MAX_SHOWN + 3 lines about the speakers.
+    """Return a description of the speakers with at most MAX_SHOWN + 3 lines.
 
     Args:
         weights: sampling weights of the training clips (see `batching.balancing_weights`).
@@ -97,9 +97,8 @@ def first_positions(
 ) -> dict[str, tuple[int, int]]:
     """Return {speaker: (batch number, row in the batch)} of each speaker's first validation clip.
 
-    The order of the clips is the order of the filelist. prepare.py puts a typical clip of each
-    speaker first. Only the MAX_SHOWN speakers with the most speech are included, sorted from most
-    to least speech.
+    In a filelist from prepare.py, the first clip of each speaker is a typical clip. Only the
+    MAX_SHOWN speakers with the most speech are included, sorted from most to least speech.
 
     Args:
         batches: the validation batches of all processes.

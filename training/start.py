@@ -3,7 +3,7 @@
     start = find_start(folder, processes, None, resume=True, warm_start=False)
     hparams = resolve_hparams("epochs=100", start.resumed, processes)
 
-Either all processes continue or all processes stop. No file is written before all checks pass.
+If any process fails a check, all processes stop. No file is written before all checks pass.
 """
 
 import os
@@ -66,8 +66,9 @@ def find_start(
 ) -> Start:
     """Read the checkpoint that the run starts from.
 
-    With `resume`, the run starts from the newest checkpoint in the folder, otherwise from the
-    checkpoint at `path`. The first process chooses the checkpoint, and every process reads it.
+    If `resume` is True, the run starts from the newest checkpoint in the folder. If `resume` is
+    False, the run starts from the checkpoint at `path`, if `path` is set. The first process chooses
+    the checkpoint, and every process reads it.
 
     Raises:
         UserError: if the checkpoint cannot be used, or if the folder contains a run and no option
@@ -109,7 +110,7 @@ def read_weights(path: Path) -> Checkpoint:
     """Read the weights of a checkpoint or an exported voice.
 
     Raises:
-        UserError: if the path contains no checkpoint and no voice, or if a file is damaged.
+        UserError: if `path` is neither a checkpoint nor an exported voice, or if a file is damaged.
     """
     if is_voice(path):
         return Checkpoint(path, state_of_voice(path))
@@ -132,7 +133,7 @@ def is_finished(
 ) -> bool:
     """Return whether the resumed run has already finished its last epoch.
 
-    If the checkpoint is the best checkpoint of the run, the function also names it best.pt.
+    If the checkpoint is the best checkpoint of the run, the function also links it as best.pt.
 
     Raises:
         UserError: if the processes disagree about whether the run is finished, because their
@@ -156,8 +157,8 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
     Print every setting that changes.
 
     Raises:
-        UserError: if a setting is invalid; if a resumed run cannot change a setting; or if the
-            checkpoint was trained with different English reading rules.
+        UserError: if a setting is invalid, if an override changes a setting that a resumed run
+            cannot change, or if the checkpoint was trained with different English reading rules.
     """
 
     def resolve() -> HParams:
@@ -199,12 +200,13 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
 def resolve_symbols(hparams: HParams, base: HParams) -> HParams:
     """Return the settings of a resumed run with the checkpoint's symbol table.
 
-    If the clips changed, the symbol table of the corpus may have changed too. Symbols that the
-    checkpoint lacks are reported later, with the lines that contain them.
+    If the clips have changed, the symbol table of the corpus may also have changed. Symbols that
+    are missing from the checkpoint are reported later, together with the filelist lines that
+    contain these symbols.
 
     Raises:
-        UserError: if `symbols` is the path of a file whose symbol table differs from the
-            checkpoint's.
+        UserError: if the setting `symbols` is the path of a file, and the table in this file
+            differs from the checkpoint's symbol table.
     """
     if hparams.symbols == base.symbols == "corpus":
         return hparams

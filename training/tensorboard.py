@@ -1,4 +1,6 @@
-"""Write curves, plots and audio of a run to TensorBoard files that a resumed run can truncate."""
+"""Write a run's curves, plots and audio to TensorBoard files.
+
+A resumed run can truncate these files."""
 
 import contextlib
 import functools
@@ -50,7 +52,7 @@ class Prediction:
 class FreeRunningPrediction(Prediction):
     """A prediction from free-running inference.
 
-    Each decoder step receives the previous frames that the model itself predicted.
+    In each decoder step, the model receives the frames that it predicted in the previous step.
     """
 
     end: StopReason

@@ -38,7 +38,7 @@ ENVIRONMENT = {
 
 
 class LossWeights(NamedTuple):
-    """The loss weights of a micro-batch: its shares of a whole optimizer step."""
+    """The loss weights of a micro-batch: the fractions that it contributes to an optimizer step."""
 
     padded_frames: float = 1.0
     frames: float = 1.0  # share of all real frames
@@ -57,7 +57,7 @@ class MicroBatch(NamedTuple):
 
 
 class LossTerms(NamedTuple):
-    """The loss terms to log: tensors of a micro-batch, or numbers of a whole optimizer step.
+    """The loss terms to log: tensors for a micro-batch, or numbers for a whole optimizer step.
 
     `Trainer.losses_of` returns these terms, and `LoopState` accumulates them.
     """
@@ -84,7 +84,7 @@ class StepValues(NamedTuple):
 
 
 class StepLosses(NamedTuple):
-    """The results of an optimizer step that the device may still be computing."""
+    """The results of an optimizer step, which the device may still be computing."""
 
     values: torch.Tensor  # on the CPU, in the order of `StepValues`
     copied: (
@@ -95,7 +95,7 @@ class StepLosses(NamedTuple):
 
 
 class Trainer:
-    """Train a model with its optimizer on a device, in the precision that `hparams` sets.
+    """Train a model on a device, with the optimizer and the precision that `hparams` specifies.
 
     The trainer changes global PyTorch settings for this precision and for reproducible results.
     """
@@ -132,7 +132,7 @@ class Trainer:
         self.failure: BaseException | None = None  # reason why this process has no next batch
 
     def use_decoder(self, name: str) -> None:
-        """Select one of DECODERS for training. All processes must call this method together."""
+        """Select the decoder `name` (one of DECODERS). All processes must call this together."""
         if name not in self._decoders:
             self._decoders[name] = checked_decoder(
                 name,
@@ -158,10 +158,10 @@ class Trainer:
         weights: LossWeights,
         guided_attention_weight: float,
     ) -> tuple[torch.Tensor, LossTerms]:
-        """Return a batch's share of the training loss and of the loss terms to log.
+        """Return a batch's contributions to the training loss and to the logged loss terms.
 
-        The shares of all micro-batches in an optimizer step add up to the loss of a single batch
-        with all their clips.
+        In an optimizer step, the contributions of all micro-batches add up to the loss of a single
+        batch that contains all clips.
         """
         with self.autocast():
             outputs = model(batch)
@@ -184,7 +184,7 @@ class Trainer:
     def compute_gradients(self, batch: Batch) -> LossTerms:
         """Run the forward and backward pass of a batch in this process only.
 
-        The batch must be on the device. The gradients are added to existing gradients.
+        The batch must be on the device. The new gradients are added to the existing gradients.
         """
         weight = self.base_schedule.guided_attention_weight
         with batch_norm_alone(self.model):
@@ -206,9 +206,10 @@ class Trainer:
 
         Args:
             micro_batches: this process's batches of the optimizer step; may be empty.
-            schedule: learning rate and loss weight; None: the initial values from the settings.
+            schedule: learning rate and guided attention weight; None: the initial values from the
+                settings.
             num_batches: number of batches in the optimizer step, over all processes.
-            stop: whether this process was asked to stop.
+            stop: whether this process has been asked to stop.
         """
         schedule = schedule or self.base_schedule
         for group in self.optimizer.param_groups:
@@ -248,12 +249,12 @@ class Trainer:
     ) -> torch.Tensor:
         """Compute the gradients of the whole optimizer step in every process.
 
-        Return a vector [terms + 2], summed over all micro-batches and processes. The vector
-        contains the LossTerms, the number of processes that were asked to stop, and the number of
-        processes without a next batch.
+        Return a vector [terms + 2] of sums over all micro-batches and processes. The vector
+        contains the LossTerms, the number of processes that have been asked to stop, and the number
+        of processes that could not read a batch.
 
-        The running statistics of batch norm become the mean over the micro-batches. Each
-        micro-batch updates the statistics from before the optimizer step.
+        The new running statistics of batch norm are the mean over the micro-batches, each of which
+        updates the statistics from before the optimizer step.
         """
         processes = self.processes
         several = num_batches > 1 or processes.world_size > 1
@@ -303,13 +304,13 @@ class Trainer:
     def _all_of(
         self, micro_batches: Iterable[MicroBatch], num_batches: int
     ) -> Iterator[MicroBatch]:
-        """Yield the micro-batches, and then synthetic batches of weight 0 if they are needed.
+        """Yield the micro-batches, followed by any synthetic batches (weight 0) that are needed.
 
         Every process must run a backward pass, because the processes sum their gradients. With
         synchronized batch norm, every process must also run the same number of forward passes.
 
-        If a batch cannot be read in a run of several processes, the error is stored in `failure`.
-        All processes then skip the optimizer step.
+        If a batch cannot be read in a run of several processes, the error is stored in `failure`,
+        and all processes skip the optimizer step.
         """
         min_count = 1
         if self.hparams.sync_batch_norm:
@@ -331,8 +332,8 @@ class RunningStatistics:
     """Update the running statistics of batch norm in an optimizer step of several batches.
 
     Each batch starts from the statistics before the optimizer step. The new statistics are the mean
-    over the batches. Therefore the new statistics depend neither on the order of the batches nor on
-    their distribution among the processes.
+    over the batches. The new statistics depend neither on the order of the batches nor on the way
+    the batches are distributed among the processes.
     """
 
     def __init__(self, model: torch.nn.Module):
@@ -351,8 +352,8 @@ class RunningStatistics:
     def restore(self) -> None:
         """Restore the statistics from before the optimizer step.
 
-        Call this after each backward pass, because the backward pass still needs the current
-        statistics.
+        Call this method after each backward pass, not earlier, because the backward pass needs the
+        current statistics.
         """
         self._put(self._before)
 
@@ -372,8 +373,8 @@ class RunningStatistics:
 def hashed_seed(seed: int, *position: int) -> int:
     """Return a dropout seed for a batch: a hash of the run's seed and the batch's position.
 
-    The seed is the same in every process. Runs with different seeds get different dropout seeds in
-    every epoch.
+    All processes compute the same seed for a batch. Runs with different seeds get different dropout
+    seeds in every epoch.
 
     Args:
         position: the epoch and the number of the batch.

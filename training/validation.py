@@ -64,9 +64,10 @@ def make_validation_loader(
     *,
     pin_memory: bool,
 ) -> DataLoader[Any] | None:
-    """Return a DataLoader of this process's validation batches, or None without validation clips.
+    """Return a DataLoader for this process's validation batches; None if there are no clips.
 
-    The batches are random, but they are the same in every run and every epoch.
+    The clips are grouped into batches at random, but the batches are the same in every run and
+    every epoch.
     """
     if not len(clips):
         return None
@@ -75,7 +76,7 @@ def make_validation_loader(
 
 
 class BatchResult(NamedTuple):
-    """The validation results of one batch. Processes exchange these results."""
+    """The validation results of one batch, in a form that processes can exchange."""
 
     number: int  # index of the batch
     sizes: tuple[int, ...]  # numbers of clips, frames, decoder steps and symbols
@@ -87,15 +88,16 @@ class BatchResult(NamedTuple):
 def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]] | None:
     """Validate the model.
 
-    The prenet's dropout masks depend only on the batch number. The mean padded loss is weighted by
-    the number of clips, and the mean masked loss by the number of real frames. See alignment.py for
-    focus rate, diagonality and coverage, and speakers.py for the losses of speakers.
+    The prenet's dropout masks depend only on the batch number. The mean padded loss weights each
+    batch by its number of clips. The mean masked loss weights each batch by its number of real
+    frames. alignment.py defines focus rate, diagonality and coverage. speakers.py computes the loss
+    of each speaker.
 
     Returns:
-        The record for metrics.jsonl, and one example clip per speaker (only in the first process).
-        The result is None in all processes if a process was asked to stop or if validation failed.
-        After a failure, such as a clip that cannot be read, a loss that is not finite or missing
-        memory, a warning is printed.
+        A tuple of the record for metrics.jsonl and a list of examples, one per speaker (only in the
+        first process). The result is None in all processes if a process was asked to stop or if
+        validation failed. If validation fails, for example because a clip cannot be read, a loss is
+        not finite or memory runs out, a warning is printed.
     """
     assert run.validation_loader is not None  # never called without validation clips
     trainer = run.trainer
@@ -206,10 +208,14 @@ def _validate_batch(
 
 
 def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> float:
-    """Shuffle the texts, and return the relative increase of the masked loss compared with `loss`.
+    """Shuffle the symbols of each text, and return the relative increase of the masked loss.
 
-    If this text effect is near 0, the model predicts frames only from the previous frames. A model
-    that ignores the text cannot speak words, even if its attention is focused.
+    If this increase (the text effect) is near 0, the model ignores the text and predicts frames
+    only from the previous frames. A model that ignores the text cannot speak words, even if its
+    attention is focused.
+
+    Args:
+        loss: masked loss with the correct texts.
     """
     text = batch.text.clone()
     generator = torch.Generator().manual_seed(VALIDATION_SEED)
@@ -248,7 +254,7 @@ def _record(run: Run, results: list[BatchResult]) -> dict[str, Any]:
 
 
 def forced_example(run: Run, batch: Batch, outputs: Outputs, row: int, speaker: str) -> Example:
-    """Return an example of the clip in row `row` of the batch. `outputs` are teacher-forced."""
+    """Return a teacher-forced example: the clip in row `row` of the batch."""
     h = run.hparams
     ids = batch.text[row, : int(batch.text_lengths[row])].tolist()
     frames = int(batch.mel_lengths[row])
@@ -273,7 +279,7 @@ def forced_example(run: Run, batch: Batch, outputs: Outputs, row: int, speaker: 
 
 
 def example_of(run: Run, forced: Example) -> Example:
-    """Add free-running inference of the text, and audio, to an example."""
+    """Return the example with audio and a free-running prediction of its text."""
     mels = {"predicted": forced.teacher_forced.mel}
     spoken = None
     with warn_on_failure("synthesizing the text of a validation clip"):
@@ -291,10 +297,10 @@ def example_of(run: Run, forced: Example) -> Example:
 
 
 def speak(run: Run, ids: list[int], speaker: str | None = None) -> FreeRunningPrediction:
-    """Synthesize symbol ids once, without retries. `speaker` is for models with several speakers.
+    """Synthesize symbol ids without retries. Models with several speakers need `speaker`.
 
-    The model must be in evaluation mode. The global random state does not change. The speech also
-    ends if it is too long for the text or if attention makes no progress.
+    The model must be in evaluation mode. The global random state does not change. Synthesis also
+    ends if the speech is too long for the text or if attention makes no progress.
     """
     training = TrainingFacts(run.statistics, run.speaker_statistics)
     synthesizer = CheckpointSynthesizer(run.trainer.model, run.hparams, training)
@@ -320,7 +326,7 @@ def free_running_record(example: Example) -> dict[str, float]:
 
 
 def describe_free_running(run: Run, example: Example) -> str:
-    """Return a phrase about an example's free-running inference; "" if inference failed."""
+    """Return a phrase about the free-running inference of an example; "" if inference failed."""
     spoken = example.free_running
     if spoken is None:
         return ""
@@ -337,8 +343,8 @@ def describe_free_running(run: Run, example: Example) -> str:
 def record_with_examples(record: dict[str, Any], examples: Sequence[Example]) -> dict[str, Any]:
     """Return the record with the metrics of free-running inference added.
 
-    The metrics are means over all examples. If the record has speakers, each speaker also gets its
-    own metrics.
+    The metrics are means over all examples. If the record contains speakers, the metrics of each
+    speaker's example are also added.
     """
     entries = {example.speaker: free_running_record(example) for example in examples}
     if "speakers" in record:
@@ -394,7 +400,7 @@ def _print_speakers(speakers: dict[str, dict[str, float]], phrases: dict[str, st
 
 
 def warn_about_attention(run: Run, record: dict[str, Any]) -> None:
-    """Warn once per run if no alignment has formed, and once if attention ignores the text."""
+    """Print a warning if no alignment has formed or if attention ignores the text."""
     state = run.state
     focus_rate = record["alignment_sharpness"]
     is_late = record["iteration"] >= STEPS_TO_ALIGN

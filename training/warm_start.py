@@ -31,9 +31,9 @@ READERS = (
 
 
 def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[str]]:
-    """Return a checkpoint's state with embeddings for the symbols and speakers of this run.
+    """Return a checkpoint's state, adapted to this run's symbols and speakers, and a list of notes.
 
-    Also return notes with one sentence per change. Tensors in `ignore_layers` do not change.
+    Each note describes one change in a sentence. Tensors in `ignore_layers` do not change.
 
     Raises:
         UserError: if the checkpoint does not say which symbol or speaker each embedding row belongs
@@ -108,15 +108,15 @@ def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], 
     """Adapt a checkpoint's state to the speakers in `hparams`.
 
     A speaker that is in the checkpoint keeps its embedding. A new speaker gets the mean of the
-    checkpoint's speaker embeddings. If the checkpoint has only one speaker, the weights that read
-    the new embeddings are 0. Therefore every speaker starts with the voice of the checkpoint's
-    speaker.
+    checkpoint's speaker embeddings. If the checkpoint has only one speaker, the weights that are
+    applied to the new embeddings are 0. With such weights, every speaker starts with the voice of
+    the checkpoint's only speaker.
 
     Return the adapted state and a sentence about the changes.
 
     Raises:
-        UserError: if the checkpoint does not contain a name for each speaker embedding, such as a
-            Mellotron checkpoint.
+        UserError: if the checkpoint, for example a Mellotron checkpoint, does not contain a name
+            for each speaker embedding.
     """
     saved = source.state
     names = hparams.speakers
