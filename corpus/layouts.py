@@ -58,17 +58,19 @@ from tacotron2_voice.utils.files import read_bytes
 
 METADATA = "metadata.csv"
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
-# Suffixes of text files. The first suffix that exists is used. LibriTTS has .normalized.txt.
+# Suffixes of text files, in order of preference. LibriTTS uses .normalized.txt.
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
-# Matches a language at the end of a subtitle file's name, such as .en.vtt.
+# Matches a language code at the end of a subtitle file's name, such as .en.vtt.
 LANGUAGE = re.compile(r"\.[a-z]{2,3}(-\w{2,8})*\.(srt|vtt)$", re.IGNORECASE)
-# Maximum number of characters of the speaker's name in an id. File names are limited to 255 bytes.
+# Maximum number of characters of the speaker's name in a clip id, because file names are limited to
+# 255 bytes.
 MAX_PREFIX = 40
-# A listed duration may differ from the length of the file by these seconds, or by this fraction.
+# A listed duration may differ from the length of the file by this number of seconds, or by this
+# fraction of the length.
 DURATION_SECONDS, DURATION_SHARE = 0.5, 0.1
 TRANSCRIPTS = "--transcripts EXTENSION"
 SHOWN = 5  # maximum number of files to list in a note
-# VCTK 0.92 contains two recordings of each text, from two microphones.
+# Name endings of VCTK 0.92, which contains two recordings of each text, from two microphones.
 MICROPHONE, OTHER_MICROPHONE = "_mic1", "_mic2"
 
 
@@ -268,7 +270,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             for path in texts_next_to(place, subtitles.get(place, []), texts.suffix)
         ]
         if not found:
-            # Some programs append their extension to the whole name: a.mp3.srt.
+            # Some programs append their suffix to the whole file name, as in a.mp3.srt.
             suffix = by_name[name].suffix
             whole = [place.with_name(f"{place.name}{suffix}") for place in places]
             found = [path for place in whole for path in texts_next_to(place, (), texts.suffix)]
@@ -336,7 +338,8 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
                 "name"
             )
             continue
-        # Several audio files can have the same text in a text folder.
+        # Add the name of the audio file, because several audio files can share a text file in a
+        # text folder.
         where = f"{path} of {by_name[name]}" if folder else str(path)
         if text_without_name is not None:
             text = " ".join(text_without_name.split())
@@ -357,7 +360,7 @@ def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
         Path(),
         Path(name.parent.name),
         name.parent.relative_to(corpus),
-        name.parent.relative_to(corpus.parent),  # the corpus may be a speaker's folder
+        name.parent.relative_to(corpus.parent),  # the corpus may be the folder of a single speaker
     )
     base = name.name.removesuffix(MICROPHONE)
     return [folder / parent / base for parent in dict.fromkeys(parents)]
@@ -380,7 +383,8 @@ def _texts_without_names(
     starts = {name: name_at_start(name, text) for name, text in stripped.items()}
     ends = {name: name_at_end(name, text) for name, text in stripped.items()}
     if len(stripped) >= MIN_TEXTS and all(re.search(r"\d", name.name) for name in stripped):
-        # All texts cannot begin or end with different numbers by chance.
+        # If all texts begin with different numbers, or end with different numbers, this is no
+        # coincidence.
         after = {name: stripped[name][match.end() :] for name, match in starts.items() if match}
         before = {name: stripped[name][: match.start()] for name, match in ends.items() if match}
         for rest in (after, before):
@@ -397,7 +401,7 @@ def _texts_without_names(
             found[name] = text[: ending.start()]
         elif is_id or is_certain:
             found[name] = text[match.end() :] if match else None
-    # If every text consists only of a name, such as 0001, the names are spoken.
+    # If every text consists only of a name, such as 0001, the names are spoken, so keep them.
     return found if any(found.values()) else {}
 
 
@@ -452,7 +456,8 @@ def texts_next_to(name: Path, subtitles: Sequence[Path] = (), suffix: str = "") 
         files += [path for path in paths if path.is_file()][:1]
     files += subtitles
     if not files and not unicodedata.is_normalized("NFC", name.name):
-        # macOS writes é as two characters, but the text may come from another system.
+        # A file name from macOS contains é as two characters, but the text file may come from
+        # another system.
         return texts_next_to(name.with_name(unicodedata.normalize("NFC", name.name)), (), suffix)
     if suffix:
         ending = f".{suffix.lower().lstrip('.')}"
@@ -603,7 +608,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     check_texts(entries, names, files)
     # Entries with the same name, such as 001 of two speakers, must be in different folders.
     counts = Counter(comparable(without_folder_and_suffix(x)) for x in {x.name for x in entries})
-    # If the folders are speakers, a file in another folder is a different recording.
+    # If the listed folders are speakers, a file with the same name in another folder is a different
+    # recording.
     listed_folders = {
         comparable(re.split(r"[/\\]", x.name)[-2])
         for x in entries
@@ -629,8 +635,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             found = similar_files(entry.name, files[name], in_folder=in_folder)
             renamed += [(entry.name, path) for path in found[:1]]
         if not found:
-            # Keep the clip in the list, so that the split stays the same if the file is added
-            # later.
+            # Keep a clip without a file in the list, so that the split stays the same if the file
+            # is added later.
             listed = entry.name.replace("\\", "/")
             has_suffix = listed.lower().endswith(AUDIO_SUFFIXES)
             folder = base if "/" in listed else corpus / "wavs"
@@ -648,7 +654,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             problems.append(f"{entry.where}: {entry.name!r}: {same}; delete one of the two lines")
             continue
         if earlier is not entry:
-            # Report both entries, because either of the two texts may be wrong.
+            # Report both entries, because either text may be wrong.
             conflicting[entry.where] = problem_of_texts(entry, earlier)
             conflicting.setdefault(earlier.where, problem_of_texts(earlier, entry))
             continue
@@ -701,7 +707,7 @@ def problem_of_duration(entry: Entry, path: Path) -> str:
         with open_audio(path) as audio:
             seconds = audio.frames / audio.samplerate
     except UserError:
-        return ""  # a later check reports the file
+        return ""  # a later check reports this file
     tolerance = max(DURATION_SECONDS, DURATION_SHARE * seconds)
     if any(
         abs(listed - seconds) <= tolerance for listed in (entry.duration, entry.duration / 1000)

@@ -30,36 +30,40 @@ from tacotron2_voice.utils.errors import UserError
 SEGMENT_SUFFIXES = (".srt", ".vtt", ".TextGrid")
 NUMBER = r"-?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?"
 DECIMAL = r"-?\d+[.,]\d+"
-# A line of Audacity labels: start and end in seconds and a text, separated by tabs or spaces.
+# Matches a line of Audacity labels: start and end in seconds and a text, separated by tabs or
+# spaces.
 LABEL = re.compile(rf"({NUMBER})\s+({NUMBER})(?:\s+(.*))?")
 TIME = r"\d?\d:\d\d[.,]\d{3}"
 SRT_TIMES = re.compile(rf"\d{{1,3}}:{TIME}\s*-->\s*\d{{1,3}}:{TIME}(\s|$)")
 VTT_TIMES = re.compile(
     rf"(\d{{1,3}}:)?{TIME}\s*-->\s*(\d{{1,3}}:)?{TIME}(\s|$)"
-)  # hours are optional
-# Tags for formatting, speakers and times in subtitles. All other text between < and > is kept.
+)  # the hours are optional
+# Matches tags for formatting, speakers and times in subtitles. Other text between < and > is kept.
 TAG = re.compile(
     r"</?(?:i|b|u|s|em|strong|font|c|v|lang|ruby|rt)(?:[ .][^<>\n]*)?>|<[\d:.]+>|\{\\[^}]*\}",
     re.IGNORECASE,
 )
-# Labels of silence and noise in forced alignments, such as the Montreal Forced Aligner's.
+# Labels that mean silence or noise in forced alignments, for example from the Montreal Forced
+# Aligner.
 SILENCES = {"sil", "sp", "spn", "pau", "<sil>", "<sp>", "<spn>", "<eps>", "<p:>"}
-# Labels without a word, such as <unk>, [noise], # and h#.
+# Matches labels that contain no word, such as <unk>, [noise], # and h#.
 NO_WORDS = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|[\W_]+|h#")
-# The beginning of a line that is certainly from an alignment or a caption, not from a transcript.
+# Matches the beginning of a line that certainly belongs to an alignment or a caption, and not to a
+# transcript.
 CERTAINLY_TIMED_LINE = re.compile(r"\[\d+:\d\d|.*\d\s*-->\s*\d|SPEAKER_\d+\b")
 TIMED_LINE = re.compile(
     rf"{CERTAINLY_TIMED_LINE.pattern}|\d+(:\d\d){{1,2}}$|\d+(:\d\d){{2}}\b"
     rf"|{NUMBER}\s+{NUMBER}\s+[^\d\s]|\d+\.\d+,\d+\.\d+,|(\S+\s+){{1,4}}\d+\.\d+\s+\d+\.\d+\s+\S"
     rf"|(\d+:\d\d|\d+\.\d+)\s+[^\W\d_]|.*\s\d+(:\d\d){{1,2}}$|.*[^,],\d+\.\d+,\d+\.\d+(,|$)"
 )
-# In automatic captions, at least this fraction of the subtitles repeats a line.
+# Minimum fraction of the subtitles that repeat a line of the previous subtitle in automatic
+# captions.
 MIN_ROLLING_SHARE = 0.3
-MIN_ROLLING_SHARE_WITH_GAPS = 0.8  # used if there are gaps between the subtitles
-MAX_ROLLING_GAP = 0.1  # seconds between two subtitles; a longer time is a gap
+MIN_ROLLING_SHARE_WITH_GAPS = 0.8  # the same fraction if there are gaps between the subtitles
+MAX_ROLLING_GAP = 0.1  # a time of more than this many seconds between two subtitles is a gap
 MIN_SPEECH_SECONDS = 0.1  # a shorter subtitle contains no speech
 MAX_OVERLAP = 0.05  # seconds by which consecutive subtitles may overlap
-MIN_GROWING = 5  # fewer segments may repeat the previous segment by chance
+MIN_GROWING = 5  # fewer than this many segments may repeat the previous segment by chance
 KALDI_FILES = ("wav.scp", "text")
 
 
@@ -295,8 +299,9 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
         raise UserError(f"{path}: neither UTF-8 nor UTF-16. Save it as UTF-8") from None
     except (PraatioException, ValueError, IndexError, OSError) as error:
         raise UserError(f"{path}: not a valid Praat TextGrid ({error})") from None
-    # praatio accepts a file whose end is missing.
-    content = path.read_bytes().replace(b"\0", b"")  # also UTF-16
+    # praatio accepts a truncated file, so compare the number of intervals and points with the
+    # header. Remove zero bytes first, because the file may be in UTF-16.
+    content = path.read_bytes().replace(b"\0", b"")
     expected = sum(map(int, re.findall(rb"(?:intervals|points): size = (\d+)", content)))
     found = len(re.findall(rb"(?:intervals|points) \[\d+\]", content))
     if found < expected:
@@ -367,8 +372,8 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
 
 
 class _Line(NamedTuple):
-    text: str  # text of the line after the key
-    where: str  # "file:line"
+    text: str  # text after the key in the same line
+    where: str  # "file:line" of this line
 
 
 def is_kaldi(folder: Path) -> bool:
@@ -459,7 +464,7 @@ def _kaldi_segment(line: _Line) -> tuple[str, Segment]:
             "end"
         )
     start = _seconds(values[1], line.where)
-    # In Kaldi, the end -1 means the end of the recording.
+    # In Kaldi, an end time of -1 means the end of the recording.
     seconds = None if values[2] == "-1" else _seconds(values[2], line.where) - start
     return values[0], Segment(start, seconds)
 
@@ -587,12 +592,12 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
     for indices in by_recording.values():
         indices.sort(key=lambda i: _bounds(clips[i]))
         bounds = [_bounds(clips[i]) for i in indices]
-        before = 0.0  # the latest end of all previous segments
-        latest_index = indices[0]  # index of the segment with this latest end
+        before = 0.0  # latest end time of all previous segments
+        latest_index = indices[0]  # index of the segment that has this latest end time
         for rank, i in enumerate(indices):
             start, end = bounds[rank]
             if before - start > MAX_OVERLAP:
-                # Report both segments, because either of them may be wrong.
+                # Report both segments, because either segment may be wrong.
                 for one, other in ((i, latest_index), (latest_index, i)):
                     first_second, last_second = _bounds(clips[one])
                     problems.setdefault(
@@ -616,6 +621,7 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
 
 
 def _bounds(clip: Clip) -> tuple[float, float]:
-    assert clip.segment is not None  # `padded` only passes clips with a segment of known length
+    # `padded` only passes clips that have a segment of known length
+    assert clip.segment is not None
     assert clip.segment.seconds is not None
     return clip.segment.start, clip.segment.start + clip.segment.seconds

@@ -22,8 +22,8 @@ from corpus.clips import Segment
 from corpus.text_files import read_text
 from tacotron2_voice.utils.errors import UserError
 
-# Column titles of Common Voice, Hugging Face, DeepSpeech, Coqui, Piper and NeMo, in order of
-# preference.
+# Column titles in the tables of Common Voice, Hugging Face, DeepSpeech, Coqui, Piper and NeMo, in
+# order of preference.
 PATH_TITLES = (
     "path file file_name filename wav wav_filename wav_path audio audio_file audio_path "
     "audio_filename audio_filepath id"
@@ -37,20 +37,20 @@ END_TITLES = ("end", "end_time")
 TIME_WORDS = set(
     "start starttime begin end endtime stop onset offset from to in out t0 t1 tmin tmax xmin xmax".split()
 )
-# Other words that these titles may contain.
+# Other words that titles of columns with times may contain.
 UNIT_WORDS = set(
     "segment audio cue clip utt utterance speech time timestamp s sec secs second seconds ms frame "
     "frames sample samples".split()
 )
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 QUOTING_DELIMITERS = ",;"  # with other delimiters, quotation marks are part of the text
-MIN_SHARE = 0.9  # minimum fraction of the lines that contain the delimiter
-MIN_LINES = 5  # in a table with fewer lines, values may repeat by chance
+MIN_SHARE = 0.9  # minimum fraction of the lines that must contain the delimiter
+MIN_LINES = 5  # in a table with fewer lines, values may be repeated by chance
 # Maximum number of different values in a column of speaker names, divided by the number of lines.
-# Speaker names repeat.
+# The number is small because speaker names are repeated.
 MAX_REPEATING_SHARE = 0.2
-IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")  # includes times such as 1:02, and dates
-MIN_WORDS = 2  # shorter texts are not compared
+IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")  # also matches dates, and times such as 1:02
+MIN_WORDS = 2  # texts with fewer words are not compared
 EXPECTED_JSON = 'not a JSON object, expected one such as {"path": "a.wav", "text": "Yes."}'
 
 
@@ -82,7 +82,8 @@ class Entry(NamedTuple):
     where: str  # "file:line"
     speaker: str = ""
     segment: Segment | None = None
-    duration: float | None = None  # listed length of the whole recording; None: not listed
+    # Length of the whole recording in the table. None: the table contains no length.
+    duration: float | None = None
 
 
 class Row(NamedTuple):
@@ -171,8 +172,8 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
         if is_common and (is_certain or has_titles(table, speaker_column, titles)):
             found.append((len({*counts}) > 1, delimiter))
     if found:
-        # Prefer a delimiter that all lines contain equally often. The texts may contain the other
-        # delimiters.
+        # Prefer a delimiter that occurs equally often in all lines. Other delimiters may be part of
+        # the texts.
         return min(found, key=lambda pair: pair[0])[1]
     fix = "If the table uses a different delimiter, set it with --delimiter"
     if unknown := _unknown_titles(lines):
@@ -379,7 +380,7 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
             f"{path}: column {spoken + 1} contains numbers such as {normalized[0][:60]!r} instead of "
             "texts. Select the column that contains the spoken texts with --text-column"
         )
-    is_empty = len({*texts}) == 1  # all lines are empty or contain the same title
+    is_empty = len({*texts}) == 1  # true if all lines are empty or contain the same title
     if (is_empty or repeats(texts) == repeats(normalized)) and not are_other_texts(pairs):
         return
     raise UserError(
