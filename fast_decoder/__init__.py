@@ -63,7 +63,7 @@ def teacher_forced(
         operand_dtype = torch.get_autocast_dtype(device)
     loops = (loops_for or _loops_for)(decoder, memory, operand_dtype, dropout_masks)
     with torch.autocast(device, enabled=False):
-        # Combine the convolution and the dense layer of the location layer into one linear map.
+        # Combine the location layer's convolution and dense layer into one linear map.
         location = attention.location_layer
         location_weight = location.location_dense.linear_layer.weight @ (
             location.location_conv.conv.weight.flatten(1)
