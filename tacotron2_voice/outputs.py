@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PLOT_COMMAND = install_command("plots")
-MAX_WAV_BYTES = 2**32 + 7  # the header stores the size, minus 8 bytes, in 32 bits
+MAX_WAV_BYTES = 2**32 + 7  # the header stores the size minus 8 bytes as a 32-bit number
 
 
 class Output(ABC):
@@ -142,7 +142,7 @@ class FolderOutput(Output):
         self.timings = timings
         self.log = ResumeLog(folder / "spoken.jsonl")
         remove_leftovers(folder, ".[0-9]*.tmp")
-        # Sizes of the files from earlier runs, by the name of the text.
+        # Sizes of the files from earlier runs, keyed by the name of the text.
         self.files_before: dict[str, dict[Path, int]] = {}
         for logged in self.log.entries:
             for file, size in logged.files.items():
@@ -468,8 +468,8 @@ class AudioFileOutput(Output):
 
     def __exit__(self, *error: object) -> None:
         with self.log:
-            # Closing can fail if the disk is full. In this case, writing has already raised an
-            # error.
+            # Ignore an error from closing the file. Closing fails if the disk is full, but then
+            # writing has already raised an error.
             with contextlib.suppress(OSError):
                 self.file.close()
             os.truncate(self.part, self.end)
@@ -494,4 +494,4 @@ class AudioFileOutput(Output):
         else:
             convert_wav(self.part, self.path)
             self.part.unlink()
-        self.log.keep(0)  # empties the log, so that closing removes it
+        self.log.keep(0)  # empty the log, so that closing it also removes it

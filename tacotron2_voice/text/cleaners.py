@@ -50,13 +50,14 @@ def _abbreviation_rules(abbreviations: dict[str, str]) -> list[Rule]:
 
 
 _WHITESPACE_RULES: list[Rule] = [(re.compile(r"\s+"), " ")]
-# Other characters separate two words ("and/or") or are removed ("[he]").
+# Of the characters that are not spoken, replace those between two letters with a space ("and/or"),
+# and remove the others ("[he]").
 _SILENT_RULES: list[Rule] = [
     (re.compile(r"(?<=[a-z])[^-!'(),.:;?a-z\s]+(?=[a-z])"), " "),
     (re.compile(r"[^-!'(),.:;?a-z\s]"), ""),
 ]
-# Invisible characters: controls, marks of the writing direction, soft hyphens. The joiners of
-# Persian and of the Indic scripts stay, because they act as letters.
+# Invisible characters: control characters, marks of the writing direction and soft hyphens. The
+# joiners of Persian and of the Indic scripts are not listed, because they act as letters.
 _INVISIBLE = "\x00-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"
 _INVISIBLE_RULES: list[Rule] = [(re.compile(f"[{_INVISIBLE}]"), "")]
 
@@ -70,8 +71,9 @@ def to_ascii(text: str) -> str:
     return unidecode(text)
 
 
-# Unidecode transliterates these alphabets letter by letter. Other scripts stay unchanged and are
-# dropped with a warning, because unidecode would guess their language ("Han" for 漢).
+# Alphabets that unidecode transliterates letter by letter. Characters of other scripts stay
+# unchanged and are dropped with a warning, because unidecode would guess the language (for example
+# "Han" for 漢).
 _ALPHABETS = ("LATIN", "GREEK", "CYRILLIC", "MODIFIER", "COMBINING")
 
 
@@ -91,11 +93,11 @@ def _character_to_ascii(character: str) -> str:
 class Cleaner:
     """The steps of a cleaner for each piece of a text. `language` is eSpeak's code."""
 
-    read: Callable[[str, str], str]  # called first: read(text, language)
-    rules: Sequence[Rule]  # then these rules are applied in order, in lower case
-    keeps_case: bool = False  # True: the rules get the original case
-    finish: Callable[[str, str], str] | None = None  # called last: finish(text, language)
-    strips_ends: bool = False  # remove spaces at both ends of the whole text
+    read: Callable[[str, str], str]  # called first, as read(text, language)
+    rules: Sequence[Rule]  # these rules are then applied to the text in lower case, in this order
+    keeps_case: bool = False  # True: the rules are applied to the text in its original case
+    finish: Callable[[str, str], str] | None = None  # called last, as finish(text, language)
+    strips_ends: bool = False  # True: spaces at both ends of the whole text are removed
 
 
 def _as_it_is(text: str, language: str) -> str:
@@ -119,13 +121,14 @@ def _turkish(text: str, language: str) -> str:
     return text.replace("I", "\u0131") if language in ("tr", "az") else text
 
 
-# prepare.py cleans each text twice: to count symbols, and to compute ids
+# Cache the phones, because prepare.py cleans each text twice: first to count symbols, and later to
+# compute ids.
 @functools.lru_cache(2**16)
 def _phones(text: str, language: str) -> str:
     """Return the phones of a text, with its punctuation and the spaces around it."""
     bare = text.strip()
     if not any(unicodedata.category(character)[0] in "LN" for character in bare):
-        return text  # nothing to speak
+        return text  # there is nothing to speak
     from tacotron2_voice.text.phones import to_phones
 
     [phones] = to_phones([bare], language)
@@ -141,7 +144,7 @@ CLEANERS: dict[str, Cleaner] = {
     ),
     "transliteration_cleaners": Cleaner(_ascii, _WHITESPACE_RULES),
     "basic_cleaners": Cleaner(_turkish, [*_WHITESPACE_RULES, *_INVISIBLE_RULES]),
-    # eSpeak needs the case: "US" is not "us".
+    # Keep the case, because eSpeak reads "US" and "us" differently.
     "phones": Cleaner(
         _as_it_is, [*_WHITESPACE_RULES, *_INVISIBLE_RULES], keeps_case=True, finish=_phones
     ),

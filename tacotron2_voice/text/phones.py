@@ -24,19 +24,20 @@ from typing import Any
 from tacotron2_voice.utils.errors import UserError
 
 ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # eSpeak's codes for common language codes
-SIGNS = "%&@#§‰"  # Unicode classifies these signs as punctuation, but eSpeak reads them as words
-SPOKEN = f"{SIGNS}*/\\_"  # eSpeak reads these characters as words, or skips them
+SIGNS = "%&@#§‰"  # signs that Unicode classifies as punctuation, but that eSpeak reads as words
+SPOKEN = f"{SIGNS}*/\\_"  # characters that eSpeak either reads as words or skips
 ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24b6-\u24ea\u3251-\u325f\u32b1-\u32bf"
 # Punctuation that may occur inside a word, as in l'eau, Nord-Süd, col·legi, գնա՛նք and צה״ל.
 WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
-# Punctuation that may occur inside a word only in scripts with capital letters (z.B., EU:n). In
-# other scripts, this punctuation ends a sentence.
+# Punctuation that may occur inside a word (z.B., EU:n), but only in scripts with capital letters.
+# In other scripts, this punctuation ends a sentence.
 CASED_WORD_MARKS = ".:"
-HEBREW_MARKS = "׳״"  # punctuation that also belongs to a word at its end
+HEBREW_MARKS = "׳״"  # Hebrew punctuation that belongs to a word even at the end of the word
 HEBREW_POINTS = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]")
 APOSTROPHES = re.compile(r"(?<=\w)[\u02bc\uff07\u2032](?=\w)")
-# Characters that are another form of ordinary letters, digits and symbols: full-width and half-width
-# forms, ligatures, and symbols such as ℃, ㎝ and ㈱. Unicode's form NFKC contains the ordinary form.
+# Matches variants of ordinary letters, digits and symbols: full-width and half-width forms,
+# ligatures, and symbols such as ℃, ㎝ and ㈱. Unicode's form NFKC contains the ordinary characters
+# instead.
 OTHER_FORMS = re.compile(
     "[\u2100-\u2115\u2119-\u211d\u2121\u212a-\u2134\u2139\u2474-\u24b5\u2f00-\u2fd5\u3200-\u3250\u3260-\u32b0"
     "\u32c0-\u33ff\ufb00-\ufb17\ufb20-\ufdfc\ufe70-\ufefc\uff04-\uff06\uff0b\uff10-\uff19\uff1d"
@@ -44,7 +45,8 @@ OTHER_FORMS = re.compile(
     "\U0001f100-\U0001f16b]+"
 )
 FRACTIONS = re.compile("[¼-¾⅐-⅞↉]")
-# Parts of the English names of fractions, which eSpeak speaks in languages without such names
+# Parts of the English names of fractions. In languages without such names, eSpeak speaks the
+# English names.
 ENGLISH_FRACTIONS = ("hɑːf", "θɜːd")
 LONG_VOWELS = re.compile("ー{2,}")
 LONG_N = re.compile("(?<=[んン])ー")
@@ -52,18 +54,19 @@ KANA = ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA")
 BETWEEN_SCRIPTS = re.compile(r"(?<=[A-Za-z])(?=[\u3040-\u30ff])|(?<=[\u3040-\u30ff])(?=[A-Za-z])")
 NUMBER_MARKS = ".,:'’"
 NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of other scripts
-# Letters that eSpeak cannot read in any language; their code points begin with different digits.
+# Two letters that eSpeak cannot read in any language. Their code points begin with different
+# digits.
 UNKNOWN_LETTERS = "\u2135\u1d7d"
-MIN_CODE = 4  # minimum number of characters in the phones of a code point
-# Number of consecutive characters that must match between a code point's phones and a word's
-# phones.
+MIN_CODE = 4  # minimum number of phone characters if eSpeak speaks a code point
+# Number of consecutive characters that must be equal in the phones of a code point and in the
+# phones of a word.
 COMPARED = 6
 NOT_ASCII = re.compile(r"[^\W\d_\u0000-\u007f]")
 STRESS = re.compile("[ˈˌ]")
-# `_letter_names` compares this many letters at the beginning of a script, and the same number of
-# letters spread over the script.
+# `_letter_names` compares the names of this many letters at the beginning of a script, and of the
+# same number of letters spread over the script.
 SAMPLES = 16
-# The names of several letters must begin with at least this many equal phone characters.
+# The names of several letters must begin with the same phone characters, at least this many.
 MIN_NAME = 5
 GRACE_SECONDS = 1  # seconds to wait for the eSpeak process to exit before it is killed
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
@@ -117,7 +120,7 @@ class Espeak:
                     self.process.stdin.flush()
                     answer = self.process.stdout.readline()
             finally:
-                # There is no answer if eSpeak crashed or if Ctrl-C interrupted the wait.
+                # No answer means that eSpeak crashed, or that Ctrl-C interrupted the wait.
                 if not answer:
                     self.close()
         if not answer:
@@ -143,8 +146,8 @@ class Espeak:
     def _forget(self) -> None:
         """After a fork, forget the eSpeak process, because it belongs to the parent process."""
         if self.process is not None:
-            # Python does not wait for a process that has a return code. The eSpeak process is a
-            # child of the parent process, so waiting would fail.
+            # Set a return code, so that Python does not wait for the eSpeak process. Waiting would
+            # fail, because the eSpeak process is a child of the parent process.
             self.process.returncode = 0
         self.process = None
         self._lock = threading.Lock()
@@ -265,10 +268,11 @@ def _is_inside_word(text: str, index: int) -> bool:
     if before.isdecimal() and after.isdecimal() and mark in NUMBER_MARKS:
         return True
     if mark in CASED_WORD_MARKS:
-        is_ending = before.isdecimal() and mark == ":"  # an ending after a number: Finnish 20:een
+        # The colon precedes an ending, as in Finnish 20:een.
+        is_ending = before.isdecimal() and mark == ":"
         is_cased = is_ending or before.lower() != before.upper()
         is_cased = is_cased and after.lower() != after.upper()
-        # After a lower-case word, a capital letter starts a new sentence: "the end.Then".
+        # After a lower-case word, a capital letter starts a new sentence, as in "the end.Then".
         starts_sentence = index > 1 and text[index - 2 : index].islower() and after.isupper()
         return is_cased and not (starts_sentence and text[index - 2].isalpha())
     if mark == '"':
@@ -304,14 +308,14 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
     signs = [x for x in dict.fromkeys(words) if unicodedata.category(x)[0] == "S"]
     spelled += [x for x in signs if not x.isascii() and _is_spoken_as_script(x, language)]
     for letter in dict.fromkeys(NOT_LATIN.findall(words)):
-        # In Japanese, eSpeak cannot read kanji. It skips kanji if kana follow.
+        # In Japanese text, eSpeak cannot read kanji. If kana follow, it skips the kanji.
         if language == "ja" and _script(letter) == "CJK":
             spelled.append(letter)
             continue
         script = _script(letter)
         names = _letter_names(script, language)
         if not names and script in KANA:
-            # In all languages, eSpeak speaks the name of a single ー, "Japanese letter".
+            # In all languages, eSpeak reads a single ー as "Japanese letter".
             names = (STRESS.sub("", _phones_of_word("ー", language)),)
         own_phones = STRESS.sub("", _phones_of_word(letter, language))
         own_names = [name for name in names if name and own_phones.startswith(name)]
@@ -327,7 +331,7 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
         if len(groups) != len(word):
             continue
         letters = zip(groups, word, strict=True)
-        # It is enough that most phones are equal, because eSpeak adapts some phones to their
+        # Only most of the phones must be equal, because eSpeak adapts some phones to their
         # neighbors.
         num_equal = sum(group == _phones_of_word(letter, language) for group, letter in letters)
         if num_equal > len(word) / 2:
@@ -395,7 +399,7 @@ def _letter_names(script: str, language: str) -> tuple[str, ...]:
     the script, the letters begin with different phones, and the result is empty.
     """
     found = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
-    # Letters that differ only in case and accents have similar names in every language.
+    # In every language, letters that differ only in case and accents have similar names.
     letters = [
         *{unicodedata.normalize("NFD", x.casefold())[0]: x for x in reversed(found)}.values()
     ]
@@ -460,7 +464,7 @@ def with_plain_numbers(text: str, language: str) -> str:
 def _plain_digit(digit: str, language: str) -> str:
     value = unicodedata.decimal(digit)
     zero = ord(digit) - value
-    # Test two digits, because eSpeak may speak the name of a single digit, "Bengali digit three".
+    # Test two digits, because eSpeak may read a single digit as "Bengali digit three", for example.
     number = chr(zero + 3) + chr(zero + 4)
     return digit if _speak({number: number}, language)[number] else str(value)
 
