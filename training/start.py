@@ -38,7 +38,7 @@ from training.decoders import choose_decoder
 from training.distributed import Processes
 from training.run_folder import RunFolder
 
-# Folders whose code must be identical in every process.
+# Folders whose code must be the same in every process.
 FOLDERS = ("corpus", "export", "fast_decoder", "length_batching", "tacotron2_voice", "training")
 CODE = ("*.py", *(f"{folder}/**/*.py" for folder in FOLDERS))
 
@@ -50,7 +50,7 @@ class Start(NamedTuple):
     """
 
     resumed: Checkpoint | None = None
-    weights: Checkpoint | None = None  # initial weights from another model (--warm_start)
+    weights: Checkpoint | None = None  # initial weights from a different model (--warm_start)
 
 
 # ---------------------------------------------------------------------------- the checkpoint
@@ -167,7 +167,7 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
         else:
             base = hparams_from_dict(resumed.state["hparams"])
             hparams = create_hparams(overrides, base)
-            if hparams.row_costs == MEASURE:  # only a new run measures costs
+            if hparams.row_costs == MEASURE:  # only new runs measure costs
                 hparams = replace(hparams, row_costs=base.row_costs)
                 print(
                     f"note: only a new run measures row_costs, so this run keeps row_costs={base.row_costs or '(empty)'}"
