@@ -147,7 +147,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
                 raise UserError(f"the format is {audio.format}, {EXPECTED_FORMATS}")
             if is_truncated(file, audio.format):
                 raise UserError(
-                    "the file is truncated: it is shorter than its header says; copy it again"
+                    "the file is shorter than its header states, so its end is missing; copy it again"
                 )
             if audio.subtype == "VORBIS" and audio.frames < min_ogg_samples(file):
                 raise UserError(
@@ -216,8 +216,8 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
     counted = count_mp3_samples(str(path), status.st_size, status.st_mtime_ns)
     if has_length and counted > num_samples + MP3_TOLERANCE:
         raise UserError(
-            f"the MP3 file contains {counted:,} samples, but its header says {num_samples:,}, as in "
-            "joined MP3 files; convert the file to WAV"
+            f"the MP3 file contains {counted:,} samples, but its header states {num_samples:,}, "
+            "which is typical of joined MP3 files; convert the file to WAV"
         )
     if not has_length and abs(counted - num_samples) > MP3_TOLERANCE:
         raise UserError(

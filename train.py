@@ -204,8 +204,8 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
         hparams = resolve_hparams(args.hparams, start.resumed, processes)
         if is_finished(start.resumed, hparams, folder, processes):
             print(
-                f"this run is already finished (epoch {hparams.epochs}). Increase epochs to "
-                "continue it"
+                f"this run is already finished (epoch {hparams.epochs}). To continue the run, increase "
+                "the setting epochs"
             )
             return None
         clips = resolve_clips(hparams, start.resumed, processes, new_clips=args.new_clips)

@@ -112,7 +112,9 @@ def write_corpus(filelist: Path, out: Path, hparams: HParams) -> None:
     written = out / "filelists" / "train_mel.txt"
     if written.exists():
         if written.read_bytes() != content:
-            raise UserError(f"{out}: contains the mels of another filelist. Choose another OUT")
+            raise UserError(
+                f"{out}: contains the mels of a different filelist. Choose a different folder"
+            )
         return
     mels.mkdir(parents=True, exist_ok=True)
     written.parent.mkdir(exist_ok=True)

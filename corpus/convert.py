@@ -288,8 +288,8 @@ def read_segment(audio: Any, segment: Segment) -> np.ndarray:
     is_inside = segment.start < total and end <= total + MAX_MISSING_SECONDS
     if not 0 < seconds <= MAX_SECONDS or not is_inside:
         raise UserError(
-            f"invalid segment from {segment.start:g} s to {end:g} s: it must be at most "
-            f"{MAX_SECONDS} s long and lie within the file ({total:.2f} s)"
+            f"invalid segment from {segment.start:g} s to {end:g} s: the segment must be at "
+            f"most {MAX_SECONDS} s long and inside the file ({total:.2f} s)"
         )
     first = round(segment.start * rate)
     count = min(round(seconds * rate), audio.frames - first)

@@ -71,8 +71,8 @@ class EspeakVoice:
         names = language.encode(), language.partition("-")[0].encode()
         if rate != SAMPLE_RATE or all(library.espeak_SetVoiceByName(name) for name in names):
             raise UserError(
-                f"--language {language}: eSpeak NG does not support this language, expected one of "
-                "eSpeak's language codes"
+                f"--language {language}: eSpeak NG does not support this language (expected one of "
+                "eSpeak's language codes)"
             )
 
     def _receive(self, samples: Any, count: int, _events: Any) -> int:
@@ -122,7 +122,7 @@ def make_corpus(
         )
         if found != record:
             raise UserError(
-                f"{out}: not empty, and does not contain this demo corpus. {RECORD_FILE}: "
+                f"{out}: this folder is not empty, but does not contain this demo corpus. {RECORD_FILE}: "
                 f"{found[:200]}, expected {record}. Choose a different folder"
             )
         print(f"note: {out} already contains this demo corpus ({clips} clips, seed {seed})")

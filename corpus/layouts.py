@@ -125,7 +125,7 @@ def read_layout(
     if not corpus.is_dir():
         found = "not a folder" if corpus.exists() else "no such folder"
         raise UserError(
-            f"{corpus}: {found}, expected the folder of the recordings. Add --download to download "
+            f"{corpus}: {found} (expected the folder of the recordings). Add --download to download "
             "LJSpeech-1.1 (2.7 GB) into a new folder"
         )
     if speakers.folders:
@@ -178,8 +178,8 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
     """Read a corpus with one folder per speaker, and report audio files outside these folders."""
     if (path := corpus / METADATA).exists():
         raise UserError(
-            f"{path}: not used with --speaker-folders, expected one {METADATA} in each speaker's "
-            "folder, or a text file next to each audio file. If this table lists the recordings in "
+            f"{path}: not used with --speaker-folders (expected one {METADATA} in each speaker's "
+            "folder, or a text file next to each audio file). If this table lists the recordings in "
             f"all folders, add --csv {path}"
         )
     files = audio_files(corpus)
@@ -187,7 +187,7 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
     names = [path.relative_to(corpus).parts[0] for path in files if path.parent != corpus]
     if not names:
         raise UserError(
-            f"{corpus}: contains no folder with audio files, expected one folder per speaker"
+            f"{corpus}: contains no folder with audio files (expected one folder per speaker)"
         )
     problems = [
         f"{path}: not in a speaker's folder; move it into its speaker's folder" for path in loose
@@ -197,7 +197,7 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
     for name in speakers:
         if nested := sorted((corpus / name).glob(f"*/**/{METADATA}")):
             raise UserError(
-                f"{nested[0]}: this file is in a subfolder of a speaker's folder, expected one "
+                f"{nested[0]}: this file is in a subfolder of a speaker's folder. Expected one "
                 f"{METADATA} for each speaker, directly in the speaker's folder ({corpus / name})"
             )
     layouts = each_or_all_errors(lambda name: read_layout(corpus / name, texts=texts), speakers)
@@ -291,8 +291,8 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             )
     if not contents and texts.suffix:
         raise UserError(
-            f"--transcripts {texts.suffix}: no audio file has a text file with this extension, "
-            "expected an extension such as srt"
+            f"--transcripts {texts.suffix}: no audio file has a text file with this extension "
+            "(expected an extension such as srt)"
         )
     if not contents and not folder and not any("several transcripts" in x for x in problems):
         similar = next((alike[name] for name in by_name if name in alike), None)
@@ -300,13 +300,13 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         if similar:
             fix = f". If {similar} contains the text of an audio file, give both the same name"
         raise UserError(
-            f"{corpus}: {len(by_name):,} audio files but no text files, expected {METADATA}, or a "
+            f"{corpus}: {len(by_name):,} audio files but no text files. Expected {METADATA}, or a "
             f"text file next to each audio file (a.wav, a.txt){fix}"
         )
     unused = sorted({*corpus_texts(corpus)} - {*contents.values()})
     if unused and not folder:
         example = os.path.relpath(unused[0], corpus)
-        print(f"note: {len(unused):,} text files without an audio file, such as {example}")
+        print(f"note: {len(unused):,} text files belong to no audio file, such as {example}")
     plain = {path for path in contents.values() if not _has_segments(path)}
     decoded = decode({path: read_bytes(path) for path in sorted(plain)}, texts.encoding)
     labels = {path for path, text in decoded.items() if are_labels(text)}

@@ -142,15 +142,15 @@ class Preparation:
             setattr(self, name, folder and Path(os.path.abspath(folder)))
         if re.search(r"[,\n\r]|\s#", str(self.out)) or str(self.out) != str(self.out).strip():
             raise UserError(
-                f"--out {str(self.out)!r}: settings.txt cannot contain this path, expected a path "
-                "without ',', ' #', line breaks, or spaces at its ends"
+                f"--out {str(self.out)!r}: settings.txt cannot contain this path (expected a path "
+                "without ',', ' #', line breaks, or spaces at its ends)"
             )
         check_is_folder(self.out, "--out")
         if self.trim:
             check_is_outside(self.trim, self.corpus, "--trim-silence")
         if self.trim and self.trim == self.convert:
             raise UserError(
-                f"--trim-silence {self.trim}: also the folder of --convert. Choose another folder"
+                f"--trim-silence {self.trim}: --convert uses the same folder. Choose another folder"
             )
         for option, folder in self.new_folders.items():
             if folder.resolve() == self.corpus.resolve():
@@ -160,8 +160,8 @@ class Preparation:
         for folder in filter(None, (self.folder, self.mels, self.trim)):
             if re.search("[|\n\r\ud800-\udfff]", str(folder)):
                 raise UserError(
-                    f"{folder}: filelists cannot contain this path, expected a UTF-8 path without "
-                    "'|' or line breaks"
+                    f"{folder}: filelists cannot contain this path (expected a UTF-8 path without "
+                    "'|' or line breaks)"
                 )
         if self.speakers.name:
             self.speakers = SpeakerSource(name=checked_name(self.speakers.name, "--speaker"))

@@ -119,8 +119,8 @@ def _check_not_growing(path: Path, entries: Sequence[Entry]) -> None:
     if len(growing) >= MIN_GROWING and 2 * len(growing) > len(entries):
         raise UserError(
             f"{growing[0].where}: {len(growing):,} of {len(entries):,} segments begin with the text of "
-            f"the previous segment, such as {growing[0].text[:60]!r}, expected only the words that "
-            f"are spoken in each segment. Export {path.name} without the times of words"
+            f"the previous segment, such as {growing[0].text[:60]!r} (expected only the words that "
+            f"are spoken in each segment). Export {path.name} without the times of words"
         )
 
 
@@ -306,12 +306,12 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
     found = len(re.findall(rb"(?:intervals|points) \[\d+\]", content))
     if found < expected:
         raise UserError(
-            f"{path}: contains {found:,} intervals and points, but its header announces "
+            f"{path}: contains {found:,} intervals and points, but its header states "
             f"{expected:,}, so the end of the file is missing"
         )
     tiers = [x for x in grid.tierNames if isinstance(grid.getTier(x), textgrid.IntervalTier)]
     if not tiers:
-        raise UserError(f"{path}: contains no interval tier, expected a tier with the texts")
+        raise UserError(f"{path}: contains no interval tier (expected a tier with the texts)")
     if not tier and len(tiers) == 1:
         tier = tiers[0]
     if tier not in tiers:
@@ -348,8 +348,8 @@ def check_is_plain(path: Path, text: str) -> None:
     if is_certain or (len(unusual) > 1 and 2 * len(unusual) >= len(lines)):
         found = unusual[0][:60]
         raise UserError(
-            f"{path}: contains lines that begin with times or speakers, such as {found!r}, expected "
-            "only the words that are spoken"
+            f"{path}: contains lines that begin with times or speakers, such as {found!r} (expected "
+            "only the words that are spoken)"
         )
 
 
@@ -361,7 +361,7 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
         match = LABEL.fullmatch(line.strip())
         if not match:
             raise UserError(
-                f"{path}:{number}: {line[:60]!r} is not a label, expected start, end and text"
+                f"{path}:{number}: {line[:60]!r} is not a label (expected start, end and text)"
             )
         start, end = (float(x.replace(",", ".")) for x in match.group(1, 2))
         if not (0 <= start < math.inf and 0 <= end < math.inf):
@@ -444,14 +444,14 @@ def _check_open_ends(entries: Sequence[Entry]) -> None:
         assert last.segment is not None
         if entry.segment.seconds is None:
             raise UserError(
-                f"{entry.where}: the segment ends at -1, the end of the recording, but {last.where} "
-                "is a later segment of this recording, expected the end in seconds"
+                f"{entry.where}: the segment ends at -1, which means the end of the recording, but "
+                f"{last.where} is a later segment of this recording (expected the end in seconds)"
             )
         end = entry.segment.start + entry.segment.seconds
         if last.segment.seconds is None and end > last.segment.start + MAX_OVERLAP:
             raise UserError(
                 f"{entry.where}: the segment ends at {end:g} s, but the segment in {last.where} "
-                f"starts at {last.segment.start:g} s, expected segments that do not overlap"
+                f"starts at {last.segment.start:g} s (expected segments that do not overlap)"
             )
 
 
@@ -512,12 +512,12 @@ def read_lhotse(path: Path) -> list[Entry]:
             channels = [*(file.get("channels") or recording.get("channel_ids") or [0])]
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UserError(
-                f"{where}: invalid recording, expected an id and exactly one source of the type 'file'"
+                f"{where}: invalid recording (expected an id and exactly one source of the type 'file')"
             ) from None
         if channels != [0]:
             raise UserError(
-                f"{where}: the recording has the channels {channels!r:.60}, expected only channel "
-                "0. Write each channel to its own file"
+                f"{where}: the recording has the channels {channels!r:.60} (expected only channel "
+                "0). Write each channel to its own file"
             )
     entries = []
     for where, supervision in _json_lines(path):
@@ -528,12 +528,12 @@ def read_lhotse(path: Path) -> list[Entry]:
             start, seconds = (float(supervision[name]) for name in ("start", "duration"))
         except (KeyError, TypeError, ValueError, OverflowError):
             raise UserError(
-                f"{where}: no valid start and duration, expected both in seconds"
+                f"{where}: no valid start and duration (expected numbers of seconds)"
             ) from None
         if not (0 <= start < math.inf and 0 < seconds < math.inf):
             raise UserError(
-                f"{where}: invalid start {start:g} s or duration {seconds:g} s, expected a start of "
-                "at least 0 s and a duration above 0 s"
+                f"{where}: invalid start {start:g} s or duration {seconds:g} s (expected a start "
+                "of at least 0 s and a duration above 0 s)"
             )
         channel = supervision.get("channel")
         if channel not in (None, 0, [0]):

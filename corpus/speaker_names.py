@@ -53,8 +53,8 @@ def checked_name(text: str, where: str) -> str:
         raise UserError(f"{where}: no speaker name, although other lines have names")
     if name in (".", "..") or "|" in name:
         raise UserError(
-            f"{where}: speaker {name[:60]!r} is not a valid name, expected a name without '|', other "
-            "than '.' and '..'"
+            f"{where}: speaker {name[:60]!r} is not a valid name (expected a name without '|', other "
+            "than '.' and '..')"
         )
     try:
         return speaker_name(name)

@@ -112,7 +112,7 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
     text = read_text(table.path, table.encoding, missing)
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
-        raise UserError(f"{table.path}: this file is empty, expected one recording per line")
+        raise UserError(f"{table.path}: this file is empty (expected one recording per line)")
     titles: list[str] | None = None
     delimiter = ""
     if text.lstrip().startswith("{"):
@@ -125,7 +125,9 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
             while not titles[-1]:  # spreadsheet programs may add empty columns at the end
                 titles.pop()
     if not rows:
-        raise UserError(f"{table.path}: no lines after the header, expected one recording per line")
+        raise UserError(
+            f"{table.path}: no lines after the header (expected one recording per line)"
+        )
     num_fields = Counter(len(row.fields) for row in rows).most_common(1)[0][0]
     if titles is not None:
         num_fields = len(titles)
@@ -182,7 +184,7 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
             "--path-column and --text-column"
         )
     raise UserError(
-        f"{table.path}: unknown format, begins with {lines[0].strip()[:60]!r}, expected fields "
+        f"{table.path}: unknown format that begins with {lines[0].strip()[:60]!r}. Expected fields "
         f"separated by pipes or tabs, such as 'id|text', or a header such as 'path,text'. {fix}"
     )
 
@@ -329,8 +331,8 @@ def choose_columns(
             return titles.index(normal_title(asked))
         known = ", ".join(titles or rows[0].fields)[:200]
         raise UserError(
-            f"{table.path}: {option} {asked}: no such column, expected a number from 1 to "
-            f"{num_fields}, or one of the titles {known!r}"
+            f"{table.path}: {option} {asked}: no such column (expected a number from 1 to "
+            f"{num_fields}, or one of the titles {known!r})"
         )
 
     speaker = column("--speaker-column", speaker_column, ())
@@ -350,7 +352,7 @@ def choose_columns(
         found = ", ".join(titles or rows[0].fields)
         raise UserError(
             f"{table.path}: the column with the {'paths' if path is None else 'texts'} was not found in "
-            f"{found[:200]!r}, expected common column titles, or lines of id|text or id|text|normalized "
+            f"{found[:200]!r}. Expected common column titles, or lines of id|text or id|text|normalized "
             f"text. Select the column with {options} and its title or its number (counted from 1)"
         )
     if path == text:
@@ -358,8 +360,8 @@ def choose_columns(
     if speaker in (path, text):
         raise UserError(
             f"{table.path}: --speaker-column {speaker_column}: this column contains the "
-            f"{'paths' if speaker == path else 'texts'}, expected a different column. If all lines "
-            "have the same speaker, use --speaker NAME"
+            f"{'paths' if speaker == path else 'texts'}. Choose a different column. If all lines "
+            "have the same speaker, use --speaker NAME instead"
         )
     return Columns(path, text, speaker)
 
@@ -464,8 +466,8 @@ def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) ->
     if is_known and not ends and has_duration:
         return TimeColumns(starts[0], "", "duration")
     raise UserError(
-        f"{path}: unsupported time columns {', '.join(map(repr, found))}, expected the "
-        "columns offset and duration, or start and end, in seconds"
+        f"{path}: unsupported time columns {', '.join(map(repr, found))} (expected the "
+        "columns offset and duration, or start and end, in seconds)"
     )
 
 

@@ -120,8 +120,8 @@ def _recognize(where: str, content: bytes) -> str:
     if len(likely) > 1:
         examples = [f"\n  --encoding {name}: {_example(likely[name])!r}" for name in likely]
         raise UserError(
-            f"{where}: not UTF-8, and several encodings are possible. Add the option that shows "
-            f"correct text:{''.join(examples[:MAX_SHOWN])}"
+            f"{where}: not UTF-8, and several encodings are possible. Add the option next to "
+            f"the correct text:{''.join(examples[:MAX_SHOWN])}"
         )
     return next(iter(likely))
 

@@ -122,8 +122,8 @@ def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs |
         return loops
     if memory.is_cuda:
         warnings.warn(  # Python prints identical warnings only once
-            "the fast decoder uses plain operations instead of its Triton kernels, with the same "
-            f"results but several times slower: {loops}",
+            "the fast decoder uses plain operations instead of its Triton kernels. The results are "
+            f"the same, but training is several times slower: {loops}",
             stacklevel=2,
         )
     return plain_loops(decoder, memory, operand_dtype, dropout_masks)

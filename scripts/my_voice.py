@@ -355,7 +355,9 @@ def main(arguments: list[str] | None = None) -> None:
     check_is_folder(out, "--out")
     args.name = checked_name(args.name, "--name")
     if not args.recordings.is_dir():
-        raise UserError(f"{args.recordings}: no such folder, expected the folder of the recordings")
+        raise UserError(
+            f"{args.recordings}: no such folder (expected the folder of the recordings)"
+        )
     check_options(out, args)
     began = time.monotonic()
     hparams = prepare(out, args)

@@ -316,7 +316,7 @@ def main(arguments: list[str] | None = None) -> None:
         nargs="+",
         required=True,
         metavar="NAME:OVERRIDES",
-        help="compare these settings; @FILE: read NAME:OVERRIDES from the lines of a file",
+        help="compare these settings; @FILE: read them from a file with lines of the form NAME:OVERRIDES",
     )
     add(
         "--seeds",

@@ -92,7 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> Any:
     parser.add_argument(
         "--timings",
         choices=TIMING_FORMATS,
-        help="also write the times of the words, next to each WAV; json: also the times of the "
+        help="write the times of the words to a file next to each WAV; json: also the times of the "
         "symbols",
     )
     parser.add_argument(

@@ -378,7 +378,9 @@ class AudioFileOutput(Output):
         self.part = path.with_name(f"{path.stem}.part.wav")
         log = path.with_name(f"{path.stem}.part.jsonl")
         if self.part.exists() and not log.exists():
-            raise UserError(f"{self.part}: exists without {log.name} (expected both or neither)")
+            raise UserError(
+                f"{self.part}: exists without {log.name} (expected both files or neither file)"
+            )
         self.log = ResumeLog(log)
         header = wav_header(self.sampling_rate)
         self.num_complete = 0

@@ -305,7 +305,7 @@ def test_processes_warn_when_validation_fails_in_one_process(corpus, alone, tmp_
     ended = Together(2, flags(out, corpus), {1: (fail_in_validation,)}).end()
     check_all(ended)
     warning = (
-        "warning: the validation of epoch 2 failed, training continues: ValueError: not finite"
+        "warning: the validation of epoch 2 failed, but training continues: ValueError: not finite"
     )
     assert [warning in child.output for child in ended] == [True, False]
     assert metrics(out, "validation") == []

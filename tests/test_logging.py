@@ -188,7 +188,7 @@ def test_warning_is_issued_when_the_disk_of_the_logs_is_full(tmp_path, monkeypat
     state = logger.state()
     printed = capfd.readouterr()
     assert printed.out.count("until the run is resumed: [Errno 28] No space left") == 1
-    assert "warning: writing 1 lines of metrics.jsonl failed, training continues" in printed.out
+    assert "warning: writing 1 lines of metrics.jsonl failed, but training continues" in printed.out
     assert "Traceback" not in printed.err
     assert [line["kind"] for line in metrics(tmp_path)] == ["epoch", "validation"]
     logger.close()

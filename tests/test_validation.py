@@ -299,7 +299,9 @@ def test_validation_omits_only_the_audio_when_synthesis_of_audio_fails(
     out = tmp_path / "out"
     monkeypatch.setattr(validation.GriffinLim, "samples", lambda *_: torch.empty(2**50))
     run(out, corpus, **LONG)
-    warning = "warning: creating audio for a validation clip failed, training continues: Runtime"
+    warning = (
+        "warning: creating audio for a validation clip failed, but training continues: Runtime"
+    )
     assert capsys.readouterr().out.count(warning) == 2
     a, b = load(newest(out)), load(newest(whole))
     assert_same(a["state_dict"], b["state_dict"])

@@ -45,7 +45,7 @@ class RunLogger:
         self.has_lost_metrics = not is_as_saved
         if self.has_lost_metrics:
             content = b""
-            print(f"warning: {path} has changed since the checkpoint. The run starts a new file")
+            print(f"warning: {path} has changed since the checkpoint, so the run starts a new file")
             if os.path.lexists(path):
                 renamed = path.rename(unused_name(path.with_name(path.name + ".damaged")))
                 print(f"  the old file is now {renamed.name}")

@@ -115,8 +115,8 @@ def read_weights(path: Path) -> Checkpoint:
         return Checkpoint(path, state_of_voice(path))
     if path.is_dir():
         raise UserError(
-            f"{path}: this folder contains no {DESCRIPTION_FILE}, expected a checkpoint or the "
-            "folder of an exported voice"
+            f"{path}: this folder contains no {DESCRIPTION_FILE} (expected a checkpoint or the "
+            "folder of an exported voice)"
         )
     return Checkpoint.read(path)
 
@@ -183,8 +183,8 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
             hparams = replace(hparams, batches_per_update=processes.world_size)
             print(
                 f"note: batches_per_update={hparams.batches_per_update}, because each process "
-                "needs at least one batch per optimizer step. The run therefore takes fewer optimizer "
-                "steps than a run with one process, each with more clips, and the results differ"
+                "needs at least one batch per optimizer step. Compared with a run with one process, "
+                "there are fewer optimizer steps with more clips per step, so the results differ"
             )
         if hparams.sync_batch_norm and processes.device == torch.device("cpu"):
             raise UserError(

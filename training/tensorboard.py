@@ -30,7 +30,7 @@ def warn_on_failure(action: str) -> Iterator[None]:
         yield
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"
-        print(f"warning: {action} failed, training continues: {cause}", flush=True)
+        print(f"warning: {action} failed, but training continues: {cause}", flush=True)
 
 
 # ---------------------------------------------------------------------------- validation examples

@@ -139,8 +139,8 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
         if failures:
             epoch = run.state.epoch
             print(
-                f"warning: the validation of epoch {epoch} failed, training continues: "
-                f"{failures[0]}"
+                f"warning: the validation of epoch {epoch} failed, but training "
+                f"continues: {failures[0]}"
             )
             return None
         for _, _, theirs in answers:

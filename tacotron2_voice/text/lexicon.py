@@ -245,7 +245,7 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
     has_phones = respelling.startswith("/") or respelling.endswith("/")
     if has_phones and not _PHONES.fullmatch(respelling):
         raise UserError(
-            f"{respelling[:60]!r}: only one slash (expected phones between slashes, such as /wˈɪn/)"
+            f"{respelling[:60]!r}: contains only one slash (expected phones between slashes, such as /wˈɪn/)"
         )
     if has_phones and PHONES not in cleaners:
         raise UserError(
@@ -274,12 +274,14 @@ def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
     phones = [phone for span in _BRACES.findall(respelling) for phone in span.split() or [""]]
     rest = _BRACES.sub("", respelling)
     if "{" in rest or "}" in rest or not all(f"@{phone}" in symbols for phone in phones):
-        raise UserError(f"{shown}: braces without ARPAbet phones (expected {{W IH1 N}})")
+        raise UserError(f"{shown}: the braces contain no ARPAbet phones (expected {{W IH1 N}})")
     words = respelling.split()
     # Do not treat single letters, such as "T V", as ARPAbet phones.
     is_arpabet = all(f"@{word}" in symbols for word in words) and max(map(len, words)) > 1
     if is_arpabet and (len(words) > 1 or respelling[-1].isdigit()):
-        raise UserError(f"{shown}: ARPAbet phones without braces (expected {{{respelling}}})")
+        raise UserError(
+            f"{shown}: contains ARPAbet phones without braces (expected {{{respelling}}})"
+        )
     if _NUMBER.fullmatch(words[0]):
         raise UserError(f"{shown}: begins with a number (expected letters)")
     has_ipa = bool(IPA_LETTER.search(respelling))
@@ -288,4 +290,6 @@ def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
             f"{shown}: contains phones, but this model reads letters. Respell the word with letters"
         )
     if has_ipa and PHONES in cleaners:
-        raise UserError(f"{shown}: phones without slashes (expected phones such as /wˈɪn/)")
+        raise UserError(
+            f"{shown}: contains phones without slashes (expected phones such as /wˈɪn/)"
+        )

@@ -76,7 +76,9 @@ def check_notations(
         UserError: if the text contains one of these notations.
     """
     if nested := _NESTED_BRACES.search(text):
-        raise UserError(f"{nested[0][:60]!r}: two opening braces (expected one pair of braces)")
+        raise UserError(
+            f"{nested[0][:60]!r}: contains two opening braces (expected one pair of braces)"
+        )
     for span in ARPABET_SPAN.finditer(text):
         phones = span[1].split()
         unknown = [phone for phone in phones if f"@{phone}" not in symbols]

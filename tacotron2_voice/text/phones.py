@@ -202,7 +202,7 @@ def version_of_phones(recorded: str) -> str:
     if recorded not in ("", here):
         print(
             f"warning: eSpeak NG {recorded} produced the phones for training, but version {here} is "
-            "installed. It may produce different phones for the same text"
+            "installed. The two versions may produce different phones for the same text"
         )
     return recorded or here
 
