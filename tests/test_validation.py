@@ -157,8 +157,8 @@ def test_validation_warns_once_when_attention_ignores_the_text(
 
 
 def test_run_trains_and_resumes_without_validation_clips(corpus, tmp_path, capsys):
-    """The test interrupts the run, resumes it, and writes its report. The final weights equal those
-    of a run with validation."""
+    """The test interrupts the run, resumes it, and reports on it. The final weights equal the
+    weights of a run with validation."""
     with_list, out = tmp_path / "with", tmp_path / "out"
     settings = {"epochs": 3, "epochs_per_validation": 1, "iters_per_checkpoint": 3}
     run(with_list, corpus, **settings)
@@ -267,7 +267,7 @@ FAILURES = ["loss", "clip", "alignment_sums", "speak", "draw_mels"]
 
 @pytest.mark.parametrize("what", FAILURES)
 def test_training_continues_when_validation_fails(what, corpus, tmp_path, monkeypatch, capsys):
-    """A warning contains the cause."""
+    """If validation fails, the warning contains the cause."""
     out, message, validations = tmp_path / "out", "training continues: ValueError: Audio buffer", 1
     if what == "loss":
         poison_mel(monkeypatch, "val02.wav")

@@ -41,7 +41,8 @@ def wheel(tmp_path_factory) -> Path:
 
 
 def needed_by(names: list[str]) -> dict[str, metadata.Distribution]:
-    """Return these packages and all their requirements, as a dict from name to distribution."""
+    """Return the distributions of these packages and of all their requirements, as {name:
+    distribution}."""
     needed: dict[str, metadata.Distribution] = {}
     waiting = list(names)
     while waiting:
@@ -203,7 +204,7 @@ def test_dependencies_equal_the_pinned_dependencies():
 
 
 def test_voice_can_be_shared_by_threads(voices):
-    """Two interleaved streams return the same bytes as two consecutive streams."""
+    """Two streams that take turns return the same bytes as one stream after the other."""
     voice = Voice(voices.int8[0])
     texts = [TEXT, "It sat down, and it ate. A dog came."]
     expected = [np.concatenate([*voice.stream(text, seed=1)]) for text in texts]
