@@ -303,7 +303,7 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     import train
 
     make_plots_empty(setattr)
-    # Use this start method for the DataLoader's workers too, as in a run on Linux.
+    # Fork the workers of the DataLoader, as a run on Linux does.
     multiprocessing.set_start_method("fork", force=True)
     torch.set_num_threads(1)
     torch.cuda.is_available = lambda: False
@@ -364,7 +364,7 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
     save_figure = Figure.savefig
     sys.argv[:] = arguments
     with pytest.MonkeyPatch.context() as patch:
-        # With any start method except fork, the workers would import all libraries again.
+        # With any start method except fork, child processes would import all libraries again.
         patch.setattr(multiprocessing, "get_context", lambda _=None: context)
         patch.setattr(Figure, "savefig", lambda _, *a, **b: save_figure(Figure((1, 1)), *a, **b))
         if is_module:

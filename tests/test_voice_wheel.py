@@ -204,7 +204,7 @@ def test_dependencies_equal_the_pinned_dependencies():
 
 
 def test_voice_can_be_shared_by_threads(voices):
-    """Two streams that take turns return the same bytes as one stream after the other."""
+    """Two interleaved streams return the same bytes as two consecutive streams."""
     voice = Voice(voices.int8[0])
     texts = [TEXT, "It sat down, and it ate. A dog came."]
     expected = [np.concatenate([*voice.stream(text, seed=1)]) for text in texts]
