@@ -39,6 +39,7 @@ from corpus.segments import (
     check_is_plain,
     is_kaldi,
     is_lhotse,
+    is_textgrid,
     read_kaldi,
     read_lhotse,
     read_segments,
@@ -157,7 +158,9 @@ def read_layout(
             raise UserError(
                 f"{texts.options}: only valid without a table, but the corpus contains {nested[0]}"
             )
-        if not speakers.name:
+        if len(nested) == 1:
+            print(f"note: the recordings are read from {nested[0]}")
+        elif not speakers.name:
             raise UserError(
                 f"{corpus}: contains no {METADATA}, but its folders contain {nested[0]} and "
                 f"{len(nested) - 1:,} more; add --speaker-folders if each folder contains one "
@@ -259,6 +262,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
     subtitles = subtitles_in_languages(folder or corpus)
     alike = texts_with_longer_names(folder or corpus)
     contents = dict[Path, Path]()
+    ignored = list[Path]()
     problems = list[str]()
     for name in sorted(by_name):
         if folder and name.name.endswith(OTHER_MICROPHONE):
@@ -276,6 +280,8 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             found = [path for place in whole for path in texts_next_to(place, (), texts.suffix)]
         if len(found) == 1:
             contents[name] = found[0]
+            plain = [place.with_name(f"{place.name}{x}") for place in places for x in TEXT_SUFFIXES]
+            ignored += [path for path in plain if path.is_file() and path != found[0]][:1]
         elif found:
             listed = " and ".join(str(path) for path in found)
             is_choice = len({path.name for path in found}) > 1
@@ -301,15 +307,21 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             fix = f". If {similar} contains the text of an audio file, give both the same name"
         raise UserError(
             f"{corpus}: {len(by_name):,} audio files but no text files. Expected {METADATA}, or a "
-            f"text file next to each audio file (a.wav, a.txt){fix}"
+            "text file next to each audio file (a.wav, a.txt), or --text-folder with the folder of "
+            f"the text files{fix}"
+        )
+    if ignored and not texts.suffix:
+        print(
+            f"note: {len(ignored):,} audio files have two text files. For example, {ignored[0]} is not "
+            f"used. To use other text files, add {TRANSCRIPTS}"
         )
     unused = sorted({*corpus_texts(corpus)} - {*contents.values()})
     if unused and not folder:
         example = os.path.relpath(unused[0], corpus)
         print(f"note: {len(unused):,} text files belong to no audio file, such as {example}")
-    plain = {path for path in contents.values() if not _has_segments(path)}
-    decoded = decode({path: read_bytes(path) for path in sorted(plain)}, texts.encoding)
-    labels = {path for path, text in decoded.items() if are_labels(text)}
+    plain_texts = {path for path in contents.values() if not _has_segments(path)}
+    decoded = decode({path: read_bytes(path) for path in sorted(plain_texts)}, texts.encoding)
+    labels = {path for path, text in decoded.items() if are_labels(text) or is_textgrid(text)}
     spoken = {path: text for path, text in decoded.items() if path not in labels}
     for path, text in spoken.items():
         check_is_plain(path, text)

@@ -43,6 +43,11 @@ TAG = re.compile(
     r"</?(?:i|b|u|s|em|strong|font|c|v|lang|ruby|rt)(?:[ .][^<>\n]*)?>|<[\d:.]+>|\{\\[^}]*\}",
     re.IGNORECASE,
 )
+# Matches the number of intervals or points in a tier, in the long and the short TextGrid format.
+TEXTGRID_SIZE = re.compile(
+    rb'(?:intervals|points): size = (\d+)|"(?:IntervalTier|TextTier)"\s+"(?:[^"]|"")*"'
+    rb"\s+[-\d.]+\s+[-\d.]+\s+(\d+)"
+)
 # Labels that mean silence or noise in forced alignments, for example from the Montreal Forced
 # Aligner.
 SILENCES = {"sil", "sp", "spn", "pau", "<sil>", "<sp>", "<spn>", "<eps>", "<p:>"}
@@ -83,7 +88,9 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
             is called `tier`.
     """
     found: Iterable[tuple[float, float, str]]
-    if path.suffix.lower() == ".textgrid":
+    if path.suffix.lower() == ".textgrid" or (
+        path.suffix.lower() not in (".srt", ".vtt") and is_textgrid(read_text(path, encoding))
+    ):
         found = _read_textgrid(path, tier)
     elif path.suffix.lower() in (".srt", ".vtt"):
         found = _read_subtitles(path, encoding)
@@ -293,7 +300,7 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
 
     try:
         grid = textgrid.openTextgrid(
-            str(path), includeEmptyIntervals=False, duplicateNamesMode="rename"
+            str(path), includeEmptyIntervals=True, duplicateNamesMode="rename"
         )
     except UnicodeDecodeError:
         raise UserError(f"{path}: neither UTF-8 nor UTF-16. Save it as UTF-8") from None
@@ -302,12 +309,13 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
     # praatio accepts a truncated file, so compare the number of intervals and points with the
     # header. Remove zero bytes first, because the file may be in UTF-16.
     content = path.read_bytes().replace(b"\0", b"")
-    expected = sum(map(int, re.findall(rb"(?:intervals|points): size = (\d+)", content)))
-    found = len(re.findall(rb"(?:intervals|points) \[\d+\]", content))
-    if found < expected:
+    sizes = TEXTGRID_SIZE.findall(content)
+    num_expected = sum(int(size) for pair in sizes for size in pair if size)
+    num_found = sum(len(grid.getTier(name).entries) for name in grid.tierNames)
+    if num_found < num_expected:
         raise UserError(
-            f"{path}: contains {found:,} intervals and points, but its header states "
-            f"{expected:,}, so the end of the file is missing"
+            f"{path}: contains {num_found:,} intervals and points, but its header states "
+            f"{num_expected:,}, so the end of the file is missing"
         )
     tiers = [x for x in grid.tierNames if isinstance(grid.getTier(x), textgrid.IntervalTier)]
     if not tiers:
@@ -319,7 +327,12 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
             f"{path}: contains the tiers {', '.join(tiers)}. Choose the tier that contains the "
             "texts with --tier"
         )
-    return [(start, end, text) for start, end, text in grid.getTier(tier).entries]
+    return [(start, end, text) for start, end, text in grid.getTier(tier).entries if text]
+
+
+def is_textgrid(text: str) -> bool:
+    """Return whether a text file begins like a TextGrid. Praat can save TextGrids as .txt files."""
+    return text.lstrip("\ufeff").startswith('File type = "ooTextFile"')
 
 
 def are_labels(text: str) -> bool:

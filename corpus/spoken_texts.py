@@ -31,15 +31,19 @@ WORD_LABEL = re.compile(
 )
 # Matches a time, such as 0:03 or 3.25. TIME_AT_START and TIME_AT_END match a time next to words.
 TIME = r"(\d+(:\d\d){1,2}([.,]\d+)?|\d+[.,]\d+)"
-TIME_AT_START = re.compile(rf"{TIME}\s(?=.*[^\W\d_])")
-TIME_AT_END = re.compile(rf"[^\W\d_]\W*[\s,;]{TIME}$")
+TIME_AT_START = re.compile(rf"{TIME}s?\s(?=.*[^\W\d_])")
+TIME_AT_END = re.compile(rf"[^\W\d_]\W*[\s,;]{TIME}s?$")
 # Matches two neighboring columns that contain numbers.
 COLUMNS = re.compile(r"\S([,;])\s?\d+\.\d+\1\s?\d+(\.\d+)?(\1|$)")
-# Patterns for numbers such as "1.", "(1)", "#1", "1-" and "S1", for a letter such as "a)", and for
-# a number in brackets at the end, such as "[u001]".
-NUMBER_AT_START = re.compile(r"^[^\w\s]?\s?[^\W\d_]{0,2}(\d+)[^\w\s]{0,2}\s(?=.*[^\W\d_])")
-LETTER_AT_START = re.compile(r"^\(?([A-Za-z])\)\s")
-NUMBER_AT_END = re.compile(r"[\[(][^\W\d]*(\d+)[\])]$")
+# Matches the mark of a list item, such as "1.", "(1)", "#1", "1/97", "IV." and "a)".
+LIST_MARK = re.compile(
+    r"(#\s?\d+|[\[(]\d+[\])]|\d+[.):\]-]|\d+/\d+|[ivxlc]+\.|[IVXLC]+\.|\(?[A-Za-z]\))\s(?=.*[^\W\d_])"
+)
+MARK_AT_END = re.compile(r"([\[(][^\W\d]*\d+[\])]|[.!?]\s*\d+)$")  # such as "[u001]"
+# Matches a number such as "1" or "S1". Sentences can also begin with numbers, so numbers are the
+# marks of list items only if they count the texts.
+NUMBER_AT_START = re.compile(r"[^\W\d_]{0,2}(\d+)\s(?=.*[^\W\d_])")
+MAX_GAPS = 1.5  # maximum range of the numbers of list items, as a multiple of their count
 # Matches the characters between words. Unlike \W, this pattern does not match the vowel signs of
 # Indic scripts.
 BETWEEN_WORDS = re.compile(r"[\s!-/:-@\[-`{-~“”„«»…—–]+")
@@ -79,6 +83,8 @@ def check_are_spoken(clips: Sequence[Clip]) -> None:
         (lambda x: TIME_AT_START.match(x.text), "begin with times", words),
         (lambda x: COLUMNS.search(x.text), "contain columns of numbers", words),
         (lambda x: TIME_AT_END.search(x.text), "end with times", words),
+        (lambda x: LIST_MARK.match(x.text), "begin with the mark of a list item", words),
+        (lambda x: MARK_AT_END.search(x.text), "end with a number", words),
         (has_name_at_start, "begin with the name of their audio file", rename),
         (_is_name, "are the name of their audio file", rename),
         (has_name_at_end, "end with the name of their audio file", rename),
@@ -89,16 +95,21 @@ def check_are_spoken(clips: Sequence[Clip]) -> None:
         such = [clip for clip in clips if is_such(clip)]
         if len(such) >= MAX_SHARE * len(clips):
             raise _not_spoken(such, clips, found, fix)
-    for pattern, found in (
-        (NUMBER_AT_START, "begin with sentence numbers"),
-        (LETTER_AT_START, "begin with letters that count the sentences"),
-        (NUMBER_AT_END, "end with sentence numbers"),
-    ):
-        numbered = [(clip, match) for clip in clips if (match := pattern.search(clip.text))]
-        numbers = [match[1].zfill(18) for _, match in numbered]
-        num_rising = sum(a < b for a, b in pairwise(numbers))
-        if num_rising + 1 >= MAX_SHARE * len(clips):
-            raise _not_spoken([clip for clip, _ in numbered], clips, found, words)
+    numbered = [
+        (clip, int(match[1][:18])) for clip in clips if (match := NUMBER_AT_START.match(clip.text))
+    ]
+    if len(numbered) >= MAX_SHARE * len(clips) and _count_texts([x for _, x in numbered]):
+        raise _not_spoken([clip for clip, _ in numbered], clips, "begin with numbers", words)
+
+
+def _count_texts(numbers: Sequence[int]) -> bool:
+    """Return whether numbers count texts: most numbers rise, or all differ and few are left out."""
+    num_rising = sum(a < b for a, b in pairwise(numbers))
+    if num_rising + 1 >= MAX_SHARE * len(numbers):
+        return True
+    num_range = max(numbers) - min(numbers) + 1
+    are_different = len({*numbers}) == len(numbers) >= MIN_DIFFERENT_TEXTS
+    return are_different and num_range <= MAX_GAPS * len(numbers)
 
 
 def _not_spoken(found: Sequence[Clip], clips: Sequence[Clip], how: str, fix: str) -> UserError:

@@ -15,6 +15,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +45,7 @@ UNIT_WORDS = set(
 )
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 QUOTING_DELIMITERS = ",;"  # with other delimiters, quotation marks are part of the text
+MIN_PAIRED = 0.8  # minimum fraction of the lines in pairs, if a table has two lines per clip
 MIN_SHARE = 0.9  # minimum fraction of the lines that must contain the delimiter
 MIN_LINES = 5  # in a table with fewer lines, values may be repeated by chance
 # Maximum number of different values in a column of speaker names, divided by the number of lines.
@@ -137,6 +139,11 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
     needed = 1 + max(index for index in columns if index is not None)
     entries = []
     problems = []
+    with_start = {
+        row.fields[columns.path]
+        for row in rows
+        if len(row.fields) >= needed and start_of(times, titles or [], row.fields)
+    }
     for row in rows:
         try:
             check_row(row, needed, num_fields, delimiter)
@@ -146,6 +153,9 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
             continue
         speaker = "" if columns.speaker is None else row.fields[columns.speaker]
         name = row.fields[columns.path]
+        if times and name in with_start and not start_of(times, titles or [], row.fields):
+            problems.append(f"{row.where}: no {times.start}, but other lines of {name!r} have one")
+            continue
         duration = None if times else listed_duration(titles or [], row.fields)
         entry = Entry(name, row.fields[columns.text], row.where, speaker, segment, duration)
         entries.append(entry)
@@ -169,9 +179,13 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
     for delimiter in DELIMITERS:
         counts = [line.count(delimiter) for line in lines]
         is_common = sum(count > 0 for count in counts) >= MIN_SHARE * len(lines)
-        is_certain = delimiter not in QUOTING_DELIMITERS
         titles = lines[0].split(delimiter)
-        if is_common and (is_certain or has_titles(table, speaker_column, titles)):
+        if delimiter in QUOTING_DELIMITERS:
+            # Quoted fields can contain line breaks, so some lines may lack the delimiter.
+            is_found = len(titles) > 1 and has_titles(table, speaker_column, titles)
+        else:
+            is_found = is_common
+        if is_found:
             found.append((len({*counts}) > 1, delimiter))
     if found:
         # Prefer a delimiter that occurs equally often in all lines. Other delimiters may be part of
@@ -210,18 +224,41 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
     try:
         for fields in reader:
             if any(fields):
-                rows.append(Row(f"{path}:{number}", [field.strip() for field in fields]))
+                rows.append(Row(f"{path}:{number}", [_unquoted(x.strip()) for x in fields]))
             number = reader.line_num + 1
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: not a line of a CSV ({error})") from None
     return joined_pairs(rows)
 
 
+def _unquoted(field: str) -> str:
+    """Return a field without quotation marks around it, if quotation marks inside it are doubled.
+
+    Many programs quote such fields in tables with every delimiter.
+    """
+    inner = field[1:-1]
+    is_quoted = len(field) > 2 and field[0] == field[-1] == '"' and '""' in inner
+    if not is_quoted or '"' in inner.replace('""', ""):
+        return field
+    return inner.replace('""', '"')
+
+
 def joined_pairs(rows: Sequence[Row]) -> list[Row]:
     """Join each pair of lines if every second line begins with the delimiter.
 
     The BAKER corpus has two lines per clip; the second line contains the pinyin.
+
+    Raises:
+        UserError: if nearly half of the lines begin with the delimiter, but not every second line.
     """
+    are_second = [row.fields[0] == "" for row in rows]
+    if MIN_PAIRED * len(rows) <= 2 * sum(are_second) < 2 * len(rows):
+        for row, is_second, expected in zip(rows, are_second, cycle((False, True)), strict=False):
+            if is_second != expected:
+                raise UserError(
+                    f"{row.where}: {'a second' if is_second else 'another first'} line, expected "
+                    "two lines per clip, of which the second begins with the delimiter"
+                )
     first = rows[::2]
     second = rows[1::2]
     is_paired = len(first) == len(second) and all(x.fields[0] == "" for x in second)
@@ -471,6 +508,11 @@ def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) ->
     )
 
 
+def start_of(columns: TimeColumns | None, titles: Sequence[str], fields: Sequence[str]) -> str:
+    """Return the start in a row, or "" if the row has no start."""
+    return dict(zip(titles, fields, strict=False)).get(columns.start, "") if columns else ""
+
+
 def segment_of(
     columns: TimeColumns | None, titles: Sequence[str], fields: Sequence[str]
 ) -> Segment | None:
@@ -498,9 +540,9 @@ def listed_duration(titles: Sequence[str], fields: Sequence[str]) -> float | Non
 
 
 def _number(name: str, value: str) -> float:
-    if not re.fullmatch(r"\d{1,9}(\.\d+)?(e-?\d)?", value):
+    if not re.fullmatch(r"\d{1,9}([.,]\d+)?(e-?\d)?", value):
         raise ValueError(f"invalid {name} {value!r}, expected a number of seconds, at least 0")
-    return float(value)
+    return float(value.replace(",", "."))
 
 
 def print_assumptions(

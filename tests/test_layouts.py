@@ -109,7 +109,8 @@ def test_note_is_printed_once_when_audio_files_are_found_by_similar_names(tmp_pa
     assert len(read(tmp_path)[0]) == 3
     [note] = capsys.readouterr().out.splitlines()
     assert note.startswith("note: 3 of 3 ")
-    assert "wav/a.WAV for 'a'" in note
+    assert "'a'" in note
+    assert "wav/a.WAV" in note
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "語" * 80, "../" * 3000 + "a"])
@@ -681,6 +682,29 @@ def test_text_is_found_when_its_name_contains_the_extension_of_the_audio(name, t
         write_subtitles(tmp_path / name, "Hi.")
     [clip], problems = read_layout(tmp_path)
     assert (clip.text, clip.path, problems) == ("Hi.", str(audio), [])
+
+
+def test_table_in_a_subfolder_is_read_when_it_is_the_only_table(tmp_path, capsys):
+    (tmp_path / "train").mkdir()
+    write_prompts(tmp_path, "train/a.wav")
+    (tmp_path / "train" / "metadata.csv").write_text("file_name,text\na.wav,Hi there.\n")
+    clips, problems = read_layout(tmp_path)
+    assert [(clip.text, clip.path) for clip in clips] == [
+        ("Hi there.", str(tmp_path / "train" / "a.wav"))
+    ]
+    assert problems == []
+    assert str(tmp_path / "train" / "metadata.csv") in capsys.readouterr().out
+
+
+def test_note_names_a_text_file_that_is_not_used(tmp_path, capsys):
+    """For example, LibriTTS has two texts for each recording."""
+    write_prompts(tmp_path, "a.wav", "a.txt")
+    (tmp_path / "a.normalized.txt").write_text("Five.")
+    [clip], _ = read_layout(tmp_path)
+    assert clip.text == "Five."
+    note = capsys.readouterr().out
+    assert str(tmp_path / "a.txt") in note
+    assert "--transcripts" in note
 
 
 def test_hidden_files_of_macos_are_ignored(tmp_path, capsys):

@@ -255,7 +255,9 @@ def test_punctuation_between_words_is_kept_when_there_is_no_space(language, text
         ("fr-fr", "⅓", "⅓"),
         ("en-us", "⅛", "⅛"),
         ("ja", "\u22125", "\u2212"),
-        ("ja", "あ☂", "☂"),
+        ("ja", "これは Hello です", "Helo"),
+        ("en-us", "to Αθήνα", "Αθήνα"),
+        ("hr", "λόγος", "λόγος"),
     ],
 )
 def test_letters_that_espeak_spells_by_name_are_rejected(language, text, spelled):
@@ -288,10 +290,18 @@ def test_letters_that_espeak_spells_by_name_are_rejected(language, text, spelled
         ("de", "\u22125 ☂"),
         ("cmn", "\u22125"),
         ("ja", "5+3 ★ です"),
+        ("ja", "USA です"),
+        ("de", "λόγος"),
     ],
 )
 def test_letters_that_espeak_reads_are_accepted(language, text):
     assert to_phones([text], language)[0]
+
+
+@pytest.mark.parametrize("pictures", ["🙏🏽", "♥", "❤\ufe0f", "🙂🙂", "\\"])
+def test_pictures_and_backslashes_have_no_phones(pictures):
+    assert to_phones([f"Thanks {pictures} all."], "en-us") == to_phones(["Thanks all."], "en-us")
+    assert phones.is_silent(pictures[0], "en-us")
 
 
 @pytest.mark.parametrize("sign", "‰％")

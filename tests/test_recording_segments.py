@@ -101,12 +101,24 @@ LAST_INTERVAL = """        intervals [2]:
 """
 
 
+SHORT = textgrid("sentences")
+LAST_SHORT_INTERVAL = '63\n64.25\n"Yes."\n'
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_textgrid_is_rejected_when_its_end_is_missing(encoding, tmp_path):
-    path = tmp_path / "a.TextGrid"
-    path.write_text(LONG_TEXTGRID + LAST_INTERVAL, encoding)
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        (LONG_TEXTGRID, LAST_INTERVAL),
+        (SHORT.removesuffix(LAST_SHORT_INTERVAL), LAST_SHORT_INTERVAL),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.TextGrid", "a.txt"])
+def test_textgrid_is_rejected_when_its_end_is_missing(name, start, end, encoding, tmp_path):
+    path = tmp_path / name
+    path.write_text(start + end, encoding)
     assert len(read_segments(path, "a")) == 2
-    path.write_text(LONG_TEXTGRID, encoding)
+    path.write_text(start, encoding)
     with pytest.raises(UserError) as raised:
         read_segments(path, "a")
     assert str(path) in str(raised.value)

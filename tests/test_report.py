@@ -95,8 +95,8 @@ def recorded():
 
 
 def test_tables_of_a_real_study_equal_the_recorded_numbers(recorded):
-    """Standard errors of minutes are not compared, because the recorded runs took turns on the
-    machine."""
+    """Standard errors of minutes are not compared, because the recorded runs were
+    interleaved."""
     found = cells(STUDY)
     expected = recorded.loc[found.index]
     for column in ("published", "ours", "standard_error", "runs"):

@@ -53,6 +53,11 @@ def each(form):
         "[{i}] {text}",
         "{i}- {text}",
         "S{i} {text}",
+        "{i}/12 {text}",
+        "{text} {i}",
+        "{text} ({i})",
+        "{i}.0s {text}",
+        "{text} 2.3s",
         "{text} [u{i:03d}]",
         "10{i:02d} {text}",
     ],
@@ -107,8 +112,13 @@ def test_texts_of_the_included_corpora_are_kept():
         check_repeated_words(clips_of(texts))
 
 
-def test_texts_are_rejected_when_letters_count_them():
-    texts = [f"{chr(ord('a') + i)}) {text}" for i, text in enumerate(SENTENCES)]
+@pytest.mark.parametrize("form", ["{letter}) {text}", "{number}. {text}", "{number} {text}"])
+def test_texts_are_rejected_when_list_items_are_in_any_order(form):
+    """For example, the lines of the table were shuffled."""
+    texts = [
+        form.format(letter="abcdefghijkl"[i], number=7 * i % 12 + 1, text=text)
+        for i, text in enumerate(SENTENCES)
+    ]
     assert "12 of 12" in refusal(check_are_spoken, clips_of(texts))
 
 

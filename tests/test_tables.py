@@ -99,6 +99,24 @@ def test_text_is_not_read_as_json_when_it_begins_with_a_bracket(path):
     assert read(path, "[Laughing] Yes.|c0\n", path_column="2", text_column="1")[1] == []
 
 
+def test_rows_are_reported_when_quoted_texts_contain_line_breaks(path):
+    lines = [f'c{i},"Text number\n{i}."' for i in range(4)]
+    entries, problems = read(path, "\n".join(["path,text", *lines, "c4,Yes."]))
+    assert [text for _, text in entries] == ["Yes."]
+    assert [x.partition(": ")[0] for x in problems] == [f"{path}:{2 * i + 2}" for i in range(4)]
+
+
+@pytest.mark.parametrize("delimiter", "|\t")
+def test_quotation_marks_are_removed_when_the_quotation_marks_in_the_field_are_doubled(
+    path, delimiter
+):
+    lines = [f'a{delimiter}"""Well,"" he said."', f'b{delimiter}"Well," he said.']
+    assert read(path, "\n".join(lines))[0] == [
+        ("a", '"Well," he said.'),
+        ("b", '"Well," he said.'),
+    ]
+
+
 def test_lines_are_numbered_as_in_the_file(path):
     path.write_text("\nid|text\n\nc0|One.\nc1|Two.\n")
     entries, _ = read_table(Table(path))
@@ -276,6 +294,31 @@ def test_offset_and_duration_select_a_part_of_the_recording(path):
     entries, problems = read_table(Table(path))
     assert [x.segment for x in entries] == [Segment(1.5, 2.0), Segment(4.0, 1.0), Segment(0.0, 9.5)]
     assert problems == []
+
+
+def test_line_is_reported_when_only_other_segments_of_its_recording_have_an_offset(path):
+    lines = [
+        {"audio_filepath": "a", "offset": 1.5, "duration": 2, "text": "One."},
+        {"audio_filepath": "a", "offset": None, "duration": 1, "text": "Two."},
+    ]
+    entries, [problem] = read(path, "\n".join(map(json.dumps, lines)))
+    assert [text for _, text in entries] == ["One."]
+    assert problem.startswith(f"{path}:2: ")
+
+
+def test_times_may_have_decimal_commas_as_in_european_spreadsheets(path):
+    path.write_text("file;start;end;text\na;1,5;3,25;Yes.\n")
+    [entry], _ = read_table(Table(path))
+    assert entry.segment == Segment(1.5, 1.75)
+
+
+@pytest.mark.parametrize("lost", [5, 6])
+def test_table_with_two_lines_per_clip_is_rejected_when_a_line_is_missing(path, lost):
+    lines = [line for i in range(8) for line in (f"c{i}\t#1 x{i}", f"\tText number {i}.")]
+    del lines[lost]
+    with pytest.raises(UserError) as raised:
+        read(path, "\n".join(lines), text_column="3")
+    assert str(raised.value).startswith(f"{path}:{lost + 1}: ")
 
 
 @pytest.mark.parametrize("offset", [-1, "x", "nan", "1e"])

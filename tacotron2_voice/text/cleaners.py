@@ -108,8 +108,19 @@ def _ascii(text: str, language: str) -> str:
     return to_ascii(text)
 
 
+# Brackets around letters that an author changed or added: "[T]he", "colo[u]r", "claim[s]". At the end
+# of a word, other letters can be the mark of a footnote.
+_BRACKET_RULES: list[Rule] = [
+    (re.compile(r"(?<!\w)\[([^\W\d_])\](?=[^\W\d_])"), r"\1"),
+    (re.compile(r"(?<=[^\W\d_])\[([^\W\d_]+)\](?=[^\W\d_])"), r"\1"),
+    (re.compile(r"(?<=[^\W\d_])\[(d|ed|en|er|es|ing|ly|n|s)\]"), r"\1"),
+]
+
+
 def _read_as_english(text: str, language: str) -> str:
     """Return the text with numbers, abbreviations and signs in words, and letters in ASCII."""
+    for pattern, replacement in _BRACKET_RULES:
+        text = pattern.sub(replacement, text)
     text = read_english(text)
     return text if text.isascii() else "".join(map(_character_to_ascii, text))
 
@@ -146,7 +157,10 @@ CLEANERS: dict[str, Cleaner] = {
     "basic_cleaners": Cleaner(_turkish, [*_WHITESPACE_RULES, *_INVISIBLE_RULES]),
     # Keep the case, because eSpeak reads "US" and "us" differently.
     "phones": Cleaner(
-        _as_it_is, [*_WHITESPACE_RULES, *_INVISIBLE_RULES], keeps_case=True, finish=_phones
+        _as_it_is,
+        [*_WHITESPACE_RULES, *_INVISIBLE_RULES, *_BRACKET_RULES],
+        keeps_case=True,
+        finish=_phones,
     ),
 }
 

@@ -25,7 +25,7 @@ from tacotron2_voice.utils.errors import UserError
 
 ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # eSpeak's codes for common language codes
 SIGNS = "%&@#§‰"  # signs that Unicode classifies as punctuation, but that eSpeak reads as words
-SPOKEN = f"{SIGNS}*/\\_"  # characters that eSpeak either reads as words or skips
+SPOKEN = f"{SIGNS}*/_"  # characters that eSpeak either reads as words or skips
 ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24b6-\u24ea\u3251-\u325f\u32b1-\u32bf"
 # Punctuation that may occur inside a word, as in l'eau, Nord-Süd, col·legi, գնա՛նք and צה״ל.
 WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
@@ -57,10 +57,15 @@ NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of othe
 # Two letters that eSpeak cannot read in any language. Their code points begin with different
 # digits.
 UNKNOWN_LETTERS = "\u2135\u1d7d"
+FIRST_PICTURE = "\u2190"
+EMOJI_STYLE = "\ufe0f"  # follows a character that is displayed as an emoji
 MIN_CODE = 4  # minimum number of phone characters if eSpeak speaks a code point
 # Number of consecutive characters that must be equal in the phones of a code point and in the
 # phones of a word.
 COMPARED = 6
+# Minimum similarity between the phones of a spelled word and the phones of its letters.
+MIN_SIMILARITY = 0.7
+LATIN_WORD = re.compile("[a-zA-Z\u00c0-\u024f]{2,}")
 NOT_ASCII = re.compile(r"[^\W\d_\u0000-\u007f]")
 STRESS = re.compile("[ˈˌ]")
 # `_letter_names` compares the names of this many letters at the beginning of a script, and of the
@@ -224,7 +229,7 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
     """
     language = check_language(language)
     plain = [with_plain_numbers(with_plain_letters(text, language), language) for text in texts]
-    plain = [re.sub(r"\s+", " ", text) for text in plain]
+    plain = [re.sub(r"\s+", " ", without_pictures(text)) for text in plain]
     pieces = [_split_at_marks(text) for text in plain]
     origin = {
         x.strip(): text for text, piece in zip(texts, pieces, strict=True) for x in piece[::2]
@@ -321,22 +326,31 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
         own_names = [name for name in names if name and own_phones.startswith(name)]
         if any(name in STRESS.sub("", phones) for name in own_names):
             spelled.append(letter)
-    if spelled or phones.count(" ") < words.count(" ") + 2:
+    if language == "ja":
+        # eSpeak spells words in Latin letters. Capitals may be initials.
+        latin = [x for x in LATIN_WORD.findall(words) if not x.isupper()]
+        spelled += [letter for word in latin for letter in word]
+    if spelled or _count_parts(phones) < words.count(" ") + 3:
         return spelled
     for word in re.findall(r"[^\W\d_]{3,}", words):
         # Skip capitals, which may be initials, and Chinese characters, which are whole words.
         if word.isupper() or len(NOT_LATIN.findall(word)) < len(word) or _script(word) == "CJK":
             continue
-        groups = _phones_of_word(word, language).split()
-        if len(groups) != len(word):
+        spoken = _phones_of_word(word, language)
+        if _count_parts(spoken) < len(word):
             continue
-        letters = zip(groups, word, strict=True)
         # Only most of the phones must be equal, because eSpeak adapts some phones to their
         # neighbors.
-        num_equal = sum(group == _phones_of_word(letter, language) for group, letter in letters)
-        if num_equal > len(word) / 2:
+        letters = "".join(_joined(_phones_of_word(letter, language)) for letter in word)
+        if difflib.SequenceMatcher(None, _joined(spoken), letters).ratio() > MIN_SIMILARITY:
             spelled += word
     return spelled
+
+
+def _count_parts(phones: str) -> int:
+    """Return the number of words or, if it is larger, of main stresses. eSpeak may join the names
+    of letters to a single word."""
+    return max(phones.count(" ") + 1, phones.count("ˈ"))
 
 
 def _is_spoken_as_script(sign: str, language: str) -> bool:
@@ -446,6 +460,20 @@ def with_plain_letters(text: str, language: str) -> str:
     return text
 
 
+def without_pictures(text: str) -> str:
+    """Replace emoji and other pictures, and backslashes, with spaces. eSpeak would speak their
+    names, such as "slightly smiling face"."""
+    return "".join(" " if _is_picture(character) else character for character in text)
+
+
+def _is_picture(character: str) -> bool:
+    if character.isascii():
+        return character == "\\"
+    # Other symbols, such as ° and ™, have lower code points. "Sk" contains the skin tones of emoji.
+    is_symbol = unicodedata.category(character) in ("So", "Sk")
+    return (is_symbol and character >= FIRST_PICTURE) or character == EMOJI_STYLE
+
+
 def with_plain_numbers(text: str, language: str) -> str:
     """Rewrite the numbers in a text, so that eSpeak can read them.
 
@@ -476,8 +504,8 @@ def is_silent(character: str, language: str) -> bool:
         UserError: see `to_phones`.
     """
     is_sign = unicodedata.normalize("NFKC", character) in SIGNS
-    is_read = is_sign or unicodedata.category(character)[0] in "LNS"
-    return is_read and not _phones_of_character(character, check_language(language))
+    is_read = is_sign or _is_picture(character) or unicodedata.category(character)[0] in "LNS"
+    return is_read and not _phones_of_character(character, check_language(language)).strip()
 
 
 @functools.lru_cache(2**16)

@@ -13,12 +13,16 @@ from tacotron2_voice.utils.errors import UserError
 MAX_PAUSE_SECONDS = 60
 KNOWN_TAGS = "[pause SECONDS] or [speaker NAME]"
 _TAG = re.compile(r"\[\s*(pause|speaker)\b([^\[\]]*)\]", re.IGNORECASE)
-# Matches brackets around whole words. Brackets around a few letters of a word, as in "[T]he" and
-# "colo[u]r", are not tags.
+# Matches brackets around words, numbers of footnotes as in "word[1]", and closing tags such as
+# "[/b]". Brackets around a few letters of a word, as in "[T]he", "colo[u]r" and "claim[s]", are not
+# tags.
 WORDS_IN_BRACKETS = re.compile(
     r"(?<!\w)\[\s*[^\W\d_][^\[\]]*\](?!\w)"
-    r"|\w\[\s*[^\W\d_][^\[\]]{3,}\](?!\w)"
-    r"|(?<!\w)\[\s*[^\W\d_][^\[\]]{3,}\]\w"
+    r"|(?<=\w)\[\s*[^\W\d_][^\[\]]{3,}\](?!\w)"
+    r"|(?<=\w)\[[A-Z][^\[\]]+\]"
+    r"|(?<=[^\s\[])\[\d+\]"
+    r"|(?<!\w)\[\s*[^\W\d_][^\[\]]+\](?=\w)"
+    r"|\[/[^\[\]]*\]"
     r"|[［【]\s*[A-Za-z][A-Za-z0-9 .]*[］】]"
 )
 # Matches text that is probably meant as a tag, but lacks a closing bracket or contains other words

@@ -38,7 +38,6 @@ from tacotron2_voice.text.english.words import (
     CROWNS,
     DAYS,
     DOMAINS,
-    ENDINGS,
     FILE_ENDINGS,
     INITIALISMS,
     MONARCHS,
@@ -317,13 +316,8 @@ def _read_sign(match: Match) -> str:
 
 
 RULES: list[Rule] = [
-    # Brackets around letters that an author added to a word: "[T]he", "colo[u]r", "claim[s]". At
-    # the end of a word, only certain endings are read, because other letters in brackets may mark a
-    # footnote.
-    rule(r"\[([^\W\d_]+)\](?=[^\W\d_])", r"\1"),
-    rule(rf"(?<=[^\W\d_])\[({'|'.join(ENDINGS)})\]", r"\1"),
-    # Spaces between thousands. Only spaces before groups of zeros certainly belong to a number: "10
-    # 000", but not "100 200".
+    # Spaces between thousands. Only spaces before groups of zeros certainly belong to a number:
+    # "10 000", but not "100 200".
     rule(
         r"(?<![\d+.,:/-])\d{1,3}(?: \d{3})* 000(?! ?\d)", lambda match: match[0].replace(" ", ",")
     ),

@@ -345,9 +345,6 @@ FILE_ENDINGS = (
 ).split()
 SPELLED_IN_ADDRESSES = {"io", "ai", "edu", "uk", "eu", "au", "ca", "exe", "gif", "de", "py"}
 
-# Endings that authors add to a word in brackets: "the claim[s]".
-ENDINGS = "d ed en er es ing ly n s".split()
-
 # Words in capitals that are read as letters, even if the whole text is in capitals.
 INITIALISMS = set(
     "ABC AC ACLU ADHD AI ASAP BA BBC CBS CD CEO CIA CNN CPU DC DIY DNA DVD EEOC ESPN EU FAQ FBI "
