@@ -97,8 +97,7 @@ def make_sampler(
             world_size=world_size,
             **options,
         )
-    # Convert BatchingError to UserError here, because length_batching is an independent library
-    # without UserError.
+    # length_batching is an independent library without UserError, so convert its error here.
     except BatchingError as error:
         raise UserError(str(error)) from None
 
@@ -128,7 +127,7 @@ def describe_costs(
     epoch = max(sampler.epoch, hparams.random_epochs)
     draw: dict[str, Any] = {}
     if weights is not None:
-        # Plan both epochs with the same epoch number, so that both plans draw the same clips.
+        # Use the same epoch number in both plans, so that the same clips are drawn in both plans.
         draw = {"draw_weights": weights, "epoch": epoch}
     random_plan = plan_epoch(
         sampler.lengths, hparams.batch_size, "random", seed=hparams.seed, **draw

@@ -31,7 +31,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import signal
 
 if __name__ == "__main__":
-    # The imports take seconds. Exit without a traceback if Ctrl-C is pressed in this time.
+    # Exit without a traceback if Ctrl-C is pressed during the imports, which take seconds.
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
 
 import argparse

@@ -166,7 +166,7 @@ def run_experiment(
         except subprocess.TimeoutExpired:
             return "out of time"
         finally:
-            # Stop train.py too, because otherwise it would slow down the next experiment.
+            # Stop train.py too. If it continued, it would slow down the next experiment.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

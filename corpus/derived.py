@@ -154,7 +154,7 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
             )
         write_mel(folder.path / f"{clip.id}.npy", mel)
 
-    # Call `silent_bands` before the threads start, because it also caches the mel filters.
+    # Call `silent_bands` before the threads start, because this call also caches the mel filters.
     # Otherwise, every thread would compute the filters.
     if warning := audio.silent_bands(hparams):
         print(warning)

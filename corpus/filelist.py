@@ -290,7 +290,7 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
     """
     mel = read_mel(path, hparams, read_contents)
     num_frames = mel.shape[1]
-    # The comparison below is also false for NaN and infinity, so these values are rejected too.
+    # This comparison also rejects NaN and infinity.
     samples = 0.5 + (seconds or 0) * hparams.sampling_rate
     if seconds is not None and num_frames != 1 + samples // hparams.hop_length:
         listed = f"{seconds:.6f} seconds in the filelist"

@@ -395,8 +395,8 @@ def _texts_without_names(
     starts = {name: name_at_start(name, text) for name, text in stripped.items()}
     ends = {name: name_at_end(name, text) for name, text in stripped.items()}
     if len(stripped) >= MIN_TEXTS and all(re.search(r"\d", name.name) for name in stripped):
-        # If all texts begin with different numbers, or end with different numbers, this is no
-        # coincidence.
+        # If all texts begin with different numbers, or all texts end with different numbers, the
+        # numbers are not there by chance.
         after = {name: stripped[name][match.end() :] for name, match in starts.items() if match}
         before = {name: stripped[name][: match.start()] for name, match in ends.items() if match}
         for rest in (after, before):
@@ -413,7 +413,8 @@ def _texts_without_names(
             found[name] = text[: ending.start()]
         elif is_id or is_certain:
             found[name] = text[match.end() :] if match else None
-    # If every text consists only of a name, such as 0001, the names are spoken, so keep them.
+    # If every text consists only of a name, such as 0001, the names are spoken. Keep them in the
+    # texts.
     return found if any(found.values()) else {}
 
 

@@ -411,7 +411,7 @@ def write_lists(
     ).encode()
     given = asked.lexicon or hparams.lexicon
     is_given = bool(given) and os.path.realpath(given) == os.path.realpath(out / LEXICON_FILE)
-    # If the lexicon is already the file in `out`, do not replace it, because it may contain
+    # Do not replace the user's lexicon if it is already in the folder `out`, because it may contain
     # comments.
     if hparams.pronunciations and not is_given:
         contents[LEXICON_FILE] = "".join(f"{one}\n" for one in hparams.pronunciations).encode()

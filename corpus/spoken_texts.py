@@ -43,7 +43,7 @@ MARK_AT_END = re.compile(r"([\[(][^\W\d]*\d+[\])]|[.!?]\s*\d+)$")  # such as "[u
 # Matches a number such as "1" or "S1". Sentences can also begin with numbers, so numbers are the
 # marks of list items only if they count the texts.
 NUMBER_AT_START = re.compile(r"[^\W\d_]{0,2}(\d+)\s(?=.*[^\W\d_])")
-MAX_GAPS = 1.5  # maximum range of the numbers of list items, as a multiple of their count
+MAX_GAPS = 1.5  # maximum range of the item numbers in a list, as a multiple of the number of items
 # Matches the characters between words. Unlike \W, this pattern does not match the vowel signs of
 # Indic scripts.
 BETWEEN_WORDS = re.compile(r"[\s!-/:-@\[-`{-~“”„«»…—–]+")

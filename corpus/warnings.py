@@ -117,7 +117,7 @@ MIN_RATE_RATIO = 1.4
 # Maximum fraction of texts that contain a non-English letter. In English corpora, foreign names
 # contain such letters, but the fraction is smaller.
 MAX_FOREIGN_SHARE = 0.05
-# In LJSpeech, 15% of all words are in this set. Few other languages have any of these words.
+# These words make up 15% of all words in LJSpeech. Few other languages contain any of these words.
 COMMON_WORDS = ("the", "and", "that", "with", "you", "this", "it", "they")
 # A corpus with at least MIN_WORDS words is not English if fewer than this fraction of its words are
 # COMMON_WORDS.

@@ -322,8 +322,8 @@ def measure_reference(
     names = [recording.speaker for recording in recordings]
     centroids: dict[str, list[float]] = {}
     if evaluators.encoder:
-        # Compare each recording with the mean of its speaker's other recordings, because a mean
-        # that contains the recording itself would be too similar.
+        # Compare each recording with the mean of the other recordings of its speaker. A mean that
+        # contained the recording itself would be too similar.
         for each in (recorded, vocoded):
             nearest = nearest_without_own(each.embeddings, recorded.embeddings, names)
             each.is_right_speaker = [x == own for x, own in zip(nearest, names, strict=True)]

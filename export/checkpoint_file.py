@@ -201,7 +201,7 @@ def load_state(
     `kind`."""
     try:
         model.load_state_dict(weights)
-    # The first line of PyTorch's message contains only the name of the class, so skip it.
+    # Skip the first line of PyTorch's message, which contains only the name of the class.
     except RuntimeError as error:
         problems = list(reasons) or [line.strip() for line in str(error).splitlines()[1:]]
         raise checkpoint_error(f"{path} does not fit {kind}", problems) from None

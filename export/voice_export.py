@@ -182,7 +182,7 @@ def write_graph(
         axes: the dimensions of variable size, keyed by the name of the input or output.
     """
     with warnings.catch_warnings():
-        # Hide PyTorch's advice to use the newer exporter, because this exporter needs onnxscript.
+        # Hide PyTorch's advice to use the newer exporter, which needs onnxscript.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             module,

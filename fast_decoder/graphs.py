@@ -408,8 +408,8 @@ def _attention_energies(setting: Setting) -> Callable:
         PARTS=parts,
         PARTS_BLOCK=min(128, _power_of_two(parts)),
         SYMBOLS_BLOCK=symbols,
-        # These limits were measured on an H100 and an H200. If a launch has more programs, there
-        # may be no room for the next launch.
+        # These limits were measured on an H100 and an H200. Above a limit, a launch may leave no
+        # room on the GPU for the next launch.
         AHEAD=setting.clips <= FEW_CLIPS,
         LET_NEXT=setting.clips <= CLIPS or _attention_precision(setting) == "tf32",
         num_warps=4,

@@ -34,8 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
 
     def load(path: Path) -> Synthesizer:
-        # Use one thread per worker. If the checkpoint is on a GPU, only one thread at a time may
-        # use it.
+        # Use one thread per worker. A checkpoint on a GPU may be used by only one thread at a time.
         synthesizer = load_synthesizer(path, args.hparams, threads=1)
         model = getattr(synthesizer, "model", None)
         if model is not None and model.embedding.weight.is_cuda and args.workers > 1:

@@ -201,7 +201,7 @@ MEL_SETTINGS = (  # settings that affect a log-mel
     "mel_fmin",
     "mel_fmax",
 )
-# Number of symbols in the attention window that precede the furthest attended symbol.
+# Number of symbols before the furthest attended symbol that the attention window includes.
 WINDOW_BACK = 2
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))

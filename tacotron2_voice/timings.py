@@ -145,8 +145,8 @@ def word_times(chunk: SpokenChunk, symbols: list[Timing], table: SymbolTable) ->
     words = []
     for first, end in word_spans(chunk.ids, table):
         word = sequence_to_text(chunk.ids[first:end], table)
-        # If attention is only on the neighbors of the word, the word's start and end are equal. Use
-        # the times of the neighbors in this case.
+        # If attention is only on the neighbors of a word, the word's start and end times are equal.
+        # In this case, use the times of the neighbors.
         if symbols[first].start == symbols[end - 1].end:
             first = max(first - 1, 0)
             end = min(end + 1, len(symbols))
@@ -200,7 +200,7 @@ def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) ->
     previous word.
     """
     tokens = without_tags(text).split()
-    expected: list[str] = []  # spoken words that are expected from the tokens
+    expected: list[str] = []  # spoken words that the tokens should produce, in order
     owners: list[int] = []  # for each expected word, the index of its token
     for index, token in enumerate(tokens):
         words = _spoken_words(token, settings)

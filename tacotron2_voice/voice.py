@@ -51,7 +51,7 @@ GRAPHS = {  # names of the inputs and outputs of each graph, in order; `inputs_o
 FILES = {FILTERS_FILE, *(f"{name}.onnx" for name in GRAPHS)}
 COMPRESSED_SUFFIX = ".xz"  # suffix of compressed graphs
 MAX_LZMA_BYTES = 2**27  # memory limit for decompression; scripts/export_voice.py's files need 9 MB
-# Operators in the graphs from scripts/export_voice.py. They include no loops and no nested graphs.
+# Operators that scripts/export_voice.py uses in graphs. Loops and nested graphs are not included.
 OPERATORS = set(
     "Add Cast Concat Constant ConstantOfShape Conv DequantizeLinear DynamicQuantizeLinear Gather "
     "Gemm LSTM MatMul MatMulInteger Mul Relu Reshape Shape Sigmoid Slice Softmax Split Squeeze "
@@ -241,8 +241,7 @@ def shape_of(name: str, settings: VoiceSettings) -> list[int | None]:
     rnns = 2 * settings.attention_rnn_dim + 2 * settings.decoder_rnn_dim
     shapes: dict[str, list[int | None]] = {
         "symbols": [1, None],
-        # The speaker is a one-hot vector. Then the shape of this input shows the number of
-        # speakers.
+        # The speaker is a one-hot vector, so the length of this input is the number of speakers.
         "speaker": [1, len(settings.speakers)],
         "memory": [1, None, settings.memory_dim],
         "processed_memory": [1, None, settings.attention_dim],

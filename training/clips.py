@@ -114,7 +114,7 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
         lambda: _read_lists(hparams, new_run) if processes.local_rank == 0 else None,
         "check the filelists",
     )
-    # If a process could not write its cache, the cache in the folder may be outdated.
+    # If a process could not write its cache, the cache file in the folder may be outdated.
     is_saved = lists is None or all(table.is_on_disk for table in lists if len(table))
     all_saved = all(processes.gather(is_saved))
     lists = processes.all_or_none_with_heartbeat(

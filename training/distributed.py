@@ -34,7 +34,7 @@ from tacotron2_voice.utils.errors import UserError, explained
 
 T = TypeVar("T")
 SECONDS_TO_LEAVE = 0.1
-SECONDS_BETWEEN_HEARTBEATS = 1  # used while processes wait for another process
+SECONDS_BETWEEN_HEARTBEATS = 1  # number of seconds, while processes wait for another process
 
 
 class AlreadyReported(UserError):
@@ -108,8 +108,8 @@ class Processes:
         """Wrap the model so that its backward pass averages gradients over all processes."""
         if self.world_size == 1:
             return model
-        # Do not synchronize buffers, because the trainer averages the buffers of batch norm.
-        # PyTorch 2.13 renamed this option.
+        # Do not synchronize buffers, because the trainer averages the buffers of batch norm. The
+        # name of this option depends on the PyTorch version (2.13 renamed it).
         names = inspect.signature(DistributedDataParallel).parameters
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
         options: dict[str, Any] = {name: False, "gradient_as_bucket_view": True}

@@ -55,7 +55,7 @@ class Run:
     validation_loader: DataLoader[Any] | None
     trainer: Trainer
     state: LoopState = field(default_factory=LoopState)
-    # Only the first process has a logger, after all checks have passed. Otherwise None.
+    # Logger of the run. It exists only in the first process, after all checks have passed.
     logger: RunLogger | None = None
     # Optimizer steps whose losses have not been read yet.
     pending: list[PendingStep] = field(default_factory=list)

@@ -175,7 +175,7 @@ def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[N
         sys.exit(f"train.py: {error}\n{resume}" if resume else 1)
     except (UserError, OSError) as error:
         if isinstance(error, OSError) and error.errno is None:
-            raise  # show the traceback, because this is no error of the operating system
+            raise  # not an error of the operating system, so show the traceback
         if isinstance(error, UserError):
             leave_at_exit()
         sys.exit(f"train.py: {explained(error)}\n{resume}".rstrip())

@@ -27,7 +27,7 @@ from training.optimizer import Schedule
 from training.precision import AUTOCAST_DTYPES
 
 ENVIRONMENT = {
-    # This variable makes the results of cuBLAS reproducible between runs.
+    # With this value, cuBLAS computes the same results in every run.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     # Use smaller caches on the CPU. By default, oneDNN and its PyTorch wrapper each cache kernels
     # for the last 1,024 shapes. These caches take half a gigabyte, although shapes rarely repeat in
@@ -178,7 +178,7 @@ class Trainer:
             guided = guided_attention_loss(outputs.alignments, steps, batch.text_lengths, sigma)
             guided = guided * weights.steps
             trained = trained + guided_attention_weight * guided
-        # To add a new loss term, add it to `trained` here, multiplied by one of the weights above.
+        # Add new loss terms to `trained` here. Multiply each term by one of the weights above.
         terms = LossTerms(loss=padded, loss_unpadded=unpadded, guided_attention=guided)
         return trained, LossTerms(*(term.detach().float() for term in terms))
 

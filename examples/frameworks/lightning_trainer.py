@@ -77,8 +77,8 @@ class SaveBatches(Callback):
         return self.batches.state_dict(self.trained) | {"world_size": self.batches.world_size}
 
     def load_state_dict(self, state_dict):
-        # Reject a different number of processes. Lightning counts the batches of each process
-        # itself, so it would end the epoch at the wrong batch.
+        # Reject a different number of processes. Lightning counts the batches per process, so with
+        # a different number, the epoch would end at the wrong batch.
         if state_dict["world_size"] != self.batches.world_size:
             expected = state_dict["world_size"]
             raise BatchingError(f"world_size={self.batches.world_size}: expected {expected}")

@@ -149,8 +149,8 @@ class Measured:
             theirs = f"epoch {points[place]}" if place < 3 else f"epochs {points[0]}–{points[-1]}"
             padded = unpadded = f"{PAPER_VL[place]}, {theirs}"
             if not self.as_published:
-                # If the runs have different numbers of epochs, a third contains different epochs in
-                # each run, so the heading does not list the epochs.
+                # If the runs have different numbers of epochs, their thirds cover different epochs,
+                # so the heading lists no epochs.
                 span = f", epochs {first}–{last}" if first < last else f", epoch {last}"
                 span = span if epochs.nunique() == 1 else ""
                 padded, unpadded = f"{PAPER_VL[place]} | {THIRDS[place]}", THIRDS[place] + span

@@ -100,7 +100,7 @@ class Shorten(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, asyncio.CancelledError):  # Ctrl-C canceled the request
+        if isinstance(error, asyncio.CancelledError):  # Ctrl-C canceled this request
             return False
         if "graceful shutdown exceeded" in str(record.msg):  # uvicorn's message about Ctrl-C
             print("note: unfinished replies were canceled", file=sys.stderr)

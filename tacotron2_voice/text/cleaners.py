@@ -108,8 +108,8 @@ def _ascii(text: str, language: str) -> str:
     return to_ascii(text)
 
 
-# Brackets around letters that an author changed or added: "[T]he", "colo[u]r", "claim[s]". At the end
-# of a word, other letters can be the mark of a footnote.
+# Remove brackets around letters that an author changed or added: "[T]he", "colo[u]r", "claim[s]". At
+# the end of a word, only certain endings are read, because other letters may mark a footnote.
 _BRACKET_RULES: list[Rule] = [
     (re.compile(r"(?<!\w)\[([^\W\d_])\](?=[^\W\d_])"), r"\1"),
     (re.compile(r"(?<=[^\W\d_])\[([^\W\d_]+)\](?=[^\W\d_])"), r"\1"),

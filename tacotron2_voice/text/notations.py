@@ -25,7 +25,7 @@ _IPA_WORD = re.compile(rf"\S*{IPA_LETTER.pattern}\S*")
 # Matches words with the marks of stress and length, because no alphabet contains these marks.
 _STRESSED_IPA_WORD = re.compile(r"\S*[ˈˌː]\S*")
 _NESTED_BRACES = re.compile(r"\{[^{}]*\{[^{}]*")
-# IPA letters that are also letters of an alphabet. They are read as phones only between slashes.
+# IPA letters that also occur in alphabets. These letters are read as phones only between slashes.
 _IPA_OR_LETTER = re.compile("[æçðøŋœβθχ]")
 _STRESSED_PHONE = re.compile(r"[A-Z]{2}\d")  # an ARPAbet vowel, even with an unknown stress digit
 _PHONE = "(?:" + "|".join(symbol[1:] for symbol in symbols if symbol[0] == "@") + ")"
@@ -39,9 +39,9 @@ _BARE_PHONES = re.compile(
     rf"{_WORD_PHONE}(?:{_JOINT}{_WORD_PHONE})+(?!\w)",
     re.IGNORECASE,
 )
-# Matches ARPAbet phones without separators. Two vowels must have digits, because a word such as
-# DAY1 has at most one. NG is not included, because the same letters would also match as N and G,
-# and the search could take very long.
+# Matches ARPAbet phones without separators. At least two vowels must have a digit, because a word
+# such as DAY1 may have one vowel with a digit. NG is not included. NG would also match as N and G,
+# so the search could take very long.
 _JOINED_PHONE = _PHONE.replace("|NG|", "|")
 _JOINED_PHONES = re.compile(
     rf"(?<!\w)(?=(?:[A-Z]+[0-2]){{2}}){_JOINED_PHONE}*{_STRESSED}{_JOINED_PHONE}*{_STRESSED}"

@@ -15,8 +15,8 @@ from tacotron2_voice.text.sequences import ARPABET_SPAN
 from tacotron2_voice.text.symbols import SymbolTable
 
 CORRECTED = "english_cleaners_corrected"
-# Placeholder for a span of phones. It looks like a name, but occurs in no real text. A letter that
-# is different for each span is added at the end.
+# Placeholder for a span of phones. The placeholder looks like a name, but occurs in no real text.
+# At its end, each span gets a different letter.
 NAME = "Vuzqonal"
 ROMAN_NUMERAL = re.compile(r"\b[IVXLC]+\b")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -313,7 +313,7 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
     signs = [x for x in dict.fromkeys(words) if unicodedata.category(x)[0] == "S"]
     spelled += [x for x in signs if not x.isascii() and _is_spoken_as_script(x, language)]
     for letter in dict.fromkeys(NOT_LATIN.findall(words)):
-        # In Japanese text, eSpeak cannot read kanji. If kana follow, it skips the kanji.
+        # eSpeak cannot read Japanese kanji. eSpeak skips kanji if kana follow.
         if language == "ja" and _script(letter) == "CJK":
             spelled.append(letter)
             continue
@@ -327,7 +327,7 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
         if any(name in STRESS.sub("", phones) for name in own_names):
             spelled.append(letter)
     if language == "ja":
-        # eSpeak spells words in Latin letters. Capitals may be initials.
+        # In Japanese text, eSpeak spells words in Latin letters. Skip capitals, which may be initials.
         latin = [x for x in LATIN_WORD.findall(words) if not x.isupper()]
         spelled += [letter for word in latin for letter in word]
     if spelled or _count_parts(phones) < words.count(" ") + 3:
@@ -469,7 +469,8 @@ def without_pictures(text: str) -> str:
 def _is_picture(character: str) -> bool:
     if character.isascii():
         return character == "\\"
-    # Other symbols, such as ° and ™, have lower code points. "Sk" contains the skin tones of emoji.
+    # Symbols that are not pictures, such as ° and ™, have lower code points. The category "Sk"
+    # contains the skin tones of emoji.
     is_symbol = unicodedata.category(character) in ("So", "Sk")
     return (is_symbol and character >= FIRST_PICTURE) or character == EMOJI_STYLE
 

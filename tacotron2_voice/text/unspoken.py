@@ -19,7 +19,8 @@ MAX_SHOWN = 20
 # Unicode categories of characters that are not spoken: dashes, brackets, quotation marks, spaces,
 # invisible characters and combining accents.
 UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
-# Maps a cleaner to other characters that it does not speak. It reads "and/or" as two words.
+# Characters that a cleaner does not speak, keyed by cleaner. This cleaner reads "and/or" as two
+# words.
 UNSPOKEN = {"english_cleaners_corrected": '"/'}
 
 

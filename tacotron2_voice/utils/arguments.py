@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
         names = [argument.partition("=")[0] for argument in self.given]
         unknown = []
         for name in names:
-            # Abbreviations of options are valid, so they need no suggestion.
+            # An abbreviation of an option is valid, so no suggestion is needed.
             if name.startswith("--") and not any(option.startswith(name) for option in known):
                 unknown.append(name)
         return did_you_mean(unknown, known)
