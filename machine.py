@@ -4,7 +4,6 @@ import ctypes
 import hashlib
 import os
 import platform
-import resource
 import subprocess
 import time
 from collections.abc import Callable
@@ -61,7 +60,11 @@ def peak_memory(device: torch.device) -> int:
     status = Path("/proc/self/status")
     lines = status.read_text(encoding="ascii").splitlines() if status.is_file() else []
     kilobytes = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
-    return kilobytes[0] * 1024 if kilobytes else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if kilobytes:
+        return kilobytes[0] * 1024
+    import resource  # does not exist on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""Add each audio problem in five strengths to clean clips, and count how often the problem is
+"""Add each audio problem at five strengths to clean clips, and count how often the problem is
 detected.
 
     python -m benchmarks.audio_problems data/LJSpeech-1.1/wavs --clips 385 --csv problems.csv
@@ -55,8 +55,8 @@ def add_noise(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
 
 
 def add_hum(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
-    """Add a hum with its first three harmonics. The fundamental frequency is 50 Hz, or 60 Hz if the
-    number of samples is odd."""
+    """Add a hum that consists of the first three harmonics of a fundamental frequency. The
+    fundamental frequency is 50 Hz, or 60 Hz if the number of samples is odd."""
     base = 60 if len(clip) % 2 else 50
     times = np.arange(len(clip)) / rate
     hum = sum(np.sin(2 * np.pi * base * k * times + k) / k for k in (1, 2, 3))
@@ -80,8 +80,8 @@ def cut(clip: np.ndarray, rate: int, seconds: float) -> np.ndarray:
 
 
 def add_pause(clip: np.ndarray, rate: int, seconds: float) -> np.ndarray:
-    """Insert a pause before the quietest 20 ms in the middle half of the clip. The pause repeats
-    the noise of these 20 ms."""
+    """Insert a pause before the quietest 20 ms in the middle half of the clip. The inserted pause
+    repeats the noise of the quietest 20 ms."""
     length = round(0.02 * rate)
     count = len(clip) // length
     windows = clip[: count * length].reshape(count, length)
@@ -107,8 +107,8 @@ def _speech_level(clip: np.ndarray, rate: int) -> float:
 
 
 def found_in(path: Path) -> dict[tuple[str, float], set[str]]:
-    """Return the problems found in each version of the clip, keyed by (problem, strength). The key
-    of the unchanged clip is ("clean", 0)."""
+    """Return {(problem, strength): problems detected in this version of the clip}. The key of the
+    unchanged clip is ("clean", 0)."""
     channels, rate = soundfile.read(path, dtype="float32", always_2d=True)
     clip = channels.mean(axis=1)
     found = {("clean", 0.0): {*problems_of(measure_quality(clip, rate))}}

@@ -6,13 +6,13 @@
 
 The benchmark trains the full-size model on clips of equal length, with random texts and mels. An
 optimizer step consists of forward pass, loss, backward pass, gradient clipping and fused Adam. The
-decoders take turns in the same process. Ratios are ratios of medians.
+decoders take turns in the same process. Each ratio in the report is a ratio of medians.
 
-In each repeat, the reference decoder makes one optimizer step, and the fast decoder makes --steps
+In each repeat, the reference decoder runs one optimizer step, and the fast decoder runs --steps
 optimizer steps in a row. In training, the host prepares an optimizer step while the GPU still runs
-the previous optimizer step. Several optimizer steps in a row include this effect. Peak memory is
-measured in a separate process for each decoder. On a CPU, peak memory is the memory of the whole
-process. On a GPU, peak memory is the memory that PyTorch has allocated.
+the previous optimizer step. Timing several optimizer steps in a row includes this overlap. Peak
+memory is measured in a separate process for each decoder. On a CPU, peak memory is the memory of
+the whole process. On a GPU, peak memory is the memory that PyTorch has allocated.
 """
 
 if not __package__:
@@ -46,7 +46,8 @@ SIZES = ("batch_size", "frames", "symbols", "precision", "repeats", "steps")
 
 
 def make_steps(args: argparse.Namespace) -> Callable[..., None]:
-    """Return a function `run(decoder, steps)` that makes optimizer steps with the named decoder."""
+    """Return a function `run(decoder, steps)` that runs `steps` optimizer steps with the decoder of
+    this name."""
     clips = args.batch_size
     trainer = Trainer(args.hparams, args.device)
     batch = synthetic_batch([args.frames] * clips, [args.symbols] * clips, args.hparams)
@@ -61,8 +62,8 @@ def make_steps(args: argparse.Namespace) -> Callable[..., None]:
 
 
 def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
-    """Return the peak memory of an optimizer step with the decoder `name`, in bytes. The memory
-    includes the state of the optimizer."""
+    """Return the peak memory of an optimizer step with the decoder `name`, in bytes. The peak
+    memory includes the state of the optimizer."""
     run = make_steps(args)
     run(name, 2)
     # On a GPU, do not measure the memory of the first optimizer steps, because compiling and
@@ -86,8 +87,8 @@ def in_a_process(measure: Callable, *arguments: Any) -> Any:
 
 
 def measure_memory(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the peak memory of each decoder and their ratio, for the JSON file. A value is None if
-    measuring failed."""
+    """Return the peak memory of each decoder, and the ratio of the two values, for the JSON file. A
+    value is None if measuring failed."""
     memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
     ratio = memory["fast"] / memory["reference"] if all(memory.values()) else None
     return {"peak_memory_bytes": memory, "peak_memory_ratio": ratio}

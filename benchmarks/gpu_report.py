@@ -7,8 +7,8 @@
 The report shows whether the kernels are exact, how long an optimizer step takes, how much memory an
 optimizer step needs, and whether a run that was killed and resumed ends with the same weights. Each
 part of the report runs in its own process with a time limit, and takes one to four minutes. The
-program updates report.md after each part. The report also contains the parts of earlier calls with
-the same folder.
+program updates report.md after each part. The report also contains the parts that earlier runs with
+the same folder have completed.
 """
 
 if not __package__:
@@ -72,7 +72,8 @@ class Part(NamedTuple):
 
 
 def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
-    """Return all parts by name, most important first. With `dry_run`, the batches are tiny."""
+    """Return {name: part}, with the most important part first. With `dry_run`, the batches are
+    tiny."""
 
     def tests(seconds: int, *options: str, **environment: str) -> Part:
         command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
@@ -173,7 +174,7 @@ def report(folder: Path, done: Mapping[str, dict[str, Any]]) -> str:
 
 
 def describe(result: dict[str, Any]) -> str:
-    """Describe the results of benchmarks/decoder.py in one line."""
+    """Describe the results of benchmarks/decoder.py on one line."""
     batch = "{batch_size} clips of {frames} frames: ".format(**result)
     if "speedup" in result:
         speed = "{fast_frames_per_second:,.0f} padded frames/s, {speedup:.2f} times as fast"

@@ -54,8 +54,8 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
 
 
 def check_fast_decoder() -> None:
-    """Check that the folder fast_decoder/ exists. Training works without this folder, but the
-    benchmarks do not.
+    """Check that the folder fast_decoder/ exists. Training works without the folder fast_decoder/,
+    but the benchmarks do not.
 
     Raises:
         UserError: if the folder is missing.

@@ -3,13 +3,13 @@
     python -m benchmarks.peers --tacotron2 DIR --deep-learning-examples DIR --speechbrain DIR
 
 DIR is a checkout of NVIDIA/tacotron2, NVIDIA/DeepLearningExamples or speechbrain/speechbrain. An
-optimizer step consists of forward pass, loss, backward pass, gradient clipping and Adam. Other
-recipes use their own model and loss, with autocast for bf16. Modules that other recipes import but
-do not need for an optimizer step, such as audio libraries, are replaced with empty modules. The
-recipes run one after another, each in its own process. The times of other recipes are medians of
-two optimizer steps after a warm-up. The times of this recipe are medians of five blocks of ten
-optimizer steps. In a block, an optimizer step is launched while the GPU still runs the previous
-optimizer step. Training does the same.
+optimizer step consists of forward pass, loss, backward pass, gradient clipping and Adam. Each of
+the other recipes uses its own model and its own loss, with autocast for bf16. Modules, such as
+audio libraries, that other recipes import but do not need for an optimizer step are replaced with
+empty modules. The recipes run one after another, each in its own process. The times of other
+recipes are medians of two optimizer steps after a warm-up. The times of this recipe are medians of
+five blocks of ten optimizer steps. In a block, an optimizer step is launched while the GPU still
+runs the previous optimizer step. Training overlaps optimizer steps in the same way.
 """
 
 if not __package__:
@@ -95,7 +95,8 @@ def add_module(name: str, **content: Any) -> None:
 def padding_mask(lengths: torch.Tensor, max_len: int | None = None) -> torch.Tensor:
     """Return a mask [clips, max_len] that is True at the first lengths[i] positions of row i.
 
-    The corresponding functions of the other recipes fail on a CPU or with new versions of PyTorch.
+    This function replaces functions of the other recipes that fail on a CPU or with new versions of
+    PyTorch.
     """
     positions = torch.arange(max_len or int(lengths.max()), device=lengths.device)
     return positions < lengths.unsqueeze(1)
@@ -140,7 +141,8 @@ def deep_learning_examples(folder: Path) -> tuple[torch.nn.Module, Callable]:
 
 
 def speechbrain(folder: Path) -> tuple[torch.nn.Module, Callable]:
-    """Return the model of speechbrain and its loss without the guided attention loss."""
+    """Return the model of speechbrain, and the loss of speechbrain without the guided attention
+    loss."""
     names = ("lobes", "lobes.models", "lobes.models.transformer", "nnet", "nnet.loss")
     for name in ("speechbrain", *(f"speechbrain.{name}" for name in names)):
         add_module(name)
@@ -170,7 +172,7 @@ MODELS = {
 
 
 def step_of_peer(name: str, folder: Path, shape: Shape, precision: str) -> Callable[[], None]:
-    """Return a function that makes an optimizer step of another recipe."""
+    """Return a function that runs an optimizer step of another recipe."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
@@ -198,7 +200,7 @@ def step_of_peer(name: str, folder: Path, shape: Shape, precision: str) -> Calla
 
 
 def our_step(shape: Shape, precision: str) -> Callable[[], object]:
-    """Return a function that makes an optimizer step of this recipe."""
+    """Return a function that runs an optimizer step of this recipe."""
     # Import these modules here, because other recipes have modules with the same names.
     from batch import synthetic_batch
     from hparams import HParams
@@ -248,7 +250,8 @@ def measure(name: str, folder: Path, shape: Shape, precision: str) -> dict[str, 
 def measure_in_process(
     name: str, folder: Path, shape: Shape, precision: str, seconds: float
 ) -> dict[str, Any] | str:
-    """Run `measure` in a new process. Return its result or, if it fails, the reason."""
+    """Run `measure` in a new process. Return the result of `measure` or, if `measure` fails, the
+    reason."""
     command = [sys.executable, "-m", "benchmarks.peers", "--measure", name, str(folder)]
     try:
         ended = subprocess.run(

@@ -1,4 +1,5 @@
-"""Measure how often a model speaks a text completely, without repeats, and stops at its end.
+"""Measure how often a model speaks a text completely and without repeats, and stops at the end of
+the text.
 
     python -m benchmarks.reliability demo/voice texts.txt
     python -m benchmarks.reliability demo/voice --numbers 1-10000 --json reliability.json
@@ -8,13 +9,13 @@
 
 The benchmark synthesizes each text in three modes, with the same seed. In the first mode, only the
 stop-token predictor ends speech, and no end punctuation is added to the text. Versions before 0.4.0
-used this mode. In the second mode, speech also ends if attention rests at the end of the text. The
-third mode adds retries to the second mode. The table contains the number of texts with each
+used the first mode. In the second mode, speech also ends if attention rests at the end of the text.
+The third mode adds retries to the second mode. The table contains the number of texts with each
 failure.
 
 --audio sets how many randomly chosen texts are also converted to audio. The benchmark compares the
-computing times for these texts. --transcribe adds their word error rate, and --quality adds their
-mean DistillMOS score.
+computing times for these texts. --transcribe adds the word error rate of this audio, and --quality
+adds its mean DistillMOS score.
 """
 
 if not __package__:
@@ -68,7 +69,7 @@ HALF = 0.5  # minimum fraction of wrong words; `half_wrong` counts texts above t
 
 @dataclass
 class Counts:
-    """The numbers of failures with one synthesis mode, summed over all texts."""
+    """Counts of failures and of other results with one synthesis mode, summed over all texts."""
 
     # Number of texts with each kind of failure.
     failures: Counter[str] = field(default_factory=Counter)
@@ -141,7 +142,7 @@ def speak(
 
 
 def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
-    """Return a synthesizer and a number of retries for each synthesis mode in WAYS."""
+    """Return {synthesis mode: (synthesizer, number of retries)} for the modes in WAYS."""
     ways = {}
     for name, (settings, retries) in WAYS.items():
         overrides = ",".join(filter(None, (args.hparams, settings)))
@@ -158,7 +159,7 @@ def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
 
 
 def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Counts]:
-    """Synthesize all texts in every synthesis mode, and return the counts for each mode."""
+    """Synthesize all texts in every synthesis mode, and return {synthesis mode: counts}."""
     ways = load_ways(args)
     counts_of = {name: Counts() for name in ways}
     recognizer = None

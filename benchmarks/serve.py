@@ -4,10 +4,10 @@
     python -m benchmarks.serve --voice voices/english --vocoder voices/vocoder.onnx --minutes 12
 
 The benchmark starts `tacotron2-voice serve` and requests the speech for every text once with a
-single client. Then the benchmark runs each number of concurrent clients in --clients for --minutes.
-A client requests its next text as soon as a reply is complete. The benchmark checks that every
-reply is the same as the reply to the single client. The clients run on the same machine as the
-server.
+single client. Then, for each number in --clients, the benchmark runs this number of concurrent
+clients for --minutes. A client requests the next text as soon as the reply to the previous text is
+complete. The benchmark checks that every reply is the same as the reply to the single client. The
+clients run on the same machine as the server.
 """
 
 if not __package__:

@@ -1,4 +1,4 @@
-"""Measure the real-time factor of synthesis: the time to compute a mel, per second of speech.
+"""Measure the real-time factor of synthesis: the seconds to compute a mel, per second of speech.
 
     python -m benchmarks.speaking                                  # 1 text, then a batch of 16
     python -m benchmarks.speaking --texts 1,64 --steps 300 --json synthesis.json
@@ -9,7 +9,7 @@ symbols and takes --steps decoder steps, because the stop-token predictor is off
 times everything from symbol ids to the mel in CPU memory. If librosa is installed, the benchmark
 also times Griffin-Lim on the CPU, for one text.
 
-On a CPU, the decoder steps are launched one by one. On a GPU, the benchmark compares this method
+On a CPU, the decoder steps run one by one. On a GPU, the benchmark compares single decoder steps
 with CUDA graphs of decoder steps (fast_decoder/captured_steps.py), and checks that the mels are
 equal. The time for CUDA graphs includes the time for capturing the graphs. With --voices, the
 benchmark also times the same model as an exported voice, which synthesizes one text after another.
@@ -51,8 +51,8 @@ WAYS = {"one by one": model.free_running, "graphs": captured_steps.free_running}
 def speak(
     args: argparse.Namespace, speaker: Tacotron2, count: int, way: str, threads: int
 ) -> torch.Tensor:
-    """Synthesize `count` random texts, which are the same in each call. Return their mels [count,
-    n_mels, frames]."""
+    """Synthesize `count` random texts, which are the same in each call. Return the mels of these
+    texts [count, n_mels, frames]."""
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)
     shape = (count, args.symbols)
@@ -63,8 +63,8 @@ def speak(
 
 
 def export(args: argparse.Namespace, speaker: Tacotron2, folder: Path) -> dict[str, Path]:
-    """Export the model as a float32 voice and an int8 voice. Return the folder of each voice, keyed
-    by its name in the table."""
+    """Export the model as a float32 voice and an int8 voice. Return {name of the voice in the
+    table: folder of the voice}."""
     # This module is imported here because GPU machines may lack onnx.
     from export.checkpoint_synthesizer import CheckpointSynthesizer
     from export.voice_export import ComparedText, export_voice
@@ -79,7 +79,7 @@ def export(args: argparse.Namespace, speaker: Tacotron2, folder: Path) -> dict[s
 
 def speak_voice(args: argparse.Namespace, voice: Voice, count: int) -> np.ndarray:
     """Synthesize `count` random texts one after another. The texts are the same in each call.
-    Return their mels [count, n_mels, frames]."""
+    Return the mels of these texts [count, n_mels, frames]."""
     shape = (count, args.symbols)
     texts = np.random.default_rng(0).integers(1, args.hparams.n_symbols, shape).tolist()
     mels = []
@@ -92,8 +92,8 @@ def speak_voice(args: argparse.Namespace, voice: Voice, count: int) -> np.ndarra
 def measure(
     args: argparse.Namespace, speaker: Tacotron2, voices: dict[str, Path]
 ) -> list[dict[str, Any]]:
-    """Return one row for each number of texts, number of threads and method. The last row is for
-    Griffin-Lim."""
+    """Return one row for each combination of a number of texts, a number of threads and a method.
+    The last row is for Griffin-Lim."""
     ways = list(WAYS) if args.device.type == "cuda" else list(WAYS)[:1]
     second = args.hparams.sampling_rate / args.hparams.hop_length  # number of frames per second
     rows = []

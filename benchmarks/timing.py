@@ -27,7 +27,7 @@ def time_interleaved(
     warm_up: int = 1,
     title: str = "timing",
 ) -> dict[str, np.ndarray]:
-    """Return the seconds [rounds] of each task. A task ends when its work on the device is
+    """Return {name of the task: seconds [rounds]}. A task ends when its work on the device is
     finished.
 
     Each round runs every task once, in random order.

@@ -2,9 +2,9 @@
 
     python -m benchmarks.word_times --voice voices/english --speaker linda
 
-A text is skipped if pocketsphinx cannot align it, for example because a word is missing in its
-dictionary. A positive difference means that the time from `--timings` is later. pocketsphinx rounds
-times to 0.01 s.
+A text is skipped if pocketsphinx cannot align it, for example because a word is missing from
+pocketsphinx's dictionary. A positive difference means that the time from `--timings` is later.
+pocketsphinx rounds times to 0.01 s.
 """
 
 if not __package__:
@@ -40,7 +40,7 @@ class ForcedAligner:
         )
 
     def align(self, words: list[str], audio: np.ndarray, rate: int) -> list[Timing]:
-        """Return the times of the words in audio [N], or an empty list if they cannot be
+        """Return the times of the words in audio [N], or an empty list if the words cannot be
         aligned."""
         if any(self.decoder.lookup_word(word) is None for word in words):
             return []

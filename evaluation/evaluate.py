@@ -5,9 +5,9 @@ same texts.
     result = evaluate(Path("runs/mine/best.pt"), Path("unseen"), options)
     print(result.summary())
 
-Use recordings that were not used in training. Recognizers make mistakes too, so compare the model's
-word error rate with the word error rate of the recordings. The identification rate needs no
-recognizer, so it works in any language.
+Choose recordings that are not in the training set. Recognizers make mistakes, so compare the
+model's word error rate with the word error rate of the recordings. The identification rate needs no
+recognizer, so you can measure this rate in any language.
 """
 
 import tempfile
@@ -79,7 +79,7 @@ def word_error_rate(transcripts: Sequence[Transcript]) -> float:
 
 @dataclass
 class Evaluators:
-    """Transcribe and rate speech whose text is known, one utterance at a time.
+    """Transcribe and rate utterances whose texts are known.
 
         evaluators = Evaluators(Pocketsphinx(numbers_only=False), DistillMos(), "en-us")
         evaluators.add("Seven.", samples, 22050)
@@ -103,7 +103,7 @@ class Evaluators:
     is_right_speaker: list[bool] = field(default_factory=list)
 
     def add(self, text: str, samples: np.ndarray, sampling_rate: int) -> None:
-        """Evaluate one utterance of a text. `samples` are floats [N] in [-1, 1]."""
+        """Evaluate the audio of one text. `samples` are floats [N] in [-1, 1]."""
         words = text.lower().rstrip(".")
         transcript = ""
         if self.recognizer:
@@ -138,10 +138,10 @@ class Evaluators:
     def identify_speakers(
         self, centroids: Mapping[str, Sequence[float]], names: Sequence[str | None]
     ) -> list[str]:
-        """Return the nearest speaker for each utterance, or "" if there is no encoder.
+        """Return the most similar speaker for each utterance, or "" if there is no encoder.
 
         Args:
-            centroids: the mean embedding [256] of each speaker's recordings.
+            centroids: {speaker: mean embedding [256] of the speaker's recordings}.
             names: the correct speaker of each utterance. `measures` returns how often the correct
                 speaker is the nearest speaker.
         """
@@ -166,7 +166,7 @@ class EvaluationOptions:
         recognizer, whisper_model: arguments for `make_recognizer`.
         words_only: whether to skip the identification rate, which takes most of the time of an
             evaluation.
-        quality: whether to rate the audio with DistillMOS too.
+        quality: whether to rate the audio with DistillMOS, too.
         right_speaker: whether to measure the speaker identification accuracy too.
     """
 
@@ -277,17 +277,17 @@ def measure_reference(
     evaluators: Evaluators,
     speaker_column: str = "",
 ) -> Reference:
-    """Return the measures of recordings.
+    """Return the mean measures of recordings.
 
     The measures are saved next to the recordings. If the recordings, settings, vocoder and
     evaluators have not changed, the saved measures are returned.
 
     Args:
         path, speaker_column: arguments for `read_recordings`.
-        synthesizer: its vocoder converts the mels of the recordings back to audio.
+        synthesizer: a synthesizer, whose vocoder converts the mels of the recordings back to audio.
 
     Raises:
-        UserError: if the recordings or the file with their measures cannot be read.
+        UserError: if the recordings or the file with the saved measures cannot be read.
     """
     hparams = synthesizer.settings
     recordings = read_recordings(path, speaker_column)
@@ -349,8 +349,8 @@ def synthesize_texts(
 ) -> Iterator[torch.Tensor]:
     """Yield the samples [N] for each text, rounded to 16 bits as in a WAV file.
 
-    A model in early training may produce audio that is too short for a mel spectrogram. This audio
-    is padded with silence.
+    A model in early training may produce audio that is too short for a mel spectrogram. Audio that
+    is too short is padded with silence.
 
     Args:
         names: the speaker of each text.
@@ -404,7 +404,7 @@ def rates_by_speaker(
     reference: Reference,
     is_identified: np.ndarray,
 ) -> dict[str, SpeakerRates]:
-    """Return the measures of each speaker; {} for a single speaker.
+    """Return {speaker: measures}, or {} if there is only one speaker.
 
     Args:
         names: the speaker of each text that was added to `evaluators`.

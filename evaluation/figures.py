@@ -4,7 +4,7 @@
     write_figure(figure, Path("figure_3.svg"))
 
 The plots of batches reproduce the figures of the paper (Ge21) with the clip lengths of any corpus.
-Each strategy has the same color and marker in all plots.
+Each strategy has a fixed color and marker in all plots.
 """
 
 from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ def label_of(quantity: str) -> str:
 def write_figure(figure: Figure, path: Path) -> Path:
     """Write the figure as an SVG file with searchable text, and return the path.
 
-    The same figure always produces the same bytes.
+    Writing the same figure again always produces the same bytes.
     """
     # Matplotlib derives the ids inside an SVG file from a salt. Use a different salt for each file,
     # because equal ids in two plots on the same web page would conflict.
@@ -101,10 +101,11 @@ def write_figure(figure: Figure, path: Path) -> Path:
 def draw_progress(
     values: pd.DataFrame, quantities: Sequence[str], over: Sequence[str] = ("epoch",)
 ) -> Figure:
-    """Draw learning curves of runs, with one column of panels per quantity and one row per x axis.
+    """Draw the learning curves of runs, with one column of panels per quantity and one row of
+    panels per x axis.
 
-    Each line is the mean over all runs with the same name. The band around the line is one standard
-    error wide on each side.
+    Each line is the mean over all runs with the same name. The band around the line extends one
+    standard error above and below the mean.
 
     Args:
         values: one row per run and epoch, with the columns `name`, `epoch`, `quantities` and
@@ -155,7 +156,7 @@ def draw_progress(
 
 
 def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:
-    """Draw the batches of 48 random clips with RAND, SB and SSB.
+    """Draw the batches that RAND, SB and SSB make of 48 random clips.
 
     The plot corresponds to Figure 1 (fixed batch sizes) or Figure 3 (dynamic batch sizes) in Ge21,
     with the paper's batch size (8) and local randomization factor (0.15).
@@ -169,7 +170,7 @@ def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:
 
 
 def draw_epoch_excerpt(lengths: Lengths, batch_size: int, *, clips: int = 96) -> Figure:
-    """Draw the first batches of an epoch with RAND and with SSB-DBS-BR.
+    """Draw the first batches of an epoch for RAND and for SSB-DBS-BR.
 
     The batches are planned for the whole corpus, because a plan for only a few clips would need
     much more padding. The titles show values for the whole epoch.
@@ -245,7 +246,8 @@ def draw_parameter_sweeps(
     epochs: int = 3,
     per_doubling: int = 2,
 ) -> Figure:
-    """Draw Figure 2 of Ge21: one column for each of SSB, BKT and ATS, all with fixed batch sizes.
+    """Draw Figure 2 of Ge21, with one column for each of the strategies SSB, BKT and ATS. All
+    strategies use fixed batch sizes.
 
     The top two rows show the zero-padding rate (ZPR) and the average batch length (ABL) as
     functions of the strategy's parameter. A circle marks the chosen value. The bottom row shows the
@@ -253,8 +255,8 @@ def draw_parameter_sweeps(
     order.
 
     Args:
-        chosen: maps the name of each parameter to the chosen value. If the corpus does not allow a
-            value, the nearest allowed value is used.
+        chosen: {name of a parameter: chosen value}. If the corpus does not allow a value, the
+            nearest allowed value is used.
         epochs: number of epochs to average over.
         per_doubling: number of values to draw per doubling of the parameter.
     """

@@ -4,7 +4,8 @@
     nearest = nearest_recordings(recordings, cepstra, spoken_cepstra)
 
 The distance is computed from mel-cepstra aligned with dynamic time warping, as in mel-cepstral
-distortion (Kubichek 1993). Therefore the distance does not depend on tempo or level.
+distortion (Kubichek 1993). Therefore the distance does not depend on the tempo or the level of the
+speech.
 """
 
 from collections.abc import Sequence
@@ -30,8 +31,8 @@ def mel_cepstra(samples: torch.Tensor, hparams: VoiceSettings) -> np.ndarray:
 
 
 def warped_distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the mean Euclidean distance between frames along the path of dynamic time warping.
-    Both inputs are [coefficients, frames]."""
+    """Return the mean Euclidean distance between frames that dynamic time warping has aligned. `a`
+    and `b` are arrays [coefficients, frames]."""
     import librosa
 
     costs, path = librosa.sequence.dtw(a, b)
@@ -41,7 +42,8 @@ def warped_distance(a: np.ndarray, b: np.ndarray) -> float:
 def nearest_recordings(
     recordings: Sequence[Recording], recorded: Sequence[np.ndarray], spoken: Sequence[np.ndarray]
 ) -> list[int]:
-    """Return, for each synthesized text, the index of the nearest recording of the same speaker.
+    """Return, for each synthesized text, the index of the most similar recording of the same
+    speaker.
 
     Args:
         recorded: mel-cepstra [12, frames] of the recordings.

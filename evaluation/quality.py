@@ -3,8 +3,8 @@
     quality_model = DistillMos()
     quality_model.score(samples, 22050)  # 1 to 5
 
-DistillMOS (Stahl and Gamper 2025) predicts mean opinion scores. Use the scores to compare models on
-the same texts. The scores do not replace listening tests.
+DistillMOS (Stahl and Gamper 2025) predicts mean opinion scores. Use the scores to compare models
+that speak the same texts. The scores do not replace listening tests.
 """
 
 import contextlib
@@ -44,10 +44,10 @@ class DistillMos:
 
 
 def _allow_no_torchaudio() -> None:
-    """Replace torchaudio with an empty module if it cannot be imported.
+    """If torchaudio cannot be imported, replace it with an empty module.
 
-    distillmos imports torchaudio, but only its command-line program uses torchaudio. The torchaudio
-    wheels cannot be loaded with the CPU build of PyTorch.
+    The package distillmos imports torchaudio, but only the command-line program of distillmos uses
+    torchaudio. The torchaudio wheels do not load with the CPU build of PyTorch.
     """
     try:
         import torchaudio  # noqa: F401

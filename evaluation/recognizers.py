@@ -46,7 +46,7 @@ class Recognizer(Protocol):
 def make_recognizer(
     name: str, whisper_model: str, language: str, texts: Sequence[str]
 ) -> Recognizer | None:
-    """Return the recognizer for `texts`, or None if it does not support the language.
+    """Return the recognizer for `texts`, or None if the recognizer does not support the language.
 
     Args:
         name: "pocketsphinx" or "whisper".
@@ -77,8 +77,8 @@ def add_recognizer_options(parser: argparse.ArgumentParser) -> None:
 
 
 def words_of(text: str, language: str = ENGLISH) -> str:
-    """Return the words of a text for comparison: in lower case, with spelled-out numbers, without
-    punctuation.
+    """Return the words of a text in a form for comparison: in lower case, with numbers spelled out,
+    and without punctuation.
 
     In languages other than English, whole numbers below a million are spelled out if num2words is
     installed.
@@ -96,8 +96,8 @@ def words_of(text: str, language: str = ENGLISH) -> str:
 
 
 def is_mostly_foreign(text: str) -> bool:
-    """Return whether most letters of a text are not Latin. In English, `words_of` omits these
-    letters. Accents do not count."""
+    """Return whether most letters of a text are not Latin letters. In English, `words_of` omits
+    letters that are not Latin. Letters with accents count as Latin."""
     letters = [x for x in unicodedata.normalize("NFD", text) if x.isalpha()]
     return 2 * sum(not x.isascii() for x in letters) > len(letters)
 
@@ -143,7 +143,7 @@ class Whisper:
 
     Args:
         model: the name of a published model, such as "tiny.en", "base" or "large-v3", or the folder
-            of a model in CTranslate2 format. Published models are downloaded once.
+            of a model in CTranslate2 format. A published model is downloaded when it is first used.
         language: an eSpeak language code, such as "en-us" or "de".
 
     Raises:

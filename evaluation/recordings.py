@@ -72,13 +72,12 @@ def speakers_of_texts(
     """Return the speaker that the model uses for the text of each recording.
 
     Args:
-        known: the model's speakers; empty for a single-speaker model. In this case, all results are
-            None.
-        chosen: the speaker for all texts, if the recordings have no speakers.
-        path, checkpoint: paths for error messages.
+        known: the model's speakers; empty for a single-speaker model. For a single-speaker model,
+            all results are None.
 
     Raises:
-        UserError: if the model lacks a speaker, or if speakers are missing or specified twice.
+        UserError: if the model lacks a speaker, if `chosen` is missing, or if the recordings have
+            speakers and `chosen` is given, too.
     """
     named = {recording.speaker for recording in recordings} - {""}
     if not known or not named:
@@ -91,8 +90,8 @@ def speakers_of_texts(
 
 
 def indices_by_speaker(names: Sequence[str | None]) -> dict[str, list[int]]:
-    """Return the indices of each speaker's recordings, with speakers in alphabetical order; {} for
-    a single speaker."""
+    """Return {speaker: indices of the speaker's recordings} in alphabetical order, or {} for a
+    single speaker."""
     indices: dict[str, list[int]] = {}
     for index, name in enumerate(names):
         indices.setdefault(name or "", []).append(index)

@@ -43,7 +43,8 @@ class Measures:
 
 @dataclass(frozen=True)
 class Reference:
-    """The measures of the recordings. A model is rarely better."""
+    """The measures of the recordings, which are the reference for a model. The speech of a model
+    rarely has better measures than the recordings."""
 
     recordings: Measures
     vocoded: Measures  # measures of the recordings after conversion to mels and back to audio
@@ -69,11 +70,12 @@ class SpeakerRates:
 
 @dataclass(frozen=True)
 class Intelligibility:
-    """The measures of a checkpoint, and the same measures of recordings of the same texts.
+    """The measures of a checkpoint's speech, and of recordings of the same texts.
 
     Word error rates are None if the recognizer does not support the language. The identification
-    rate is the fraction of texts whose nearest recording has the same text. Only recordings of the
-    same speaker are compared. A random choice would score 1 / (number of texts of the speaker).
+    rate is the fraction of texts for which the recording nearest to the synthetic speech has the
+    same text. The speech is compared only with recordings of the same speaker. A random choice
+    would score 1 / (number of texts of the speaker).
     """
 
     word_error_rate: float | None
@@ -99,8 +101,8 @@ class Intelligibility:
     right_speaker_after_griffin_lim: float | None = None
 
     def summary(self) -> str:
-        """Return one line per measure. With several speakers, a table with one row per speaker
-        follows."""
+        """Return one line per measure. With several speakers, the lines are followed by a table
+        with one row per speaker."""
         values = {
             "the recordings": self.recordings,
             f"after mel and {self.vocoder}": self.recordings_after_griffin_lim,

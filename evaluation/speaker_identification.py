@@ -46,8 +46,8 @@ class Resemblyzer:
         The embedding is a unit vector, or zeros if the audio contains no speech.
 
         All audio is scaled to the same level, because the embedding depends on the level. (The
-        package itself amplifies only quiet audio.) Long pauses are removed, because they
-        were also removed when the encoder was trained.
+        package itself amplifies only quiet audio.) Long pauses are removed, as in the training of
+        the encoder.
         """
         if not samples.any():
             return np.zeros(EMBEDDING_DIM)
@@ -59,14 +59,14 @@ class Resemblyzer:
 
 
 def mean_vector(embeddings: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean of embeddings [D], scaled to a unit vector; zeros if all embeddings are
-    zero."""
+    """Return the mean of embeddings [D], scaled to a unit vector. If all embeddings are zero,
+    return zeros."""
     mean = np.asarray(np.mean(embeddings, axis=0, dtype=np.float64))
     return mean / max(float(np.linalg.norm(mean)), np.finfo(np.float64).tiny)
 
 
 def centroids_of(embeddings: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the mean embedding of each speaker. `names` contains the speaker of each embedding."""
+    """Return {speaker: mean embedding}. `names` contains the speaker of each embedding."""
     return {
         name: mean_vector([x for x, own in zip(embeddings, names, strict=True) if own == name])
         for name in sorted(set(names))
@@ -86,14 +86,14 @@ def nearest_speaker(embedding: np.ndarray, centroids: Mapping[str, np.ndarray]) 
 def nearest_without_own(
     embeddings: Sequence[np.ndarray], recorded: Sequence[np.ndarray], names: Sequence[str]
 ) -> list[str]:
-    """Return the nearest speaker for the embedding of each recording, without using this recording
-    in the centroids.
+    """Return the nearest speaker for the embedding of each recording, using centroids that are
+    computed without this recording.
 
     Args:
         embeddings: embeddings of the recordings or of processed copies, in the same order.
-        recorded: embeddings of the recordings. Embedding i is compared with a centroid that does
-            not contain recording i.
-        names: the speaker of each recording. Each speaker must have at least two recordings.
+        recorded: embeddings of the recordings. Embedding i is compared with centroids that are
+            computed without recording i.
+        names: the speaker of each recording. Every speaker must have at least two recordings.
     """
     centroids = centroids_of(recorded, names)
     nearest: list[str] = []

@@ -3,8 +3,8 @@
     synthesizer = load_checkpoint_synthesizer("runs/mine/best.pt")
     paths = write_teacher_forced_mels(synthesizer, Path("filelists/mine/train.txt"), Path("forced"))
 
-The model gets the previous frames of the recording as input to predict the next frames. Each
-log-mel therefore has the same length as its recording.
+The model gets the previous frames of the recording as input to predict the next frames. Therefore
+each log-mel has the same length as the recording.
 """
 
 import io
@@ -28,14 +28,14 @@ def write_teacher_forced_mels(
 ) -> list[Path]:
     """Write FOLDER/ID.npy, float32 [n_mels, frames], for each clip in a filelist.
 
-    HiFi-GAN's fine-tuning reads files with these names and this shape from its `--input_mels_dir`.
-    Existing files are kept.
+    The fine-tuning program of HiFi-GAN reads files with these names and shapes from its
+    `--input_mels_dir`. Existing files are kept.
 
     Args:
         seed: seed for the prenet dropout, which stays active in synthesis.
 
     Raises:
-        UserError: see `read_filelist`.
+        UserError: if the filelist cannot be read or contains a bad line.
     """
     load_mel = any(line.partition("|")[0].endswith(".npy") for line in _first_lines(filelist))
     hparams = replace(synthesizer.settings, load_mel_from_disk=load_mel, clips_folder="")

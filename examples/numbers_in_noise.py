@@ -1,4 +1,4 @@
-"""Generate the speech and the noise for two example systems.
+"""Generate speech and noise for the examples of speech enhancement and speech recognition.
 
 eSpeak NG speaks the numbers. The noise and the rooms are synthetic.
 """
@@ -56,7 +56,8 @@ class TimedVoice(EspeakVoice):
             rate: words per minute.
 
         Returns:
-            Samples [N] between -1 and 1, and a list of (phone, middle in samples) for each word.
+            Samples [N] between -1 and 1, and for each word a list of (phone, index of its middle
+            sample).
         """
         self.events: list[tuple[int, int, bytes]] = []
         speech = self.speak(text, rate)

@@ -50,7 +50,7 @@ class Column:
     in_per_cent: bool = True
 
     def difference(self, more: Any, less: Any) -> Any:
-        """Return the difference `more` - `less`, in percent of `less` or as a plain difference."""
+        """Return `more` minus `less`, in percent of `less` if `in_per_cent` is set."""
         if self.in_per_cent:
             return 100 * (more / less - 1)
         return more - less
@@ -71,7 +71,7 @@ Cells = Sequence[tuple[Row, int]]  # row and seed of each run
 class Claim:
     """A finding of the paper: row `more` has a larger value than row `less` in a column.
 
-    If the margin is above zero, the finding is that both values are equal within this margin.
+    If the margin is above zero, the finding is that the two values differ by at most this margin.
     """
 
     key: str
@@ -85,7 +85,7 @@ class PaperTable:
     """The rows and columns of a table, and a function that computes the values of a row.
 
     `experiment(settings)` returns a function that computes the values of a row for a seed.
-    `experiment` is called only if runs are missing, because it generates the corpus.
+    `experiment` is called only if runs are missing, because the call generates the corpus.
     """
 
     description: str  # docstring of the program
@@ -101,7 +101,7 @@ class PaperTable:
     processes: int = 2
 
     def main(self, arguments: list[str] | None = None) -> None:
-        """Run the program: make all missing runs, and write the report.
+        """Run the program: complete all missing runs, and write the report.
 
         Raises:
             UserError: if OUT contains runs with different settings or from a different machine.
@@ -120,8 +120,8 @@ class PaperTable:
         print(report, end="")
 
     def make_runs(self, out: Path, settings: Any) -> Runs:
-        """Return the runs of every row. Read the finished runs from `out`, and make the missing
-        runs in several processes."""
+        """Return {name of the row: runs} for all rows. Read the finished runs from `out`, and
+        complete the missing runs in several processes."""
         check_is_folder(out, "folder")
         folder = out / "runs"
         folder.mkdir(parents=True, exist_ok=True)
@@ -206,7 +206,7 @@ class PaperTable:
         return {column.key: column for column in (*self.columns, *self.more_columns)}
 
     def published(self, key: str) -> dict[str, float]:
-        """Return the paper's values for a column, keyed by row name."""
+        """Return {row name: value in the paper} for a column."""
         index = list(self.by_key).index(key)
         return {row.name: row.published[index] for row in self.rows if index < len(row.published)}
 
@@ -230,7 +230,7 @@ class PaperTable:
     def verdict(self, claim: Claim, runs: Runs) -> list[str]:
         """Return a table row: the finding, the paper's difference, our difference and the verdict.
 
-        Our difference is the mean over seeds.
+        Our difference is the mean of the differences over all seeds.
         """
         column = self.by_key[claim.key]
         unit = " %" if column.in_per_cent else ""
@@ -286,7 +286,7 @@ def memory_of(step: Callable[[], object]) -> float:
 
 
 def mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """Return the mean and its standard error (NaN for a single value)."""
+    """Return the mean of some values, and its standard error (NaN for a single value)."""
     error = np.nan
     if len(values) > 1:
         error = np.std(values, ddof=1) / np.sqrt(len(values))

@@ -73,7 +73,8 @@ class CumulativeNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """A causal dilated convolution over three frames, between two convolutions over channels."""
+    """A causal dilated convolution over three frames, between two convolutions with a kernel size
+    of 1."""
 
     def __init__(self, channels: int, hidden: int, dilation: int):
         super().__init__()
@@ -89,7 +90,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the input for the next block, and this block's contribution to the mask."""
+        """Return (input for the next block, contribution of this block to the mask)."""
         residual, skip = self.layers(x).chunk(2, dim=1)
         return x + residual, skip
 
@@ -97,7 +98,8 @@ class Block(nn.Module):
 def filters_at_start(window: int) -> torch.Tensor:
     """Return the filters [window, window] of a modified discrete cosine transform.
 
-    Each filter occurs with both signs, so that positive outputs are enough to restore the signal.
+    Each filter occurs with a positive and with a negative sign, so that positive outputs are enough
+    to restore the signal.
     """
     half = window // 2
     time = torch.arange(window, dtype=torch.float64) + 0.5
@@ -110,7 +112,7 @@ def filters_at_start(window: int) -> torch.Tensor:
 class ConvTasNet(nn.Module):
     """A causal Conv-TasNet (Luo, Mesgarani 2019) with one output, for speech enhancement.
 
-    Output samples do not depend on input samples that are more than `window` samples later.
+    An output sample does not depend on input samples that are more than `window` samples later.
     Therefore padding does not change the output.
     """
 
@@ -159,7 +161,7 @@ def snr(estimated: torch.Tensor, clean: torch.Tensor, lengths: torch.Tensor) -> 
 
 
 def record(utterances: Sequence[Utterance], noise: str, seed: int) -> list[Clip]:
-    """Place each utterance in its own room with its own noise.
+    """Simulate each utterance in a different room with different noise.
 
     Returns:
         Clips with noisy samples and clean samples (the direct speech and its early reflections).
@@ -207,7 +209,7 @@ def pad(clips: Sequence[Clip]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Experiment:
-    """Generate the recordings, and train and test models on them."""
+    """Generate the recordings, and train and test models on these recordings."""
 
     def __init__(self, settings: Settings):
         self.settings = settings

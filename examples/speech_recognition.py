@@ -61,8 +61,8 @@ class Clip:
     middles: torch.Tensor  # [L] middle of each phone in frames
 
     def cut(self, start: int, stop: int) -> "Clip":
-        """Return the frames from `start` to `stop`, with the phones whose middles are in this
-        range."""
+        """Return the part of the clip from frame `start` to frame `stop`, with the phones whose
+        middles are in this range."""
         inside = (self.middles >= start) & (self.middles < stop)
         return Clip(self.frames[start:stop], self.phones[inside], self.middles[inside] - start)
 
@@ -181,7 +181,7 @@ def pad(clips: Sequence[Clip]) -> tuple[torch.Tensor, ...]:
 
 
 class Experiment:
-    """Generate the corpus, and train and test models on it."""
+    """Generate the corpus, and train and test models on this corpus."""
 
     def __init__(self, settings: Settings):
         self.settings = settings
@@ -276,10 +276,10 @@ class Experiment:
         }
 
     def word_errors(self, model: nn.Module, chunk: int | None) -> dict[str, float]:
-        """Return word error rates in percent.
+        """Return {name: word error rate in percent}.
 
-        The rates are for all test utterances, for the utterances at each signal-to-noise ratio, and
-        for all test utterances cut into chunks as in training.
+        The dict contains the rates of all test utterances, of the utterances at each
+        signal-to-noise ratio, and of all test utterances cut into chunks as in training.
         """
         model.eval().cpu()
 

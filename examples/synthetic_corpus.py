@@ -54,10 +54,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def read_texts(table: Path, skip: int, count: int) -> list[tuple[str, str]]:
-    """Return (id, text) of `count` lines of the table.
+    """Return a list of (id, text) for up to `count` lines of the table, after the first `skip`
+    lines.
 
     Raises:
-        UserError: if a line has no text, or if the table has no more lines.
+        UserError: if a line has no text, or if the table has no lines after the first `skip` lines.
     """
     texts = []
     for number, line in numbered_lines(table, "no such file; expected lines of id|text"):

@@ -1,4 +1,5 @@
-"""Read checkpoint files from this project and from NVIDIA's, without executing code in the files.
+"""Read checkpoint files from this project and from NVIDIA's project, without executing code in the
+files.
 
     saved = read_checkpoint("runs/ljspeech/best.pt")
     load_weights(model, saved, "runs/ljspeech/best.pt", hparams)
@@ -114,7 +115,8 @@ def read_checkpoint(
 
 
 def without_wrappers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the weights without the prefixes that a wrapper adds to all names."""
+    """Return the weights without the prefixes that wrappers, such as torch.compile, add to all
+    names."""
     for prefix in WRAPPERS * len(WRAPPERS):  # wrappers can be nested in any order
         if weights and all(name.startswith(prefix) for name in weights):
             weights = {name.removeprefix(prefix): x for name, x in weights.items()}
@@ -171,8 +173,8 @@ def load_weights(
     """Copy a checkpoint's weights into `model`, except the tensors in `ignore_layers`.
 
     Raises:
-        UserError: if tensors are missing, are unknown or have a different shape. The message lists
-            the settings that differ, or the tensors if no setting differs.
+        UserError: if tensors are missing, unknown, or of the wrong shape. The message lists the
+            settings that differ, or the tensors if no setting differs.
     """
     own = model.state_dict()
     weights = dict(state["state_dict"])
@@ -208,7 +210,8 @@ def load_state(
 
 
 def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    """Return the symbol embedding [symbols, dim], or None if `weights` does not contain it."""
+    """Return the symbol embedding [symbols, dim], or None if `weights` contains no symbol
+    embedding."""
     embedding = weights.get("embedding.weight")
     return embedding if embedding is not None and embedding.dim() == 2 else None
 
@@ -217,11 +220,11 @@ def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
 
 
 def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list[str]:
-    """Check the weights, the settings, and the parts listed in `kinds`. Return one line for each
-    problem.
+    """Check the weights and the settings of a checkpoint, and the parts that `kinds` lists. Return
+    one line for each problem.
 
     Each line begins with the name of the part. Checkpoints from other projects contain no settings,
-    so only their weights are checked.
+    so only the weights of these checkpoints are checked.
     """
     problems = weight_problems(state["state_dict"], "state_dict")
     if not is_of_this_recipe(state):
@@ -235,7 +238,8 @@ def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list
 
 
 def is_of_this_recipe(state: Mapping[str, Any]) -> bool:
-    """Return whether this project wrote the checkpoint. Only this project saves settings."""
+    """Return whether a checkpoint is from this project. Only checkpoints from this project contain
+    settings."""
     return "hparams" in state or "loop" in state
 
 
@@ -279,8 +283,8 @@ def _plain_problems(part: str, kind: Any, value: Any) -> list[str]:
 
 
 def tensor_problem(value: Any) -> str | None:
-    """Return what is wrong with a value that should be a tensor of finite numbers; None if it is
-    valid."""
+    """Return a message about a value that is not a tensor of finite numbers, or None if the value
+    is valid."""
     if not isinstance(value, torch.Tensor):
         return f"{brief(value)} (expected a tensor)"
     return None if value.isfinite().all() else "contains NaN or infinity"
@@ -294,7 +298,7 @@ def brief(value: Any) -> str:
 
 
 def checkpoint_error(title: str | Path, problems: list[str]) -> UserError:
-    """Return an error that lists the problems of a file. `title` starts with the path of the
+    """Return a UserError that lists the problems of a file. `title` starts with the path of the
     file."""
     if len(problems) == 1:
         return UserError(f"{title}: {problems[0]}")

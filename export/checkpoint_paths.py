@@ -1,6 +1,6 @@
 """Find the checkpoints in a folder.
 
-This module does not import PyTorch, so that loading an exported voice stays fast.
+This module does not import PyTorch, so that exported voices load quickly.
 """
 
 from pathlib import Path
@@ -17,6 +17,7 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def list_others(path: str | Path) -> str:
-    """Return the end of a message about a missing checkpoint: the checkpoints in its folder."""
+    """Return a sentence that lists the other checkpoints in the folder of a missing checkpoint, or
+    ""."""
     names = ", ".join(found.name for found in checkpoints_in(Path(path).parent)[:MAX_LISTED])
     return f". Its folder contains {names}" if names else ""

@@ -47,9 +47,9 @@ class CheckpointSynthesizer(Synthesizer):
     ) -> Iterator[DecoderSteps]:
         """Yield the decoder steps of one text.
 
-        Texts are not batched, although batches would halve the time. Matrix products round
-        differently in a batch, so the last bits of a log-mel would depend on the other texts in the
-        batch.
+        Texts are not batched, although batches would take about half the time. Matrix products are
+        rounded differently in a batch, so the last bits of a log-mel would depend on the other
+        texts in the batch.
         """
         settings = self.settings
         generator = torch.Generator().manual_seed(seed)
@@ -137,8 +137,8 @@ def choose_speaking_decoder(name: str) -> Callable[..., Any]:
 def training_facts(saved: dict[str, Any], hparams: HParams) -> TrainingFacts:
     """Read facts about the training from a checkpoint.
 
-    A checkpoint without statistics, such as NVIDIA's, gets the statistics of LJSpeech if its
-    symbols are English. For other symbols the speaking rate is unknown.
+    A checkpoint without statistics, such as a checkpoint from NVIDIA, gets the statistics of
+    LJSpeech if its symbols are English. For other symbols, the speaking rate is unknown.
     """
     statistics = LJSPEECH if hparams.table.is_english else None
     if saved.get("speech_statistics") is not None:

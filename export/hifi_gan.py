@@ -41,7 +41,7 @@ Size = Annotated[int, limits(strict=True, ge=1, le=2**16)]
 
 @dataclass(frozen=True)
 class GeneratorConfig:
-    """The settings in config.json that describe the generator and its log-mels."""
+    """The settings in config.json that describe the generator and the log-mels that it converts."""
 
     resblock: Literal["1", "2"]
     upsample_rates: list[Size]
@@ -71,7 +71,7 @@ class GeneratorConfig:
 
 
 class ResidualBlock(nn.Module):
-    """A residual block: for each dilation, add the output of a dilated convolution to the input.
+    """For each dilation, add the output of a dilated convolution to the input.
 
     In blocks of kind "1", each dilated convolution is followed by a convolution without dilation.
     """
@@ -108,7 +108,7 @@ class Generator(nn.Module):
     """Upsample log-mels to audio with transposed convolutions.
 
     The output of each transposed convolution passes through several residual blocks with different
-    kernel sizes. The outputs of these blocks are averaged.
+    kernel sizes. The outputs of the residual blocks are averaged.
     """
 
     def __init__(self, config: GeneratorConfig):
@@ -189,10 +189,10 @@ def read_config(path: str | Path) -> GeneratorConfig:
 
 
 def without_normalization(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return float32 weights without weight normalization.
+    """Return the weights in float32, with weight normalization removed.
 
     Raises:
-        UserError: if a direction is missing.
+        UserError: if weights contain the length of a weight vector, but not its direction.
     """
     plain = {name: tensor.float() for name, tensor in weights.items()}
     for length_part, direction_part in LENGTH_AND_DIRECTION.items():

@@ -15,7 +15,7 @@ from tacotron2_voice.voice import DESCRIPTION_FILE, Voice
 def load_synthesizer(
     path: str | Path, overrides: str = "", threads: int | None = None
 ) -> Synthesizer:
-    """Load a checkpoint or an exported voice (its folder, or the voice.json in it).
+    """Load a checkpoint or an exported voice (the folder of the voice, or its voice.json).
 
     Args:
         overrides: settings in the format of --hparams.

@@ -130,7 +130,7 @@ class ExportedFunction(nn.Module):
 
 
 def write_graphs(synthesizer: CheckpointSynthesizer, folder: Path) -> None:
-    """Write all GRAPHS of a voice in float32."""
+    """Write the ONNX graphs of a voice (all graphs in GRAPHS) in float32."""
     settings = synthesizer.settings
     for name, (_, outputs) in GRAPHS.items():
         inputs = inputs_of(name, settings)
@@ -152,8 +152,8 @@ def write_graphs(synthesizer: CheckpointSynthesizer, folder: Path) -> None:
 def name_weights(path: Path, part: str) -> None:
     """Give the weights of a graph the same names as in `Tacotron2`.
 
-    PyTorch's exporter transforms some weights and replaces their names with generated names, such as
-    onnx::MatMul_243.
+    PyTorch's exporter transforms some weights, and gives the transformed weights generated names,
+    such as onnx::MatMul_243.
 
     Args:
         part: "encoder", "decoder" or "postnet".
@@ -179,7 +179,7 @@ def write_graph(
 
     Args:
         examples: one example tensor per input.
-        axes: the dimensions of variable size, keyed by the name of the input or output.
+        axes: {name of an input or output: indices of the dimensions with variable size}.
     """
     with warnings.catch_warnings():
         # Hide PyTorch's advice to use the newer exporter, which needs onnxscript.
@@ -197,7 +197,7 @@ def write_graph(
 
 
 def quantize_lstms(path: Path) -> None:
-    """Quantize the decoder LSTMs to int8. Each column has its own scale.
+    """Quantize the decoder LSTMs to int8. Each column of a weight matrix has its own scale.
 
     The LSTMs contain nearly all weights of the decoder.
     """
@@ -216,10 +216,10 @@ def quantize_lstms(path: Path) -> None:
 
 
 def store_in_8_bits(path: Path, largest: int = LARGEST_INT8) -> None:
-    """Store the remaining large weights of a graph as 8-bit integers from -`largest` to `largest`.
+    """Store large float32 weights of a graph as 8-bit integers from -`largest` to `largest`.
 
-    Each output has its own scale. The file becomes smaller. The graph converts the integers back to
-    float32 when it runs.
+    Each output channel of a weight has its own scale. The file becomes smaller. The graph converts
+    these integers back to float32 at run time.
     """
     graph = onnx.load(path)
     weights = {x.name: x for x in graph.graph.initializer if math.prod(x.dims) >= MIN_WEIGHTS}
@@ -303,7 +303,7 @@ class ComparedVoice(Voice):
 def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
     """Return the largest difference between the outputs of the graphs and PyTorch's outputs.
 
-    The difference is relative to the largest output. The difference is measured over CHECKED_STEPS
+    The difference is divided by the largest output. The outputs are compared for CHECKED_STEPS
     decoder steps of the first and the last speaker.
 
     Raises:
@@ -331,8 +331,7 @@ def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
 
 
 def compare(exact: Voice, voice: Voice, texts: list[ComparedText]) -> str:
-    """Return a line that describes the differences between a voice and the float32 voice
-    `exact`."""
+    """Return one line about the differences between a voice and the float32 voice `exact`."""
     differences = []
     num_same = 0
     for text in progress_bar("Comparing", len(texts), " texts", iterable=texts):
@@ -358,13 +357,15 @@ def export_voice(
     texts: list[ComparedText] | None,
     compressed: bool = False,
 ) -> None:
-    """Export a model on the CPU as a voice, and print how the voice differs from the model.
+    """Export a model, which must be on the CPU, as a voice. Print how the voice differs from the
+    model.
 
     The outputs of the float32 graphs are compared with PyTorch's outputs before the weights are
     quantized to int8. The folder is written completely or not at all.
 
     Args:
-        texts: texts for comparing the int8 voice with float32; None: keep the weights in float32.
+        texts: texts for comparing the int8 voice with the float32 voice; None: keep the weights in
+            float32.
         compressed: whether to round the weights further and compress the graphs with LZMA.
 
     Raises:

@@ -3,8 +3,8 @@
     state = state_of_voice(Path("voices/english"))
     state["state_dict"]["embedding.weight"]
 
-In the graphs, each convolution and its batch norm are merged into one convolution. The batch norms
-in the state therefore have no effect. Reading needs the package onnx.
+In the graphs of a voice, each convolution is merged with the batch norm that follows it. Therefore
+the batch norms in the model's state have no effect. This module needs the package onnx.
 """
 
 import lzma
@@ -65,7 +65,7 @@ def state_of_voice(folder: Path) -> dict[str, Any]:
 
 
 def weights_of_graph(graph: Any, name: str) -> dict[str, np.ndarray]:
-    """Return the weights of a graph, keyed by their names in `Tacotron2`.
+    """Return {name in `Tacotron2`: weight} for the weights of a graph.
 
     `name` is "encoder", "decoder" or "postnet".
     """
@@ -92,7 +92,8 @@ def weights_of_graph(graph: Any, name: str) -> dict[str, np.ndarray]:
 
 
 def own_names(graph: Any, part: str) -> dict[str, str]:
-    """Return the correct names of the weights that have generated names, keyed by generated name.
+    """Return {generated name: name in the model} for the weights whose names PyTorch's exporter
+    replaced.
 
     Args:
         part: "encoder", "decoder" or "postnet".
@@ -112,7 +113,7 @@ def own_names(graph: Any, part: str) -> dict[str, str]:
 
 
 def _linear_layer(node: str) -> str:
-    """Return the name of the linear layer that a node computes; "" for other matrix products."""
+    """Return the name of the linear layer that a node computes, or "" for other matrix products."""
     if match := PRENET_LAYER.fullmatch(node):
         return f"decoder.prenet.layers.{match[1]}"
     if node == "/memory_layer/linear_layer/MatMul":
@@ -123,7 +124,7 @@ def _linear_layer(node: str) -> str:
 
 
 def _tensors(graph: Any) -> dict[str, np.ndarray]:
-    """Return the constant tensors of a graph in float32, keyed by the names that the nodes use."""
+    """Return {name that the nodes use: float32 array} for the constant tensors of a graph."""
     from onnx import numpy_helper
 
     stored = {x.name: numpy_helper.to_array(x) for x in graph.initializer}
@@ -145,7 +146,7 @@ def _tensors(graph: Any) -> dict[str, np.ndarray]:
 
 
 def _convolution(layer: str, weight: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the weights of a convolution, and of a batch norm that has no effect."""
+    """Return the weights of a convolution and of a batch norm after it that has no effect."""
     channels = len(bias)
     return {
         f"{layer}.0.conv.weight": weight,

@@ -26,7 +26,7 @@ def run_stage(*command: object, threads: str | None = None, advice: str = "") ->
 
     Args:
         command: path of the program, relative to the project folder, and its arguments.
-        threads: number of CPU threads for the program; None: the same as in this process.
+        threads: number of CPU threads for the program; None: the same number as in this process.
         advice: what the user can do if the program fails, for the error message.
 
     Raises:
@@ -54,5 +54,5 @@ def run_stage(*command: object, threads: str | None = None, advice: str = "") ->
 
 
 def is_outdated(result: Path, source: Path) -> bool:
-    """Return whether a result is missing, or older than the file from which it was made."""
+    """Return whether a result is missing or older than the file that the result was made from."""
     return not result.exists() or result.stat().st_mtime < source.stat().st_mtime

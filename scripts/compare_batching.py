@@ -6,8 +6,9 @@ no GPU.
 
 The program prints the cost of every strategy with fixed and with dynamic batch sizes (DBS). The
 program also prints the settings for train.py that need the fewest decoder steps and still mix the
-clips well. The folder `--out` will contain this report, its table as a CSV, and a plot of the first
-batches of an epoch. For lengths from other projects, use `python -m length_batching`.
+clips well. The folder `--out` will contain this report, the table of the report as a CSV, and a
+plot of the first batches of an epoch. For lengths from other projects, use
+`python -m length_batching`.
 """
 
 import project_root
@@ -86,7 +87,7 @@ def read_corpus(path: Path, hparams: HParams, epochs: int | None) -> Surveyor:
     """Read the lengths of the clips.
 
     Raises:
-        UserError: if the file is invalid, or if a setting requires other data than lengths.
+        UserError: if the file is invalid, or if a setting requires data other than lengths.
     """
     if hparams.speaker_balance:
         raise UserError(
@@ -108,7 +109,7 @@ def read_corpus(path: Path, hparams: HParams, epochs: int | None) -> Surveyor:
 
 
 def describe_corpus(path: Path, hparams: HParams, surveyor: Surveyor) -> list[str]:
-    """Return lines that describe the corpus, the batches, and settings without effect."""
+    """Return lines that describe the corpus, the batches, and the settings that have no effect."""
     frames = surveyor.lengths
     frame_seconds = hparams.hop_length / hparams.sampling_rate
     capacity = hparams.batch_capacity or hparams.batch_size * frames.max()
@@ -164,7 +165,8 @@ def recommend(result: SearchResult, hparams: HParams) -> list[str]:
 
 
 def write_all(report: str, surveys: list[Survey], out: Path, plot: figures.Figure) -> list[Path]:
-    """Write the report, its table as a CSV, and the plot. Return the paths of the three files."""
+    """Write the report, the table of the report as a CSV, and the plot. Return the paths of the
+    three files."""
     plot_path = figures.write_figure(plot, out / "epoch_excerpt.svg")
     command = f"{datetime.date.today()}: `python {shlex.join(sys.argv)}`"
     image = f"![the first batches of an epoch]({plot_path.name})"

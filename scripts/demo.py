@@ -63,11 +63,11 @@ VALIDATION = 0.05  # fraction of the clips for validation
 
 
 def text_settings(language: str, *, phones: bool) -> str:
-    """Return the text settings for a language.
+    """Return the settings of text processing for a language.
 
     Raises:
-        UserError: if num2words or eSpeak does not support the language. For example, eSpeak
-            pronounces all Japanese number words in the same way.
+        UserError: if num2words or eSpeak does not support the language. For example, eSpeak does
+            not support Japanese number words, because it pronounces all of them in the same way.
     """
     if language == ENGLISH and not phones:
         return ""
@@ -119,8 +119,8 @@ def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings:
 
 
 def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibility:
-    """Return the intelligibility of the unseen numbers. If the checkpoint is newer than the stored
-    result, measure it again."""
+    """Return the intelligibility of the model's speech for unseen numbers. If the checkpoint is
+    newer than the stored result, measure the intelligibility again."""
     result = out / INTELLIGIBILITY_FILE
     if is_outdated(result, checkpoint):
         given: tuple[object, ...] = ("--checkpoint", checkpoint, "--recordings", out / "unseen")

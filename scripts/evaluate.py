@@ -13,8 +13,9 @@ the speech with a recognizer. The program writes a JSON file that contains
   same text.
 
 A model with several speakers speaks each text with the speaker of the recording. The name of this
-speaker is in the fourth field of the filelist, or in the --speaker-column of metadata.csv. If there
-are several speakers, the JSON file also contains the rates of each speaker.
+speaker is in the fourth field of the filelist, or in the column of metadata.csv that
+--speaker-column selects. If there are several speakers, the JSON file also contains the rates of
+each speaker.
 """
 
 import project_root

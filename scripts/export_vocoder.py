@@ -4,12 +4,12 @@
     python scripts/export_vocoder.py --weights UNIVERSAL_V1/g_02500000 -o vocoder.onnx --voice voice
 
 The program reads the vocoder's settings from config.json in the folder of the weights, or from
---config. With --voice or --checkpoint, it checks that the vocoder was trained with the same log-mel
-settings as the voice. The ONNX file contains these settings. Programs with the option --vocoder
-compare the settings in the file with the settings of the voice. --fp16 halves the size of the file;
-the vocoder still computes in float32. Before the program writes the file, it compares the output of
-the graph with PyTorch's output. The export needs requirements/onnx.txt in addition to
-requirements.txt (docs/guides/deploy.md).
+--config. With --voice or --checkpoint, the program checks that the vocoder was trained with the
+same log-mel settings as the voice. The ONNX file contains the vocoder's log-mel settings. Programs
+with the option --vocoder compare the settings in the file with the settings of the voice. --fp16
+halves the size of the file; the vocoder still computes in float32. Before the program writes the
+file, it compares the audio from the graph with the audio from PyTorch. The export needs
+requirements/onnx.txt in addition to requirements.txt (docs/guides/deploy.md).
 """
 
 import project_root

@@ -4,12 +4,13 @@
     python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice --fp32
     python scripts/export_voice.py --checkpoint runs/ljspeech/best.pt -o voice --packed
 
-By default, the weights are quantized to int8. The voice is then a quarter as large and several
-times as fast. The program prints how much the quantization changes the log-mels of twenty texts.
---fp32 keeps the float32 weights. --packed rounds the int8 weights further and compresses the
-graphs, which reduces the size by another third. Before the program writes the folder, it compares
-the output of the graphs with PyTorch's output. The folder is written completely or not at all. The
-export needs requirements/onnx.txt in addition to requirements.txt (docs/guides/deploy.md).
+By default, the weights are quantized to int8. An int8 voice is a quarter as large and several times
+as fast as a float32 voice. The program prints how much the quantization changes the log-mels of
+twenty texts. --fp32 keeps the float32 weights. --packed rounds the int8 weights further and
+compresses the graphs, which reduces the size by another third. Before the program writes the
+folder, it compares the output of the graphs with PyTorch's output. The folder is written completely
+or not at all. The export needs requirements/onnx.txt in addition to requirements.txt
+(docs/guides/deploy.md).
 """
 
 import project_root

@@ -4,12 +4,12 @@
     python scripts/my_voice.py RECORDINGS --name anna --language nl --out voices-nl
     python scripts/my_voice.py RECORDINGS --name anna --prepare "--csv RECORDINGS/table.csv"
 
-The program converts and checks the recordings, fine-tunes the voice or checkpoint in --start on the
-recordings, evaluates the speech for held-out texts, and exports the result. Every stage is a
-separate command. The program prints the commands, so that you can also run them yourself. If you
-stop the program, run the same command again to continue.
+The program converts and checks the recordings, fine-tunes the model in --start on the recordings,
+evaluates the speech for held-out texts, and exports the result. Every stage is a separate command.
+The program prints the commands, so that you can also run them yourself. If you stop the program,
+run the same command again to continue.
 
-Ask the person for permission. Tell listeners that the speech is synthetic.
+Ask the person in the recordings for permission. Tell listeners that the speech is synthetic.
 """
 
 from project_root import ROOT
@@ -93,11 +93,12 @@ def prepare(out: Path, args: argparse.Namespace) -> HParams:
 
 
 def check_options(out: Path, args: argparse.Namespace) -> None:
-    """Store the options of a new folder.
+    """Store the options in a new folder, or compare them with the stored options in an existing
+    folder.
 
     Raises:
         UserError: if the folder was made with another name, language, start or number of optimizer
-            steps, or if the start or the recognizer cannot be loaded.
+            steps, or if the model in --start or the recognizer cannot be loaded.
     """
     if not args.start.exists():
         raise UserError(
@@ -131,7 +132,7 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
 
 
 def settings_file() -> str:
-    """Return the overrides for fine-tuning, with bf16 if this machine supports it."""
+    """Return the overrides for fine-tuning, including bf16 if this machine supports bf16."""
     has_gpu = torch.cuda.is_available()
     problem = describe_precision("bf16", torch.cuda.get_device_capability() if has_gpu else None)
     return f"@{os.path.relpath(SETTINGS)},precision={'fp32' if problem else 'bf16'}"
@@ -143,7 +144,8 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def training_settings(steps: int, batches_per_epoch: int) -> str:
-    """Return the settings that depend on the number of optimizer steps and of batches per epoch."""
+    """Return the settings that depend on the number of optimizer steps and on the number of batches
+    per epoch."""
     epochs = -(-steps // batches_per_epoch)
     decay_start = round(DECAY_START * steps)
     half_life = max(1, round((steps - decay_start) / HALVINGS))
@@ -169,7 +171,7 @@ def seconds_per_step(hparams: HParams, clips: int, frames: int, symbols: int) ->
 
 
 def train(out: Path, start: Path, settings: str) -> Path:
-    """Train, or resume a stopped run, and return the newest checkpoint."""
+    """Train a model, or resume a stopped run. Return the newest checkpoint."""
     folder = out / "run"
     hparams = f"@{out / 'lists' / 'settings.txt'},{settings_file()},{settings}"
     if newest_checkpoint(folder) is None:
@@ -200,8 +202,8 @@ def choose_checkpoint(out: Path, newest: Path, args: argparse.Namespace) -> Cand
     """Return the candidate whose free-running speech has the lowest word error rate.
 
     The candidates are the newest checkpoint, which has the lowest learning rate, and the checkpoint
-    with the lowest validation loss. A lower validation loss does not always mean fewer wrong words
-    (research/which-checkpoint.md).
+    with the lowest validation loss. The checkpoint with the lower validation loss does not always
+    speak fewer wrong words (research/which-checkpoint.md).
     """
     checkpoints = {NEWEST: newest}
     if (best := out / "run" / BEST).exists():
@@ -248,7 +250,7 @@ def export(out: Path, checkpoint: Path) -> Path:
 
 def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
     """Write an HTML page with the recording and the synthetic speech for each held-out text. Return
-    its path."""
+    the path of the page."""
     rows = []
     audio = sorted(speech_folder.glob("*.wav"))
     lists = out / "lists"
@@ -272,7 +274,8 @@ def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
 
 
 def are_options(text: str) -> bool:
-    """Return whether a shell could split the text into options, and none is in OWN_OPTIONS."""
+    """Return whether a shell could split the text, and the text contains no option from
+    OWN_OPTIONS."""
     try:
         names = {word.partition("=")[0] for word in shlex.split(text)}
     except ValueError:
@@ -281,8 +284,8 @@ def are_options(text: str) -> bool:
 
 
 def joined(arguments: list[str]) -> list[str]:
-    """Return the arguments with `--prepare=--skip-bad` instead of `--prepare --skip-bad`, because
-    argparse does not accept values that begin with a hyphen."""
+    """Return the arguments with `--prepare` and its value joined, as in `--prepare=--skip-bad`,
+    because argparse does not accept values that begin with a hyphen."""
     result = list[str]()
     for argument in arguments:
         if result and result[-1] == "--prepare":
@@ -351,9 +354,11 @@ def main(arguments: list[str] | None = None) -> None:
         help="use this Whisper model (name or folder; default: %(default)s)",
     )
     args = parser.parse_args(joined(sys.argv[1:] if arguments is None else arguments))
-    out = args.out or Path(f"my-voice-{args.name}")
-    check_is_folder(out, "--out")
     args.name = checked_name(args.name, "--name")
+    out = args.out or Path(f"my-voice-{args.name}")
+    if args.out is None and len(out.parts) > 1:
+        raise UserError(f"--name {args.name}: not a name of a folder; add --out FOLDER")
+    check_is_folder(out, "--out")
     if not args.recordings.is_dir():
         raise UserError(
             f"{args.recordings}: no such folder (expected the folder of the recordings)"

@@ -190,7 +190,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def table_of(args: argparse.Namespace) -> Table | None:
     """Return the table that the options describe. If the options describe no table, return None.
-    Then `read_layout` looks for a table or for texts in CORPUS."""
+    Without a table, `read_layout` looks for a table or for texts in CORPUS."""
     is_described = args.path_column or args.text_column or args.delimiter
     has_table = args.csv or (args.corpus / METADATA).exists()
     if not args.csv and not is_described and not (args.encoding and has_table):
@@ -200,8 +200,8 @@ def table_of(args: argparse.Namespace) -> Table | None:
 
 
 def next_command(out: Path, *, has_gpu: bool) -> str:
-    """Return a message with the command that trains on the filelists. Without a GPU, the command
-    trains a small model."""
+    """Return a message that contains the command for training on the filelists. Without a GPU, the
+    command trains a small model."""
     run = shlex.quote(f"runs/{out.name}")
     hparams = shlex.quote(f"@{out / 'settings.txt'}")
     if has_gpu:

@@ -3,9 +3,9 @@
     python scripts/serve.py --checkpoint runs/ljspeech/best.pt
     python scripts/serve.py --checkpoint runs/a/best.pt runs/b/best.pt voice
 
-The web demo lists the speakers of all models. In this list, a checkpoint has the name of its run.
-Install requirements/server.txt first. To serve only exported voices, you can use `tacotron2-voice
-serve`, which does not need PyTorch.
+The web demo lists the speakers of all models. In the web demo, a checkpoint has the name of its
+run. Install requirements/server.txt first. To serve only exported voices, you can use
+`tacotron2-voice serve`, which does not need PyTorch.
 """
 
 from project_root import ROOT

@@ -8,8 +8,8 @@ report.
 --settings accepts "NAME: OVERRIDES", where OVERRIDES are settings for train.py, or @FILE with one
 such line per name. The program trains a model for each name and seed. After each epoch in --points,
 the checkpoint synthesizes the texts, and a recognizer transcribes the speech. The report compares
-every name with the first name. Press Ctrl-C to save and stop. Run the same command again to resume;
-you can add names, seeds and later points.
+the runs of every name with the runs of the first name. Press Ctrl-C to save and stop. Run the same
+command again to resume; you can add names, seeds and later points.
 
     OUT/values.csv             one line per epoch of every run; word error rates at the points
     OUT/study.json             the settings of every name
@@ -58,7 +58,7 @@ COLUMNS = [*INDEX, *list(SPENT)[1:], *MEASURES, RATE, "words"]
 
 
 def read_settings(given: Sequence[str]) -> dict[str, str]:
-    """Parse --settings, and return the overrides for each name.
+    """Parse --settings, and return {name: overrides}.
 
     Raises:
         UserError: if any line does not have the form "NAME: OVERRIDES", or if a name occurs twice.
@@ -118,7 +118,7 @@ def remember(path: Path, hparams: str, settings: Mapping[str, str]) -> None:
 
 
 def read_values(path: Path) -> pd.DataFrame:
-    """Read values.csv, indexed by (name, seed, epoch). Return an empty table if it does not
+    """Read values.csv, indexed by (name, seed, epoch). Return an empty table if the file does not
     exist."""
     content = files.read_bytes(path) if os.path.lexists(path) else ",".join(COLUMNS).encode()
     try:
@@ -131,7 +131,7 @@ def read_values(path: Path) -> pd.DataFrame:
 
 
 class Study:
-    """Train models with all settings and seeds, and transcribe their speech.
+    """Train a model for each name and seed, and transcribe the speech of the models.
 
     Args:
         out: folder for all files.
@@ -164,12 +164,12 @@ class Study:
         self._write_lock = threading.Lock()
 
     def stop(self, *_) -> None:
-        """Handle a signal. The first signal lets the programs save and exit. The second signal
-        stops the programs immediately."""
+        """Handle a signal. After the first signal, the programs save their work and exit. After the
+        second signal, the programs are stopped immediately."""
         self.stops += 1
 
     def points_left(self, name: str, seed: int) -> list[int]:
-        """Return the points of a run that do not have a word error rate yet."""
+        """Return the epochs in `points` after which a run's speech still has to be transcribed."""
         done = self.values[RATE].dropna().index
         return [point for point in self.points if (name, seed, point) not in done]
 
@@ -184,7 +184,8 @@ class Study:
                 print(result, flush=True)
 
     def train_and_transcribe(self, name: str, seed: int) -> str:
-        """Train one run up to its last point. Return a line that describes the result."""
+        """Train one run up to the last epoch in `points`, and transcribe the speech after each
+        epoch in `points`. Return a line that describes the result."""
         folder = self.out / name / f"seed_{seed}"
         run = f"{name}, seed {seed}"
         log = self.out / "logs" / f"{name}-seed_{seed}.log"
@@ -218,8 +219,8 @@ class Study:
         return f"{run}: word error rate {rate:.3f}"
 
     def keep(self, name: str, seed: int, point: int, result: Intelligibility) -> float:
-        """Add the run's epochs up to `point`, and the word error rate at `point`, to values.csv.
-        Return the word error rate."""
+        """Add the epochs of the run up to `point`, and the word error rate at `point`, to
+        values.csv. Return the word error rate."""
         progress = read_progress(self.out / name / f"seed_{seed}").query("epoch <= @point")
         own = progress.assign(name=name, seed=seed).set_index(INDEX).reindex(columns=COLUMNS[3:])
         words = sum(len(transcript.text.split()) for transcript in result.transcripts)
@@ -231,7 +232,8 @@ class Study:
         return result.word_error_rate or 0.0
 
     def execute(self, command: list, log: Path) -> None:
-        """Run a Python program, and append its output to `log`. Raise UserError if it fails."""
+        """Run a Python program, and append its output to `log`. Raise UserError if the program
+        fails."""
         if self.stops:
             raise UserError("stopped")
         signals_sent = 0
@@ -255,11 +257,11 @@ class Study:
 
 
 def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequence[int]) -> str:
-    """Return a Markdown table that compares a quantity between all names at equal budgets.
+    """Return a Markdown table that compares a quantity between names at equal budgets.
 
-    Each point has one budget: the amount of `spent`, such as minutes, that the cheapest run needed
-    to reach this point. Each cell contains the mean over seeds, its standard error, and the
-    difference from the first name in percent.
+    Each point has one budget: the amount of `spent`, such as minutes, that the run with the
+    smallest amount needed to reach this point. Each cell contains the mean over seeds, its standard
+    error, and the difference from the first name in percent.
     """
     names = list(values["name"].unique())
     cells: dict[float, list[str]] = {}
@@ -280,7 +282,7 @@ def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequen
 
 
 def write_report(study: Study) -> None:
-    """Write OUT/report.md and its plot. The report omits settings without values."""
+    """Write OUT/report.md and the plot of the report. The report omits names without values."""
     rows = study.values.reset_index()
     values = pd.concat([rows[:0], *(rows[rows["name"] == name] for name in study.settings)])
     if values.empty:

@@ -6,7 +6,8 @@
     speech = voice.synthesize("It was a quiet evening.", speaker="linda")
     speech.audio, speech.sampling_rate    # float32 [N] in [-1, 1], Hz
 
-`import tacotron2_voice` loads no other modules. Each name is loaded when it is first used.
+`import tacotron2_voice` imports no other modules. Each public name is imported from its module when
+the name is first used.
 """
 
 import importlib

@@ -71,7 +71,8 @@ def serve_voices(args: argparse.Namespace) -> None:
     """Serve exported voices.
 
     Raises:
-        UserError: if a package for the server is missing; also see `server.command.serve`.
+        UserError: if a package for the server is missing, if a voice cannot be loaded, or if the
+            server cannot listen on the address.
     """
     from tacotron2_voice.voice import Voice
 

@@ -1,4 +1,4 @@
-"""Detect failures in a synthesized chunk from its attention weights.
+"""Detect failures of a synthesized chunk by checking its attention weights.
 
 failures = find_failures(alignment, ids, reason, settings, table, statistics)
 for failure in failures: print(failure.message)
@@ -41,8 +41,8 @@ def find_failures(
 ) -> list[Failure]:
     """Return the failures of a synthesized chunk, or [] if its attention looks correct.
 
-    A word counts as reached when attention reaches its middle, because attention often skips silent
-    letters at the end of the word and the punctuation after it.
+    A word counts as reached when attention reaches the middle of the word, because attention often
+    skips silent letters and punctuation at the end of a word.
 
     Args:
         alignment: attention weights [steps, symbols].
@@ -121,7 +121,8 @@ def _skipped_words(
     spans: Sequence[tuple[int, int]],
     table: SymbolTable,
 ) -> list[str]:
-    """Return the words in `spans` whose attention weight stays below ATTENDED, in quotes."""
+    """Return, in quotes, the words in `spans` that receive less attention than ATTENDED in every
+    step."""
     skipped = []
     for start, stop in spans:
         weight = alignment[:, _symbols_of_word(start, stop)].sum(axis=1).max()
@@ -131,7 +132,7 @@ def _skipped_words(
 
 
 def _symbols_of_word(start: int, stop: int) -> slice:
-    """Return the range of symbols whose attention counts for a word.
+    """Return the slice of symbols whose attention weights count for a word.
 
     For one-letter words, the range includes the neighboring symbols, because half of the attention
     may be on the spaces around the letter.
@@ -142,7 +143,7 @@ def _symbols_of_word(start: int, stop: int) -> slice:
 
 
 def _rate_failures(seconds: float, num_symbols: int, statistics: SpeechStatistics) -> list[Failure]:
-    """Return a failure if speech is much faster or slower than the training clips, or []."""
+    """Return [failure] if speech is much faster or slower than the training clips, otherwise []."""
     spoken = f"{num_symbols} symbols in {seconds:.1f} s"
     shortest = statistics.shortest_time(num_symbols)
     longest = statistics.longest_time(num_symbols)

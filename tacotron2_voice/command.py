@@ -1,7 +1,8 @@
-"""Implement the `speak` command: options, texts, output and messages.
+"""Implement the `speak` command: read its options and texts, write its output, and print its
+messages.
 
-synthesize.py uses this module with a checkpoint or an exported voice; `tacotron2-voice speak` uses
-it with an exported voice.
+synthesize.py uses this module with a checkpoint or an exported voice. `tacotron2-voice speak` uses
+this module with an exported voice.
 """
 
 import argparse
@@ -48,7 +49,7 @@ SHOWN_LETTERS = 60  # maximum number of characters of a text that a message show
 
 
 def output_path(text: str) -> Path:
-    """Convert the argument of -o to the path of an audio file or a folder."""
+    """Convert the argument of -o to the path of an audio file or of a folder."""
     path = Path(text)
     if is_audio_file(path):
         return output_file(text)
@@ -66,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> Any:
     """Add the options of `speak_texts`, except the path of the model.
 
     Returns:
-        The group of options that select what to speak.
+        The argument group of the options that select the texts.
     """
     source = add_text_options(parser)
     target = parser.add_mutually_exclusive_group()
@@ -174,7 +175,8 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
 def _speak_rest(
     output: Output, texts: list[InputText], args: argparse.Namespace, timer: "Timer"
 ) -> None:
-    """Speak the incomplete texts, and show progress in texts or, for a single text, in chunks."""
+    """Speak the texts that earlier runs have not completed. Show progress in texts or, for a single
+    text, in chunks."""
     rest = [text for text in texts if not output.is_complete(text.name)]
     has_one_text = len(texts) == 1
     bar = progress_bar(
@@ -200,7 +202,7 @@ def _speak_rest(
 
 
 def list_speakers(synthesizer: Synthesizer) -> str:
-    """Return one line per speaker, with the name and, if known, the minutes of training speech."""
+    """Return one line per speaker: the name and, if known, the minutes of training speech."""
     names = synthesizer.settings.speakers
     statistics = synthesizer.training.speaker_statistics
     if not names:
@@ -226,7 +228,7 @@ def print_report(
     """Print the files, notes and warnings of a text.
 
     Args:
-        written: a phrase about the files, or "".
+        written: a phrase that lists the written files, or "".
         write: a function that prints a line to a file, by default to standard output.
         numbered: whether messages contain the line number of the text.
     """
@@ -243,7 +245,8 @@ def print_report(
 
 
 def summary(num_before: int, num_skipped: int, num_warnings: int) -> str:
-    """Return the end of the final message, with the numbers of skipped lines and warnings."""
+    """Return the end of the final message: the numbers of complete and skipped texts, and of
+    warnings."""
     phrases = []
     if num_before:
         phrases.append(f"{num_before:,} already complete")
@@ -255,7 +258,7 @@ def summary(num_before: int, num_skipped: int, num_warnings: int) -> str:
 
 
 def _check_output_options(args: argparse.Namespace) -> None:
-    """Set the default output, and check the output options before a model is loaded."""
+    """Set the default output, and raise UserError if the output options do not fit together."""
     if not args.stream and args.out is None:
         args.out = Path("out")
     writes_folder = args.out is not None and not is_audio_file(args.out)
@@ -300,7 +303,7 @@ def _open_output(
 
 
 class Timer:
-    """Measure the time of loading and speaking."""
+    """Measure the time of loading the model and the time of synthesis."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter()

@@ -25,14 +25,15 @@ SILENT_PIECE = 128  # maximum number of frames per piece of silence
 
 
 def is_silence(log_mel: np.ndarray) -> bool:
-    """Return whether a log-mel [n_mels, frames] contains only digital silence, such as a pause."""
+    """Return whether all values of a log-mel [n_mels, frames] are digital silence."""
     return bool((log_mel <= np.float32(SILENCE)).all())
 
 
 def cut_silence(log_mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield log-mels [n_mels, frames] in which long silence is cut into separate pieces.
+    """Yield log-mels [n_mels, frames] that contain the same frames, with long silence as separate
+    log-mels.
 
-    The vocoder skips these pieces, so a long pause takes neither time nor memory.
+    The vocoder skips log-mels of silence, so a long pause takes neither time nor memory.
     """
     for log_mel in log_mels:
         is_silent = (log_mel <= np.float32(SILENCE)).all(axis=0)
@@ -52,10 +53,11 @@ def windowed(
     context: int,
     scale: int = 1,
 ) -> Iterator[np.ndarray]:
-    """Apply `function` to an array [channels, frames] in pieces, and yield the result in pieces.
+    """Apply `function` to an array [channels, frames] that arrives in pieces, and yield the
+    results.
 
-    `function` returns `scale` columns per frame. Each column depends on at most `context` frames on
-    each side.
+    `function` returns `scale` columns per frame. Each column may depend on up to `context` frames
+    before and after its own frame.
     """
     # Frames that are still needed. The first `done` frames are needed only as context.
     waiting = np.empty((0, 0), np.float32)
@@ -72,10 +74,11 @@ def windowed(
 
 
 class GriffinLim:
-    """Compute audio from log-mels by fast Griffin-Lim (Perraudin, Balazs, Søndergaard 2013)."""
+    """Compute audio from log-mels with the fast Griffin-Lim algorithm (Perraudin, Balazs,
+    Søndergaard 2013)."""
 
     def __init__(self, settings: VoiceSettings, filters: np.ndarray, iterations: int = ITERATIONS):
-        """Set up the window and the inverse of the mel filters.
+        """Prepare the window and the inverse of the mel filters.
 
         Args:
             filters: the mel filters used in training, [n_mels, filter_length / 2 + 1].
@@ -116,15 +119,15 @@ class GriffinLim:
         """Return float32 samples [hop_length * frames - 1] for a log-mel [n_mels, frames].
 
         Raises:
-            UserError: see `magnitudes`.
+            UserError: if the log-mel contains NaN, or a value above MAX_LOG_MEL.
         """
         return np.concatenate([*self.stream([log_mel])])
 
     def stream(self, log_mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Yield float32 samples [N] for consecutive log-mels [n_mels, frames].
 
-        The total number of samples is hop_length * frames - 1. While a piece is computed, the
-        samples of the previous piece stay fixed, so that the phases are continuous.
+        The total number of samples is hop_length * frames - 1. The samples of the previous piece
+        stay fixed while the next piece is computed, so that the phases are continuous.
         """
         rng = np.random.default_rng(0)
         known = np.empty(0, np.float32)
@@ -149,7 +152,8 @@ class GriffinLim:
     def _invert(
         self, magnitudes: np.ndarray, known: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return samples for `magnitudes` that begin with the samples `known`.
+        """Return samples that begin with the samples `known` and have approximately these
+        `magnitudes`.
 
         The first sample is at the start of the first frame's window, filter_length / 2 samples
         before the center of the window.
@@ -172,7 +176,8 @@ class GriffinLim:
         return samples
 
     def _overlap(self, frames: np.ndarray) -> np.ndarray:
-        """Add overlapping frames [n, size]; each frame starts one hop after the previous frame."""
+        """Return the sum of overlapping frames [n, size], each starting one hop after the previous
+        frame."""
         blocks = -(-self.size // self.hop)
         total = np.zeros((len(frames) + blocks, self.hop), np.float32)
         for block in range(blocks):

@@ -66,7 +66,7 @@ def read_markdown(source: str, text: str) -> Prose:
 
 
 def _text_of(tokens: list[Token]) -> str:
-    """Return the text of inline tokens; images and HTML tags have no text."""
+    """Return the text of inline tokens, without images and HTML tags."""
     texts = []
     for token in tokens:
         if token.type in ("text", "text_special", "code_inline"):

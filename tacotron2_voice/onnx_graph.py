@@ -53,7 +53,7 @@ class OnnxGraph:
         self.outputs = self.session.get_outputs()
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Run the graph and return its outputs, or raise UserError if it cannot run."""
+        """Run the graph and return its outputs. Raise UserError if the graph cannot run."""
         try:
             return self.session.run(None, inputs)
         except Exception as error:  # ONNX Runtime raises many types of errors
@@ -61,7 +61,7 @@ class OnnxGraph:
 
 
 def _reason(error: Exception) -> str:
-    """Return the beginning of ONNX Runtime's message, without the source location."""
+    """Return the beginning of an error message from ONNX Runtime, without the source location."""
     return " ".join(str(error).rpartition("Status Message:")[2].split())[:120]
 
 
@@ -83,9 +83,9 @@ def check_operators(content: bytes, known: Set[str], kind: str) -> None:
 def operators(content: bytes) -> set[str]:
     """Return the names of the operators in an ONNX graph.
 
-    The set also contains "function" or "subgraph" if the graph has functions or subgraphs.
-    Operators outside ONNX's own domain are written as "DOMAIN.NAME". This function parses the file
-    itself, because voices must work without the package onnx.
+    The set also contains "function" or "subgraph" if the graph has functions or subgraphs. The
+    names of operators outside ONNX's own domain have the form "DOMAIN.NAME". This function parses
+    the file itself, because voices must work without the package onnx.
 
     Raises:
         UserError: if the content is not an ONNX graph.
@@ -97,7 +97,7 @@ def operators(content: bytes) -> set[str]:
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     def fields(messages: Sequence[bytes], number: int) -> list[bytes]:
-        """Return the messages and strings in the field with this number in onnx.proto."""
+        """Return the contents of all fields with this field number in onnx.proto."""
         all_fields = [x for y in messages for x in UnknownFieldSet(Empty.FromString(y))]
         return [x.data for x in all_fields if (x.field_number, x.wire_type) == (number, 2)]
 

@@ -54,7 +54,7 @@ class Output(ABC):
 
     Attributes:
         num_warnings: total number of warnings for all complete texts.
-        written: a phrase about the files of the last text, or "".
+        written: a phrase that lists the files of the last text, or "".
         pause: seconds of silence between two texts in the same stream or file.
     """
 
@@ -83,18 +83,18 @@ class Output(ABC):
         """
 
     def describe_stop(self, num_texts: int) -> str:
-        """Return a phrase about the texts that are kept when the program is stopped, or ""."""
+        """Return a phrase that says which texts are complete when the program is stopped, or ""."""
         return ""
 
     def describe(self, num_texts: int, num_before: int) -> str:
-        """Return a phrase about the written files, or "".
+        """Return a phrase that says which files were written, or "".
 
         `num_before` is the number of texts that earlier runs have completed.
         """
         return ""
 
     def files_of_earlier_runs(self) -> list[Path]:
-        """Return files that an earlier run may have written next to the output of this run."""
+        """Return the files next to the output of this run that earlier runs may have written."""
         return []
 
     def __enter__(self) -> "Output":
@@ -110,17 +110,17 @@ class Output(ABC):
 class FolderOutput(Output):
     """For each text, write a WAV and, if selected, the log-mel and a plot of the alignment.
 
-    The files are named after the line number of the text. If an earlier run wrote other files for
-    the same line, such as subtitles, these files are removed, because they belong to the old audio.
+    The files are named after the line number of the text. Other files that an earlier run wrote for
+    the same line, such as subtitles, are removed because they belong to the old audio.
 
     Args:
         folder: an existing folder.
         options: options for Synthesizer.stream.
-        keys: maps the name of each text to a hash of the text and its options.
+        keys: {name of a text: hash of the text and its options}.
         save_plot: whether to write plots. Plots need the package matplotlib.
         save_mel: whether to write log-mels.
-        timings: format of the files with the times of the words, one of timings.FORMATS. None: do
-            not write these files.
+        timings: format of the files that list the times of the words, one of timings.FORMATS. None:
+            do not write these files.
     """
 
     def __init__(
@@ -245,8 +245,8 @@ def write_speech(
         save_mel: whether to write the log-mel as `base`.npy, float32 [n_mels, frames].
 
     Raises:
-        UserError: if matplotlib is missing, or if a file cannot be written. Incomplete files are
-            never left behind.
+        UserError: if matplotlib is missing, or if a file cannot be written. No incomplete files are
+            left behind after an error.
     """
     figure = _plot_of(speech, table) if save_plot else None
     try:
@@ -349,9 +349,9 @@ class AudioFileOutput(Output):
     Args:
         path: path of the audio file. The extension selects the format, one of AUDIO_FORMATS.
         options: options for Synthesizer.stream.
-        keys: maps the name of each text to a hash of the text and its options.
-        timings: format of a file with the times of the words of all texts, one of timings.FORMATS.
-            None: do not write this file.
+        keys: {name of a text: hash of the text and its options}.
+        timings: format of the file that lists the times of all words, one of timings.FORMATS. None:
+            do not write this file.
 
     Raises:
         BlockingIOError: if another process writes to the same file.
@@ -481,7 +481,8 @@ class AudioFileOutput(Output):
                 self.part.unlink(missing_ok=True)
 
     def _finish(self) -> None:
-        """Write the lengths to the header of NAME.part.wav, and rename or convert this file."""
+        """Write the final lengths to the header of NAME.part.wav, and rename or convert this
+        file."""
         header = wav_header(self.sampling_rate)
         with naming(self.part), open(self.part, "rb+") as file:
             file.write(wav_header(self.sampling_rate, self.end - len(header)))

@@ -82,7 +82,7 @@ def paragraphs_of(source: str, text: str) -> Prose:
 
 
 def join_lines(lines: list[str], joined: list[str]) -> str:
-    """Join the lines of a paragraph. Hyphenated words are joined, and appended to the list
+    """Join the lines of a paragraph. Hyphenated words are joined, and are appended to the list
     `joined`."""
     pieces = lines[:1]
     for line in lines[1:]:
@@ -111,10 +111,10 @@ def joined_note(source: str, joined: list[str]) -> list[str]:
 
 
 def _page_numbers(lines: list[_Line]) -> set[int]:
-    """Return the numbers of the lines that contain only a page number.
+    """Return the line numbers of the lines that contain only a page number.
 
-    A page number is between blank lines, or in the first or last line of a page. If the whole file
-    consists of numbers, these numbers are not page numbers.
+    A number is a page number if it stands between blank lines, or in the first or last line of a
+    page. If the file contains nothing but numbers, these numbers are kept as text.
     """
     found = set()
     for line, before, after in zip(lines, [None, *lines], [*lines[1:], None], strict=False):
@@ -132,7 +132,8 @@ def _continues(before: str, line: str) -> bool:
 
 
 def _joined_word(before: str, line: str) -> str:
-    """Join the last word of `before` and the first word of `line`."""
+    """Join the last word of `before` and the first word of `line`, without opening brackets or
+    quotation marks."""
     rest = re.findall(r"^\w*", line)[0]
     return (before.split()[-1] + rest).lstrip("([{\"'“„‘«")
 

@@ -1,4 +1,4 @@
-"""Record which texts are complete, so that the same command can resume.
+"""Record the completed texts, so that running the same command again resumes the work.
 
 with ResumeLog(folder / "spoken.jsonl") as log:
     if not log.find(key, paths):
@@ -31,7 +31,7 @@ OTHER_OPTIONS = set(
 
 @dataclass(frozen=True)
 class Entry:
-    """The entry for a text whose files are complete."""
+    """An entry in the log, for a text whose files are complete."""
 
     key: str  # hash of all inputs that affect the audio
     files: dict[str, int]  # size of each file in bytes, by name
@@ -40,7 +40,8 @@ class Entry:
 
 
 class ResumeLog:
-    """Open a log and lock it until it is closed. If the log is empty, closing removes it.
+    """Open a log and lock it until it is closed. If the log has no entries when it is closed, the
+    file is removed.
 
     Raises:
         BlockingIOError: if another process uses the log.
@@ -96,14 +97,15 @@ def _line_of(entry: Entry) -> bytes:
 
 
 def hash_of(*values: object) -> str:
-    """Return a hash of JSON values and paths."""
+    """Return a hash of `values`, which may be JSON values and paths."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def options_hash(args: Namespace, settings: VoiceSettings, files: Iterable[Path | None]) -> str:
     """Return a hash of all inputs that affect the audio, except the text.
 
-    These inputs are the version, the settings, the options and the contents of `files`.
+    These inputs are the version of this package, the settings, the options and the contents of
+    `files`.
     """
     options = {name: value for name, value in vars(args).items() if name not in OTHER_OPTIONS}
     contents = []
@@ -115,5 +117,5 @@ def options_hash(args: Namespace, settings: VoiceSettings, files: Iterable[Path 
 
 
 def sizes_of(paths: Iterable[Path]) -> dict[str, int]:
-    """Return a dict from file names to file sizes. The size of a missing file is -1."""
+    """Return {file name: file size in bytes}. The size of a missing file is -1."""
     return {path.name: path.stat().st_size if path.is_file() else -1 for path in paths}

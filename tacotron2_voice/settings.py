@@ -141,8 +141,8 @@ class VoiceSettings:
 
     @classmethod
     def contradictions(cls, values: Any) -> Iterator[str]:
-        """Yield a message for each contradiction between settings. The settings are attributes of
-        `values`."""
+        """Yield a message for each contradiction between settings. The values of the settings are
+        attributes of `values`."""
         if values.win_length > values.filter_length:
             expected = f"at most filter_length={values.filter_length}"
             yield f"win_length={values.win_length}: expected {expected}"
@@ -178,14 +178,14 @@ class VoiceSettings:
 
     @property
     def labels(self) -> dict[str, tuple[str, ...]]:
-        """Return the names that have embeddings, by label; {} for one speaker without a name."""
+        """Return {label: names with embeddings}, or {} for a model with one unnamed speaker."""
         names = {"speaker": self.speakers}
         return {label: known for label, known in names.items() if known}
 
     @property
     def memory_dim(self) -> int:
-        """Return the width of the decoder's memory: the encoder's output and the speaker
-        embedding."""
+        """Return the width of the decoder's memory, which contains the encoder's output and the
+        speaker embedding."""
         return self.encoder_embedding_dim + self.speaker_embedding_dim
 
 
@@ -246,11 +246,12 @@ def settings_from_dict(kind: type[Settings], values: Mapping[str, Any]) -> Setti
 def change_settings(base: Settings, overrides: str) -> Settings:
     """Return the settings `base` with overrides, such as "gate_threshold=0.4,attention_window=6".
 
-    `win_time` and `hop_time` (in ms) become lengths of ceil(time x rate) samples, and the filter
+    `win_time` and `hop_time` (in ms) are converted to ceil(time x rate) samples, and the filter
     length becomes the next power of two.
 
     Raises:
-        UserError: if an override is wrong; the message lists every problem with its file and line.
+        UserError: if an override is wrong. The message lists every wrong override with its file and
+            line.
     """
     kind = type(base)
     changes: dict[str, Any] = {}
@@ -291,7 +292,8 @@ def change_speaking_settings(
         fixed: names of settings that cannot change, in addition to FIXED_SETTINGS.
 
     Raises:
-        UserError: if overrides contradict the training; see also `change_settings`.
+        UserError: if an override is invalid, or if it changes a setting that must be the same as in
+            training.
     """
     settings = change_settings(trained, overrides)
     problems = []
@@ -342,8 +344,8 @@ def values_of(settings: VoiceSettings) -> dict[str, Any]:
 
 
 def types_of(kind: type[VoiceSettings]) -> dict[str, Any]:
-    """Return {setting name: type}, without the value limits in `Annotated`. The settings of the class
-    itself come first, then the inherited settings."""
+    """Return {setting name: type}, without the value limits in `Annotated`. The dict lists the
+    settings of the class itself first, and then the inherited settings."""
     hints = get_type_hints(kind)
     own = [name for name in kind.__annotations__ if get_origin(hints[name]) is not ClassVar]
     inherited = [field.name for field in fields(kind) if field.name not in own]
@@ -365,7 +367,7 @@ def describe(settings: VoiceSettings) -> str:
 
 
 def milliseconds_to_samples(milliseconds: float, sampling_rate: int) -> int:
-    """Return ceil(time x rate), without the rounding error of the product."""
+    """Return ceil(time x rate), without the effect of floating-point rounding."""
     return math.ceil(round(milliseconds * sampling_rate / 1000, 6))
 
 
@@ -375,8 +377,8 @@ def milliseconds_to_samples(milliseconds: float, sampling_rate: int) -> int:
 def _split_overrides(
     overrides: str, path_settings: tuple[str, ...]
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return a list of (place, `name=value`) for all overrides, and a list of problems with files.
-    The place is "FILE:LINE: " if the override is from a file, otherwise ""."""
+    """Return a list of (location, `name=value`) for all overrides, and a list of problems with
+    files. The location is "FILE:LINE: " if the override is from a file, otherwise ""."""
     entries = []
     problems = []
     # Do not split at a comma inside [...], because it belongs to a list.
@@ -477,8 +479,8 @@ def _convert_integer(text: str) -> int:
 
 
 def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
-    """Convert times in ms to lengths in samples. If `changes` contains a length, the saved time is
-    dropped."""
+    """Convert times in ms to lengths in samples. If `changes` contains a length, the saved time for
+    this length is removed."""
     values = dict(values)
     for time, length in TIMES:
         if length in changes:
@@ -495,8 +497,7 @@ def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dic
 
 
 def _place_of(problem: str, places: Mapping[str, str]) -> str:
-    """Return the place ("FILE:LINE: ") of the first setting that a problem mentions, or "" if none
-    of these settings is from a file."""
+    """Return "FILE:LINE: " for the first setting in a problem that is from a file, or ""."""
     for name in re.findall(r"\w+", problem):
         if places.get(name):
             return places[name]
@@ -509,8 +510,7 @@ def _raise_problems(problems: list[str]) -> None:
 
 
 def _field_problems(kind: type[VoiceSettings], values: Mapping[str, Any]) -> dict[str, str]:
-    """Return a message for each value that has a wrong type or is out of range, keyed by the name
-    of the setting."""
+    """Return {setting name: message} for the values that have a wrong type or are out of range."""
     schema = _schema(kind)  # type: ignore[arg-type]  # mypy treats classes as unhashable
     if schema is None:
         return {}

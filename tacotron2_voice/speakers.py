@@ -36,7 +36,7 @@ def speaker_name(text: str, label: str = "speaker") -> str:
 
 
 def speaker_index(name: str, speakers: Sequence[str], where: str, label: str = "speaker") -> int:
-    """Return the index of the speaker `name` in `speakers`, ignoring spaces at its ends.
+    """Return the index of the speaker `name` in `speakers`, ignoring spaces around the name.
 
     Args:
         where: the file or folder of the model, for messages.
@@ -86,7 +86,7 @@ def speaker_option(name: str) -> str:
 def problem_of_names(speakers: Sequence[str]) -> str:
     """Return a message about the first invalid speaker name, or "" if all names are valid.
 
-    Names must be unique, printable and in Unicode's composed form.
+    Speaker names must be unique, printable and in Unicode's composed form.
     """
     known = set[str]()
     for name in speakers:

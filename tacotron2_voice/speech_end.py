@@ -6,8 +6,9 @@
     detector.num_steps, detector.reason              # number of steps of speech, and why it ended
 
 The stop-token predictor ("gate") alone is not reliable. The predictor is trained on only one stop
-frame per clip, so the stop probability may peak below the threshold. The model then hums until the
-limit, or reads the text again (see docs/background/end-of-speech.md for measurements).
+frame per clip, so the stop probability may peak below the threshold. If speech does not end, the
+model hums until the limit, or reads the text again (see docs/background/end-of-speech.md for
+measurements).
 """
 
 from collections.abc import Sequence
@@ -53,26 +54,26 @@ class EndDetector:
 
     Speech ends at the first of these events:
     - The stop probability exceeds `gate_threshold` after attention has reached the last word, or
-      while the alignment is blurred. If the audio dies away within DYING_SECONDS, speech ends when
-      it has died away.
+      while the alignment is blurred. If the audio becomes quiet within DYING_SECONDS of this step,
+      speech ends at the first quiet step.
     - Attention has rested on the last symbols for `attention_rest_time`, or has moved from the last
-      symbols back into the text. Among the quiet decoder steps at rest, speech ends at the step
-      with the highest stop probability. This decoder step is the correct end even if its stop
-      probability is below the threshold.
+      symbols back into the text. Speech then ends at the quiet decoder step with the highest stop
+      probability while attention rested on the last symbols. This decoder step is the correct end
+      even if its stop probability is below the threshold.
     - Attention has made no progress for STUCK_SECONDS, or the chunk has `max_steps` decoder steps.
 
     Attributes:
         reason: why speech ended, or None if it has not ended.
-        num_steps: number of decoder steps that are speech. After StopReason.REST, this is less than
-            the number of added steps.
+        num_steps: number of decoder steps that are speech. After StopReason.REST, `num_steps` is less
+            than the number of added steps.
         gates: the stop probabilities of all added steps.
-        is_quiet: whether the audio has died away at the last step of speech.
+        is_quiet: whether the audio is quiet at the last step of speech.
     """
 
     def __init__(
         self, ids: Sequence[int], settings: VoiceSettings, table: SymbolTable, max_steps: int
     ):
-        """Prepare for a chunk. Its symbol ids must include a letter or phone."""
+        """Prepare to detect the end of a chunk. `ids` must contain at least one letter or phone."""
         frame_time = settings.hop_length / settings.sampling_rate
         self._step_time = settings.n_frames_per_step * frame_time
         self._gate_threshold = settings.gate_threshold
@@ -140,8 +141,8 @@ class EndDetector:
 
     @property
     def num_certain(self) -> int:
-        """Return the number of decoder steps from the start that are certainly speech. The audio of
-        these steps can be sent."""
+        """Return how many decoder steps, counted from the start, are certain to be speech. The
+        audio of these steps can be sent before the speech has ended."""
         if self.reason is not None:
             return self.num_steps
         count = len(self.gates)

@@ -1,4 +1,5 @@
-"""Measure the speech of a corpus: speaking rate, longest text and final punctuation mark.
+"""Measure the speech of a corpus: its speaking rate, longest text and most frequent final
+punctuation mark.
 
     statistics = measure(num_frames, num_symbols, last_symbols, settings)
     statistics.seconds(40)          # typical duration of 40 symbols
@@ -41,8 +42,8 @@ class SpeechStatistics:
     """Statistics of the training clips.
 
     The typical duration of n symbols is offset + n * seconds_per_symbol, fitted by least squares of
-    relative errors. The relative duration of a clip is its duration divided by the typical
-    duration.
+    relative errors. The relative duration of a clip is the clip's duration divided by the typical
+    duration for its text.
     """
 
     __pydantic_config__ = EXACTLY
@@ -77,13 +78,14 @@ class SpeechStatistics:
     def shortest_time(self, num_symbols: int) -> float:
         """Return the shortest plausible duration of a text; shorter speech lacks words.
 
-        The offset is not included, because it is mostly silence, and texts of one syllable may have
-        no silence.
+        The offset is not included, because the offset is mostly silence, and texts of one syllable
+        may have no silence.
         """
         return self.fastest / MARGIN * num_symbols * self.seconds_per_symbol
 
     def longest_time(self, num_symbols: int) -> float:
-        """Return the longest plausible duration of a text; longer speech has missed its end."""
+        """Return the longest plausible duration of a text; longer speech did not stop at the end of
+        the text."""
         return self.slowest * MARGIN * self.seconds(num_symbols)
 
 
@@ -115,7 +117,7 @@ def measure(
     last: Iterable[str],
     settings: VoiceSettings,
 ) -> SpeechStatistics:
-    """Compute the statistics of clips.
+    """Compute the statistics of a corpus from the lengths and last symbols of its clips.
 
     Args:
         num_frames: [clips] lengths of the log-mels.
@@ -152,9 +154,10 @@ def measure_speakers(
     """Compute the statistics of each speaker, in the order of `names`.
 
     Speakers with fewer than MIN_CLIPS clips get the statistics of the corpus. All other speakers
-    get their own speaking rate (`_fit_speaker`). `fastest` and `slowest` are the same for all other
-    speakers, because a single speaker has too few clips to measure extremes. Both values are
-    quantiles of the durations of these speakers' clips, relative to each speaker's own rate.
+    get their own speaking rate (`_fit_speaker`). `fastest` and `slowest` are computed jointly for
+    these speakers, because a single speaker has too few clips to measure extremes. For `fastest`
+    and `slowest`, the duration of each clip is divided by the typical duration for the clip's
+    speaker.
 
     Args:
         num_frames: [clips] lengths of the log-mels.
@@ -190,7 +193,7 @@ def measure_speakers(
 
 
 def _fit_line(symbols: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """Fit a line by least squares of relative errors, and return its offset and slope.
+    """Return the offset and slope of a line that minimizes the squared relative errors.
 
     The offset is 0 if the fitted offset is negative, or if all texts have the same length.
     """
@@ -207,10 +210,10 @@ def _fit_line(symbols: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
 def _fit_speaker(
     symbols: np.ndarray, seconds: np.ndarray, corpus: SpeechStatistics
 ) -> tuple[float, float]:
-    """Return the offset and slope of a speaker's line.
+    """Return the offset and slope of a line that fits a speaker's clips.
 
     If the lengths of the clips are too similar to determine the slope, return the line of the
-    corpus, scaled by the mean relative duration of the speaker's clips.
+    corpus, multiplied by the mean relative duration of the speaker's clips.
     """
     offset, slope = _fit_line(symbols, seconds)
     if len(np.unique(symbols)) > 2:

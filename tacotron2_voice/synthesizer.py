@@ -127,7 +127,7 @@ class SpokenChunk:
 
 @dataclass
 class Report:
-    """The details of the synthesis of a text. The report of a stream grows while the stream is
+    """Details about how a text was synthesized. The report of a stream grows while the stream is
     read."""
 
     num_chunks: int = 0  # number of chunks in the whole text, known before the synthesis
@@ -148,12 +148,12 @@ class _Reported:
 
     @property
     def warnings(self) -> list[str]:
-        """Return messages about possible mistakes in the speech, such as skipped words."""
+        """Return messages about possible failures in the speech, such as skipped words."""
         return self.report.warnings
 
     @property
     def notes(self) -> list[str]:
-        """Return messages about other facts, such as retries."""
+        """Return messages that are not warnings, for example about retries."""
         return self.report.notes
 
 
@@ -194,8 +194,8 @@ class Speech(_Reported):
 class SpeechStream(_Reported):
     """Yield pieces of audio [N] or of log-mels. Each piece is yielded as soon as it is computed.
 
-    `chunks`, `warnings` and `notes` grow during the iteration. These lists are complete after the
-    last piece.
+    `chunks`, `warnings` and `notes` grow during the iteration. The lists of chunks, warnings and
+    notes are complete after the last piece.
     """
 
     def __init__(self, pieces: Iterator[np.ndarray], report: Report):
@@ -213,8 +213,8 @@ class Synthesizer(ABC):
     """Synthesize speech from texts. `Voice` is the synthesizer for exported voices.
 
     A synthesizer keeps no state between texts, so several threads can share an exported voice or a
-    checkpoint on a CPU. Use a checkpoint on a GPU in only one thread at a time, because it captures
-    CUDA graphs.
+    checkpoint on a CPU. A checkpoint on a GPU must be used by only one thread at a time, because
+    synthesis with it captures CUDA graphs.
 
     Attributes:
         settings: settings of the model. `settings.speakers` contains the names of the speakers.
@@ -232,7 +232,7 @@ class Synthesizer(ABC):
         training: TrainingFacts | None = None,
         source: str | Path = "the model",
     ):
-        """Set up the synthesizer.
+        """Set up a synthesizer for a model with these settings.
 
         Args:
             filters: the mel filters used in training, [n_mels, filter_length / 2 + 1].
@@ -266,7 +266,7 @@ class Synthesizer(ABC):
         Each line of the file contains a word and its respelling, such as "Nguyen win".
 
         Returns:
-            A note about pronunciations that were not used in training, or "".
+            A note that lists the pronunciations that were not used in training, or "".
 
         Raises:
             UserError: if the file cannot be read, or if it contains an invalid line.
@@ -297,21 +297,21 @@ class Synthesizer(ABC):
             speech = voice.synthesize("It was a quiet evening.", speaker="linda", speed=1.1)
             soundfile.write("evening.wav", speech.audio, speech.sampling_rate)
 
-        The audio is computed from the whole log-mel. With Griffin-Lim, the samples differ slightly
-        from the samples of `stream`, which computes the audio in pieces.
+        This method computes the audio from the whole log-mel. With Griffin-Lim, the samples differ
+        slightly from the samples of `stream`, which computes the audio in pieces.
 
         Args:
             text: a text, a prepared text, or symbol ids.
             speaker: a name from settings.speakers; required if there are several speakers. Tags
                 such as [speaker anna] change the speaker within the text.
             seed: seed of the prenet dropout, from 0 to 2**64 - 1.
-            speed: factor by which to change the speaking rate, from 0.7 to 1.5. Pauses keep their
-                length.
+            speed: factor by which to change the speaking rate, from 0.7 to 1.5. The speed does not
+                change the length of pauses.
             pause: pause after a chunk that ends with a sentence, in seconds from 0 to 60. Pauses
-                after other endings are shorter. Pause tags set their own duration.
+                after all other chunks are shorter. Pause tags set their own duration.
             retries: maximum number of retries per chunk, from 0 to 100.
-            max_symbols: maximum number of symbols per chunk. Default: the longest training text, if
-                its length is known.
+            max_symbols: maximum number of symbols per chunk. Default: the length of the longest
+                training text, if it is known.
 
         Raises:
             UserError: if the text cannot be spoken, if the speaker is missing or unknown, if an
@@ -330,7 +330,8 @@ class Synthesizer(ABC):
         return self.speech_of(mel, stream.report)
 
     def speech_of(self, mel: np.ndarray, report: Report) -> Speech:
-        """Convert a log-mel [n_mels, frames] to speech. Audio that exceeds 1 is scaled down."""
+        """Convert a log-mel [n_mels, frames] to speech. If the absolute value of any sample exceeds
+        1, the whole audio is scaled down."""
         audio = self.audio_of(mel)
         self._check_audio(audio)
         peak = float(np.abs(audio).max(initial=1.0))
@@ -351,8 +352,8 @@ class Synthesizer(ABC):
 
             for audio in voice.stream("A long text.", speaker="linda"): ...
 
-        The same text with the same arguments always produces the same samples. For the arguments,
-        see `synthesize`.
+        The same text with the same arguments always produces the same samples. The arguments are
+        the same as in `synthesize`.
 
         Raises:
             UserError: if the text cannot be spoken, if the speaker is missing or unknown, or if an
@@ -384,16 +385,17 @@ class Synthesizer(ABC):
     ) -> SpeechStream:
         """Return a stream of consecutive log-mels [n_mels, frames].
 
-        Chunks are synthesized separately and joined with silence. Griffin-Lim smooths the joins. If
-        a chunk's alignment shows a failure, the chunk is synthesized again with the next seed, and
-        the best attempt is used. Therefore no frames of a chunk are yielded before its last decoder
-        step. If `retries` is 0, frames are yielded while the decoder runs.
+        Chunks are synthesized separately and joined with silence. Griffin-Lim smooths the
+        transitions between chunks and silence. If a chunk's alignment shows a failure, the chunk is
+        synthesized again with the next seed, and the best attempt is used. Therefore no frames of a
+        chunk are yielded before the last decoder step of the chunk. If `retries` is 0, frames are
+        yielded while the decoder runs.
 
         Args:
             text: a text, a prepared text, or symbol ids.
             speeds: smallest and largest accepted speed.
 
-        For the other arguments, see `synthesize`.
+        All other arguments are the same as in `synthesize`.
 
         Raises:
             UserError: if the text cannot be spoken, if the speaker is missing or unknown, or if an
@@ -459,8 +461,8 @@ class Synthesizer(ABC):
         return [*ids, table.ids[mark]]
 
     def statistics_of(self, speaker: int | None) -> SpeechStatistics | None:
-        """Return the statistics of a speaker or, if these are unknown, the statistics of all
-        clips."""
+        """Return the statistics of a speaker or, if the speaker's statistics are unknown, the
+        statistics of all clips."""
         if speaker is None or not self.training.speaker_statistics:
             return self.training.statistics
         return self.training.speaker_statistics[speaker].statistics
@@ -468,8 +470,8 @@ class Synthesizer(ABC):
     def max_steps(self, num_symbols: int, speaker: int | None = None) -> int:
         """Return the maximum number of decoder steps for a chunk.
 
-        The limit is the longest plausible duration for the speaker plus `attention_rest_time`, but
-        at most MAX_CHUNK_SECONDS and at most `max_decoder_steps`.
+        The maximum is the longest plausible duration for the speaker plus `attention_rest_time`,
+        but at most MAX_CHUNK_SECONDS and at most `max_decoder_steps`.
         """
         settings = self.settings
         seconds = MAX_CHUNK_SECONDS
@@ -578,10 +580,10 @@ class Synthesizer(ABC):
     def _attempt(
         self, ids: list[int], speaker: int | None, seed: int
     ) -> Generator[np.ndarray, None, SpokenChunk]:
-        """Yield the decoder's log-mels [n_mels, frames], and return the details of the attempt.
+        """Yield the decoder's log-mels [n_mels, frames], and return the details of this attempt.
 
         The postnet has not been applied to the log-mels. Frames are yielded only when they are
-        certainly speech.
+        certain to be speech.
         """
         settings = self.settings
         max_steps = self.max_steps(len(ids), speaker)
@@ -678,7 +680,8 @@ class _ResultKeeper:
 
 
 def num_frames_of(alignment: np.ndarray, settings: VoiceSettings, speed: float) -> int:
-    """Return the number of frames of a chunk that has these attention weights [steps, symbols]."""
+    """Return the number of log-mel frames for a chunk with these attention weights [steps,
+    symbols]."""
     num_frames = len(alignment) * settings.n_frames_per_step
     return num_frames if speed == 1 else round(num_frames / speed)
 
@@ -686,8 +689,8 @@ def num_frames_of(alignment: np.ndarray, settings: VoiceSettings, speed: float) 
 def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
     """Change the speaking rate of consecutive log-mels [n_mels, frames] by a factor of `speed`.
 
-    Each output frame is a linear interpolation of two input frames. The result does not depend on
-    how the frames are divided into log-mels.
+    Each output frame is a linear interpolation of two input frames. The output does not depend on
+    how the input frames are divided into log-mels.
     """
     if speed == 1:
         yield from mels

@@ -44,7 +44,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
     """Add the options that `read_texts` and `speaking_options` use.
 
     Returns:
-        The group of options that select what to speak.
+        The argument group of the options that select the texts.
     """
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
@@ -144,8 +144,8 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
     Lines that contain nothing to speak are skipped with a warning.
 
     Raises:
-        UserError: if a line has another problem, or if no line can be spoken. The message lists the
-            lines.
+        UserError: if a line that contains something to speak is invalid, or if no line can be
+            spoken. The message lists the invalid lines.
     """
     source, lines = _read_lines(args)
     texts: list[InputText] = []
@@ -179,7 +179,8 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
 
 
 def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
-    """Return the name of the source (for messages), and its numbered lines or paragraphs."""
+    """Return the name of the source (for messages), and the numbered lines or paragraphs of the
+    source."""
     if args.text is not None:
         if _is_file(args.text):
             question = f"did you mean --text-file {shlex.quote(args.text)}?"

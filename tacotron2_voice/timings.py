@@ -1,4 +1,5 @@
-"""Compute the times of words and symbols from the alignments, and write them as JSON, SRT or VTT.
+"""Compute the times of words and symbols from the alignments, and write the times as JSON, SRT or
+VTT.
 
     speech = voice.synthesize("Dr. Smith paid $3.", speaker="linda")
     timings = timings_of(speech.chunks, "Dr. Smith paid $3.", voice.settings)
@@ -62,7 +63,8 @@ class Timings:
                 mine.append(Timing(text, start + offset, end + offset))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the times as lists of dicts with the keys `text`, `start` and `end`."""
+        """Return the times as {"words": list, "symbols": list}, with a dict {"text", "start",
+        "end"} for each item."""
         return {"words": _as_dicts(self.words), "symbols": _as_dicts(self.symbols)}
 
     @staticmethod
@@ -98,9 +100,9 @@ class Timings:
     def cues(self) -> list[Timing]:
         """Join words into subtitles.
 
-        A subtitle ends before a pause, after a sentence, and before it would become too long. A
-        sentence is recognized by its end punctuation and a short pause, because the punctuation
-        alone could belong to an abbreviation.
+        A subtitle ends before a pause, after a sentence, and before the subtitle would become too
+        long. A sentence is recognized by its end punctuation and a short pause, because the
+        punctuation alone could belong to an abbreviation.
         """
         cues: list[Timing] = []
         for word in self.words:
@@ -155,7 +157,8 @@ def word_times(chunk: SpokenChunk, symbols: list[Timing], table: SymbolTable) ->
 
 
 def symbol_times(chunk: SpokenChunk, table: SymbolTable) -> list[Timing]:
-    """Return the time of every symbol in a chunk. A skipped symbol has the same start and end."""
+    """Return the time of every symbol in a chunk. A skipped symbol starts and ends at the same
+    time."""
     path = best_path(chunk.alignment)
     positions = np.arange(len(chunk.ids) + 1)
     bounds = np.searchsorted(path, positions)  # first decoder step at or after each symbol
@@ -169,8 +172,8 @@ def symbol_times(chunk: SpokenChunk, table: SymbolTable) -> list[Timing]:
 def best_path(alignment: np.ndarray) -> np.ndarray:
     """Return the index of the attended symbol for each decoder step.
 
-    The indices never decrease. Among all sequences of this kind, the returned sequence has the
-    largest product of attention weights.
+    The indices never decrease. Of all sequences of indices that never decrease, the returned
+    sequence has the largest product of attention weights.
 
     Args:
         alignment: attention weights [decoder steps, symbols].
@@ -195,9 +198,9 @@ def best_path(alignment: np.ndarray) -> np.ndarray:
 def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) -> list[Timing]:
     """Return the time of each word of the original text, before cleaning.
 
-    A written word such as $3.50 is spoken as several words, and its time covers all of these words.
-    If the spoken words do not show where a written word begins, this word is joined with the
-    previous word.
+    A written word such as $3.50 is spoken as several words, and the time of the written word covers
+    all spoken words. If the spoken words do not show where a written word begins, this word is
+    joined with the previous word.
     """
     tokens = without_tags(text).split()
     expected: list[str] = []  # spoken words that the tokens should produce, in order

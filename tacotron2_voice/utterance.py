@@ -62,7 +62,7 @@ class Chunk:
 
 
 class NothingToSpeak(UserError):
-    """Raised when a cleaned text contains no letter, phone or digit, such as "* * *"."""
+    """Raised when a cleaned text, such as "* * *", contains no letter, phone or digit."""
 
     def __init__(self, text: str):
         super().__init__(f"{_quoted(text)}: nothing to speak after cleaning")
@@ -79,7 +79,7 @@ def prepare_utterance(
 
     Raises:
         UserError: if the text or its pauses are too long, if it contains unknown tags, speakers or
-            symbols (see `text_to_ids`), or if there is nothing to speak.
+            symbols that are not dropped, or if there is nothing to speak.
     """
     _check_length(text)
     segments: list[Segment] = []
@@ -104,7 +104,7 @@ def prepare_utterance(
 
 
 def _speaker_of(tag: SpeakerTag, settings: VoiceSettings) -> int:
-    """Return the index of a tag's speaker, or raise UserError if the model does not have it."""
+    """Return the index of a tag's speaker, or raise UserError if the model lacks this speaker."""
     if not settings.speakers:
         problem = "the model has one speaker without a name"
         raise UserError(f"[speaker {tag.name[:60]}]: {problem} (expected no speaker tag)")
@@ -114,8 +114,8 @@ def _speaker_of(tag: SpeakerTag, settings: VoiceSettings) -> int:
 def text_to_ids(text: str, settings: VoiceSettings, *, drop_unknown: bool = False) -> list[int]:
     """Convert a text without tags to symbol ids.
 
-    Unknown symbols are always dropped in English. In other languages, they are dropped only if
-    `drop_unknown` is set.
+    Unknown symbols are always dropped in English. In other languages, unknown symbols are dropped
+    only if `drop_unknown` is set.
 
     Raises:
         UserError: if there is nothing to speak, or if the text contains unknown symbols that are
@@ -132,8 +132,8 @@ def split_into_chunks(
 ) -> list[Chunk]:
     """Split an utterance into chunks of at most `limit` symbols.
 
-    A chunk exceeds the limit only if a single word exceeds it. No pause follows the last chunk,
-    unless the text ends with a pause tag. `pause` is the pause after a sentence, in seconds.
+    A chunk exceeds the limit only if a single word exceeds the limit. No pause follows the last
+    chunk, unless the text ends with a pause tag. `pause` is the pause after a sentence, in seconds.
     """
     chunks: list[Chunk] = []
     for segment in utterance.segments:

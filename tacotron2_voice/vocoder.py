@@ -38,15 +38,15 @@ def load_vocoder(path: str | Path, settings: VoiceSettings, threads: int = 1) ->
     """Load a vocoder, and return a function from log-mel [n_mels, T] to audio [T * hop_length].
 
     The graph must have one input, a log-mel [1, n_mels, T], and return audio [1, 1, T *
-    hop_length]. If its metadata contains settings from MEL_SETTINGS, they must equal the settings
-    of the voice.
+    hop_length]. If the metadata of the graph contains settings from MEL_SETTINGS, these settings
+    must equal the settings of the voice.
 
     Args:
         threads: number of CPU threads.
 
     Raises:
-        UserError: if the file is not a vocoder of this form. The returned function also raises
-            UserError if the audio has the wrong shape or is not finite.
+        UserError: if the file is not an ONNX graph with this input and output. The returned
+            function also raises UserError if the audio has the wrong shape or is not finite.
     """
     with naming(path):
         content = read_bytes(path, MAX_GRAPH_BYTES)
@@ -74,10 +74,11 @@ def check_mel_settings(
 
     Args:
         path: the file, for the message.
-        vocoder_settings: values (numbers or strings), keyed by their names in MEL_SETTINGS.
+        vocoder_settings: {name in MEL_SETTINGS: value}, with numbers or strings as values.
 
     Raises:
-        UserError: if settings differ. The message lists them.
+        UserError: if a setting of the vocoder differs from the setting of the voice. The message
+            lists all settings that differ.
     """
     different = []
     for name in MEL_SETTINGS:

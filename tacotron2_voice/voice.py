@@ -7,8 +7,8 @@
 
 An exported voice is a folder that contains `voice.json` (`VoiceDescription`), the mel filters, and
 ONNX graphs of the encoder, the decoder step and the postnet. The graphs may be compressed with
-LZMA. Before a graph is used, this module checks its checksum, operators and shapes. A graph that
-reads other files is rejected.
+LZMA. Before a graph is used, this module checks the graph's checksum, operators and shapes. A graph
+that reads other files is rejected.
 """
 
 import hashlib
@@ -95,7 +95,7 @@ class Voice(Synthesizer):
 
     Args:
         folder: the folder of the voice, or its voice.json.
-        overrides: changes of settings, such as "gate_threshold=0.4,attention_window=6".
+        overrides: changed settings, such as "gate_threshold=0.4,attention_window=6".
         threads: number of CPU threads per graph. With int8 weights on two cores, one thread is
             fastest.
 
@@ -194,13 +194,15 @@ class Voice(Synthesizer):
         return settings
 
     def _path_of(self, name: str) -> Path:
-        """Return the path of a file, with the suffix of compressed files if it is compressed."""
+        """Return the path of the file `name`, with an additional suffix if the voice is
+        compressed."""
         if self.description.weights == "packed" and name != FILTERS_FILE:
             return self.folder / f"{name}{COMPRESSED_SUFFIX}"
         return self.folder / name
 
     def _read(self, name: str) -> bytes:
-        """Return a file's content, or raise UserError if its checksum differs from voice.json."""
+        """Return a file's content. Raise UserError if the checksum differs from the checksum in
+        voice.json."""
         path = self._path_of(name)
         content = read_bytes(path, MAX_GRAPH_BYTES, f"no such file. {COPY_AGAIN}")
         if path.suffix == COMPRESSED_SUFFIX:
@@ -235,8 +237,8 @@ def inputs_of(graph: str, settings: VoiceSettings) -> list[str]:
 def shape_of(name: str, settings: VoiceSettings) -> list[int | None]:
     """Return the shape of a graph's input or output for one text.
 
-    None stands for the number of symbols or frames. All types are float32, except for the symbol
-    ids, which are int64.
+    In the shape, None stands for the number of symbols or frames. All inputs and outputs are
+    float32, except the symbol ids, which are int64.
     """
     rnns = 2 * settings.attention_rnn_dim + 2 * settings.decoder_rnn_dim
     shapes: dict[str, list[int | None]] = {
@@ -260,7 +262,7 @@ def shape_of(name: str, settings: VoiceSettings) -> list[int | None]:
 
 
 def load_graph(name: str, content: bytes, settings: VoiceSettings, threads: int) -> OnnxGraph:
-    """Load and check the graph `name` of GRAPHS.
+    """Load and check a graph. `name` is a key of GRAPHS.
 
     Raises:
         UserError: if the graph has unexpected operators, inputs, outputs or shapes, or if it reads

@@ -111,6 +111,13 @@ def test_phones_without_slashes_are_rejected_when_the_model_has_phones(tmp_path)
     assert f"{path}:1: " in refusal(with_lexicon, PHONES, path)
 
 
+def test_respelling_is_rejected_when_an_english_model_cannot_speak_its_letters(tmp_path):
+    path = lexicon(tmp_path, "Anna café\nNguyen 東京\n")
+    message = refusal(with_lexicon, H, path)
+    assert f"{path}:2: " in message
+    assert "'東'" in message
+
+
 def test_lexicon_is_rejected_when_it_contains_only_comments(tmp_path):
     path = lexicon(tmp_path, "# Nguyen win\n")
     assert str(path) in refusal(with_lexicon, H, path)

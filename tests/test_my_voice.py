@@ -12,6 +12,7 @@ from scripts import my_voice
 from scripts.commands import run_stage
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import write_json
+from training.start import read_weights
 
 
 @pytest.fixture
@@ -56,6 +57,7 @@ def commands(tmp_path, monkeypatch):
     monkeypatch.setattr(my_voice, "run_stage", stage)
     monkeypatch.setattr(my_voice, "seconds_per_step", lambda *_: 1.2)
     monkeypatch.setattr(my_voice, "make_recognizer", lambda *_, **__: object())
+    monkeypatch.setattr(my_voice, "read_weights", lambda _: None)
     return run
 
 
@@ -209,8 +211,9 @@ def test_start_checkpoint_is_rejected_before_the_first_stage_when_it_does_not_ex
 
 
 def test_start_folder_is_rejected_before_the_first_stage_when_it_contains_no_voice(
-    commands, tmp_path
+    commands, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr(my_voice, "read_weights", read_weights)
     with pytest.raises(UserError) as raised:
         make(tmp_path, "--start", str(tmp_path / "rec"))
     assert str(tmp_path / "rec") in str(raised.value)
@@ -284,6 +287,12 @@ def test_name_is_rejected_before_the_first_stage_when_filelists_cannot_contain_i
         my_voice.main(["rec", "--name", "a|b", "--out", str(tmp_path / "out")])
     assert commands == []
     assert not (tmp_path / "out").exists()
+
+
+def test_name_is_rejected_without_an_output_folder_when_it_contains_a_slash(commands, tmp_path):
+    with pytest.raises(UserError, match="--out"):
+        my_voice.main(["rec", "--name", "a/b"])
+    my_voice.main(["rec", "--name", "a/b", "--out", str(tmp_path / "out")])
 
 
 def test_nothing_is_written_when_the_folder_of_the_recordings_does_not_exist(commands, tmp_path):

@@ -298,6 +298,13 @@ def test_letters_that_espeak_reads_are_accepted(language, text):
     assert to_phones([text], language)[0]
 
 
+@pytest.mark.parametrize("word", ["这儿", "一点儿", "玩儿", "女儿"])
+def test_mandarin_words_in_er_are_read_character_by_character(word):
+    [found] = to_phones([word], "cmn")
+    assert found.replace(" ", "").endswith(to_phones(["儿"], "cmn")[0])
+    assert "f" not in found  # English digits, such as "four" and "five", contain this phone
+
+
 @pytest.mark.parametrize("pictures", ["🙏🏽", "♥", "❤\ufe0f", "🙂🙂", "\\"])
 def test_pictures_and_backslashes_have_no_phones(pictures):
     assert to_phones([f"Thanks {pictures} all."], "en-us") == to_phones(["Thanks all."], "en-us")

@@ -33,9 +33,9 @@ class Module(lightning.LightningModule):
 class LaterLoader(DataLoader):
     """A DataLoader that starts its workers when the first batch is read.
 
-    Lightning calls iter() before set_epoch. Suppose a run resumes from a checkpoint that was saved at
-    the end of an epoch. Workers that start in iter() would begin the next epoch before set_epoch is
-    called, which raises a BatchingError.
+    Lightning calls iter() before set_epoch. If a run resumes from a checkpoint at the end of an
+    epoch, workers that start in iter() would begin the next epoch too early. This would raise a
+    BatchingError.
     """
 
     def __iter__(self):

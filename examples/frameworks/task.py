@@ -43,8 +43,8 @@ def pad(clips: list[Tensor]) -> dict[str, Tensor]:
 class Model(nn.Module):
     """A model that predicts each frame from the previous frame.
 
-    For every batch, the model appends the indices of the clips and the loss to the file `record`,
-    as one line of JSON. With several processes, each process has its own file.
+    For every batch, the model appends one line of JSON, with the indices of the clips and the loss,
+    to the file `record`. If there are several processes, each process writes its own file.
     """
 
     def __init__(self, record: Path):
@@ -86,7 +86,7 @@ def join_processes() -> tuple[int, int]:
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Save a checkpoint in the first process. All processes wait for the checkpoint."""
+    """Save a checkpoint in the first process. All processes wait until the checkpoint is saved."""
     if int(os.environ.get("RANK", 0)) == 0:
         torch.save(state, path)
     if distributed.is_initialized():

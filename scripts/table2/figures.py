@@ -23,7 +23,7 @@ FOLLOW_UP_MARKERS = "osD^vPX"
 
 
 def draw_all(measured: Measured) -> dict[str, Figure]:
-    """Return all plots, keyed by their file names without extension."""
+    """Return {file name without extension: plot} for all plots."""
     runs = measured.runs
     first = runs.first(runs.rows.index[0])
     lengths, size = first.lengths.tolist(), first.hparams.batch_size
@@ -97,8 +97,8 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
 
 
 def _looks(runs: Runs, labels: list[str]) -> tuple[dict, dict, dict]:
-    """Return the color, marker and dashes of each label. Labels with the same strategy name get
-    shades of the same color."""
+    """Return three dicts: {label: color}, {label: marker} and {label: dashes}. Labels with the same
+    strategy name get shades of the same color."""
     colors: dict = {}
     markers: dict = {}
     dashes: dict = {}

@@ -4,13 +4,13 @@
         print(finding.claim, finding.verdict)
 
 Runs with the same seed start with the same weights, so seeds are the blocks of a randomized block
-design (Montgomery, "Design and Analysis of Experiments"). The model
+design (Montgomery, "Design and Analysis of Experiments"). This model is fitted by least squares to
+all runs that have the same corpus and the same number of epochs:
 
     log value = effect of the strategy + effect of the seed + noise of equal variance
 
-is fitted by least squares to all runs with the same corpus and number of epochs. Each change is
-tested with a two-sided t-test. If a claim includes several changes, Holm's method (1979) keeps the
-family-wise error rate at 5%.
+Each change is tested with a two-sided t-test. If a claim includes several changes, Holm's method
+(1979) keeps the family-wise error rate at 5%.
 """
 
 import math
@@ -50,7 +50,7 @@ def paired_change(values: pd.DataFrame, first: str, second: str, least_error: fl
     Returns:
         `ours` (the change, in percent of the first strategy's value), `standard_error` (in percent,
         too), `runs` (number of common seeds) and `p`. An entry is NaN if there are too few runs to
-        compute it.
+        compute this entry.
     """
     values = values[values["value"] > 0]
     seeds = [set(values["seed"][values["label"] == label]) for label in (first, second)]
@@ -102,8 +102,9 @@ def holm(p: pd.Series) -> pd.Series:
 
 
 def _error_by_epochs(runs: Runs, first: str, second: str) -> float:
-    """Return a relative standard error of the ratio of two rows' minutes per epoch. The error is
-    estimated from the differences between the epochs of each run."""
+    """Return the relative standard error of a ratio: one row's minutes per epoch divided by another
+    row's minutes per epoch. The error is estimated from the differences between the epochs of each
+    run."""
     minutes = runs.epochs.groupby("run")["minutes"]
     shares = ERROR_OF_MEDIAN * minutes.sem().fillna(0) / minutes.median()
     by_seed = runs.table.assign(square=shares**2).set_index("seed").groupby("label")["square"]
@@ -136,7 +137,7 @@ def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
 
 
 def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Compare each name with the first name.
+    """Compare the values of each name with the values of the first name.
 
     Returns:
         One row per name with the columns `mean` and `sem` (over the seeds; NaN if a seed has no
@@ -180,8 +181,8 @@ def at_budget(
 def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
     """Add the loss at an equal budget to the measured quantities, and return the key of this loss.
 
-    The budget is the total of `spent`, a cumulative column of `runs.epochs`, in the cheapest run
-    with one of the labels.
+    The budget is the smallest total of `spent`, a cumulative column of `runs.epochs`, among the
+    runs with these labels.
     """
     runs = measured.runs
     validated = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSS)
@@ -224,7 +225,7 @@ CLAIMS: list[tuple[str, str, Pairs]] = [
 
 
 def findings(measured: Measured) -> list[Finding]:
-    """Test each claim of the paper with these runs."""
+    """Test each claim of the paper with the measured runs."""
     rows = list(measured.runs.rows.index)
     verdicts: list[Finding] = []
     for claim, key, pairs in CLAIMS:

@@ -5,7 +5,7 @@
 Each RUN_DIR is an output folder of train.py, or a folder that contains such folders. The program
 writes report.md, report.csv (all values in the tables) and the plots. Runs that differ only in the
 seed form one row, which contains the mean ± standard error. The tables omit damaged and unfinished
-runs, which the report lists. The program does not need a GPU.
+runs. The report lists these runs separately. The program does not need a GPU.
 """
 
 import re
@@ -56,7 +56,7 @@ TITLES = {
 
 
 def compose(runs: Runs, command: str) -> dict:
-    """Return the values of the template's variables, keyed by their names."""
+    """Return {name: value} for the variables of the template."""
     measured = Measured(runs)
     unlike = deviations(runs)
     missing = [name for name in published.TABLE_2 if name not in runs.rows.index]
@@ -83,7 +83,7 @@ def compose(runs: Runs, command: str) -> dict:
 
 
 def escape_markdown(text: object) -> str:
-    """Escape `text`, so that Markdown displays it unchanged in one line."""
+    """Escape `text` so that Markdown displays the text unchanged on one line."""
     return re.sub(r"([\\`*<\[])", r"\\\1", " ".join(str(text).split()))
 
 

@@ -82,7 +82,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Runs:
-    """Finished runs, and the rows that they form in a report.
+    """Finished runs, grouped into the rows of a report.
 
     Each strategy has one row that is labeled with only the strategy's name. The labels of the
     strategy's other rows also contain the settings that differ from this row.
@@ -98,7 +98,7 @@ class Runs:
     left_out: list[str]  # ignored folders and the reason for each
 
     def first(self, label: str) -> Run:
-        """Return the first run in a row."""
+        """Return the first of the runs with this label."""
         return self.by_folder[self.table.index[self.table["label"] == label][0]]
 
     def differing(self, first: str, second: str) -> list[str]:
@@ -204,8 +204,8 @@ def _read_run(directory: Path) -> Run:
 
 
 def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> dict[str, Any]:
-    """Return the settings, the corpus, the machine and the software of a run as text. Settings
-    without effect are NaN."""
+    """Return the settings, the corpus, the machine and the software of a run as text. Settings that
+    have no effect are NaN."""
     own = REGISTRY[h.batching_strategy].parameter
     ignored = WITHOUT_EFFECT | {p.name for p in PARAMETERS if p != own}
     if h.batching_strategy == "random":
@@ -227,7 +227,7 @@ def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> 
 
 
 def _environment(start: dict[str, Any]) -> dict[str, str]:
-    """Return the machine, software and corpus with which a run was started."""
+    """Return the machine, the software and the corpus that a run was started with."""
     environment = {f"machine's {name}": value for name, value in start["machine"].items()}
     environment |= {f"version of {name}": value for name, value in start["versions"].items()}
     environment["commit"] = start.get("commit")
@@ -236,11 +236,10 @@ def _environment(start: dict[str, Any]) -> dict[str, str]:
 
 
 def _differences(rows: pd.DataFrame) -> np.ndarray:
-    """Return whether two rows differ in a setting, for all pairs and settings, [rows, rows,
-    columns].
+    """Return a bool array [rows, rows, settings] that says whether two rows differ in a setting.
 
-    Settings that define the strategy, and settings that have no effect in one of the two rows, do
-    not count.
+    Settings that define the strategy are not compared, and neither are settings that have no effect
+    in one of the two rows.
     """
     text, known = rows.fillna("").to_numpy(str), rows.notna().to_numpy()
     return (text[:, None] != text) & known[:, None] & known & ~rows.columns.isin(BATCHING)
@@ -249,8 +248,8 @@ def _differences(rows: pd.DataFrame) -> np.ndarray:
 def _place(label: str) -> tuple[int, str]:
     """Return the sort key of a row.
 
-    The paper's ten strategies come first, in the paper's order. The other rows follow, sorted by
-    name and value.
+    The paper's ten strategies come first, in the paper's order. The rows of other strategies
+    follow, sorted by name and value.
     """
     name, paper = label.partition(" ")[0], list(published.TABLE_2)
     digits = re.sub(r"\d+(\.\d+)?", lambda number: f"{float(number[0]):020.9f}", label)
@@ -297,7 +296,7 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
 
 
 def describe(runs: Runs) -> dict[str, str]:
-    """Return the facts about the runs that a report shows at its top."""
+    """Return the facts about the runs for the top of a report."""
     facts = runs.facts.filter(regex=f"^({'|'.join(HEAD)}|epochs|machine's .*)$|{SOFTWARE}")
     values = {str(name): "; ".join(column.unique()) for name, column in facts.items()}
     return {"runs": f"{len(runs.by_folder)} in {len(runs.rows)} rows"} | values
@@ -326,8 +325,8 @@ def deviations(runs: Runs) -> list[str]:
 
 
 def comparison_warnings(runs: Runs) -> list[str]:
-    """Return the differences between the runs, except in the strategy, and the changes within
-    resumed runs."""
+    """Return messages about differences between the runs, other than the strategy, and about
+    changes within resumed runs."""
     facts = runs.facts.drop(columns=[*BATCHING, *HEAD])
     warnings = []
     for name in facts.columns[facts.nunique() > 1]:

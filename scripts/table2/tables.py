@@ -1,11 +1,11 @@
-"""Make the tables of the report, in which published values are next to our measurements.
+"""Make the tables of the report, which show published values next to our measurements.
 
     measured = Measured(read_runs([Path("runs")]))
     for table in paper_tables(measured): ...
 
-A summary is a DataFrame. Each of its rows becomes one row of a table in the report. The columns of
-a summary are `ours`, `standard_error`, `runs`, and `note`. If a value is missing, the note contains
-the reason. The titles, notes and captions of the report are in texts.jinja.
+A summary is a DataFrame. Each row of a summary becomes one row of a table in the report. The
+columns of a summary are `ours`, `standard_error`, `runs`, and `note`. If a value is missing, the
+note contains the reason. The titles, notes and captions of the report are in texts.jinja.
 """
 
 import itertools
@@ -41,7 +41,7 @@ class Column:
     sides: tuple[str, str] = SIDES  # headings of the published value and of our value
 
     def cells(self) -> pd.DataFrame:
-        """Return a DataFrame with the columns CELL, and one row per line of the table."""
+        """Return a DataFrame with the columns in CELL and one row per line of the table."""
         cells = self.ours.reset_index(drop=True).reindex(columns=CELL)
         return cells if self.published is None else cells.assign(published=list(self.published))
 
@@ -57,7 +57,8 @@ class Table:
     facts: dict = field(default_factory=dict)
 
     def in_text(self) -> tuple[list[list[str]], list[str]]:
-        """Format all cells as text. Return the lines, and the footnotes to which the cells refer."""
+        """Format all cells as text. Return (lines of the table, footnotes that the cells refer
+        to)."""
         notes = list(dict.fromkeys(n for c in self.columns for n in c.cells()["note"] if n))
         lines = [list(labels) for labels in self.lines]
         for column in self.columns:
@@ -111,9 +112,9 @@ def thirds(epochs: int) -> list[tuple[int, int]]:
 class Measured:
     """Compute all quantities of all runs, and summarize them over the seeds of each row.
 
-    If all runs are long enough, VL1 to VL3 and VLavg use the paper's epochs (`as_published`).
-    If a run is too short, VL1, VL2 and VL3 are means over the first, second and last third of each
-    run, and VLavg is the mean over all validations.
+    If all runs are long enough, VL1 to VL3 and VLavg are measured at the same epochs as in the
+    paper (`as_published`). If a run is too short, VL1, VL2 and VL3 are means over the first, second
+    and last third of each run, and VLavg is the mean over all validations.
     """
 
     def __init__(self, runs: Runs) -> None:
@@ -158,10 +159,10 @@ class Measured:
             self.headings |= {VL[place]: (padded, 3), f"unpadded {VL[place]}": (unpadded, 3)}
 
     def summary(self, key: str, labels: Sequence[str]) -> pd.DataFrame:
-        """Return the mean and the standard error of a quantity over the runs of each row. Both
-        values are NaN if the value of any run is missing.
+        """Return the mean and the standard error of a quantity over the runs of each row. The mean
+        and the standard error are NaN if the value of any run is missing.
 
-        Gonzalez et al. (ICASSP 2023) report the same statistics.
+        Gonzalez et al. (ICASSP 2023) report the same two statistics.
         """
         by_row = self.values[key].groupby(self.runs.table["label"])
         summary = by_row.agg(["mean", "sem", "count"]).set_axis(CELL[1:4], axis=1).assign(note="")

@@ -46,9 +46,11 @@ class Access:
 
     Args:
         hosts: host names and addresses that clients may use in URLs. The server rejects all other
-            host names, because an attacker's domain could point to this machine. "*": allow all.
+            host names, because an attacker's domain could point to this machine. "*": allow all
+            host names.
         origins: websites whose scripts may use the API, such as https://example.org.
-        api_key: key that clients must send as `Authorization: Bearer KEY`; "": no key required.
+        api_key: bearer token that clients must send in the Authorization header; "": no token is
+            required.
     """
 
     hosts: list[str] = field(default_factory=list)
@@ -112,7 +114,7 @@ def make_app(
 
     Args:
         background: a function that returns an async context, such as the result of
-            `wyoming_server.listen(...)`. The application runs inside this context.
+            `wyoming_server.listen(...)`. The context is active while the application runs.
     """
     api = OpenAIApi(voices, workers)
     page = PAGE.read_text(encoding="utf-8")

@@ -98,7 +98,7 @@ def serve(args: argparse.Namespace, paths: list[Path], load: Callable[[Path], Sy
 def load_all(
     args: argparse.Namespace, paths: list[Path], load: Callable[[Path], Synthesizer]
 ) -> dict[str, Synthesizer]:
-    """Load the voices, and return them by name.
+    """Return {name: synthesizer} for the voices at `paths`.
 
     Raises:
         UserError: if two voices have the same name, or if a voice cannot be loaded.

@@ -54,7 +54,7 @@ def open_socket(host: str, port: int, option: str = "--port") -> socket.socket:
     """Return a listening socket.
 
     Args:
-        option: command-line option that set the port, for the error message.
+        option: the command-line option for the port, for the error message.
 
     Raises:
         UserError: if the address does not belong to this machine, or if the port is in use.
@@ -75,7 +75,7 @@ def is_local(host: str) -> bool:
 
 
 def in_address(host: str) -> str:
-    """Return a host for a URL. An IPv6 address gets brackets."""
+    """Format a host for a URL. IPv6 addresses are written in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -92,8 +92,8 @@ def raise_file_limit() -> None:
 class Shorten(logging.Filter):
     """Shorten or drop log messages about errors that are not bugs.
 
-    These errors occur if a client sends an invalid request, if too many connections are open, or if
-    Ctrl-C cancels requests.
+    Such messages occur if a client sends an invalid request, if too many connections are open, or
+    if Ctrl-C cancels requests.
     """
 
     last = 0.0  # time of the last error about too many connections

@@ -3,8 +3,9 @@
     encoder = Encoder("mp3", sampling_rate=22050)
     content = encoder.add(samples) + encoder.add(samples) + encoder.finish()
 
-libsndfile encodes MP3, Opus and FLAC. Opus and raw samples (pcm) use a sampling rate of 24,000 Hz:
-Opus does not support 22,050 Hz, and clients of the OpenAI API expect raw samples at 24,000 Hz.
+The library libsndfile encodes MP3, Opus and FLAC. Opus and raw samples (pcm) use a sampling rate of
+24,000 Hz: Opus does not support 22,050 Hz, and clients of the OpenAI API expect raw samples at
+24,000 Hz.
 """
 
 import io
@@ -35,11 +36,11 @@ FORMATS = {
 
 
 class Encoder:
-    """Encode samples in one of FORMATS.
+    """Encode samples in one of the formats in FORMATS.
 
-    `add` returns MP3, Opus, WAV and raw samples as soon as they are encoded. FLAC is complete only
-    at the end, because its header contains the length and a checksum of all samples. Therefore
-    `finish` returns the whole FLAC file.
+    `add` returns MP3, Opus, WAV and raw samples as soon as the samples are encoded. FLAC is
+    complete only at the end, because the FLAC header contains the length and a checksum of all
+    samples. Therefore `finish` returns the whole FLAC file.
     """
 
     def __init__(self, name: str, sampling_rate: int):
@@ -88,15 +89,15 @@ class Encoder:
 
 
 class _Content(io.BytesIO):
-    """A buffer that libsndfile writes to.
+    """Collect the bytes that libsndfile writes.
 
-    When libsndfile closes the file, it goes back and rewrites the header.
+    When the file is closed, libsndfile returns to the start and rewrites the header.
     """
 
     num_taken = 0
 
     def take(self) -> bytes:
-        """Return the bytes that were added since the last call."""
+        """Return the bytes that were added since the last call of this method."""
         new = bytes(self.getbuffer()[self.num_taken :])
         self.num_taken += len(new)
         return new

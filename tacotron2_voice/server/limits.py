@@ -7,7 +7,7 @@ from tacotron2_voice.utils.arguments import processors
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a server. Every limit is a maximum."""
+    """The limits of a server. Every limit is the maximum allowed value."""
 
     workers: int = processors()  # number of synthesis threads
     queue: int = 64  # maximum number of waiting texts, in addition to one text per worker

@@ -1,4 +1,4 @@
-"""Count requests, texts and audio for Prometheus.
+"""Count requests, texts and seconds of audio for Prometheus.
 
 metrics = Metrics()
 metrics.requests.labels("speech", "200").inc()

@@ -84,10 +84,10 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 
 class Speaking:
-    """A text that is being synthesized: its audio, and the data for the last event."""
+    """Synthesize the text of a request, and provide its audio and the data for the last event."""
 
     def __init__(self, synthesizer: Synthesizer, request: SpeechRequest, options: dict[str, Any]):
-        """Prepare the text.
+        """Start a stream for the text of `request`.
 
         Raises:
             UserError: if the text cannot be spoken.
@@ -101,11 +101,11 @@ class Speaking:
 
     @property
     def seconds(self) -> float:
-        """Return the length of the audio that was synthesized so far."""
+        """Return the length of the audio that has been synthesized so far."""
         return self.num_samples / self.synthesizer.settings.sampling_rate
 
     def encoded(self) -> Iterator[bytes]:
-        """Yield the audio file in pieces. A piece may be empty."""
+        """Yield the encoded audio file in pieces. A piece may be empty."""
         encoder = Encoder(self.request.response_format, self.synthesizer.settings.sampling_rate)
         for samples in self.synthesizer.audio_pieces(self._kept(self.stream)):
             self.num_samples += len(samples)
@@ -119,7 +119,7 @@ class Speaking:
             yield mel
 
     def facts(self) -> dict[str, Any]:
-        """Return the data of the last event."""
+        """Return the data about the speech for the last server-sent event."""
         chunks = self.stream.chunks
         num_symbols = sum(len(chunk.ids) for chunk in chunks)
         num_steps = sum(len(chunk.alignment) for chunk in chunks)
@@ -160,7 +160,7 @@ def event(data: dict[str, Any]) -> bytes:
 
 
 class OpenAIApi:
-    """The request handlers of the API."""
+    """Handle the requests of the OpenAI speech API."""
 
     def __init__(self, voices: Voices, workers: Workers):
         self.voices = voices
@@ -291,7 +291,8 @@ class SpeechResponse(StreamingResponse):
         self.is_complete = True
 
     async def _events(self) -> AsyncIterator[bytes]:
-        """Yield the audio as server-sent events, then an event with the data about the speech."""
+        """Yield the audio as server-sent events, followed by an event with data about the
+        speech."""
         try:
             async for piece in self._audio():
                 audio = base64.b64encode(piece).decode()

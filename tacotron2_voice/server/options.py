@@ -1,6 +1,6 @@
 """Define the options of the programs that serve voices.
 
-This module does not import the server packages, so `--help` works without them.
+This module does not import the server packages, so `--help` works without these packages.
 """
 
 import argparse

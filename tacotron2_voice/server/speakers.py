@@ -1,4 +1,4 @@
-"""Find the voice and the speaker for a request, and check its text.
+"""Find the voice and the speaker for a request, and check the text of the request.
 
 voices = Voices({"english": Voice("voices/english")}, speaker="linda")
 synthesizer, speaker = voices.find("english", "kathleen")
@@ -31,9 +31,9 @@ class Voices:
     """The voices of a server.
 
     Args:
-        synthesizers: voices by name; the first voice is the default.
+        synthesizers: {name: voice}; the first voice is the default.
         speaker: default speaker; "": the first speaker of each voice.
-        numbers: language of the number words, if the voices speak only numbers.
+        numbers: language of the number words; only for voices that speak nothing but numbers.
 
     Raises:
         UserError: if no voice has the default speaker.
@@ -86,7 +86,8 @@ class Voices:
         return next(iter(self.synthesizers))
 
     def described(self) -> list[dict[str, str]]:
-        """Return the speakers of each voice, with the voice's default speaker first."""
+        """Return a list of {"id": speaker, "name": speaker, "model": voice}, with the default
+        speaker of each voice first."""
         found = []
         for name, synthesizer in self.synthesizers.items():
             default = self.default_speakers[name]
@@ -96,7 +97,7 @@ class Voices:
         return found
 
     def prepare(self, synthesizer: Synthesizer, text: str, limits: Limits) -> Utterance:
-        """Check a text, and convert it to an utterance.
+        """Check a text, and return the text as an utterance.
 
         Raises:
             UserError: if the text is empty, too long, or cannot be spoken.

@@ -6,7 +6,7 @@
             ...
 
 Each thread computes one piece at a time, and the texts take turns. The next piece of a text is
-computed only after its client has received the previous piece. Therefore clients that read slowly
+computed only after the client has received the previous piece. Therefore clients that read slowly
 or hang up do not block a thread.
 """
 
@@ -29,7 +29,7 @@ class Busy(Exception):
 
 
 class Workers:
-    """Limit the number of texts, and compute their pieces in threads.
+    """Limit the number of texts in progress, and synthesize the texts piece by piece in threads.
 
     Attributes:
         num_texts: number of texts that are waiting or being synthesized.
@@ -43,7 +43,7 @@ class Workers:
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
-        """Count one more text in `num_texts` until the `with` block ends.
+        """Add 1 to `num_texts` until the `with` block ends.
 
         Raises:
             Busy: if the queue is full.
@@ -59,10 +59,11 @@ class Workers:
             self.metrics.texts.set(self.num_texts)
 
     async def pieces(self, iterator: Iterator[Piece]) -> AsyncGenerator[Piece, None]:
-        """Yield the pieces of an iterator. The threads compute the pieces.
+        """Yield the pieces that an iterator computes. Worker threads compute the pieces.
 
-        If the task is canceled while a piece waits for a thread, the piece is not computed. If a
-        thread is already computing a piece, it finishes this piece, but computes no further piece.
+        If the task is canceled while a piece waits for a thread, the piece is not computed. A
+        thread that is already computing a piece finishes this piece, but computes no further piece
+        of the text.
         """
         loop = asyncio.get_running_loop()
         ended = object()
@@ -74,5 +75,6 @@ class Workers:
             yield piece  # type: ignore[misc]
 
     def close(self) -> None:
-        """Drop the waiting pieces. The threads finish the pieces that they are computing."""
+        """Discard the pieces that no thread has started to compute. The threads finish the pieces
+        that they are computing."""
         self.threads.shutdown(wait=False, cancel_futures=True)

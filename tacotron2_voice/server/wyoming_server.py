@@ -261,8 +261,7 @@ class Handler(AsyncEventHandler):
         await self.write_event(AudioChunk(rate=rate, width=2, channels=1, audio=content).event())
 
     async def _end_audio(self) -> None:
-        """End the audio of a text, even if there was nothing to speak, because clients wait for
-        the end."""
+        """Send the event that ends the audio of a text, even if there was nothing to speak."""
         if self.rate is None:
             first = next(iter(self.voices.synthesizers.values()))
             await self._write_audio(b"", first.settings.sampling_rate)

@@ -1,10 +1,10 @@
-"""Clean texts before their characters become symbols.
+"""Clean texts before their characters are converted to symbols.
 
     clean_pieces(["Mrs. Brown paid $5."], ["english_cleaners_corrected"])
 
 - `english_cleaners_corrected` reads English like a person (english/__init__.py).
-- `english_cleaners` are NVIDIA/tacotron2's, including their mistakes, because NVIDIA's checkpoints
-  were trained with them: "£10" becomes "psten", "Mrs." becomes "misess".
+- `english_cleaners` are the cleaners of NVIDIA/tacotron2, including their mistakes, because
+  NVIDIA's checkpoints were trained with them: "£10" becomes "psten", "Mrs." becomes "misess".
 - `transliteration_cleaners` convert any alphabet to ASCII.
 - `basic_cleaners` keep any alphabet, for symbols=corpus.
 - `phones` converts a text of any language to the International Phonetic Alphabet.
@@ -91,7 +91,8 @@ def _character_to_ascii(character: str) -> str:
 
 @dataclass(frozen=True)
 class Cleaner:
-    """The steps of a cleaner for each piece of a text. `language` is eSpeak's code."""
+    """A cleaner, which processes the pieces of a text one by one. `language` is an eSpeak language
+    code."""
 
     read: Callable[[str, str], str]  # called first, as read(text, language)
     rules: Sequence[Rule]  # these rules are then applied to the text in lower case, in this order
@@ -126,8 +127,8 @@ def _read_as_english(text: str, language: str) -> str:
 
 
 def _turkish(text: str, language: str) -> str:
-    """Convert the capitals that `str.lower` converts wrongly: it converts İ to two characters, and
-    I to i, which is wrong in Turkish and Azerbaijani."""
+    """Convert İ and I to lower case where `str.lower` is wrong: it converts İ to two characters,
+    and it converts I to i even in Turkish and Azerbaijani."""
     text = text.replace("\u0130", "i")
     return text.replace("I", "\u0131") if language in ("tr", "az") else text
 
@@ -136,7 +137,7 @@ def _turkish(text: str, language: str) -> str:
 # compute ids.
 @functools.lru_cache(2**16)
 def _phones(text: str, language: str) -> str:
-    """Return the phones of a text, with its punctuation and the spaces around it."""
+    """Return the phones of a text, including the punctuation and the spaces around punctuation."""
     bare = text.strip()
     if not any(unicodedata.category(character)[0] in "LN" for character in bare):
         return text  # there is nothing to speak
@@ -168,10 +169,11 @@ CLEANERS: dict[str, Cleaner] = {
 def clean_pieces(
     pieces: Sequence[str], cleaner_names: Sequence[str], language: str = ""
 ) -> list[str]:
-    """Clean each piece of a text separately with the cleaners, in their order.
+    """Apply the cleaners, in the given order, to each piece of a text separately.
 
     Args:
-        language: eSpeak's code. The phones and the lower case of I depend on it.
+        language: eSpeak's code for the language. This code determines the phones and the lower case
+            of I.
 
     Raises:
         UserError: if a cleaner is unknown.

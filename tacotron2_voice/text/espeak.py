@@ -2,7 +2,8 @@
 
     python -P tacotron2_voice/text/espeak.py  # -P: do not add this folder to the module path
 
-Each line of standard input is a JSON request. Each line of standard output is the answer:
+Each line of standard input is a JSON request. Each line of standard output is the answer to one
+request:
 
     {}                                          {"version": "1.52.0", "languages": {"de": "German"}}
     {"language": "de", "texts": ["eins"]}       {"phones": ["ˈaɪns"]}

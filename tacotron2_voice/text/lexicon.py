@@ -3,9 +3,9 @@
     settings = with_lexicon(settings, Path("names.txt"))
     respell("Nguyen's dog", settings.pronunciations)  # "win's dog"
 
-Each line of the file contains a word and its respelling, separated by one tab or by spaces. For
-models that read phones, a respelling can also consist of phones. Lines that begin with # are
-comments.
+Each line of the file contains a word and the respelling of the word, separated by one tab or by
+spaces. For models that read phones, a respelling can also consist of phones. Lines that begin with
+# are comments.
 
     Nguyen   win
     Reading  /ɹˈɛdɪŋ/
@@ -29,7 +29,7 @@ from tacotron2_voice.text.english.words import ABBREVIATIONS, STREETS, TITLES
 from tacotron2_voice.text.notations import IPA_LETTER, check_notations
 from tacotron2_voice.text.phone_spans import CORRECTED, NAME
 from tacotron2_voice.text.rules import uses_english_rules
-from tacotron2_voice.text.sequences import PHONES
+from tacotron2_voice.text.sequences import PHONES, text_to_sequence
 from tacotron2_voice.text.symbols import SymbolTable, symbols
 from tacotron2_voice.utils.errors import UserError, lines_rejected
 from tacotron2_voice.utils.files import numbered_lines
@@ -60,13 +60,13 @@ _SAME = str.maketrans("’‐‑", "'--")
 
 
 def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
-    """Return the settings with the pronunciations from a file.
+    """Return the settings, including the pronunciations from a file.
 
     With `path`, the pronunciations in the file are added to the pronunciations in the settings. If
     a word has two pronunciations, the pronunciation in the file is used.
 
-    Without `path`, the setting `lexicon` is the path of the file. If this setting is empty, the
-    returned settings contain no pronunciations.
+    Without `path`, the setting `lexicon` is the path of the file. If the setting `lexicon` is
+    empty, the returned settings contain no pronunciations.
 
     Raises:
         UserError: if the file cannot be read, or if it contains an invalid line.
@@ -84,12 +84,13 @@ def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
 
 
 def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Sequence[str]) -> str:
-    """Replace the words in a text with their respellings, and read Roman numerals after these
-    words.
+    """Replace the words in a text with their respellings, and read Roman numerals after the
+    replaced words.
 
     The English reading rules read "John VI" as "John the sixth", because John is the name of kings,
-    and they drop the full stop of "Dr. Brown". A respelling does not match these rules. Therefore
-    numerals and full stops next to words in the lexicon are read before the words are replaced.
+    and they drop the full stop of "Dr. Brown". The rules do not recognize a respelling as a name.
+    Therefore numerals and full stops next to words in the lexicon are read before the words are
+    replaced.
 
     Args:
         pronunciations: strings of the form "word<TAB>respelling", as in the settings.
@@ -117,8 +118,8 @@ def _without_stop(match: re.Match[str]) -> str:
 def _with_numeral_read(text: str, start: int, end: int) -> str:
     """Return the text with the Roman numeral from `start` to `end` in words.
 
-    To find these words, the function compares two readings of the text: the reading with the
-    numeral, and the reading with a name in place of the numeral.
+    To find the words for the numeral, the function compares two readings of the text: the reading
+    with the numeral, and the reading with a name in place of the numeral.
     """
     name = NAME.upper() if text.isupper() else NAME
     read = read_english(text)
@@ -136,7 +137,7 @@ def respell(text: str, pronunciations: tuple[str, ...]) -> str:
     """Replace the words in a text with their respellings.
 
     Hyphenated compounds, and words that end in 's, are looked up as a whole first. If the whole
-    word is not in the lexicon, its parts are looked up.
+    word is not in the lexicon, the parts of the word are looked up.
 
     Args:
         pronunciations: strings of the form "word<TAB>respelling", as in the settings.
@@ -192,14 +193,15 @@ def _respellings(pronunciations: tuple[str, ...]) -> dict[str, str]:
 
 @functools.lru_cache(8)
 def _respellings_of_forms(pronunciations: tuple[str, ...]) -> dict[str, str]:
-    """Return the respellings, keyed by lookup key and by upper-case form (STRASSE for Straße)."""
+    """Return {lookup key or upper-case form: respelling}, with an upper-case form such as STRASSE
+    for Straße."""
     known = _respellings(pronunciations)
     return {key.upper(): respelling for key, respelling in known.items()} | known
 
 
 @functools.cache
 def _word_pattern() -> re.Pattern[str]:
-    """Return a pattern for words, which may contain apostrophes and hyphens.
+    """Return a regular expression for words, which may contain apostrophes and hyphens.
 
     Words consist of letters, digits and combining marks, such as vowel signs.
     """
@@ -209,7 +211,7 @@ def _word_pattern() -> re.Pattern[str]:
 
 
 def _read_lexicon(path: Path, cleaners: Sequence[str], table: SymbolTable) -> dict[str, str]:
-    """Return the respellings in a file, keyed by lookup key. Raise UserError if lines are
+    """Return {lookup key: respelling} for the words in a file. Raise UserError if lines are
     invalid."""
     lines = numbered_lines(path, "no such lexicon")
     known: dict[str, str] = {}
@@ -257,12 +259,16 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
         raise UserError(f"{respelling[:60]!r}: nothing to speak ({EXPECTED})")
     if not has_phones:
         _check_letters(respelling, cleaners)
+    if uses_english_rules(tuple(cleaners)):
+        for letter in filter(str.isalpha, respelling):
+            if not text_to_sequence(letter, cleaners, table):
+                raise UserError(f"{respelling[:60]!r}: the model has no symbol for {letter!r}")
     check_notations(respelling, cleaners, table)
     return word, respelling
 
 
 def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
-    """Raise UserError if a respelling contains other characters than letters, such as the phonetic
+    """Raise UserError if a respelling contains characters other than letters, such as the phonetic
     signs of a dictionary."""
     shown = repr(respelling[:60])
     for character in respelling:

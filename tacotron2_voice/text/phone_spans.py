@@ -3,8 +3,8 @@
     read_around_phones("Dr. {W IH1 N} II came.", ["english_cleaners_corrected"], ENGLISH)
     # "doctor {W IH1 N} two came."
 
-The cleaners only receive the text between spans of phones. Without the name that follows, the
-cleaners read "Dr." as the end of a sentence.
+The cleaners only receive the text between spans of phones. If no name follows, the cleaners read
+"Dr." as the end of a sentence.
 """
 
 import re
@@ -23,11 +23,12 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def read_around_phones(text: str, cleaner_names: Sequence[str], table: SymbolTable) -> str:
-    """Return the text with the abbreviations and numerals around ARPAbet phones in words.
+    """Return the text, with words in place of the abbreviations and numerals next to ARPAbet
+    phones.
 
-    A text without phones is not changed. The result is later cleaned like any other text. The
-    cleaning does not change these words again, because the reading rules do not change words in
-    lower case.
+    A text without phones is not changed. The returned text must still be cleaned like any other
+    text. The cleaning does not change the words in place of abbreviations and numerals, because the
+    reading rules do not change words in lower case.
     """
     spans = [*ARPABET_SPAN.finditer(text)]
     between = ARPABET_SPAN.sub("", text)

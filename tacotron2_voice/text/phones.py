@@ -48,6 +48,9 @@ FRACTIONS = re.compile("[¼-¾⅐-⅞↉]")
 # Parts of the English names of fractions. In languages without such names, eSpeak speaks the
 # English names.
 ENGLISH_FRACTIONS = ("hɑːf", "θɜːd")
+# eSpeak reads most words that end in 儿, such as 这儿, as English letters. It reads 而, which has the
+# same pronunciation, correctly.
+ERHUA = re.compile("(?<=[\u4e00-\u9fff])儿")
 LONG_VOWELS = re.compile("ー{2,}")
 LONG_N = re.compile("(?<=[んン])ー")
 KANA = ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA")
@@ -163,7 +166,7 @@ _espeak = Espeak()
 
 @functools.cache
 def _about() -> dict[str, Any]:
-    """Return eSpeak's version, and the names of its languages, keyed by code."""
+    """Return {"version": eSpeak's version, "languages": {code: name of the language}}."""
     try:
         return _espeak.ask()
     except Crashed:
@@ -198,9 +201,9 @@ def espeak_version() -> str:
 
 
 def version_of_phones(recorded: str) -> str:
-    """Return the `recorded` version of eSpeak or, if it is empty, the installed version.
+    """Return the `recorded` version of eSpeak or, if `recorded` is empty, the installed version.
 
-    `recorded` is the version that produced the phones of a run. If this version differs from the
+    `recorded` is the version that produced the phones of a run. If `recorded` differs from the
     installed version, print a warning.
     """
     here = espeak_version()
@@ -224,7 +227,8 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
     punctuation, and mixes up the texts if a text is empty.
 
     Raises:
-        UserError: see `check_language`; also if eSpeak crashes on a text.
+        UserError: if eSpeak does not support the language or crashes on a text, or if a package is
+            missing.
         SpelledLetters: if eSpeak would speak the names of letters, such as "Chinese letter".
     """
     language = check_language(language)
@@ -292,7 +296,7 @@ def _check_is_read(phones: dict[str, str], language: str) -> None:
     """Raise SpelledLetters if eSpeak speaks the names of letters, such as "Chinese letter".
 
     Args:
-        phones: the phones of the words, keyed by the words.
+        phones: {words: phones of these words}.
         language: eSpeak's code for the language.
     """
     spelled = [letter for words in phones for letter in _spelled(words, phones[words], language)]
@@ -303,7 +307,8 @@ def _check_is_read(phones: dict[str, str], language: str) -> None:
 
 
 def _spelled(words: str, phones: str, language: str) -> list[str]:
-    """Return the letters in `words` whose names eSpeak speaks; `phones` are the words' phones."""
+    """Return the letters in `words` whose names eSpeak speaks; `phones` are the phones of
+    `words`."""
     spelled = [x for x in FRACTIONS.findall(words) if not _reads_fraction(x, language)]
     spelled += [
         letter
@@ -354,8 +359,8 @@ def _count_parts(phones: str) -> int:
 
 
 def _is_spoken_as_script(sign: str, language: str) -> bool:
-    """Return whether eSpeak reads a symbol as "Japanese letter" or "Chinese letter". An example is
-    the minus sign in Japanese."""
+    """Return whether eSpeak reads a symbol with the words "Japanese letter" or "Chinese letter".
+    eSpeak reads the minus sign in Japanese in this way."""
     phones = STRESS.sub("", _phones_of_word(sign, language))
     names = {STRESS.sub("", _phones_of_word("ー", language)), *_letter_names("CJK", language)}
     return phones in names - {""}
@@ -370,8 +375,8 @@ def _reads_fraction(fraction: str, language: str) -> bool:
 
 @functools.lru_cache(2**16)
 def _code_point(letter: str, language: str) -> str:
-    """Return the phones of the code point in a letter's name, such as "2135" in "letter 2135" for
-    ℵ. If eSpeak does not read the letter as such a name, return ""."""
+    """Return the phones of the code point in the name of a letter: of "2135" in "letter 2135" for
+    ℵ. If eSpeak does not read the letter by a name with a code point, return ""."""
     phones = _joined(_phones_of_word(letter, language))
     word = _word_for_letter(language)
     code = phones[len(word) :]
@@ -379,9 +384,10 @@ def _code_point(letter: str, language: str) -> str:
 
 
 def _has_part(phones: str, code: str) -> bool:
-    """Return whether phones contain several consecutive phones of a code point.
+    """Return whether `phones` contains several consecutive phones of the code point `code`.
 
-    Inside a word, eSpeak may reduce single vowels of the code point.
+    Not all phones are compared, because eSpeak may reduce single vowels of the code point inside a
+    word.
     """
     starts = range(max(1, len(code) - COMPARED + 1)) if code else ()
     return any(code[start : start + COMPARED] in phones for start in starts)
@@ -406,11 +412,12 @@ def _script(letters: str) -> str:
 
 @functools.cache
 def _letter_names(script: str, language: str) -> tuple[str, ...]:
-    """Return the phones at the beginning of the names of a script's letters.
+    """Return the phones with which eSpeak begins the names of a script's letters.
 
-    If eSpeak cannot read a script, it speaks the names of letters. These names begin with the same
-    word, such as "Arabic" in "Arabic seen", or "letter" before the code point. If eSpeak can read
-    the script, the letters begin with different phones, and the result is empty.
+    If eSpeak cannot read the letters of a script, it speaks the names of these letters. The names
+    of a script's letters begin with the same word, such as "Arabic" in "Arabic seen", or "letter"
+    before the code point. If eSpeak can read the letters of the script, the letters begin with
+    different phones, and the result is ().
     """
     found = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
     # In every language, letters that differ only in case and accents have similar names.
@@ -440,11 +447,12 @@ def _phones_of_word(word: str, language: str) -> str:
 
 
 def with_plain_letters(text: str, language: str) -> str:
-    """Rewrite a text so that eSpeak does not spell its letters or marks by name.
+    """Rewrite a text so that eSpeak does not speak the names of its letters or marks.
 
     Rare apostrophes inside words become plain apostrophes, and full-width letters become plain
     letters (`OTHER_FORMS`). In Japanese, spaces separate kana from Latin letters, and repeated
-    marks for long vowels (ー) become a single mark. In Hebrew, vowel points are removed, because
+    marks for long vowels (ー) become a single mark. In Mandarin, 儿 after another character
+    becomes 而. In Hebrew, vowel points are removed, because
     eSpeak does not read vowel points.
     """
     if text.isascii():
@@ -455,6 +463,8 @@ def with_plain_letters(text: str, language: str) -> str:
         text = BETWEEN_SCRIPTS.sub(" ", text)
         text = LONG_VOWELS.sub("ー", text)
         text = LONG_N.sub(lambda x: x.string[x.start() - 1], text)
+    if language == "cmn":
+        text = ERHUA.sub("而", text)
     if language == "he":
         text = HEBREW_POINTS.sub("", text)
     return text
@@ -476,7 +486,7 @@ def _is_picture(character: str) -> bool:
 
 
 def with_plain_numbers(text: str, language: str) -> str:
-    """Rewrite the numbers in a text, so that eSpeak can read them.
+    """Rewrite the numbers in a text so that eSpeak can read the numbers.
 
     Digits that eSpeak cannot read in this language become 0 to 9, because eSpeak skips the digits of
     most scripts. Roman and circled numerals become plain letters and digits, because eSpeak reads Ⅷ
@@ -502,7 +512,8 @@ def is_silent(character: str, language: str) -> bool:
     """Return whether a letter, number or other symbol has no phones, such as ‰ in Russian.
 
     Raises:
-        UserError: see `to_phones`.
+        UserError: if eSpeak does not support the language or crashes on the character, or if a
+            package is missing.
     """
     is_sign = unicodedata.normalize("NFKC", character) in SIGNS
     is_read = is_sign or _is_picture(character) or unicodedata.category(character)[0] in "LNS"
@@ -518,11 +529,11 @@ def _phones_of_character(character: str, language: str) -> str:
 
 
 def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
-    """Return the phones of each key of `origin`.
+    """Return {words: phones} for the keys of `origin`.
 
     Args:
-        origin: the keys are strings of words without spaces at their ends. The values are the texts
-            that contain the words, for messages about crashes.
+        origin: {words: a text that contains these words}. The words have no spaces at the start or
+            end, and the texts are for messages about crashes.
         language: eSpeak's code for the language.
     """
     words = [*origin]
@@ -537,7 +548,7 @@ def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
 
 
 def _put(words: str, phones: dict[str, str]) -> str:
-    """Replace words with their phones, and keep the spaces around them."""
+    """Replace words with their phones, and keep leading and trailing spaces."""
     bare = words.strip()
     if not bare:
         return words

@@ -2,8 +2,8 @@
 
     rules_version()  # such as "8b5d0c3e91f2a764"
 
-Checkpoints, exported voices and filelist caches store this version. If a text is converted by
-different rules than in training, the model may pronounce it differently.
+Checkpoints, exported voices and filelist caches store the version of the rules. If a text is
+converted by different rules than in training, the model may pronounce the text differently.
 """
 
 import ast
@@ -43,7 +43,8 @@ def uses_english_rules(cleaner_names: tuple[str, ...]) -> bool:
 def code_of(source: str) -> str:
     """Return the syntax tree of a module as a string, without docstrings.
 
-    The result must not depend on the Python version, so this function does not use `ast.dump`.
+    This function does not use `ast.dump`, because the output of `ast.dump` depends on the Python
+    version.
     """
     tree = ast.parse(source)
     for node in ast.walk(tree):
@@ -54,7 +55,7 @@ def code_of(source: str) -> str:
 
 
 def _is_text_alone(node: ast.AST) -> bool:
-    """Return whether a statement is only a string, such as a docstring."""
+    """Return whether a statement consists of only a string, such as a docstring."""
     if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
         return False
     return isinstance(node.value.value, str)

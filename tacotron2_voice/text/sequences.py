@@ -21,10 +21,10 @@ def clean(
 ) -> list[str]:
     """Clean a text and return its symbols in Unicode's form NFC, including unknown symbols.
 
-    Phones are not cleaned: ARPAbet phones in braces (`{HH AH0 L OW1}`) if the table contains them,
-    and IPA phones in slashes (`/hɛlˈoʊ/`) if the cleaners produce phones. As in NVIDIA's code, an
-    underscore in English becomes the padding symbol, and phones in the first line drop all other
-    lines. Therefore pass single lines.
+    The following phones are not cleaned: ARPAbet phones in braces (`{HH AH0 L OW1}`) if the table
+    contains them, and IPA phones in slashes (`/hɛlˈoʊ/`) if the cleaners produce phones. As in
+    NVIDIA's code, an underscore in English becomes the padding symbol, and if the first line
+    contains phones, all later lines are dropped. Therefore pass one line at a time.
 
     Raises:
         UserError: if a cleaner is unknown, or if eSpeak cannot convert the text.

@@ -3,12 +3,12 @@
     for span in split_sequence(ids, 188): ids[span.start : span.end]
 
 The text is split after cleaning, because the model's limit is a number of symbols. `Ending` lists
-where a chunk may end. A chunk only exceeds the limit if it is a single word. Words with more than
-MAX_WORD_SYMBOLS symbols, such as lists without spaces, are cut.
+where a chunk may end. A chunk only exceeds the limit if the chunk is a single word. Words with more
+than MAX_WORD_SYMBOLS symbols, such as lists without spaces, are cut into pieces.
 
-The best split has the fewest endings of the worst kind. If several splits have equally many endings
-of this kind, the endings of the next kinds are compared in the same way. If all these numbers are
-equal, the split with the most even lengths is best.
+The best split has the fewest endings of the worst kind. If several splits are tied, the numbers of
+endings of the next-worst kind are compared, and so on. If splits are tied for all kinds, the split
+with the most even chunk lengths is best.
 """
 
 import re
@@ -75,8 +75,8 @@ def split_sequence(
 ) -> list[ChunkSpan]:
     """Split the symbol ids of a text into chunks of at most `limit` symbols.
 
-    The text must contain a letter or a phone. Each chunk then contains a letter or a phone, too.
-    The chunks contain all symbols except the spaces between chunks.
+    The text must contain a letter or a phone. Each returned chunk contains a letter or a phone,
+    too. The chunks contain all symbols except the spaces between chunks.
     """
     if len(sequence) <= limit:
         return [ChunkSpan(0, len(sequence), Ending.SENTENCE)]
@@ -103,7 +103,7 @@ def _smallest_units(line: str) -> list[ChunkSpan]:
 
 
 def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
-    """Cut a unit that exceeds the limit and MAX_WORD_SYMBOLS. If possible, cut it after
+    """Cut a unit that exceeds the limit and MAX_WORD_SYMBOLS. If possible, cut the unit after
     punctuation.
 
     Each piece contains a letter, a digit or a phone.
@@ -128,7 +128,8 @@ def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
 
 
 def _ending(unit: str, following: str) -> Ending:
-    """Return the ending of a chunk that ends after `unit`."""
+    """Return the kind of ending of a chunk if `unit` ends the chunk and `following` is the next
+    unit."""
     unit, following = unit.translate(_AS_ASCII), following.translate(_AS_ASCII)
     last = unit.rstrip("')\"」』”’）»").split(" ")[-1]
     if last.endswith(("!", "?")):

@@ -71,7 +71,7 @@ def draw_numbers(count: int, seed: int) -> list[int]:
     """Draw `count` distinct random numbers, most of which are long.
 
     Raises:
-        UserError: if `count` is too large. There are only 999,999 different numbers.
+        UserError: if `count` is too large. The maximum of `count` is 999,999.
     """
     rng = random.Random(seed)
     drawn: dict[int, None] = {}  # used as an ordered set
@@ -86,7 +86,7 @@ def draw_numbers(count: int, seed: int) -> list[int]:
 def sentence_of(text: str, language: str = ENGLISH) -> str:
     """Return a number as a sentence: "4,072" and "4072" become "Four thousand seventy two."
 
-    In English, the text may also be a number in words. In other languages, it must consist of
+    In English, the text may also be a number in words. In other languages, the text must consist of
     digits. Only English sentences begin with a capital letter, because in other languages a capital
     letter may change the word. For example, the capital of the Turkish letter i is not I.
 

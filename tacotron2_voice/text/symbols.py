@@ -1,9 +1,10 @@
-"""Define tables of input symbols. A symbol's id is its index in the table and in the embedding.
+"""Define tables of input symbols. A symbol's id is the symbol's index in the table and in the
+embedding.
 
 `ENGLISH` contains the 148 symbols of NVIDIA/tacotron2 in the same order as the rows of trained
 embeddings. The phones in this table begin with "@", so that the ARPAbet phone B and the letter B
 are different symbols. For other languages, `table_of` makes a table from the texts of a corpus, and
-`read_table` reads a table from a file. Each run stores its table.
+`read_table` reads a table from a file. Each run stores its symbol table.
 """
 
 import functools
@@ -61,8 +62,8 @@ class SymbolTable:
 
     @functools.cached_property
     def ids(self) -> dict[str, int]:
-        """Return a dict from symbols to ids. The dict contains the padding only for the English
-        table, because NVIDIA's code accepts the padding in texts."""
+        """Return {symbol: id}. The dict contains the padding only for the English table, because
+        NVIDIA's code accepts the padding in texts."""
         return {x: i for i, x in enumerate(self.symbols) if i or self.is_english}
 
     @functools.cached_property
@@ -71,14 +72,14 @@ class SymbolTable:
 
     @functools.cached_property
     def has_phones(self) -> bool:
-        """Return whether the table contains ARPAbet phones. With such a table, texts may contain
-        phones in braces."""
+        """Return whether the table contains ARPAbet phones. If the table contains phones, texts may
+        contain phones in braces."""
         return any(len(symbol) > 1 for symbol in self.symbols)
 
     @functools.cached_property
     def spoken_ids(self) -> set[int]:
-        """Return the ids of letters, phones and digits. Digits are included because they may be
-        tones."""
+        """Return the ids of letters, phones and digits. Digits are included because some languages
+        write tones as digits."""
         return {i for x, i in self.ids.items() if i and (len(x) > 1 or x.isalnum())}
 
 
@@ -130,7 +131,7 @@ def table_of(characters: Iterable[str]) -> SymbolTable:
 
 
 def read_table(path: Path) -> SymbolTable:
-    """Read a symbol table from a JSON file. Raise UserError if it does not contain a symbol
+    """Read a symbol table from a JSON file. Raise UserError if the file contains no valid symbol
     table."""
     symbols = read_json(
         path,

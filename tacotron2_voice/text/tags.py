@@ -1,4 +1,4 @@
-"""Split a text at its tags.
+"""Split a text at its tags for pauses and speakers.
 
 `[pause 0.5]` inserts half a second of silence, and `[speaker anna]` changes the speaker.
 
@@ -52,7 +52,7 @@ def split_tags(text: str) -> list[str | Pause | SpeakerTag]:
 
     Raises:
         UserError: if a tag is unknown, if a tag has no valid value or no closing bracket, or if the
-            text contains markup tags. A model would read such tags aloud.
+            text contains markup tags. A model would read markup tags aloud.
     """
     if markup := _MARKUP.search(text):
         expected = "expected plain text with tags such as [pause 0.5]"
@@ -73,7 +73,8 @@ def without_tags(text: str) -> str:
 
 
 def _checked(piece: str) -> str:
-    """Strip a piece of text. Raise UserError if it contains an unknown or malformed tag."""
+    """Return a piece of text without whitespace at its start and end. Raise UserError if the text
+    contains an unknown or malformed tag."""
     if nearly := _NEARLY.search(piece):
         raise UserError(f"{nearly[0][:60]!r}: not a valid tag (expected {KNOWN_TAGS})")
     if unknown := WORDS_IN_BRACKETS.search(piece):

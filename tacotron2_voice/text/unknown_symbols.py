@@ -17,7 +17,8 @@ MAX_COLUMNS = 5  # maximum number of columns to list per symbol
 
 
 def unknown_symbols(cleaned: Iterable[str], table: SymbolTable) -> list[str]:
-    """Return the distinct symbols of a text that are not in `table`, in text order."""
+    """Return the distinct symbols that are not in `table`, in the order in which they occur in the
+    text."""
     return [symbol for symbol in dict.fromkeys(cleaned) if symbol not in table.ids]
 
 
@@ -25,7 +26,7 @@ def nearest(symbol: str, table: SymbolTable) -> str:
     """Return text that can replace an unknown symbol, or "" if no such text exists.
 
     The replacement is the same letter with other accents or in a different case, or a
-    transliteration by unidecode. All its symbols are in `table`.
+    transliteration by unidecode. All symbols of the replacement are in `table`.
     """
     plain = _plain(symbol)
     same_letter = [x for x in table.ids if plain and len(x) == 1 and _plain(x) == plain]

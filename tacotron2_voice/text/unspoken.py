@@ -27,7 +27,7 @@ UNSPOKEN = {"english_cleaners_corrected": '"/'}
 def left_out(
     text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
 ) -> list[str]:
-    """Return a list with one warning that names the characters that are dropped from the text.
+    """Return a list with one warning that lists the characters that are dropped from the text.
 
     The list is empty if no character is dropped. Tags are ignored.
     """
@@ -39,7 +39,7 @@ def left_out(
 
 
 def _without_phones(text: str, language: str) -> dict[str, list[int]]:
-    """Return the columns of the characters that have no phones, keyed by character.
+    """Return {character: columns} for the characters that have no phones.
 
     Characters between slashes are phones and therefore ignored. Letters that only change the phones
     of other letters, such as the Russian hard sign, are also ignored.
@@ -72,12 +72,11 @@ def with_columns(dropped: Mapping[str, list[int]]) -> str:
 def dropped_symbols(
     text: str, cleaner_names: Sequence[str], table: SymbolTable = ENGLISH, language: str = ""
 ) -> dict[str, list[int]]:
-    """Return the columns, counted from 1, of the characters that do not reach the model, keyed by
-    character.
+    """Return {character: columns, counted from 1} for the characters that do not reach the model.
 
     Only the first MAX_SHOWN + 1 characters are returned, because a text in a different script may
-    contain thousands. Quotation marks, brackets and dashes do not count, because they are common and
-    not spoken. Which characters count depends on the symbol table:
+    contain thousands of such characters. Quotation marks, brackets and dashes are not returned,
+    because they are common and not spoken. The returned characters depend on the symbol table:
 
     - With a table other than the English table, characters that have no symbol.
     - With the English table, characters whose removal changes at most the spaces between symbols,

@@ -13,6 +13,6 @@ def word_spans(sequence: Sequence[int], table: SymbolTable = ENGLISH) -> list[tu
     """Return (start, end) for every word in a sequence. `end` is the index after the last symbol.
 
     Words consist of letters, phones and, if the table contains them, digits. After the first
-    character, they may also contain apostrophes.
+    character, words may also contain apostrophes.
     """
     return [match.span() for match in _WORD.finditer(one_character_each(sequence, table))]

@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are short and suggest similar options and commands."""
+    """A parser whose error messages are short and suggest similar options and commands."""
 
     given: Sequence[str] = ()  # the arguments that are parsed
 
@@ -48,7 +48,8 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def _suggestion(self) -> str:
-        """Return a suggestion for unknown options in the arguments, or "" if there is none."""
+        """Return a suggestion for unknown options in the arguments, or "" if no known option is
+        similar."""
         known = self._option_string_actions
         names = [argument.partition("=")[0] for argument in self.given]
         unknown = []
@@ -70,7 +71,7 @@ def did_you_mean(unknown: Iterable[str], known: Iterable[str]) -> str:
 def make_parser(description: str | None, **options: Any) -> argparse.ArgumentParser:
     """Return a parser that has a --version option and prints the description unchanged.
 
-    Errors of the parser suggest similar options and commands.
+    The parser's error messages suggest similar options and commands.
     """
     parser = Parser(
         description=description,
@@ -84,7 +85,8 @@ def make_parser(description: str | None, **options: Any) -> argparse.ArgumentPar
 def checked(
     convert: Callable[[str], Value], expected: str, accepts: Callable[[Any], bool]
 ) -> Callable[[str], Value]:
-    """Return an argument type that converts a string, and rejects values that are not accepted."""
+    """Return an argument type that converts a string with `convert`, and rejects values for which
+    `accepts` returns False."""
 
     def check(text: str) -> Value:
         with contextlib.suppress(ValueError):
@@ -109,9 +111,9 @@ def processors() -> int:
 
 
 def thread_count(text: str) -> int:
-    """Convert a number of threads, and reject more threads than CPU cores.
+    """Convert a number of threads, and reject numbers above the number of CPU cores.
 
-    Additional threads would only wait for each other.
+    Additional threads would only compete for the same cores.
     """
     most = processors()
     expected = f"a whole number from 1 to {most}, the number of CPU cores of this program"

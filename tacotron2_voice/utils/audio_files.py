@@ -64,11 +64,12 @@ def check_sampling_rate(path: Path, sampling_rate: int) -> None:
 
 
 def convert_wav(source: Path, target: Path) -> None:
-    """Convert a WAV file to the format of AUDIO_FORMATS that the extension of `target` selects.
+    """Convert a WAV file to the format, one of AUDIO_FORMATS, that the extension of `target`
+    selects.
 
     Raises:
-        UserError: if the target cannot be written. In this case, an existing file at `target` is
-            not changed.
+        UserError: if the target cannot be written. After an error, an existing file at `target` is
+            unchanged.
     """
     import soundfile
 

@@ -38,10 +38,10 @@ class UnfailingFile(io.FileIO):
 
 
 def print_without_failing() -> None:
-    """Keep `print` from raising errors in this process and its forked processes.
+    """Keep `print` from raising errors in this process and in processes forked from it.
 
-    A long run then continues if its terminal or pipe (`| tee`) is closed, or if the disk is full.
-    Streams that other code has replaced are not changed.
+    A long run then continues even if its terminal or pipe (`| tee`) is closed, or if the disk is
+    full. Streams that other code has replaced are not changed.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -61,7 +61,8 @@ def print_without_failing() -> None:
 
 
 def print_nothing() -> None:
-    """Suppress all output except tracebacks, because only one process of a run prints."""
+    """Suppress all output of this process except tracebacks, because only one process of a run may
+    print."""
     global _shows_progress
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     _shows_progress = False
@@ -71,7 +72,8 @@ def print_nothing() -> None:
 
 
 class ProgressBar(tqdm):
-    """A progress bar that shows slow speeds per minute. tqdm would show them as "7.62s/ texts"."""
+    """A progress bar that shows slow speeds per minute. tqdm would show a slow speed as "7.62s/
+    texts"."""
 
     @property
     def format_dict(self) -> dict[str, Any]:
@@ -80,8 +82,8 @@ class ProgressBar(tqdm):
 
 
 def _speed(values: dict[str, Any]) -> str:
-    """Format the speed in tqdm's values, for example as ", 2.50 texts/s". At the start, return
-    ""."""
+    """Format the speed from the values of a tqdm bar, for example as ", 2.50 texts/s". At the
+    start, return ""."""
     rate = values["rate"]
     if rate is None and values["elapsed"]:
         rate = (values["n"] - values["initial"]) / values["elapsed"]
@@ -112,7 +114,8 @@ class ProgressLines(ProgressBar):
 
 
 def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options: Any) -> tqdm:
-    """Return a tqdm progress bar. Call its `update`, or pass `iterable` and iterate over the bar.
+    """Return a tqdm progress bar. Call the bar's method `update`, or pass `iterable` and iterate
+    over the bar.
 
     If the output is not a terminal, the bar prints `line` every 10 seconds instead. `options` are
     passed to tqdm.
@@ -131,8 +134,8 @@ def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options:
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence], labels: int = 1) -> str:
     """Return an aligned Markdown table that is also readable in a terminal.
 
-    The first `labels` columns are left-aligned, all other columns are right-aligned. Numbers must
-    already be formatted. Pipes in cells are escaped, other Markdown is kept.
+    The first `labels` columns are left-aligned, and all other columns are right-aligned. Numbers
+    must already be formatted. Pipes in cells are escaped, and other Markdown is kept.
     """
     lines = [
         [str(cell).strip().replace("|", "\\|").replace("\n", " ") for cell in line]

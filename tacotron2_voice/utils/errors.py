@@ -24,7 +24,7 @@ class UserError(ValueError):
 
 
 def explained(error: UserError | OSError) -> str:
-    """Return the message of an error. For system errors, advice is added."""
+    """Return the message of an error. The messages of system errors also contain advice."""
     if isinstance(error, UserError) or error.errno is None:
         return str(error)
     advice = ": free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
@@ -32,7 +32,8 @@ def explained(error: UserError | OSError) -> str:
 
 
 def lines_rejected(path: str | Path, problems: list[str], num_lines: int) -> UserError:
-    """Return a UserError about the bad lines of a file. See `about_lines` for the arguments."""
+    """Return a UserError about the rejected lines of a file, which has `num_lines` lines in total.
+    `problems` are strings of the form "PATH:LINE: what is wrong; fix"."""
     return UserError(about_lines(path, problems, num_lines, "rejected"))
 
 
@@ -60,9 +61,9 @@ def grouped(
 ) -> list[str]:
     """Format problems of the form "PLACE: what is wrong; fix" as lines, and group similar problems.
 
-    Problems with the same long fix are always grouped. If there are more than `one_by_one`
-    problems, all problems of the same kind are grouped. The lines of a group contain its first
-    problem, followed by the places of its other problems, without `prefix` and folders.
+    Problems that have the same long fix are always grouped. If there are more than `one_by_one`
+    problems, all problems of the same kind are grouped. A group shows its first problem in full,
+    and lists the locations of its other problems without `prefix` and folders.
     """
     kinds: dict[str, list[str]] = {}
     for problem in problems:

@@ -42,7 +42,7 @@ READING_THREADS = 8
 
 
 class Identity(NamedTuple):
-    """The size and the times of a file. The size and the times change if the file is changed or
+    """The size and the times of a file. The size or the times change if the file is changed or
     replaced.
 
     Identity.of("a.wav") == Identity.of("a.wav")  # True until the file is written again
@@ -76,8 +76,8 @@ UNKNOWN = Identity()
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Add `path` to the messages of errors in this context. Some errors, such as the error for a
-    full disk, do not contain the path."""
+    """Add `path` to the messages of errors that are raised in the `with` block. Some errors, such
+    as the error for a full disk, do not contain the path."""
     try:
         yield
     except UserError as error:
@@ -87,8 +87,8 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
-    """Open a regular file, or a link to a regular file, for reading bytes. Pipes are rejected,
-    because opening a pipe could block.
+    """Open a regular file, or a link to a regular file, for reading bytes. Named pipes are
+    rejected, because opening a named pipe could block.
 
     Raises:
         UserError: if the file is missing (with the message `if_missing`), is not a regular file, or
@@ -108,7 +108,7 @@ def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
 
 
 def read_bytes(path: str | Path, at_most: int = MAX_TEXT_BYTES, if_missing: str = NO_FILE) -> bytes:
-    """Return a file's content, or raise UserError if it cannot be read or is too large."""
+    """Return a file's content. Raise UserError if the file cannot be read or is too large."""
     try:
         with naming(path), open_file(path, if_missing) as file:
             size = os.fstat(file.fileno()).st_size
@@ -143,8 +143,8 @@ def read_json(
     """Return the content of a JSON file.
 
     Raises:
-        UserError: see `read_bytes`; also if the file is not JSON. In this case, the message ends
-            with `if_none`.
+        UserError: if the file cannot be read, is too large, or is not JSON. The message about a
+            file that is not JSON ends with `if_none`.
     """
     content = read_bytes(path, MAX_JSON_BYTES, if_missing)
     try:
@@ -184,10 +184,10 @@ def numbered_lines(
 
     Args:
         if_missing: the message if the file is missing.
-        content: the bytes of the file, if they have already been read.
+        content: the bytes of the file, if the file has already been read.
 
     Raises:
-        UserError: see `read_bytes` and `decode_utf8`.
+        UserError: if the file cannot be read, is too large, or is not UTF-8.
     """
     content = read_bytes(path, if_missing=if_missing) if content is None else content
     text = decode_utf8(path, content)
@@ -217,7 +217,8 @@ def json_lines(path: Path, if_missing: str = NO_FILE) -> list[Any]:
     A last line that is not JSON is ignored, because a killed process may leave an incomplete line.
 
     Raises:
-        UserError: see `numbered_lines`; also if any other line is not JSON.
+        UserError: if the file cannot be read, is too large or is not UTF-8, or if a line before the
+            last line is not JSON.
     """
     lines = numbered_lines(path, if_missing)
     values = []
@@ -234,7 +235,8 @@ def json_lines(path: Path, if_missing: str = NO_FILE) -> list[Any]:
 def map_in_threads(
     function: Callable, items: Iterable, threads: int = READING_THREADS
 ) -> Generator:
-    """Apply the function to every item in several threads, and yield the results in order.
+    """Apply the function to the items in several threads, and yield the results in the order of
+    the items.
 
     Only a few results are computed in advance, so that a caller that stops early does not wait long.
     """
@@ -312,7 +314,7 @@ def check_is_folder(path: Path, option: str) -> None:
 
 
 def unused_name(path: Path) -> Path:
-    """Return `path`, with as many `+` appended as needed so that no file with this name exists."""
+    """Return `path`, with as many `+` appended as needed for a name that does not exist yet."""
     return unused_name(path.with_name(path.name + "+")) if path.exists() else path
 
 
@@ -344,7 +346,8 @@ def lock_path(path: Path, busy: str) -> BaseFileLock:
 
 @contextlib.contextmanager
 def folder_locked(directory: Path, busy: str) -> Iterator[None]:
-    """Lock `directory` in this context. No other process can lock the directory at the same time.
+    """Lock `directory` until the `with` block ends. Other processes cannot lock the directory at
+    the same time.
 
     Raises:
         BlockingIOError: if another process has locked the folder. The message is `busy`.

@@ -31,13 +31,14 @@ def draw_alignment(
 ) -> Figure:
     """Plot attention weights. A good alignment is a line from the lower left to the upper right.
 
-    Several chunks of a text are plotted one after another, separated by thin lines.
+    If a text has several chunks, their weights are plotted one after another, separated by thin
+    lines.
 
     Args:
         alignments: the attention weights [T, T_in] of each chunk.
         texts: the T_in symbols of each chunk, for the title and the axis. The axis shows symbols
-            or, if there is not enough space, words. Without texts, it shows the indices of the
-            symbols.
+            or, if there is not enough space, words. Without texts, the axis shows the indices of
+            the symbols.
         title: title of the plot.
     """
     count = len(alignments)
@@ -103,7 +104,7 @@ def drawable(text: str) -> str:
 
 
 def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
-    """Plot log-mels one below another, with their names as titles.
+    """Plot several log-mels below one another, with the names of the log-mels as titles.
 
     Args:
         like: name of the log-mel that determines the color scale of all plots. Default: the first
@@ -135,9 +136,9 @@ def draw_gate(
 
     Args:
         predicted: the model's probabilities.
-        target: in training and validation, the correct values.
-        end: in synthesis, the decoder step at which speech ended.
-        threshold: in synthesis, the `gate_threshold`.
+        target: the correct values; only in training and validation.
+        end: the decoder step at which speech ended; only in synthesis.
+        threshold: the `gate_threshold`; only in synthesis.
         title: title of the plot.
     """
     figure = _figure(3)

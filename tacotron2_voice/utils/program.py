@@ -1,4 +1,4 @@
-"""Run the `main` of a program, and print errors that the user can fix as a single line.
+"""Run the `main` of a program. Print errors that the user can fix on a single line.
 
 if __name__ == "__main__":
     run_program(main)
@@ -64,15 +64,15 @@ def run_program(main: Callable[[], object]) -> None:
 def is_stage() -> bool:
     """Return whether another program, such as my_voice.py, runs this program as one of its stages.
 
-    The other program prints the command that continues its work, so this program prints no such
+    The other program prints a command that resumes its work, so this program prints no such
     command.
     """
     return STAGE_VARIABLE in os.environ
 
 
 def requirements_file(module: str) -> Path | None:
-    """Return the requirements file that lists the package of a module, or None if no file lists
-    it."""
+    """Return the requirements file that lists the package of a module, or None if there is no such
+    file."""
     package = module.partition(".")[0].replace("_", "-")
     for path in (ROOT / "requirements.txt", *sorted(ROOT.glob("requirements/*.txt"))):
         if path.is_file() and f"\n{package}==" in f"\n{path.read_text(encoding='utf-8')}":
@@ -81,7 +81,7 @@ def requirements_file(module: str) -> Path | None:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs the packages of an extra of this library."""
+    """Return the command that installs this library with the optional packages of `extra`."""
     is_repository = (ROOT / "tacotron2_voice" / "pyproject.toml").is_file()
     library = "./tacotron2_voice" if is_repository else "tacotron2-voice"
     return f'pip install "{library}[{extra}]"'

@@ -2,9 +2,10 @@
 
     read_english("At 3:45 pm on Nov. 25, 5 kg cost $3.50.")
 
-The rules run in order, and each rule gets the result of the previous rule. Rules write words in
-lower case, and later rules do not change words in lower case. Most rules convert the text around a
-number, and the last rules spell the number. The comments in `RULES` explain the order.
+The rules run in order, and each rule gets the result of the previous rule. Each rule writes words
+in lower case, and later rules do not change words in lower case. Most rules convert the text around
+a number, and the last rules spell the number. The comments in `RULES` explain the order of the
+rules.
 """
 
 import re
@@ -57,8 +58,8 @@ Match = re.Match[str]
 
 
 def read_english(text: str) -> str:
-    """Return a text with numbers, times, dates, abbreviations and signs in words. Text without a
-    rule stays unchanged.
+    """Return a text with numbers, times, dates, abbreviations and signs in words. Text to which no
+    rule applies is not changed.
     """
     text = _plain_characters(text)
     if not any(character.islower() for character in text):
@@ -85,8 +86,8 @@ _ALIKE = {
 
 
 def _plain_characters(text: str) -> str:
-    """Replace the variants of a character with one character: apostrophes, hyphens, spaces, digits
-    of every script, fractions and Roman numerals."""
+    """Replace variants of apostrophes, hyphens, spaces, digits, fractions and Roman numerals with
+    plain characters."""
     if text.isascii():
         return text
     text = _THOUSANDS.sub(lambda match: re.sub(r"\D", ",", match[0]), text)
@@ -109,8 +110,8 @@ def _plain_character(character: str) -> str:
 
 
 def _read_greek_letter(match: Match) -> str:
-    """Read a single Greek letter by its name, such as beta in "β-carotene". Words of Greek letters
-    are transliterated later."""
+    """Read a single Greek letter by its name, such as beta in "β-carotene". Words that consist of
+    Greek letters are transliterated later."""
     # A Unicode name is, for example, "GREEK SMALL LETTER FINAL SIGMA". Unicode writes "LAMDA"
     # instead of "LAMBDA".
     name = unicodedata.name(match[0].replace("µ", "μ")).split()[-1].lower()
@@ -121,8 +122,8 @@ def _read_greek_letter(match: Match) -> str:
 
 
 def _roman_characters(match: Match) -> str:
-    """Convert the characters from Ⅰ to ⅿ to capitals after the name of a king, and to digits
-    elsewhere."""
+    """Convert Roman numeral characters (Ⅰ to ⅿ) to capital letters after the name of a king, and to
+    digits elsewhere."""
     letters = unicodedata.normalize("NFKC", match[0]).upper()
     before = re.search(r"(\w+)\s$", match.string[max(0, match.start() - 20) : match.start()])
     value = roman_value(letters)
@@ -134,7 +135,8 @@ _ROMAN_DIGITS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000
 
 
 def roman_value(letters: str) -> int | None:
-    """Return the value of a Roman numeral, XIV -> 14, or None if it does not have the usual form."""
+    """Return the value of a Roman numeral, XIV -> 14, or None if the letters are not a Roman
+    numeral in the usual form."""
     if not letters or not _ROMAN_NUMERAL.fullmatch(letters):
         return None
     values = [_ROMAN_DIGITS[letter] for letter in letters]
@@ -148,8 +150,8 @@ def roman_value(letters: str) -> int | None:
 def _without_shouting(text: str) -> str:
     """Convert a text of two or more words in capitals to capitalized words.
 
-    In such a text, capitals do not show which words are initials. Known initials and Roman numerals
-    stay in capitals.
+    In a text that is all capitals, capitals do not show which words are initials. Known initials
+    and Roman numerals stay in capitals.
     """
     pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)  # words have odd indices
     if len(pieces) < 5:
@@ -181,10 +183,11 @@ def _read_shouted_it(match: Match) -> str:
 
 
 def _read_capitals(match: Match) -> str:
-    """Read FBI as letters and NASA as a word; TVs and TV's get the same apostrophe.
+    """Read FBI as letters and NASA as a word, and use the same apostrophe for TVs and TV's.
 
     A name in capitals is read as a word if it has at least four letters or is in WORDS_IN_CAPITALS.
-    It is read as letters if it is in INITIALISMS, has no vowel, or begins as no English word does.
+    A name in capitals is read as letters if it is in INITIALISMS, has no vowel, or begins with
+    consonants that begin no English word.
     """
     word, ending = match[1], match[2] or ""
     onset = re.split("[AEIOUY]", word)[0]
@@ -200,9 +203,9 @@ def _read_capitals(match: Match) -> str:
 
 
 def _read_address(match: Match) -> str:
-    """Read www.example.com/docs, info@example.org, README.md.
+    """Read an address, such as www.example.com/docs, info@example.org or README.md.
 
-    Punctuation at the end is not part of the address, and a last slash is not read.
+    Punctuation at the end is not part of the address, and a final slash is not read.
     """
     address = match[0].rstrip(".,;:!?'\")]}")
     rest = match[0][len(address) :]
@@ -247,7 +250,9 @@ _NAME_FOLLOWS = re.compile(r"\s+[A-Z]")
 
 
 def _read_street(match: Match) -> str:
-    """Read Main St., Elm Dr.; but leave "Ask Dr. Brown" and "St. is short" to the next rules."""
+    """Read "St." and "Dr." after the name of a street, such as "Main St." or "Elm Dr." in an
+    address. In titles and after opening words, such as "Ask Dr. Brown", the later rules read these
+    abbreviations."""
     before, short = match[1], match[2].capitalize()
     ends = full_stop(match)
     name_follows = not ends and _NAME_FOLLOWS.match(match.string, match.end())
@@ -308,7 +313,7 @@ _IN_GREEK_WORDS = "\u0370-\u03ff\u1f00-\u1fffµ"
 
 
 def _read_sign(match: Match) -> str:
-    """Read a sign aloud, with a space between the sign and a neighboring word."""
+    """Read a sign as words, separated by spaces from the neighboring words."""
     before = match.string[match.start() - 1 : match.start()]
     after = match.string[match.end() : match.end() + 1]
     left = " " if match[0][0].isspace() or before.isalnum() or before in SIGNS else ""

@@ -1,7 +1,8 @@
 """Convert numbers to English words, with rules that are applied in order.
 
 `NUMBER_RULES` read numbers as NVIDIA/tacotron2 does, in a text of lower-case ASCII letters.
-`CORRECTED_NUMBER_RULES` read them like a person, after the other rules of english/__init__.py.
+`CORRECTED_NUMBER_RULES` read numbers as a person would, after the other rules of
+english/__init__.py.
 """
 
 import re
@@ -45,8 +46,8 @@ def spell_number(number: str, andword: str = "") -> str:
 
 
 def spell_number_or_year(digits: str) -> str:
-    """Spell 1001 to 2999 as years, in pairs of digits, except 2000 to 2009. Spell others as
-    numbers."""
+    """Spell 1001 to 2999 as years, in pairs of digits, except 2000 to 2009. Spell all other digits
+    as a number."""
     digits = digits.lstrip("0") or "0"
     value = int(digits) if len(digits) == 4 else 0
     if not 1000 < value < 3000 or 2000 <= value < 2010:
@@ -79,7 +80,7 @@ NUMBER_RULES: list[Rule] = [
 
 
 def spell_digits(digits: str) -> str:
-    """Spell digit by digit: 0187 -> zero one eight seven."""
+    """Spell a number digit by digit: 0187 -> zero one eight seven."""
     return " ".join(map(spell_number, digits))
 
 
@@ -93,15 +94,15 @@ def spell_fraction(fraction: str) -> str:
 
 
 def plural_of(number: str) -> str:
-    """Return the plural: nineteen ninety -> nineteen nineties."""
+    """Return the plural of a number in words: nineteen ninety -> nineteen nineties."""
     if number.endswith("y"):
         return f"{number[:-1]}ies"
     return f"{number}es" if number.endswith("x") else f"{number}s"
 
 
 def _spell_decimal(whole: str, fraction: str) -> str:
-    """Spell 3, .14 as three point one four, and the version 3, .11.4 as three point eleven point
-    four."""
+    """Spell a decimal ("3", ".14": three point one four) or a version ("3", ".11.4": three point
+    eleven point four)."""
     parts = fraction.split(".")[1:]
     spell = spell_digits if len(parts) == 1 else _spell_whole
     words = [f"point {spell(part)}" for part in parts]
@@ -109,7 +110,7 @@ def _spell_decimal(whole: str, fraction: str) -> str:
 
 
 def _spell_whole(digits: str) -> str:
-    """Spell a number, or its digits if it begins with a zero, such as 007."""
+    """Spell a number; spell it digit by digit if it begins with a zero, such as 007."""
     return spell_digits(digits) if digits[0] == "0" else spell_number(digits)
 
 

@@ -1,5 +1,6 @@
 """Define rules for expressions with numbers: dates, times, telephone numbers, ranges, amounts of
-money and of units, fractions, arithmetic, decades. english/__init__.py applies them."""
+money, amounts with units, fractions, arithmetic and decades. english/__init__.py applies these
+rules."""
 
 import re
 
@@ -34,7 +35,7 @@ _SENTENCE_ENDS = re.compile(
 
 
 def full_stop(match: Match) -> str:
-    """Return the full stop of an abbreviation if it also ends a sentence, or ""."""
+    """Return "." if the full stop of an abbreviation also ends a sentence, otherwise ""."""
     return "." if match[0].endswith(".") and _SENTENCE_ENDS.match(match.string, match.end()) else ""
 
 
@@ -68,7 +69,7 @@ def _with_year(words: str, year: str | None) -> str:
 
 
 def _read_numeric_date(match: Match) -> str:
-    """Read 11/25/2026 as in America, if possible, and 25.11.2026 as in Europe."""
+    """Read 11/25/2026 as in America (if it is a valid date), and 25.11.2026 as in Europe."""
     first, sign, second, year = match.groups()
     day_first = sign == "." or int(first) > 12
     month, day = (second, first) if day_first else (first, second)
@@ -85,13 +86,13 @@ def _read_iso_date(match: Match) -> str:
 
 
 def _read_month_first(match: Match) -> str:
-    """Read Nov. 25, 2026; July 4th; May 3-5."""
+    """Read a date such as Nov. 25, 2026; July 4th; or May 3-5."""
     last = f" to {_ordinal(match[3])}" if match[3] else ""
     return _with_year(f"{_month(match[1])} {_ordinal(match[2])}{last}", match[4])
 
 
 def _read_day_first(match: Match) -> str:
-    """Read 25 November 2026; the 4th of July; 3-5 May."""
+    """Read a date such as 25 November 2026; the 4th of July; or 3-5 May."""
     first = f"{_ordinal(match[2])} to the " if match[2] else ""
     words = f"{match[1] or 'the '}{first}{_ordinal(match[3])} of {_month(match[4])}"
     return _with_year(words, match[5])
@@ -123,7 +124,8 @@ DATE_RULES: list[Rule] = [
 
 
 def _read_groups(match: Match) -> str:
-    """Read digit by digit, with a pause between groups."""
+    """Read groups of digits, such as a telephone number, digit by digit with a pause between
+    groups."""
     groups = ", ".join(map(spell_digits, re.findall(r"\d+", match[0])))
     return f"plus {groups}" if match[0].startswith("+") else groups
 
@@ -146,7 +148,8 @@ PHONE_RULES: list[Rule] = [
 
 
 def _read_range(match: Match) -> str:
-    """Read 10-12, 1914–1918, 2007-08, $5-10, and the subtraction "9 - 4"; but not "50-50"."""
+    """Read a range, such as 10-12, 1914–1918, 2007-08 or $5-10, and the subtraction "9 - 4"; but
+    not "50-50"."""
     start, sign, end = match.groups()
     if start == end:
         return match[0]
@@ -173,7 +176,7 @@ RANGE_RULES: list[Rule] = [
 
 
 def _read_time(match: Match) -> str:
-    """Read 3:45 pm, 10:05, 12:00, 15:30, 7pm, 10.30 am, 12:30:15."""
+    """Read a time, such as 3:45 pm, 10:05, 12:00, 15:30, 7pm, 10.30 am or 12:30:15."""
     hour, minute = int(match["hour"]), match["minute"] or match["after_dot"]
     half = match["half"] or match["bare_half"]
     if hour > 24 or (half and not 1 <= hour <= 12):
@@ -229,7 +232,7 @@ def _read_bill(match: Match) -> str:
 
 
 def _read_unit(match: Match) -> str:
-    """Read 5 kg, 1 1/2 ft, 3/4 mi, 100 m², 3 km/h, a 5 kg bag."""
+    """Read an amount with a unit, such as 5 kg, 1 1/2 ft, 3/4 mi, 100 m², 3 km/h or a 5 kg bag."""
     article, whole, fraction = match["article"] or "", match["whole"], match["fraction"] or ""
     noun_follows = _NOUN_FOLLOWS.match(match.string, match.end())
     describes = noun_follows and (article or match["join"] == "-")
@@ -247,7 +250,8 @@ def _read_unit(match: Match) -> str:
 
 
 def _read_fraction(match: Match) -> str:
-    """Read 2/3 and 1 1/2; also 24/7, 20/20 and 120/80, which are not fractions."""
+    """Read fractions, such as 2/3 and 1 1/2, and expressions that only look like fractions: 24/7,
+    20/20 and 120/80."""
     whole, above, below = match.groups()
     numerator, denominator = int(above), int(below)
     words = spell_fraction(f"{above}/{below}") if numerator and denominator > 1 else ""

@@ -1,4 +1,4 @@
-"""Define tables of words for the rules of english/__init__.py: spelling and reading."""
+"""Define the tables of words that the rules of english/__init__.py use."""
 
 MONTHS = dict(
     pair.split(":")
