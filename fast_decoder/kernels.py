@@ -54,8 +54,8 @@ DQUERIES = tl.constexpr(28)  # [T, B, D]
 CARRIED = tl.constexpr(29)  # [B, N], gradient of the previous alignment through later windows
 DCUMULATIVE = tl.constexpr(30)  # [B, N]
 QUERIES = tl.constexpr(31)  # [T, B, D]
-# Partial sums of three gradients over all steps. Each of G groups of steps has one partial sum. DV
-# and DLOCATION have one partial sum for each group, each clip and each program over symbols.
+# Partial sums of three gradients over all steps. DKEYS has one partial sum for each of G groups of
+# steps. DV and DLOCATION have one partial sum for each group, clip and program over symbols.
 DKEYS = tl.constexpr(32)  # [G, B, N, D], gradient of PROCESSED_MEMORY
 DV = tl.constexpr(33)  # [G, B, number of programs over symbols, D]
 DLOCATION = tl.constexpr(34)  # [G, B, number of programs over symbols, 2 * K, D]

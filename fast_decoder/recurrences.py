@@ -62,7 +62,8 @@ class AttentionGradients:
     gates: torch.Tensor
     contexts: torch.Tensor  # [T, B, E]
     queries: torch.Tensor  # [T, B, D]
-    # [B, N, D]. This gradient and the next two are sums over all steps.
+    # [B, N, D]. The gradients `processed_memory`, `location_weight` and `v` are sums over all
+    # steps.
     processed_memory: torch.Tensor
     location_weight: torch.Tensor  # [D, 2 * K]
     v: torch.Tensor  # [D]

@@ -52,8 +52,8 @@ SIZES = (
 )
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 NO_PROCESS = "cannot start a process"
-# Parts of error messages that do not indicate wrong kernels. They mean that the GPU has no free
-# memory, or that it allows only one process.
+# Parts of error messages that do not indicate wrong kernels. The messages mean that the GPU has no
+# free memory, or that the GPU allows only one process.
 BUSY = (NO_PROCESS, "out of memory", "busy or unavailable")
 
 

@@ -302,8 +302,8 @@ class LengthBatches(Dataset[Any]):
         follows = follows and (index, state.epoch) == (worker.next_index, worker.epoch)
         if isinstance(index, BatchIndex):
             pass_id = index.pass_number
-            # Any worker may begin the pass. When torchdata resumes, it begins with the worker that
-            # follows the worker of the last batch.
+            # Any worker may begin the pass. When torchdata resumes, the pass begins with the worker
+            # that follows the worker of the last batch.
             begins = 0 <= index - first < self.world_size * workers
             is_next = follows if worker.pass_id == pass_id else begins
             is_next = is_next and pass_id == state.pass_number
@@ -358,8 +358,8 @@ class LengthBatches(Dataset[Any]):
         Raises:
             BatchingError: if `trained` exceeds the number of batches that `RankSampler` has drawn.
         """
-        # A stateful DataLoader also calls `state_dict` in its workers, for the first time when they
-        # start.
+        # A stateful DataLoader calls `state_dict` in its workers too. The first of these calls
+        # happens when the workers start.
         if get_worker_info() is not None:
             self._in_stateful_worker = True
             return {}

@@ -42,8 +42,8 @@ def run_stage(*command: object, threads: str | None = None, advice: str = "") ->
     environment.setdefault("GOMP_SPINCOUNT", "100000")
     process = subprocess.Popen([sys.executable, ROOT / program, *arguments], env=environment)
     while process.returncode is None:
-        # Ignore Ctrl-C here, because the started program also receives it, and saves its work
-        # before it exits.
+        # Ignore Ctrl-C here. The started program also receives Ctrl-C, and saves its work before it
+        # exits.
         with contextlib.suppress(KeyboardInterrupt):
             process.wait()
     if process.returncode in STOPPED:

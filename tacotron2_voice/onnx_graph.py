@@ -90,8 +90,8 @@ def operators(content: bytes) -> set[str]:
     Raises:
         UserError: if the content is not an ONNX graph.
     """
-    # Parse the content as an empty message. All its fields are then unknown fields, which can be
-    # listed.
+    # Parse the content as an empty message. All fields of the content are then unknown fields,
+    # which can be listed.
     from google.protobuf.empty_pb2 import Empty
     from google.protobuf.message import DecodeError
     from google.protobuf.unknown_fields import UnknownFieldSet

@@ -207,7 +207,7 @@ BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no":
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
 MIN_SIMILARITY = 0.72  # minimum similarity (0 to 1) between an unknown name and a suggested name
 
-# A model speaks correctly only with the audio settings and speakers that it was trained with.
+# A model speaks correctly only with the audio settings and the speakers of its training.
 FIXED_SETTINGS = (*MEL_SETTINGS, "speaker_embedding_dim", "speakers", "lexicon")
 # Sizes that are fixed in the graphs of an exported voice.
 GRAPH_SETTINGS = (

@@ -27,8 +27,8 @@ MARKED_SHARE = 0.8
 USUAL_SHARE = 0.999  # quantile of `slowest`; `fastest` is the quantile 1 - USUAL_SHARE
 MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the whole corpus
 MAX_ERROR = 0.1  # maximum standard error of a speaker's slope, as a fraction of the slope
-# Speech may be faster than the fastest usual clip by this factor, and slower than the slowest usual
-# clip by this factor.
+# Speech may be faster than the fastest usual clip by at most this factor, and slower than the
+# slowest usual clip by at most this factor.
 MARGIN = 1.25
 
 Seconds = Annotated[float, limits(ge=0, le=3600, allow_inf_nan=False)]

@@ -37,7 +37,7 @@ WITHOUT_EFFECT = set(
 )
 CLIPS = ["training clips", "validation clips"]
 HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]  # shown at the top of a report
-# Runs in the same row may differ in these facts.
+# Matches the names of facts that may differ between runs in the same row.
 SOFTWARE = "version of|commit|fingerprint|machine's system"
 SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}
 

@@ -50,8 +50,8 @@ def _abbreviation_rules(abbreviations: dict[str, str]) -> list[Rule]:
 
 
 _WHITESPACE_RULES: list[Rule] = [(re.compile(r"\s+"), " ")]
-# Of the characters that are not spoken, replace those between two letters with a space ("and/or"),
-# and remove the others ("[he]").
+# Replace unspoken characters between two letters with a space ("and/or"), and remove all other
+# unspoken characters ("[he]").
 _SILENT_RULES: list[Rule] = [
     (re.compile(r"(?<=[a-z])[^-!'(),.:;?a-z\s]+(?=[a-z])"), " "),
     (re.compile(r"[^-!'(),.:;?a-z\s]"), ""),

@@ -355,9 +355,9 @@ RULES: list[Rule] = [
     # Amounts of money, units and fractions come here, because they need the dots of abbreviations
     # ("6 ft. 2 in.").
     *AMOUNT_RULES,
-    # Roman numerals come before capitals, because the rule for capitals would read them as letters.
-    # A single letter is a numeral only after a royal title or before "of". Elsewhere it may be "I"
-    # or an initial.
+    # Roman numerals come before capitals, because the rule for capitals would read Roman numerals
+    # as letters. A single letter is a numeral only after a royal title or before "of". Elsewhere, a
+    # single letter may be "I" or an initial.
     rule(r"\bWW(I{1,2})\b", r"World War \1"),
     rule(rf"\b({_KINGS}) ([IVX]{{2,}}|[VX](?!\.\s*\w))(?!\w)", _read_regnal_number),
     rule(
@@ -368,7 +368,8 @@ RULES: list[Rule] = [
     rule(rf"\b((?:{_either_case(COUNTED)})|World War)\s([IVXLC]+)\b(?!')", _read_roman_number),
     rule(rf"\b({_either_case(COUNTED_OR_LETTERED)})\s([IVXLC]{{2,}})\b", _read_roman_number),
     rule(rf"\b([A-Z]\w+) ({'|'.join(SURE_NUMERALS)})\b", _read_roman_number),
-    # Abbreviations. Streets come before titles, because both use "St." and "Dr.".
+    # Abbreviations of streets come before abbreviations of titles, because "St." and "Dr." can be
+    # streets or titles.
     rule(
         rf"\b([A-Z][\w'-]*|\d+(?:st|nd|rd|th))\s({'|'.join(STREETS)})\b(?:\.|(?![.\w]))",
         _read_street,
