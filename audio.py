@@ -25,33 +25,34 @@ from tacotron2_voice.utils.files import open_file
 # A clip is silent if its largest and its smallest sample differ by at most this value (3 steps of
 # 16-bit audio).
 SILENT_RANGE = 1e-4
-# The formats that training can read, with soundfile's names. WAV, WAVEX and RF64 are kinds of WAV
-# files.
+# Audio formats that training can read, by their names in soundfile. WAVEX and RF64 are variants of
+# WAV.
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")
-# Maximum number of samples per clip, about 3 hours. Otherwise a small FLAC file of silence could
-# exhaust memory.
+# Maximum number of samples per clip (about 3 hours of audio). Without this limit, a small FLAC file
+# of silence could exhaust the memory.
 MAX_SAMPLES = 2**28
-# Formats that show whether samples are missing at the end of a file.
+# Audio formats whose files show whether samples are missing at the end.
 READABLE_FORMATS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC", "OGG", "MP3")
 EXPECTED_FORMATS = "expected WAV, FLAC, Ogg, MP3 or AIFF"
 OGG_END_OF_STREAM = 4  # flag that marks the last page of an Ogg stream
 OGG_PAGE = re.compile(rb"OggS\0.(.{8})", re.DOTALL)
 MAX_OGG_PAGE = 27 + 255 + 255 * 255  # maximum size of an Ogg page in bytes
-# If the first frame of an MP3 file contains one of these words, it also contains the length of the
-# file.
+# If the first frame of an MP3 file contains one of these words, this frame also contains the length
+# of the file.
 MP3_HEADERS = (b"Xing", b"Info", b"VBRI")
-MP3_FRAME_BYTES = 2048  # number of bytes to read; larger than any MP3 frame
+MP3_FRAME_BYTES = 2048  # number of bytes to read from an MP3 file; larger than any MP3 frame
 MP3_TOLERANCE = 12_000  # maximum error of the estimated length of an MP3 file, in samples
-# An MP3 file of estimated length may lack this many samples at its end.
+# If the length of an MP3 file is only estimated, this many samples may be missing at the end of the
+# file.
 MP3_MISSING = 4 * 1152
 # The first three bytes of an MP3 frame.
 MP3_FRAME = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xef]")
-# Bit rates in kbit/s and sampling rates in Hz, by their codes in the frame.
+# Bit rates in kbit/s and sampling rates in Hz, indexed by their codes in an MP3 frame.
 MPEG1_BIT_RATES = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 MPEG2_BIT_RATES = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 MPEG1_RATES = (44_100, 48_000, 32_000)
 UNKNOWN_BYTES = (
-    0x7FFFF000  # if the size field in the header is at least this large, the size is unknown
+    0x7FFFF000  # if the size in the header is at least this large, the true size is unknown
 )
 # A warning is printed if the hop or the window (in ms) differs from the default by more than this
 # factor. The paper's values differ by a factor of 1.08.
@@ -137,7 +138,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
         try:
             audio = soundfile.SoundFile(file.fileno(), closefd=False)
         except soundfile.SoundFileError as error:
-            # str(error) would also contain the file descriptor.
+            # Do not use str(error), which would also contain the file descriptor.
             reason = getattr(error, "error_string", error)
             found = f"cannot read this file as audio ({reason})"
             raise UserError(f"{found}, {EXPECTED_FORMATS}") from None
@@ -146,7 +147,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
                 raise UserError(f"the format is {audio.format}, {EXPECTED_FORMATS}")
             if is_truncated(file, audio.format):
                 raise UserError(
-                    "the file is truncated: it is shorter than its header says; copy it again"
+                    "the file is shorter than its header states, so its end is missing; copy it again"
                 )
             if audio.subtype == "VORBIS" and audio.frames < min_ogg_samples(file):
                 raise UserError(
@@ -194,7 +195,8 @@ def start_of_mp3(beginning: bytes) -> int:
     tag = beginning[:10]
     if not tag.startswith(b"ID3") or len(tag) < 10:
         return 0
-    sizes = zip(tag[6:], (21, 14, 7, 0), strict=True)  # four bytes with 7 bits each
+    # The size is stored in four bytes, each with 7 bits.
+    sizes = zip(tag[6:], (21, 14, 7, 0), strict=True)
     return 10 + sum(byte << shift for byte, shift in sizes)
 
 
@@ -214,8 +216,8 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
     counted = count_mp3_samples(str(path), status.st_size, status.st_mtime_ns)
     if has_length and counted > num_samples + MP3_TOLERANCE:
         raise UserError(
-            f"the MP3 file contains {counted:,} samples, but its header says {num_samples:,}, as in "
-            "joined MP3 files; convert the file to WAV"
+            f"the MP3 file contains {counted:,} samples, but its header states {num_samples:,}, "
+            "which is typical of joined MP3 files; convert the file to WAV"
         )
     if not has_length and abs(counted - num_samples) > MP3_TOLERANCE:
         raise UserError(
@@ -234,11 +236,12 @@ def count_mp3_samples(path: str, size: int, modified: int) -> int:
     content = Path(path).read_bytes()
     position = start_of_mp3(content)
     num_samples = 0
-    is_found = False  # whether a frame ends at `position`
+    is_found = False  # whether a valid MP3 frame ends at `position`
     while frame := MP3_FRAME.search(content, position):
         start = frame.start()
         num_bytes, in_frame = mp3_frame(content[start : start + 3])
-        # Other bytes, such as a picture in a tag, may look like a frame, but no frame follows.
+        # Other data, such as a picture in a tag, may look like an MP3 frame, but no second frame
+        # follows this data.
         follows = (is_found and start == position) or MP3_FRAME.match(content, start + num_bytes)
         is_found = bool(follows) and num_bytes > 0
         if is_found:
@@ -392,7 +395,7 @@ def read_checked(path: str | Path, hparams: VoiceSettings) -> np.ndarray:
             silent, or if a sample is outside [-1, 1] or not finite.
     """
     with _open_clip(path, hparams) as audio:
-        # Keep 16-bit samples as int16, because reading them is three times faster.
+        # Read 16-bit samples as int16, which is three times faster than reading them as float32.
         dtype = "int16" if audio.subtype == "PCM_16" else "float32"
         samples = read_samples(audio, dtype, MAX_SAMPLES)
     full_scale = 1 if dtype == "float32" else 32768
@@ -420,8 +423,8 @@ def mel_filters(hparams: VoiceSettings, device: torch.device | str = "cpu") -> t
     """
     import librosa
 
-    # Hide librosa's warning about empty bands, because the warning of `silent_bands` also contains
-    # the settings to change.
+    # Hide librosa's warning about empty bands. `silent_bands` prints its own warning, which also
+    # lists the settings to change.
     with warnings.catch_warnings(action="ignore"):
         filters = librosa.filters.mel(
             sr=hparams.sampling_rate,

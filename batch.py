@@ -53,7 +53,8 @@ class Batch:
             moved = self._with(lambda tensor: tensor.to(device, non_blocking=True))
         using.wait_stream(copying)
         for tensor in (moved.text, moved.mel, moved.gate, *moved.labels.values()):
-            # Without this call, PyTorch might reuse the memory before the kernels have read it.
+            # Without `record_stream`, PyTorch might reuse the memory before the kernels have read
+            # it.
             tensor.record_stream(using)
         return moved
 

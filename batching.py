@@ -26,8 +26,8 @@ from hparams import HParams, batching_options, parse_row_costs
 from length_batching import BatchingError, LengthBatchSampler, padding_stats, plan_epoch
 from tacotron2_voice.utils.errors import UserError
 
-# Minimum number of optimizer steps per epoch. With fewer optimizer steps, a run spends most of its
-# time on validation.
+# Minimum number of optimizer steps per epoch. If an epoch has fewer optimizer steps, validation
+# takes most of the run's time.
 MIN_UPDATES = 20
 VALIDATION_SEED = 0  # seed for the batches and the prenet masks of validation
 
@@ -97,7 +97,7 @@ def make_sampler(
             world_size=world_size,
             **options,
         )
-    # Convert the error, because length_batching is an independent library without UserError.
+    # length_batching is an independent library without UserError, so convert its error here.
     except BatchingError as error:
         raise UserError(str(error)) from None
 
@@ -129,7 +129,7 @@ def describe_costs(
     epoch = max(sampler.epoch, hparams.random_epochs)
     draw: dict[str, Any] = {}
     if weights is not None:
-        # Use the same epoch number in both plans, so that both draw the same clips.
+        # Use the same epoch number in both plans, so that the same clips are drawn in both plans.
         draw = {"draw_weights": weights, "epoch": epoch}
     random_plan = plan_epoch(
         sampler.lengths, hparams.batch_size, "random", seed=hparams.seed, **draw

@@ -42,7 +42,8 @@ class TextMelDataset(Dataset):
     def __init__(self, clips: ClipTable, hparams: HParams):
         self.clips = clips
         self.hparams = hparams
-        # {label: list}. A list contains the index in hparams.labels for each name in the filelist.
+        # Maps each label to a list of indices into hparams.labels, one for each name in the
+        # filelist.
         self._indices: dict[str, list[int]] = {}
         for label, names in hparams.labels.items():
             index_of = {name: index for index, name in enumerate(names)}
@@ -58,8 +59,8 @@ class TextMelDataset(Dataset):
             mel = self._mel(clip.path)
         except UserError as error:
             raise UserError(f"{name}: {error}. {HOW_TO_CHANGE_CLIPS}") from None
-        # Compare only size and modification time. The third value, the status change time, changes
-        # with a backup or a new file mode.
+        # Compare only the size and the modification time. The third value is the status change
+        # time. A backup or a change of permissions also changes this time.
         is_same_file = Identity.of(clip.path)[:2] == clip.identity[:2]
         if mel.shape[1] != clip.num_frames or not is_same_file:
             raise UserError(
@@ -76,8 +77,8 @@ class TextMelDataset(Dataset):
     def _mel(self, path: str) -> torch.Tensor:
         if self.hparams.load_mel_from_disk:
             return torch.from_numpy(read_mel(path, self.hparams))
-        # Use one thread, as DataLoader workers do. With several threads, matrix products may round
-        # differently, and a run must not depend on num_workers.
+        # Use one thread, as DataLoader workers do. With several threads, matrix products may be
+        # rounded differently, and the results of a run must not depend on num_workers.
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
@@ -118,7 +119,7 @@ def _start_worker(_worker_id: int) -> None:
     worker must continue until its parent exits or sends SIGTERM.
     """
     parent = multiprocessing.parent_process()
-    assert parent is not None  # workers always have a parent
+    assert parent is not None  # a worker always has a parent process
 
     def end_when_parent_says() -> None:
         while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent.pid:
@@ -129,12 +130,14 @@ def _start_worker(_worker_id: int) -> None:
         parent.join()
         os._exit(1)
 
-    signal.set_wakeup_fd(-1)  # otherwise a forked worker would send its signals to the trainer
+    # Without this call, a forked worker would send its signals to the trainer.
+    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # macOS has no sigwaitinfo. There, a worker exits after any SIGTERM.
+    # macOS lacks sigwaitinfo. Therefore a worker on macOS exits after any SIGTERM.
     if hasattr(signal, "sigwaitinfo"):
-        # Block SIGTERM here and in all later threads, so that only the waiting thread receives it.
+        # Block SIGTERM in this thread and in all later threads, so that only the waiting thread
+        # receives it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=end_when_parent_says, daemon=True).start()
     threading.Thread(target=end_with_parent, daemon=True).start()
@@ -162,7 +165,7 @@ def make_loader(
         pin_memory=pin_memory,
         persistent_workers=hparams.num_workers > 0,
         worker_init_fn=_start_worker,
-        # An own generator for the DataLoader, so that loading never changes the global random
+        # Give the DataLoader its own generator, so that loading never changes the global random
         # state.
         generator=torch.Generator(),
     )

@@ -43,7 +43,7 @@ from tacotron2_voice.settings import (
 from tacotron2_voice.settings import override_lines as lines_of_overrides
 
 NVIDIA_CLEANERS = ("english_cleaners",)
-# Settings of NVIDIA's recipe that do not exist here, with their replacements.
+# Settings of NVIDIA's recipe that do not exist here, with advice on their replacements.
 NVIDIA_ONLY = {
     "fp16_run": "use precision=fp16 on a GPU",
     "dynamic_loss_scaling": "precision=fp16 always scales the loss dynamically",
@@ -242,7 +242,7 @@ def batching_options(hparams: Any) -> dict[str, Any]:
     names += [parameter.name for parameter in PARAMETERS]
     options = {name: getattr(hparams, name) for name in names}
     row_costs, _ = parse_row_costs(hparams.row_costs)
-    # With a fixed batch size, row costs would only make batches smaller.
+    # Ignore row costs if the batch size is fixed, because they would only make batches smaller.
     options["row_costs"] = row_costs if hparams.dynamic_batch_size else None
     return options | {"strategy": hparams.batching_strategy}
 

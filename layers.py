@@ -183,8 +183,8 @@ class LocationLayer(nn.Module):
 class Attention(nn.Module):
     """The interface of all attention modules: `memory_layer` and `forward`."""
 
-    # Maps the memory [B, T_in, memory_dim] to the processed memory. The decoder calls it once per
-    # text.
+    # Maps the memory [B, T_in, memory_dim] to the processed memory. The decoder calls this layer
+    # once per text.
     memory_layer: nn.Module
 
     def forward(

@@ -77,7 +77,7 @@ def is_out_of_memory(error: Exception) -> bool:
         return True
     words = (
         *("ALLOC_FAILED", "out of memory", "can't allocate memory", "not enough memory"),
-        # cuDNN's messages if no convolution algorithm fits into memory.
+        # cuDNN raises errors with these messages if no convolution algorithm fits into memory.
         *("was unable to find an engine", "Unable to find a valid cuDNN algorithm"),
     )
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
@@ -124,7 +124,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     try:
         commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        commit = None  # the project was copied without its Git history
+        commit = None  # a copy of the project may lack its Git history
     return {
         "machine": {
             "device": machine(device) if device.type == "cuda" else "cpu",

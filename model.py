@@ -29,7 +29,7 @@ from hparams import HParams
 from layers import BatchNorm, Conv1d, Gain, Linear, Prenet
 from tacotron2_voice.settings import WINDOW_BACK
 
-# Dropout probability after each convolution of encoder and postnet, in training.
+# Dropout probability in training, after each convolution of the encoder and of the postnet.
 P_CONVOLUTION_DROPOUT = 0.5
 PADDED_GATE = 1e3  # stop-token logit beyond the end of a clip: stop probability 1, loss 0
 NO_LABELS: Mapping[str, torch.Tensor] = {}  # labels for a single-speaker model
@@ -38,7 +38,7 @@ NO_LABELS: Mapping[str, torch.Tensor] = {}  # labels for a single-speaker model
 class Outputs(NamedTuple):
     mel: torch.Tensor  # [B, n_mels, T_out], before the postnet
     mel_postnet: torch.Tensor  # [B, n_mels, T_out]
-    # [B, T], stop-token logits: whether a decoder step is the last step of the clip.
+    # [B, T], stop-token logits. A high logit means that the clip ends at this decoder step.
     gate: torch.Tensor
     alignments: torch.Tensor  # [B, T, T_in]
     mel_lengths: torch.Tensor | None = None  # [B] number of frames, on the CPU; set only by `infer`
@@ -104,8 +104,8 @@ def packed_lstm(lstm: nn.LSTM, x: torch.Tensor, lengths: torch.Tensor) -> torch.
     Raises:
         ValueError: if a length is less than 1 or greater than T_in.
     """
-    # PyTorch's own packing synchronizes with the GPU. It also launches a copy for every length and,
-    # in the backward pass, for every symbol.
+    # Do not use PyTorch's own packing. It synchronizes with the GPU, and launches a copy for every
+    # length and, in the backward pass, for every symbol.
     places, batch_sizes = layers.packing(lengths.cpu(), x.shape[1])
     places = layers.without_waiting(places, x.device)
     packed = PackedSequence(x.flatten(0, 1).index_select(0, places), batch_sizes)
@@ -522,7 +522,8 @@ class Tacotron2(nn.Module):
                 break
         not_yet = torch.cat(stops).cpu().cumsum(dim=0) == 0  # [decoder steps so far, B]
         num_steps = (not_yet.sum(dim=0) + 1).clamp(max=self.max_decoder_steps)
-        # Cut off extra decoder steps. The decoder may have run longer than the longest text needs.
+        # Cut off the extra decoder steps, because the decoder may have run longer than the longest
+        # text needs.
         frames, gate, alignments = (
             torch.cat(parts)[: int(num_steps.max())] for parts in zip(*spoken, strict=True)
         )

@@ -23,7 +23,8 @@ longest training text is split into chunks, after sentences where possible. An e
 
 import os
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # set before torch is imported (see train.py)
+# Make idle threads sleep instead of spin. This variable must be set before torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from tacotron2_voice.voice import Voice
 
 
 def write_forced_mels(checkpoint: Path, filelist: Path, folder: Path) -> None:
-    # Imported here, because synthesis with an exported voice needs no PyTorch.
+    # Import this module here, because synthesis with an exported voice does not need PyTorch.
     from evaluation.teacher_forcing import write_teacher_forced_mels
     from export.checkpoint_synthesizer import load_checkpoint_synthesizer
 

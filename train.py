@@ -24,14 +24,14 @@ different attention, return it from layers.make_attention.
 
 import os
 
-# Make idle threads sleep instead of spin. Spinning threads made a decoder step ten times slower on
-# a machine with other work. Set this variable before torch is imported.
+# Make idle threads sleep instead of spin. On a machine with other work, spinning threads made a
+# decoder step ten times slower. Set this variable before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import signal
 
 if __name__ == "__main__":
-    # Exit without a traceback if Ctrl-C is pressed during the imports, because they take seconds.
+    # Exit without a traceback if Ctrl-C is pressed during the imports, which take seconds.
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
 
 import argparse
@@ -147,7 +147,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     add("--group_name", default="", help="has no effect; accepted for compatibility")
     args = parser.parse_args(arguments)
-    if not args.output_directory:  # such as -o "$NAME" if NAME is not set
+    if not args.output_directory:  # for example -o "$NAME" if NAME is not set
         parser.error("-o: the folder name is empty")
     args.output_directory = Path(args.output_directory)
     if args.n_gpus != 1 or args.rank != 0:
@@ -170,7 +170,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         is_inside = name == checkpoint.BEST or inside.exists()
         args.checkpoint_path = inside if is_inside else Path(name)
         args.resume = False
-    # Use realpath, because Path.resolve raises an error for links that form a loop.
+    # Use realpath, because Path.resolve raises an error if links form a loop.
     output = Path(os.path.realpath(args.output_directory))
     logs = Path(os.path.realpath(output / args.log_directory))
     if not logs.is_relative_to(output):
@@ -204,8 +204,8 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
         hparams = resolve_hparams(args.hparams, start.resumed, processes)
         if is_finished(start.resumed, hparams, folder, processes):
             print(
-                f"this run is already finished (epoch {hparams.epochs}). Increase epochs to "
-                "continue it"
+                f"this run is already finished (epoch {hparams.epochs}). To continue the run, increase "
+                "the setting epochs"
             )
             return None
         clips = resolve_clips(hparams, start.resumed, processes, new_clips=args.new_clips)
@@ -308,8 +308,8 @@ def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None
     if meaning:
         print(meaning)
     if not hparams.load_mel_from_disk:
-        # `silent_bands` imports librosa. Import librosa now, so that the workers and the first
-        # epoch do not wait for it.
+        # Import librosa now, which `silent_bands` does, so that the workers and the first epoch do
+        # not wait for the import.
         warning = silent_bands(hparams)
         if warning:
             print(warning)
@@ -324,7 +324,7 @@ def train(run: Run, stop: StopRequest) -> None:
     run.trainer.model.train()
     while run.state.epoch <= hparams.epochs:
         clock = time.perf_counter()
-        # `set_epoch` keeps the position if training resumed inside this epoch.
+        # If training resumed inside this epoch, `set_epoch` keeps the position.
         run.sampler.set_epoch(run.state.plan_number(hparams))
         run.state.prepare_seconds += time.perf_counter() - clock
 
@@ -333,7 +333,7 @@ def train(run: Run, stop: StopRequest) -> None:
         validated = None
         is_due = run.state.epoch % hparams.epochs_per_validation == 0
         if is_due and run.validation_loader is not None:
-            save(run, stop)  # save before the validation, which may fail
+            save(run, stop)  # save before the validation, because the validation may fail
             validated = validate(run, stop)
             if run.must_stop:
                 stop.exit(run.processes, run.resume_command)
@@ -361,8 +361,8 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
     sampler = run.sampler
     trainer = run.trainer
     several = run.processes.world_size > 1
-    # Compute the remaining time from frames, because the time of a batch grows with its longest
-    # clip.
+    # Estimate the remaining time from the number of frames, because the time of a batch grows with
+    # the length of its longest clip.
     longest = sampler.plan.longest(sampler.lengths)
     total = longest.sum()
     done = longest[: state.batches_trained].sum()
@@ -391,7 +391,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             run.pending.append(PendingStep(state.iteration, losses, planned, before))
             if several or (state.iteration - 1) % hparams.log_interval == 0:
                 # With several processes, read the losses of every optimizer step, because they
-                # contain the stop requests of the other processes.
+                # include the stop requests of the other processes.
                 read_pending(run, leave=1)
             seconds = state.seconds + time.perf_counter() - clock
             frames = longest[before : planned.end].sum()

@@ -66,8 +66,8 @@ def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
     memory includes the state of the optimizer."""
     run = make_steps(args)
     run(name, 2)
-    # On a GPU, exclude the first optimizer steps, because compiling and capturing need extra
-    # memory.
+    # On a GPU, do not measure the memory of the first optimizer steps, because compiling and
+    # capturing need extra memory.
     if args.device.type == "cuda":
         reset_peak_memory(args.device)
         run(name)

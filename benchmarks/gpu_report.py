@@ -39,8 +39,8 @@ from tacotron2_voice.utils.files import read_bytes, read_json, write_bytes, writ
 from tacotron2_voice.utils.program import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
-MAX_LINES = 20  # maximum number of output lines of a failed part in the report
-STATUS_FILE = "parts.json"  # file with the status and the seconds of every part
+MAX_LINES = 20  # maximum number of output lines that the report shows for a failed part
+STATUS_FILE = "parts.json"  # file that stores the status and the duration in seconds of each part
 KERNEL_TESTS = (
     "tests/test_decoder_kernels.py",
     "tests/test_fast_decoder.py",
@@ -53,9 +53,10 @@ LONG = ("--batch-size", "16", "--frames", "774", "--symbols", "120")
 SHORT = ("--batch-size", "64", "--frames", "203", "--symbols", "32")
 STEPS = ("--only", "speed", "--repeats", "3", "--steps", "5")
 MEMORY = ("--only", "memory")
-# Sizes for --cpu-dry-run. On a CPU, an optimizer step of this size takes less than a second.
+# Batch size and lengths for --cpu-dry-run. On a CPU, an optimizer step with these sizes takes less
+# than a second.
 TINY = ("--batch-size", "2", "--frames", "8", "--symbols", "6", "--repeats", "1", "--steps", "1")
-# Settings for the run that is killed: a model that is small, but large enough for the kernels.
+# Settings for the run that the test kills. The model is small, but large enough for the kernels.
 SMALL_MODEL = (
     "symbols_embedding_dim=64,encoder_embedding_dim=64,attention_rnn_dim=128,decoder_rnn_dim=128,"
     "prenet_dim=32,attention_dim=32,postnet_embedding_dim=64"

@@ -41,7 +41,7 @@ from tacotron2_voice.utils.program import run_program
 ROOT = Path(__file__).resolve().parents[1]
 OURS = "this recipe"
 PEERS = ("tacotron2", "deep-learning-examples", "speechbrain")
-# The sizes of the model, which are the same in all recipes.
+# The model sizes, which are the same in all recipes.
 SIZES: dict[str, Any] = {
     "n_mel_channels": 80,
     "n_symbols": 148,
@@ -201,7 +201,7 @@ def step_of_peer(name: str, folder: Path, shape: Shape, precision: str) -> Calla
 
 def our_step(shape: Shape, precision: str) -> Callable[[], object]:
     """Return a function that runs an optimizer step of this recipe."""
-    # Imported here, because other recipes have modules of the same names.
+    # Import these modules here, because other recipes have modules with the same names.
     from batch import synthetic_batch
     from hparams import HParams
     from training.trainer import MicroBatch, Trainer
@@ -345,7 +345,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="time limit per recipe, in seconds (default: 90)",
     )
     add("--json", type=Path, metavar="FILE.json", help="also write the results to this file")
-    add("--measure", nargs=4, help=argparse.SUPPRESS)  # used for the process of one recipe
+    # Internal option for the process that measures a single recipe.
+    add("--measure", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     for peer in PEERS:
         folder = getattr(args, peer.replace("-", "_"))

@@ -48,7 +48,7 @@ from tacotron2_voice.utils.files import numbered_lines
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.vocoder import load_vocoder
 
-WAYS = {  # maps each synthesis mode to (settings, number of retries)
+WAYS = {  # maps the name of each synthesis mode to its settings and number of retries
     "gate alone": ("attention_rest_time=0", 0),
     "end found": ("", 0),
     "with retries": ("", RETRIES),
@@ -64,7 +64,7 @@ LABELS = {
     "slow": "speech slower than in the corpus",
     "blurred": "alignment blurred",
 }
-HALF = 0.5  # `half_wrong` counts texts with a larger fraction of wrong words
+HALF = 0.5  # minimum fraction of wrong words; `half_wrong` counts texts above this fraction
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Counts:
     stop_reasons: Counter[str] = field(default_factory=Counter)  # number of chunks per stop reason
     faded_out: int = 0  # number of chunks that were loud at the end and were faded out
     chunks: int = 0
-    retried: int = 0  # number of chunks with retries
+    retried: int = 0  # number of chunks that were synthesized more than once
     attempts: int = 0
     computing: float = 0.0  # computing time in seconds for the texts that --audio selects
     audio: float = 0.0  # duration of the speech for all texts, in seconds
@@ -152,7 +152,7 @@ def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
         ways[name] = (synthesizer, retries)
     gate_alone = ways["gate alone"][0]
     statistics = gate_alone.training.statistics
-    if statistics is not None:  # add no end punctuation, as before version 0.4.0
+    if statistics is not None:  # versions before 0.4.0 added no end punctuation
         without_mark = replace(statistics, final_mark="")
         gate_alone.training = replace(gate_alone.training, statistics=without_mark)
     return ways
@@ -269,7 +269,7 @@ def main(arguments: list[str] | None = None) -> None:
     title = " ".join(filter(None, (str(args.voice), args.speaker, args.hparams, args.vocoder)))
     markdown = table(counts_of, len(texts), min(args.audio, len(texts)))
     ratio = f"With retries, synthesis takes {after / before:.3f} times as long as without retries."
-    # dataclasses.asdict cannot copy a Counter.
+    # Convert the Counter to a dict, because dataclasses.asdict cannot copy a Counter.
     result = {name: vars(counts) for name, counts in counts_of.items()}
     publish(args, {"voice": title, "ways": result}, f"{title}\n\n{markdown}\n\n{ratio}")
 

@@ -39,8 +39,8 @@ from tacotron2_voice.utils.files import numbered_lines
 from tacotron2_voice.utils.program import run_program
 
 TEXTS = Path("tests/data/unseen_transcripts.txt")
-JOINED = 5  # number of lines per long text
-HEADER_BYTES = 44  # size of a WAV header
+JOINED = 5  # number of lines that are joined into each long text
+HEADER_BYTES = 44  # size of a WAV header in bytes
 TITLES = (
     "clients",
     "texts",

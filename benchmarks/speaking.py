@@ -117,7 +117,7 @@ def measure(
             rows.append(row | {"real_time_factors": factors})
     mel = speak(args, speaker, 1, ways[0], args.threads[0])[0]
     factors = None
-    with contextlib.suppress(ImportError):  # without librosa, Griffin-Lim is not timed
+    with contextlib.suppress(ImportError):  # Griffin-Lim is timed only if librosa is installed
         griffin_lim = GriffinLim(args.hparams, mel_filters(args.hparams).numpy())
         invert = functools.partial(griffin_lim.samples, mel.float().cpu().numpy())
         [times] = time_interleaved({"Griffin-Lim": invert}, args.repeats, mel.device).values()

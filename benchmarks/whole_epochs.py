@@ -45,7 +45,7 @@ from tacotron2_voice.utils.files import (
 from tacotron2_voice.utils.program import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
-AUDIO = "win_time=50,hop_time=12.5"  # as in scripts/table2/settings.sh
+AUDIO = "win_time=50,hop_time=12.5"  # the same audio settings as in scripts/table2/settings.sh
 WITHOUT_VALIDATION = (
     "validation_files=none,epochs_per_validation=100,text_cleaners=[basic_cleaners]"
 )
@@ -112,7 +112,9 @@ def write_corpus(filelist: Path, out: Path, hparams: HParams) -> None:
     written = out / "filelists" / "train_mel.txt"
     if written.exists():
         if written.read_bytes() != content:
-            raise UserError(f"{out}: contains the mels of another filelist. Choose another OUT")
+            raise UserError(
+                f"{out}: contains the mels of a different filelist. Choose a different folder"
+            )
         return
     mels.mkdir(parents=True, exist_ok=True)
     written.parent.mkdir(exist_ok=True)
@@ -135,12 +137,13 @@ def run_experiment(
 ) -> str:
     """Run the script of an experiment. Return the reason if the script failed, otherwise ""."""
     experiment = EXPERIMENTS[name]
-    # Every experiment has its own run folder with a link to the filelist.
+    # Each experiment has its own run folder, which contains a link to the filelists.
     own = out / name
     own.mkdir(exist_ok=True)
     if not (own / "filelists").exists():
         (own / "filelists").symlink_to(out / "filelists")
-    # If this file contains the path in CORPUS, the script does not prepare the corpus again.
+    # Store the path of the corpus in this file, so that the script does not prepare the corpus
+    # again.
     write_bytes(own / "corpus.txt", f"{corpus}\n".encode())
     settings = ",".join(filter(None, (WITHOUT_VALIDATION, extra, experiment.settings)))
     environment = {
@@ -163,7 +166,7 @@ def run_experiment(
         except subprocess.TimeoutExpired:
             return "out of time"
         finally:
-            # Also stop train.py, which would slow down the next experiment.
+            # Stop train.py too. If it continued, it would slow down the next experiment.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -15,35 +15,37 @@ from dataclasses import dataclass
 
 import numpy as np
 
-WINDOW_SECONDS = 0.02  # length of the windows for levels
-SPECTRUM_SECONDS = 0.25  # length of the windows for spectra; bins are 4 Hz apart
+WINDOW_SECONDS = 0.02  # length of the windows in which levels are measured
+SPECTRUM_SECONDS = 0.25  # length of the windows in which spectra are measured; bins are 4 Hz apart
 EDGE_SECONDS = 0.01  # seconds at each end of a clip that are checked for cut-off speech
-# The next two levels are relative to the loudest window.
-SPEECH_DECIBELS = 30  # a window is speech if it is quieter by at most this many dB
-SILENCE_DECIBELS = 40  # a window is a pause if it is quieter by more than this many dB
-# The noise level is this quantile of the window levels. Pauses fill a larger fraction of most
-# clips, so this quantile is the level of a pause.
+# A window contains speech if it is at most this many dB quieter than the loudest window of the clip.
+SPEECH_DECIBELS = 30
+# A window is a pause if it is more than this many dB quieter than the loudest window of the clip.
+SILENCE_DECIBELS = 40
+# The noise level is this quantile of the window levels. In most clips, pauses fill more than this
+# fraction of the clip, so this quantile is the level of a pause.
 NOISE_SHARE = 1 / 40
 SILENT_DECIBELS = -90  # in dBFS; quieter windows contain digital silence instead of noise
 # A window is also a pause if it is less than this many dB above the noise level.
 PAUSE_ABOVE_NOISE = 6
 MAINS = (50, 60)  # mains frequencies, in Hz
 HARMONICS = 5  # number of harmonics of the mains frequency to search for hum
-# The hum at a frequency is this percentile of the power over all windows, because quiet windows
-# contain the hum too.
+# The hum at a frequency is this percentile of the power over all windows. A low percentile selects
+# quiet windows, which contain the hum but no speech.
 HUM_PERCENTILE = 20
-MIN_PROMINENCE = 15  # dB by which a hum harmonic must exceed the neighboring frequencies
-VOICE_BAND = (300, 3400)  # in Hz; the frequencies that telephones transmit
-UPPER_BAND = (4500, 8000)  # in Hz; higher frequencies of speech, which telephones do not transmit
+# Minimum difference in dB between a harmonic of the hum and the neighboring frequencies.
+MIN_PROMINENCE = 15
+VOICE_BAND = (300, 3400)  # in Hz; the frequencies that a telephone transmits
+UPPER_BAND = (4500, 8000)  # in Hz; the frequencies of speech that a telephone does not transmit
 
-# Thresholds for `problems_of`. Each threshold reports at most 1 in 100 clean clips.
+# Thresholds for `problems_of`. With each threshold, at most 1 in 100 clean clips is reported.
 MIN_SIGNAL_TO_NOISE = 19  # in dB
 MAX_HUM = -28  # in dB relative to the speech level
 MAX_OFFSET = -20  # in dB relative to the speech level
 MIN_UPPER_BAND = -36  # in dB relative to the telephone band
 MAX_EDGE = -10  # in dB relative to the speech level
 MAX_PAUSE = 0.9  # in seconds
-TINY = 1e-20  # lower limit for powers, so that every logarithm is finite
+TINY = 1e-20  # lower limit for power values, so that every logarithm is finite
 
 
 @dataclass(frozen=True)

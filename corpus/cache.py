@@ -31,16 +31,16 @@ from tacotron2_voice.utils.files import Identity, naming, open_file, write_atomi
 SUFFIX = ".clips"
 VERSION = 7
 CHUNK = 10_000  # number of clips to decode at a time
-LABELS = ("speaker",)  # fields of `Clip` with names for which a model has embeddings
+LABELS = ("speaker",)  # fields of `Clip` that contain names for which a model can have embeddings
 MAX_NAMES = 10_000  # maximum number of names per label; more names are probably texts or paths
 COLUMNS = {
-    "path": pa.large_binary(),  # bytes, because paths may not be valid UTF-8
+    "path": pa.large_binary(),  # stored as bytes, because a path may not be valid UTF-8
     "is_relative": pa.bool_(),  # whether `path` is relative to the filelist's folder
     "text": pa.large_string(),
     "symbols": pa.large_list(pa.uint16()),
     "line": pa.int64(),  # line number in the filelist
     "num_frames": pa.int64(),
-    **dict.fromkeys(LABELS, pa.uint16()),  # indices into the label's names
+    **dict.fromkeys(LABELS, pa.uint16()),  # each clip's index in the list of the label's names
     **dict.fromkeys(Identity._fields, pa.int64()),
 }
 SCHEMA = pa.schema(list(COLUMNS.items()))
@@ -151,7 +151,8 @@ class ClipTable:
         return len(self.num_frames)
 
     def __getitem__(self, index: int) -> Clip:
-        # Indexing a range accepts negative indices, and raises IndexError beyond the end.
+        # Indexing a range supports negative indices, and raises IndexError if the index is out of
+        # range.
         i = range(len(self))[index]
         row = {name: self._batch.column(place)[i].as_py() for place, name in enumerate(COLUMNS)}
         labels: dict[str, Any] = {x: names[row[x]] for x, names in self.names.items() if names}
@@ -211,7 +212,8 @@ class ClipTable:
             yield "".join(f"|{name}" for name in names if name)
 
     def __reduce__(self) -> tuple:
-        # If the cache is on disk, pickle only its path. The other process then maps the same file.
+        # If the cache is on disk, pickle only the path of the cache. The other process then maps
+        # the same file.
         if self.is_on_disk:
             return read_cache, (cache_path(self.filelist), self.made_from)
         known = self.names, self.complete, self.fingerprint, self.made_from

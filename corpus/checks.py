@@ -22,18 +22,20 @@ from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, map_in_threads
 
 WINDOW_SECONDS = 0.02  # length of the windows for measuring levels
-# A window is silent if it is more than this many dB below the clip's loudest window.
+# A window is silent if it is more than this many dB quieter than the loudest window of the clip.
 SILENCE_DECIBELS = 40
-# A window counts for the speech level if it is at most this many dB below the loudest window.
+# A window contributes to the speech level if it is at most this many dB quieter than the loudest
+# window of the clip.
 SPEECH_DECIBELS = 30
-# Samples at the limit are clipped if at least this many are consecutive. Peaks that reach full
-# scale without clipping are shorter.
+# Minimum number of consecutive samples at full scale in a clipped peak. Unclipped peaks that reach
+# full scale contain fewer such samples.
 MIN_CLIPPED_RUN = 3
-# Minimum number of flat peaks in a clip that was clipped and then scaled. None of 87 real clips had
-# a flat peak. After clipping at 70% of their peak, each of these clips had at least three.
+# Minimum number of flat peaks in a clip that was clipped and then scaled. In a test with 87 clips,
+# the original clips contained no flat peaks. After each clip was clipped at 70% of its peak, it
+# contained at least three.
 MIN_FLAT_TOPS = 3
-# A peak is flat if its samples differ from the highest sample by at most this many 16-bit steps,
-# because dither moves samples, and by at most this fraction of the highest sample.
+# A peak is flat if all its samples are close to the highest sample: within this number of 16-bit
+# steps (because of dither) and within this fraction of the highest sample.
 FLAT_STEPS, FLAT_SHARE = 2, 1e-3
 
 
@@ -48,7 +50,8 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
     def measured_or_problem(clip: Clip) -> Clip | str:
         if problem := problem_of_missing(clip) or problem_of_text(clip):
             return problem
-        # Read the identity before opening the file, so that later changes are noticed.
+        # Read the identity (size and times) of the file before opening the file, so that later
+        # changes are noticed.
         clip = replace(clip, identity=Identity.of(clip.path))
         if clip.segment:
             return (
@@ -70,7 +73,7 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
             problems.append(result)
             continue
         try:
-            # Texts are not cleaned in threads, because the package inflect is not thread-safe.
+            # Do not clean texts in threads, because the package inflect is not thread-safe.
             good.append(replace(result, symbols=symbols_of(clip.text, hparams)))
         except UserError as error:
             problems.append(f"{clip.where}: {clip.id}: {error}")
@@ -112,8 +115,8 @@ def measure(path: Path, hparams: HParams) -> Measurements:
     """Check and measure the audio of a clip. Raise UserError if training cannot use the clip."""
     samples = read_checked(path, hparams)
     before, after = silence_at_ends(samples, hparams.sampling_rate)
-    # CRC-32 is good enough for a warning about equal clips. SHA-256 would take two more seconds for
-    # 24 hours of speech.
+    # CRC-32 is reliable enough for a warning about identical clips. SHA-256 would take two seconds
+    # longer for 24 hours of speech.
     checksum = zlib.crc32(samples.data) << 32 | len(samples)
     quality = measure_quality(samples, hparams.sampling_rate)
     return Measurements(len(samples), before, after, count_clipped(samples), checksum, quality)
@@ -132,7 +135,8 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
     """
     window = round(WINDOW_SECONDS * sampling_rate)
     starts = np.arange(0, len(samples), window)
-    # Convert to float32 first, because the difference of two 16-bit samples may need 17 bits.
+    # Convert the samples to float32 first, because the difference between two 16-bit samples may
+    # need 17 bits.
     highest = np.maximum.reduceat(samples, starts).astype(np.float32)
     ranges = highest - np.minimum.reduceat(samples, starts)
     loud = np.flatnonzero(ranges >= ranges.max() * 10 ** (-SILENCE_DECIBELS / 20))

@@ -27,7 +27,8 @@ class Segment:
     """The section of a long recording in which a text is spoken. Times are in seconds."""
 
     start: float
-    seconds: float | None = None  # length in seconds; None: up to the end of the recording
+    # Length in seconds. None: the segment ends at the end of the recording.
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,12 @@ class Clip:
     text: str
     symbols: tuple[int, ...] = ()  # symbol ids of the text, below 2**16
     num_frames: int = 0  # number of mel frames in training
-    where: str = ""  # "file:line", for messages
-    measured: Measurements = Measurements()  # set by `checks.check_clips`
-    identity: Identity = UNKNOWN  # identity of the file before the check
+    where: str = ""  # "file:line" of the clip's entry, for messages
+    measured: Measurements = Measurements()  # measured by `checks.check_clips`
+    identity: Identity = UNKNOWN  # identity (size and times) of the file before the check
     is_relative: bool = False  # whether the listed path is relative to the filelist's folder
     speaker: str = ""  # name of the speaker; empty if the filelist has no speakers
-    segment: Segment | None = None  # None: the whole file
+    segment: Segment | None = None  # None: the clip is the whole file
 
     @property
     def id(self) -> str:
@@ -55,6 +56,7 @@ def clip_id(path: str) -> str:
 
     clip_id("wavs/a.wav")  # "a"
     """
-    # String methods are ten times faster than PurePath, and this function runs for every clip.
+    # Use string methods, which are ten times faster than PurePath, because this function runs for
+    # every clip.
     name = path.rpartition("/")[2]
     return name.rpartition(".")[0] or name

@@ -37,21 +37,22 @@ from tacotron2_voice.utils.audio_files import encode
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, read_json, write_bytes, write_json
 
-# Speech level of the copies, in dBFS. LJSpeech has this level, and public vocoders expect it.
+# Speech level of the copies, in dBFS. LJSpeech has this level, and published vocoders expect it.
 LEVEL = -20
-MAX_PEAK = 0.95  # if a sample would be higher, the copy gets a lower level
+MAX_PEAK = 0.95  # maximum absolute sample; if the peak would be higher, the copy gets a lower level
 # The channels cancel each other out if their mean is quieter than this fraction of the loudest
 # channel.
 MIN_MIXED = 0.5
-MIN_SECONDS = 0.05  # minimum length of a recording or segment
-# Maximum length of a recording, in seconds. The whole recording is read into memory.
+MIN_SECONDS = 0.05  # minimum length of a recording or segment, in seconds
+# Maximum length of a recording in seconds, because the whole recording is read into memory.
 MAX_SECONDS = 600
 SEGMENT_PADDING = 0.1  # default number of seconds to add at each end of a segment
-MAX_MISSING_SECONDS = 0.5  # a segment may end up to this many seconds after its recording ends
+MAX_MISSING_SECONDS = 0.5  # maximum number of seconds by which a segment may exceed its recording
 SETTINGS_FILE = "conversion_settings.json"
-# JSON file of {id: source}. A source is a list of path, size, modification time and segment.
+# JSON file that maps the id of each clip to its source. A source is a list of path, size,
+# modification time and segment.
 SOURCES_FILE = "sources.json"
-SPEAKER_COLUMN = "2"  # speaker column in the metadata.csv of the copies
+SPEAKER_COLUMN = "2"  # column of the speakers in the metadata.csv of the copies
 
 
 def convert(
@@ -104,7 +105,7 @@ def convert(
     clips, overlapping = padded(clips, padding)
     problems += overlapping
     ids = dict(zip((clip.where for clip in clips), unique_ids(clips, corpus), strict=True))
-    assert len(ids) == len(clips)  # otherwise, one copy would overwrite another
+    assert len(ids) == len(clips)  # two clips with the same id would have the same copy
     cut_seconds = list[float]()
 
     def copy_of(clip: Clip) -> Path:
@@ -197,7 +198,8 @@ def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> 
         for name, clip in recordings.items()
     }
     for name, source in now.items():
-        # An id may now belong to another recording, such as 001 of another speaker.
+        # Delete the copy if its id now belongs to a different recording. For example, 001 may now
+        # be a recording of another speaker.
         if before.get(name, source) != source:
             (wavs / f"{name}.wav").unlink(missing_ok=True)
     write_json(path, before | now)
@@ -238,7 +240,7 @@ def converted(
             f"too short: {len(samples)} samples at {rate} Hz, expected at least {MIN_SECONDS} s"
         )
     if rate != sampling_rate:
-        import soxr  # installed with librosa
+        import soxr  # soxr is installed with librosa
 
         samples = soxr.resample(samples, rate, sampling_rate, quality="VHQ")
     before, after = silence_at_ends(samples, sampling_rate)
@@ -271,7 +273,7 @@ def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.
         raise UserError(
             "silent from beginning to end; record it again, or remove it from the corpus"
         )
-    # Scaling also prevents overflow when large samples are squared.
+    # Scale the samples, which also prevents overflow when large samples are squared.
     return samples / max(1, np.abs(samples).max()), rate
 
 
@@ -288,8 +290,8 @@ def read_segment(audio: Any, segment: Segment) -> np.ndarray:
     is_inside = segment.start < total and end <= total + MAX_MISSING_SECONDS
     if not 0 < seconds <= MAX_SECONDS or not is_inside:
         raise UserError(
-            f"invalid segment from {segment.start:g} s to {end:g} s: it must be at most "
-            f"{MAX_SECONDS} s long and lie within the file ({total:.2f} s)"
+            f"invalid segment from {segment.start:g} s to {end:g} s: the segment must be at "
+            f"most {MAX_SECONDS} s long and inside the file ({total:.2f} s)"
         )
     first = round(segment.start * rate)
     count = min(round(seconds * rate), audio.frames - first)

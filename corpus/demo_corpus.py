@@ -22,16 +22,16 @@ from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import folder_made_whole, read_bytes, write_bytes
 
-RECORD_FILE = "demo_corpus.json"  # contains the options of the corpus
+RECORD_FILE = "demo_corpus.json"  # file that contains the options of the corpus
 MADE_BY = "scripts/make_demo_corpus.py (speech synthesized by eSpeak NG)"
 VERSION = 3  # increase this number when a code change affects the corpus
 SAMPLE_RATE = 22050
-WORDS_PER_MINUTE = 175  # speaking rate, as defined by eSpeak
-SILENCE_AFTER = 0.05  # seconds of silence after each number; a model needs it to learn when to stop
-VOLUME = 80  # at eSpeak's default of 100, the loudest vowels clip
-NOISE = 30.0  # standard deviation of the added noise, in 16-bit steps; like a quiet room (-61 dBFS)
+WORDS_PER_MINUTE = 175  # speaking rate; eSpeak defines the unit
+SILENCE_AFTER = 0.05  # seconds of silence after each number, from which a model learns when to stop
+VOLUME = 80  # with eSpeak's default of 100, the loudest vowels are clipped
+NOISE = 30.0  # standard deviation of the added noise in 16-bit steps (-61 dBFS, as in a quiet room)
 
-stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM when run as a script
+stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM if this module runs as a script
 
 
 class EspeakVoice:
@@ -44,7 +44,7 @@ class EspeakVoice:
         UserError: if eSpeak NG does not support this language.
     """
 
-    OPTIONS = 0x8000  # espeakINITIALIZE_DONT_EXIT of eSpeak's speak_lib.h
+    OPTIONS = 0x8000  # the constant espeakINITIALIZE_DONT_EXIT in eSpeak's speak_lib.h
 
     def __init__(self, language: str = ENGLISH) -> None:
         import espeakng_loader
@@ -54,35 +54,36 @@ class EspeakVoice:
         kind = ctypes.CFUNCTYPE(ctypes.c_int, samples, ctypes.c_int, ctypes.c_void_p)
         # Keep a reference to the callback, because eSpeak only stores a pointer.
         self._callback = kind(self._receive)
-        # The folder must exist after this call, because eSpeak later reads dictionaries from it.
+        # Keep the folder after this call, because eSpeak later reads dictionaries from it.
         folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        # eSpeak keeps state between utterances, even after the library was terminated. A fresh copy
-        # of the library starts without this state, so that the corpus is reproducible.
+        # eSpeak's library keeps its state between utterances, even after it was terminated. Load a
+        # new copy of the library, which has no such state, so that the corpus is reproducible.
         copy = shutil.copy(espeakng_loader.get_library_path(), folder)
         self._library = library = ctypes.CDLL(str(copy))
-        data = Path(folder, "espeak-ng-data")  # eSpeak truncates paths longer than 160 bytes
+        # This link has a short path, because eSpeak truncates paths longer than 160 bytes.
+        data = Path(folder, "espeak-ng-data")
         data.symlink_to(espeakng_loader.get_data_path(), target_is_directory=True)
-        synchronous = 2  # a constant of eSpeak's speak_lib.h
+        synchronous = 2  # a constant in eSpeak's speak_lib.h
         rate = library.espeak_Initialize(synchronous, 0, os.fsencode(data), self.OPTIONS)
         library.espeak_SetSynthCallback(self._callback)
-        # Some voices exist only under the short code: fr instead of fr-fr.
+        # Some of eSpeak's voices have only the short language code, such as fr instead of fr-fr.
         names = language.encode(), language.partition("-")[0].encode()
         if rate != SAMPLE_RATE or all(library.espeak_SetVoiceByName(name) for name in names):
             raise UserError(
-                f"--language {language}: eSpeak NG does not support this language, expected one of "
-                "eSpeak's language codes"
+                f"--language {language}: eSpeak NG does not support this language (expected one of "
+                "eSpeak's language codes)"
             )
 
     def _receive(self, samples: Any, count: int, _events: Any) -> int:
         if samples and count > 0:
             self._chunks.append(np.ctypeslib.as_array(samples, (count,)).copy())
-        return 0  # tells eSpeak to continue
+        return 0  # 0 tells eSpeak to continue
 
     def speak(self, text: str, words_per_minute: int) -> np.ndarray:
         """Return the speech, int16 [N] at 22,050 Hz, without silence at the beginning and end."""
         self._chunks.clear()
-        data, utf8, rate, volume = text.encode(), 1, 1, 2  # constants of eSpeak's speak_lib.h
+        data, utf8, rate, volume = text.encode(), 1, 1, 2  # constants in eSpeak's speak_lib.h
         size = ctypes.c_size_t(len(data) + 1)
         self._library.espeak_SetParameter(rate, words_per_minute, 0)
         self._library.espeak_SetParameter(volume, VOLUME, 0)
@@ -122,7 +123,7 @@ def make_corpus(
         )
         if found != record:
             raise UserError(
-                f"{out}: not empty, and does not contain this demo corpus. {RECORD_FILE}: "
+                f"{out}: this folder is not empty, but does not contain this demo corpus. {RECORD_FILE}: "
                 f"{found[:200]}, expected {record}. Choose a different folder"
             )
         print(f"note: {out} already contains this demo corpus ({clips} clips, seed {seed})")

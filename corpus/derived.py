@@ -32,8 +32,9 @@ from tacotron2_voice.utils.files import (
     write_json,
 )
 
-KEPT_SECONDS = 0.05  # seconds of silence to keep at each end
-SOURCE = "corpus"  # key of the relative path from the folder to the original clips
+KEPT_SECONDS = 0.05  # number of seconds of silence to keep at each end of a clip
+# Key in the settings file for the relative path from this folder to the original clips.
+SOURCE = "corpus"
 EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
 
@@ -43,14 +44,15 @@ class DerivedFolder:
 
     path: Path
     option: str
-    settings_file: str  # name of the file in the folder that contains the settings
+    settings_file: str  # name of the settings file in this folder
     settings: dict[str, Any]
 
     def check_settings(self) -> None:
         """Raise UserError if the folder contains files made with different or unknown settings."""
         if not any(path.suffix in (".npy", ".wav", ".flac") for path in self.path.glob("*")):
             return
-        # Do not replace files without known settings, because they may be original recordings.
+        # Do not replace files whose settings are unknown, because these files may be original
+        # recordings.
         file = self.path / self.settings_file
         if problem := settings_problem(file, self.settings):
             raise UserError(
@@ -92,14 +94,15 @@ class DerivedFolder:
             return True
 
         self.path.mkdir(parents=True, exist_ok=True)
-        # Without the lock, this process might delete unfinished files of another process.
+        # Without the lock, this process might delete files that another process is still writing.
         busy = f"another process is writing to it; wait, or choose a different {self.option}"
         with folder_locked(self.path, busy):
             remove_leftovers(self.path)
             write_json(self.path / self.settings_file, self.settings)
             first()
             progress = progress_bar(self.option, len(clips), " clips", iterable=clips)
-            # After an interrupt, closing the iterator lets the threads finish their current files.
+            # After an interrupt, close the iterator, so that the threads finish their current
+            # files.
             with contextlib.closing(map_in_threads(made_or_problem, clips, threads)) as results:
                 outcomes = {c.where: result for c, result in zip(progress, results, strict=True)}
         if already := [*outcomes.values()].count(False):
@@ -151,7 +154,8 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
             )
         write_mel(folder.path / f"{clip.id}.npy", mel)
 
-    # This call also caches the mel filters. Otherwise every thread would compute them.
+    # Call `silent_bands` before the threads start, because this call also caches the mel filters.
+    # Otherwise, every thread would compute the filters.
     if warning := audio.silent_bands(hparams):
         print(warning)
     threads_before = torch.get_num_threads()
@@ -226,7 +230,8 @@ def encoded_part(path: str, start: int, stop: int) -> memoryview:
     """
     with audio.open_audio(path) as source:
         subtype = source.subtype if source.subtype in EXACT_SUBTYPES else "PCM_16"
-        # int32 represents all integer samples exactly; float64 all floating-point samples.
+        # int32 represents all integer samples exactly, and float64 represents all floating-point
+        # samples exactly.
         dtype = "float64" if subtype in ("FLOAT", "DOUBLE") else "int32"
         samples = audio.read_samples(source, dtype, audio.MAX_SAMPLES)
         if len(samples) < stop:

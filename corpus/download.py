@@ -24,13 +24,14 @@ from tacotron2_voice.utils.files import naming, open_file
 URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
 ARCHIVE_BYTES = 2_748_572_632
 SHA256 = "be1a30453f28eb8dd26af4101ae40cbf2c50413b1bb21936cbcdc6fae3de8aa5"
-UNPACKED_BYTES = 3_850_000_000  # disk space of the 13,100 WAVs and the texts
+UNPACKED_BYTES = 3_850_000_000  # number of bytes on disk for the 13,100 WAV files and the texts
 
 CHUNK = 1 << 20  # number of bytes to read at a time
 TIMEOUT = 60  # a connection counts as lost after this many seconds without data
-TRIES = 5  # the download fails after this many consecutive connections without new data
-FIRST_WAIT = 1.0  # seconds before the second connection; doubled for each further connection
-# Exceptions that mean a lost connection. All other types of OSError come from the disk.
+TRIES = 5  # the download fails after this many consecutive connections that received no new data
+# Seconds to wait before the second connection. The wait is doubled for each further connection.
+FIRST_WAIT = 1.0
+# Exceptions that indicate a lost connection. Other types of OSError come from the disk.
 LOST = (
     urllib.error.URLError,
     http.client.HTTPException,
@@ -130,12 +131,12 @@ def _receive(part: Path, bar: tqdm) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        error.close()  # closes the connection
+        error.close()  # also closes the connection
         if error.code >= 500 or error.code in (408, 429):
-            raise  # a temporary failure
+            raise  # the failure is temporary, so the caller tries again
         raise UserError(f"{URL}: cannot be downloaded ({error})") from None
     with response:
-        if response.status != 206:  # a server without support for resuming sends the whole file
+        if response.status != 206:  # a server that cannot resume a download sends the whole file
             start = 0
         bar.update(start - bar.n)
         with open(part, "ab") as file:
@@ -150,13 +151,14 @@ def _receive(part: Path, bar: tqdm) -> None:
 def _unpack(archive: Path, corpus: Path) -> None:
     """Unpack into a temporary folder next to `corpus`, then rename it to `corpus`."""
     building = corpus.parent / f".{corpus.name}.unpacking"
-    shutil.rmtree(building, ignore_errors=True)  # remove the folder of a run that was killed
+    shutil.rmtree(building, ignore_errors=True)  # remove the leftovers of a run that was killed
     building.mkdir()
     try:
         bar = progress_bar("Unpacking", archive.stat().st_size, "B", unit_scale=True)
         with open_file(archive) as file, bar, tarfile.open(fileobj=file, mode="r|*") as tar:
             for member in tar:
-                tar.extract(member, building, filter="data")  # Python 3.11.4 or newer
+                # The argument `filter` requires Python 3.11.4 or newer.
+                tar.extract(member, building, filter="data")
                 bar.update(file.tell() - bar.n)
         folder = building / archive.name.partition(".tar")[0]
         if not (folder / "metadata.csv").is_file():

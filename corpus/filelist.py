@@ -43,19 +43,20 @@ from tacotron2_voice.utils.files import (
 )
 
 FIELDS = "|".join(("path", "text", "seconds", *LABELS))
-# File with the settings of the cached mels in a folder.
+# File that contains the settings of the cached mels in the same folder.
 MEL_SETTINGS_FILE = "mel_settings.json"
-# File in the run folder with the id and the number of frames of each training clip.
+# File in the run folder that lists the id and the number of frames of each training clip.
 LENGTHS_FILE = "lengths.csv"
-LONG_SECONDS = 15  # a warning lists clips longer than this
-LONG = 3  # a warning lists clips longer than this multiple of the median
+LONG_SECONDS = 15  # a warning lists clips that are longer than this number of seconds
+LONG = 3  # a warning lists clips that are longer than this multiple of the median length
 NO_FILELIST = (
     "no such filelist; make a filelist with scripts/prepare.py, or set the paths of your filelists "
     "with --hparams training_files=...,validation_files=..."
 )
 CHANGED_IN_CHECK = "changed during the check; start again when no other program is writing to it"
 IF_MOVED = "if you moved the folder of the clips, set its new path: --hparams clips_folder=FOLDER"
-# Maximum length of a clip's text (about five minutes of speech), because cleaning is slow.
+# Maximum number of characters in the text of a clip (about five minutes of speech). Longer texts
+# would take too long to clean.
 MAX_CHARACTERS = 5000
 FIX_UNKNOWN = (
     "correct the text, run prepare.py again, or leave the symbols out with --hparams "
@@ -101,7 +102,8 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
         try:
             listed, text, seconds, *names = split_filelist_line(numbered_line[1])
             path, is_relative = path_of_clip(listed, filelist, hparams.clips_folder)
-            identity = Identity.of(path)  # before the file is opened, so that changes are noticed
+            # Read the identity before opening the file, so that later changes to the file are noticed.
+            identity = Identity.of(path)
             is_mel = path.endswith(".npy")
             if not os.path.lexists(path) and is_mel == hparams.load_mel_from_disk:
                 also = f", and no {listed} in the working directory" if is_relative else ""
@@ -123,7 +125,7 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
         except UserError as error:
             return UserError(f"{path}: {error}" if path else str(error))
 
-    listed_as: dict[str, str] = {}  # {path of a clip: its path in the filelist}
+    listed_as: dict[str, str] = {}  # maps the path of each clip to its path in the filelist
 
     def checked() -> Iterator[tuple[int, Clip]]:
         progress = progress_bar("Checking clips", len(lines), " clips", iterable=lines)
@@ -139,13 +141,13 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
                         f"and {listed!r}; set clips_folder to a folder that contains the folders of "
                         "both clips"
                     )
-                # Texts are not cleaned in threads, because the package inflect is not thread-safe.
+                # Do not clean texts in threads, because the package inflect is not thread-safe.
                 yield number, replace(clip, symbols=symbols_of(clip.text, hparams, new_run))
             except UserError as error:
                 problems.append(f"{filelist}:{number}: {error}")
 
-    # A list of `Clip` objects would need many times the memory of the table, so `checked` is an
-    # iterator.
+    # `checked` is an iterator, because a list of `Clip` objects would need many times as much
+    # memory as the table.
     table = ClipTable.of(filelist, checked(), new_run, table_key(content, hparams))
     if problems:
         raise lines_rejected(filelist, problems, len(lines))
@@ -288,7 +290,7 @@ def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents
     """
     mel = read_mel(path, hparams, read_contents)
     num_frames = mel.shape[1]
-    # The comparison below also rejects NaN and infinity.
+    # This comparison also rejects NaN and infinity.
     samples = 0.5 + (seconds or 0) * hparams.sampling_rate
     if seconds is not None and num_frames != 1 + samples // hparams.hop_length:
         listed = f"{seconds:.6f} seconds in the filelist"
@@ -384,12 +386,13 @@ def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
         filelist: the content of the filelist.
     """
     audio = mel_fingerprint(hparams)
-    # Only these settings determine the length of an audio file and whether it is too short.
+    # Only these settings affect the number of frames of an audio file, and the check whether the
+    # file is too short.
     if not hparams.load_mel_from_disk:
         audio = {name: audio[name] for name in ("sampling_rate", "hop_length", "filter_length")}
     return {
         "filelist": hashlib.sha256(filelist).hexdigest(),
-        "text_code": version_of("**/*.py"),  # hash of the modules that convert text to symbols
+        "text_code": version_of("**/*.py"),  # hash of the modules that convert texts to symbols
         "clips_folder": hparams.clips_folder,
         "load_mel_from_disk": hparams.load_mel_from_disk,
         "audio": audio,
@@ -406,7 +409,7 @@ def cached_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
     try:
         key = table_key(read_bytes(filelist), hparams)
         table = read_cache(cache_path(filelist), key)
-    except (UserError, OSError):  # `read_filelist` reports the problem later
+    except (UserError, OSError):  # ignored here, because `read_filelist` reports the problem later
         return None
     mels = table.paths() if hparams.load_mel_from_disk else ()
     files = {Path(os.path.dirname(path), MEL_SETTINGS_FILE) for path in mels}

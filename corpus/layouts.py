@@ -59,17 +59,19 @@ from tacotron2_voice.utils.files import read_bytes
 
 METADATA = "metadata.csv"
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
-# Suffixes of text files. The first suffix that exists is used. LibriTTS has .normalized.txt.
+# Suffixes of text files, in order of preference. LibriTTS uses .normalized.txt.
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
-# Matches a language at the end of a subtitle file's name, such as .en.vtt.
+# Matches a language code at the end of a subtitle file's name, such as .en.vtt.
 LANGUAGE = re.compile(r"\.[a-z]{2,3}(-\w{2,8})*\.(srt|vtt)$", re.IGNORECASE)
-# Maximum number of characters of the speaker's name in an id. File names are limited to 255 bytes.
+# Maximum number of characters of the speaker's name in a clip id, because file names are limited to
+# 255 bytes.
 MAX_PREFIX = 40
-# A listed duration may differ from the length of the file by these seconds, or by this fraction.
+# A listed duration may differ from the length of the file by this number of seconds, or by this
+# fraction of the length.
 DURATION_SECONDS, DURATION_SHARE = 0.5, 0.1
 TRANSCRIPTS = "--transcripts EXTENSION"
 SHOWN = 5  # maximum number of files to list in a note
-# VCTK 0.92 contains two recordings of each text, from two microphones.
+# Name endings of VCTK 0.92, which contains two recordings of each text, from two microphones.
 MICROPHONE, OTHER_MICROPHONE = "_mic1", "_mic2"
 
 
@@ -124,7 +126,7 @@ def read_layout(
     if not corpus.is_dir():
         found = "not a folder" if corpus.exists() else "no such folder"
         raise UserError(
-            f"{corpus}: {found}, expected the folder of the recordings. Add --download to download "
+            f"{corpus}: {found} (expected the folder of the recordings). Add --download to download "
             "LJSpeech-1.1 (2.7 GB) into a new folder"
         )
     if speakers.folders:
@@ -179,8 +181,8 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
     """Read a corpus with one folder per speaker, and report audio files outside these folders."""
     if (path := corpus / METADATA).exists():
         raise UserError(
-            f"{path}: not used with --speaker-folders, expected one {METADATA} in each speaker's "
-            "folder, or a text file next to each audio file. If this table lists the recordings in "
+            f"{path}: not used with --speaker-folders (expected one {METADATA} in each speaker's "
+            "folder, or a text file next to each audio file). If this table lists the recordings in "
             f"all folders, add --csv {path}"
         )
     files = audio_files(corpus)
@@ -188,7 +190,7 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
     names = [path.relative_to(corpus).parts[0] for path in files if path.parent != corpus]
     if not names:
         raise UserError(
-            f"{corpus}: contains no folder with audio files, expected one folder per speaker"
+            f"{corpus}: contains no folder with audio files (expected one folder per speaker)"
         )
     problems = [
         f"{path}: not in a speaker's folder; move it into its speaker's folder" for path in loose
@@ -198,7 +200,7 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
     for name in speakers:
         if nested := sorted((corpus / name).glob(f"*/**/{METADATA}")):
             raise UserError(
-                f"{nested[0]}: this file is in a subfolder of a speaker's folder, expected one "
+                f"{nested[0]}: this file is in a subfolder of a speaker's folder. Expected one "
                 f"{METADATA} for each speaker, directly in the speaker's folder ({corpus / name})"
             )
     layouts = each_or_all_errors(lambda name: read_layout(corpus / name, texts=texts), speakers)
@@ -272,7 +274,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             for path in texts_next_to(place, subtitles.get(place, []), texts.suffix)
         ]
         if not found:
-            # Some programs append their extension to the whole name: a.mp3.srt.
+            # Some programs append their suffix to the whole file name, as in a.mp3.srt.
             suffix = by_name[name].suffix
             whole = [place.with_name(f"{place.name}{suffix}") for place in places]
             found = [path for place in whole for path in texts_next_to(place, (), texts.suffix)]
@@ -295,8 +297,8 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             )
     if not contents and texts.suffix:
         raise UserError(
-            f"--transcripts {texts.suffix}: no audio file has a text file with this extension, "
-            "expected an extension such as srt"
+            f"--transcripts {texts.suffix}: no audio file has a text file with this extension "
+            "(expected an extension such as srt)"
         )
     if not contents and not folder and not any("several transcripts" in x for x in problems):
         similar = next((alike[name] for name in by_name if name in alike), None)
@@ -304,7 +306,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         if similar:
             fix = f". If {similar} contains the text of an audio file, give both the same name"
         raise UserError(
-            f"{corpus}: {len(by_name):,} audio files but no text files, expected {METADATA}, or a "
+            f"{corpus}: {len(by_name):,} audio files but no text files. Expected {METADATA}, or a "
             "text file next to each audio file (a.wav, a.txt), or --text-folder with the folder of "
             f"the text files{fix}"
         )
@@ -316,7 +318,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
     unused = sorted({*corpus_texts(corpus)} - {*contents.values()})
     if unused and not folder:
         example = os.path.relpath(unused[0], corpus)
-        print(f"note: {len(unused):,} text files without an audio file, such as {example}")
+        print(f"note: {len(unused):,} text files belong to no audio file, such as {example}")
     plain_texts = {path for path in contents.values() if not _has_segments(path)}
     decoded = decode({path: read_bytes(path) for path in sorted(plain_texts)}, texts.encoding)
     labels = {path for path, text in decoded.items() if are_labels(text) or is_textgrid(text)}
@@ -348,7 +350,8 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
                 "name"
             )
             continue
-        # Several audio files can have the same text in a text folder.
+        # Add the name of the audio file, because several audio files can share a text file in a
+        # text folder.
         where = f"{path} of {by_name[name]}" if folder else str(path)
         if text_without_name is not None:
             text = " ".join(text_without_name.split())
@@ -369,7 +372,7 @@ def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
         Path(),
         Path(name.parent.name),
         name.parent.relative_to(corpus),
-        name.parent.relative_to(corpus.parent),  # the corpus may be a speaker's folder
+        name.parent.relative_to(corpus.parent),  # the corpus may be the folder of a single speaker
     )
     base = name.name.removesuffix(MICROPHONE)
     return [folder / parent / base for parent in dict.fromkeys(parents)]
@@ -393,7 +396,8 @@ def _texts_without_names(
     starts = {name: name_at_start(name, text) for name, text in stripped.items()}
     ends = {name: name_at_end(name, text) for name, text in stripped.items()}
     if len(stripped) >= MIN_TEXTS and all(re.search(r"\d", name.name) for name in stripped):
-        # All texts cannot begin or end with different numbers by chance.
+        # If all texts begin with different numbers, or all texts end with different numbers, the
+        # numbers are not there by chance.
         after = {name: stripped[name][match.end() :] for name, match in starts.items() if match}
         before = {name: stripped[name][: match.start()] for name, match in ends.items() if match}
         for rest in (after, before):
@@ -410,7 +414,8 @@ def _texts_without_names(
             found[name] = text[: ending.start()]
         elif is_id or is_certain:
             found[name] = text[match.end() :] if match else None
-    # If every text consists only of a name, such as 0001, the names are spoken.
+    # If every text consists only of a name, such as 0001, the names are spoken. Keep them in the
+    # texts.
     return found if any(found.values()) else {}
 
 
@@ -466,7 +471,8 @@ def texts_next_to(name: Path, subtitles: Sequence[Path] = (), suffix: str = "") 
         files += [path for path in paths if path.is_file()][:1]
     files += subtitles
     if not files and not unicodedata.is_normalized("NFC", name.name):
-        # macOS writes é as two characters, but the text may come from another system.
+        # A file name from macOS contains é as two characters, but the text file may come from
+        # another system.
         return texts_next_to(name.with_name(unicodedata.normalize("NFC", name.name)), (), suffix)
     if suffix:
         ending = f".{suffix.lower().lstrip('.')}"
@@ -619,7 +625,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     check_texts(entries, names, files)
     # Entries with the same name, such as 001 of two speakers, must be in different folders.
     counts = Counter(comparable(without_folder_and_suffix(x)) for x in {x.name for x in entries})
-    # If the folders are speakers, a file in another folder is a different recording.
+    # If the listed folders are speakers, a file with the same name in another folder is a different
+    # recording.
     listed_folders = {
         comparable(re.split(r"[/\\]", x.name)[-2])
         for x in entries
@@ -645,8 +652,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             found = similar_files(entry.name, files[name], in_folder=in_folder)
             renamed += [(entry.name, path) for path in found[:1]]
         if not found:
-            # Keep the clip in the list, so that the split stays the same if the file is added
-            # later.
+            # Keep a clip without a file in the list, so that the split stays the same if the file
+            # is added later.
             listed = entry.name.replace("\\", "/")
             has_suffix = listed.lower().endswith(AUDIO_SUFFIXES)
             folder = base if "/" in listed else corpus / "wavs"
@@ -664,7 +671,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             problems.append(f"{entry.where}: {entry.name!r}: {same}; delete one of the two lines")
             continue
         if earlier is not entry:
-            # Report both entries, because either of the two texts may be wrong.
+            # Report both entries, because either text may be wrong.
             conflicting[entry.where] = problem_of_texts(entry, earlier)
             conflicting.setdefault(earlier.where, problem_of_texts(earlier, entry))
             continue
@@ -717,7 +724,7 @@ def problem_of_duration(entry: Entry, path: Path) -> str:
         with open_audio(path) as audio:
             seconds = audio.frames / audio.samplerate
     except UserError:
-        return ""  # a later check reports the file
+        return ""  # a later check reports this file
     tolerance = max(DURATION_SECONDS, DURATION_SHARE * seconds)
     if any(
         abs(listed - seconds) <= tolerance for listed in (entry.duration, entry.duration / 1000)

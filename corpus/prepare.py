@@ -50,20 +50,20 @@ from tacotron2_voice.utils.files import (
     read_bytes,
 )
 
-SPEAKER_EMBEDDING_DIM = 64  # for settings.txt, if the corpus has several speakers
+SPEAKER_EMBEDDING_DIM = 64  # value in settings.txt if the corpus has several speakers
 LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
-FIRST_FILE = "lengths.png"  # `prepare` writes this file first, and settings.txt last
+FIRST_FILE = "lengths.png"  # `prepare` writes this file first and writes settings.txt last
 HEADER = "# Written by scripts/prepare.py for: train.py --hparams @this_file,name=value,..."
 PLOTS = {
     "lengths.png": "Lengths of the clips",
     "corpus.png": "Symbols per second, and silence at the ends",
     "audio.png": "Levels and noise",
 }
-EARLIER = ".earlier"  # suffix for old filelists that are not in the new settings.txt
-# A path in a filelist may go up this many levels, from filelists/NAME to the project folder. The
-# project folder contains data/ and mels/.
+EARLIER = ".earlier"  # suffix for old filelists that the new settings.txt does not list
+# A relative path in a filelist may go up at most this many levels: from filelists/NAME to the
+# project folder, which contains data/ and mels/.
 MAX_FOLDERS_UP = 2
-LEXICON_FILE = "lexicon.txt"  # file with the pronunciations, next to the filelists
+LEXICON_FILE = "lexicon.txt"  # file with pronunciations, in the same folder as the filelists
 
 
 def check_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
@@ -114,11 +114,12 @@ def settings(
 class Preparation:
     """The arguments of `prepare`. scripts/prepare.py has an option for each argument."""
 
-    # `corpus`, `mels`, `trim` and `convert` are converted to absolute paths.
+    # The paths `corpus`, `mels`, `trim` and `convert` are made absolute.
     corpus: Path  # folder of the recordings
     out: Path  # folder for the filelists
-    overrides: str = ""  # settings, such as "name=value"
-    lexicon: Path | None = None  # file with pronunciations; None: the file in the settings
+    overrides: str = ""  # changed settings, such as "name=value"
+    # File with pronunciations. None: use the file in the settings.
+    lexicon: Path | None = None
     val_fraction: float = VAL_FRACTION  # fraction of the clips to hold out for validation
     seed: int = SEED
     mels: Path | None = None  # folder for cached log-mels
@@ -128,10 +129,11 @@ class Preparation:
     trim: Path | None = None  # folder for copies with trimmed silence
     split_by_text: bool = False  # whether to put all clips with the same text into the same set
     convert: Path | None = None  # folder for copies in the format for training
-    # Table of the recordings; None: metadata.csv, or the texts next to the audio.
+    # Table that lists the recordings; None: metadata.csv, or the text files next to the audio
+    # files.
     table: Table | None = None
     speakers: SpeakerSource = NO_SPEAKERS  # where the corpus stores speaker names
-    texts: TextSource = NEXT_TO_AUDIO  # where the texts are if there is no table
+    texts: TextSource = NEXT_TO_AUDIO  # where the texts are stored if there is no table
     padding: float = SEGMENT_PADDING  # number of seconds to add at each end of a segment
 
     def __post_init__(self) -> None:
@@ -140,15 +142,15 @@ class Preparation:
             setattr(self, name, folder and Path(os.path.abspath(folder)))
         if re.search(r"[,\n\r]|\s#", str(self.out)) or str(self.out) != str(self.out).strip():
             raise UserError(
-                f"--out {str(self.out)!r}: settings.txt cannot contain this path, expected a path "
-                "without ',', ' #', line breaks, or spaces at its ends"
+                f"--out {str(self.out)!r}: settings.txt cannot contain this path (expected a path "
+                "without ',', ' #', line breaks, or spaces at its ends)"
             )
         check_is_folder(self.out, "--out")
         if self.trim:
             check_is_outside(self.trim, self.corpus, "--trim-silence")
         if self.trim and self.trim == self.convert:
             raise UserError(
-                f"--trim-silence {self.trim}: also the folder of --convert. Choose another folder"
+                f"--trim-silence {self.trim}: --convert uses the same folder. Choose another folder"
             )
         for option, folder in self.new_folders.items():
             if folder.resolve() == self.corpus.resolve():
@@ -158,8 +160,8 @@ class Preparation:
         for folder in filter(None, (self.folder, self.mels, self.trim)):
             if re.search("[|\n\r\ud800-\udfff]", str(folder)):
                 raise UserError(
-                    f"{folder}: filelists cannot contain this path, expected a UTF-8 path without "
-                    "'|' or line breaks"
+                    f"{folder}: filelists cannot contain this path (expected a UTF-8 path without "
+                    "'|' or line breaks)"
                 )
         if self.speakers.name:
             self.speakers = SpeakerSource(name=checked_name(self.speakers.name, "--speaker"))
@@ -314,8 +316,8 @@ def split_clips(
     Raises:
         UserError: if a set is empty.
     """
-    # Split all lines, including the lines of bad clips. Otherwise, leaving out a bad clip would
-    # move other clips between the sets.
+    # Split all lines, including the lines of bad clips. Otherwise, leaving out a bad clip could
+    # move other clips to a different set.
     validation, origin = choose_split(
         entries, asked.val_fraction, asked.seed, by_text=asked.split_by_text
     )
@@ -377,7 +379,8 @@ def listed_path(path: str, out: Path) -> str:
     together. The returned path is absolute only if a relative path would go up more than
     MAX_FOLDERS_UP levels, or would begin or end with a space.
     """
-    # Resolve links in `out` first, because ".." starts at the target of a link.
+    # Resolve links in `out` first, because ".." refers to the folder that contains the target of a
+    # link.
     relative = os.path.relpath(path, os.path.realpath(out))
     is_far = Path(relative).parts.count(os.pardir) > MAX_FOLDERS_UP
     return path if is_far or relative != relative.strip() else relative
@@ -408,7 +411,8 @@ def write_lists(
     ).encode()
     given = asked.lexicon or hparams.lexicon
     is_given = bool(given) and os.path.realpath(given) == os.path.realpath(out / LEXICON_FILE)
-    # Do not replace the user's own file, so that its comments are kept.
+    # Do not replace the user's lexicon if it is already in the folder `out`, because it may contain
+    # comments.
     if hparams.pronunciations and not is_given:
         contents[LEXICON_FILE] = "".join(f"{one}\n" for one in hparams.pronunciations).encode()
     if hparams.symbols == "corpus":
@@ -434,7 +438,7 @@ def write_lists(
             for path, clip in zip(paths, clips, strict=True)
         ]
     out.mkdir(parents=True, exist_ok=True)
-    # Write settings.txt last, so that it never lists a file that does not exist.
+    # Write settings.txt last, so that it never refers to a file that does not exist.
     contents["settings.txt"] = contents.pop("settings.txt")
     busy = "another process is writing to it; wait, or choose a different --out"
     with folder_locked(out, busy):

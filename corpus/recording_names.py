@@ -10,13 +10,16 @@ is not spoken.
 import re
 from pathlib import Path
 
-# Formats that libsndfile can read, in order of preference if several files differ only in format.
+# Suffixes of formats that libsndfile can read. If several files differ only in format, the first
+# suffix in this tuple is used.
 READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
 AUDIO_SUFFIXES = (*READABLE, ".m4a", ".aac", ".wma", ".mp4", ".webm")
-# A name with letters and digits, or a number that is not a word, such as 0012.
+# Matches the name of a recording: either letters and digits, or a number with a leading zero, such
+# as 0012.
 RECORDING_ID = re.compile(r"(?=.*[^\W\d_])(?=.*\d).+|0\d+")
-MAX_BEFORE_NAME = 100  # maximum number of characters before the name, such as folders
-# The characters after the name of a recording at the beginning of its text.
+MAX_BEFORE_NAME = 100  # maximum number of characters before the recording's name
+# Matches the characters between the name of a recording at the beginning of a text and the rest of
+# the text.
 AFTER_NAME = r"(?P<pipe>\s*\|\s*)|\s*[:：]\s*|[,;=]\s*|\.?\s+(?:[-–—=]+\s+)?|$"
 
 
@@ -36,7 +39,7 @@ def name_at_start(name: Path, text: str) -> re.Match[str] | None:
     candidates = [x for i, x in enumerate(ends) if not i or RECORDING_ID.fullmatch(x)]
     beginning = text[: len(str(name)) + MAX_BEFORE_NAME].lower()
     if not any(x.lower() in beginning for x in candidates):
-        return None  # because this check is much faster than the pattern
+        return None  # this check is much faster than matching the pattern
     names = "|".join(map(re.escape, candidates))
     suffixes = "|".join(map(re.escape, (*AUDIO_SUFFIXES, ".txt", ".lab")))
     listed = rf"(?:#\s*)?(?:[a-z]:)?(?:[\w.-]*[/\\])*(?:{names})(?P<suffix>{suffixes})?"
@@ -50,6 +53,6 @@ def name_at_end(name: Path, text: str) -> re.Match[str] | None:
     The name follows a space or a pipe, or is in parentheses as in CMU Sphinx.
     """
     if name.name not in text:
-        return None  # because this check is much faster than the pattern
+        return None  # this check is much faster than matching the pattern
     escaped = re.escape(name.name)
     return re.search(rf"(\s*(?P<open>\()|\s*\|\s*|\s+){escaped}(?(open)\))\s*$", text)

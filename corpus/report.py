@@ -11,13 +11,13 @@ from hparams import HParams
 from tacotron2_voice.speech_statistics import SpeechStatistics, last_symbol, measure
 from tacotron2_voice.utils.console import markdown_table
 
-# Maximum number of speakers in the table. With more speakers, half of the table lists the speakers
-# with the most audio, and half lists the speakers with the least audio.
+# Maximum number of speakers in the table. If there are more speakers, half of the table lists the
+# speakers with the most audio, and half lists the speakers with the least audio.
 MAX_ROWS = 20
 MAX_NAMED = 5  # maximum number of speakers to list in a warning
 MAX_LETTERS = 30  # maximum number of letters of a speaker name in the table
-MAX_LEVEL_DECIBELS = 6  # a larger difference between two speakers causes a warning
-MIN_MINUTES = 2  # a warning lists speakers with less audio
+MAX_LEVEL_DECIBELS = 6  # a larger level difference between speakers causes a warning
+MIN_MINUTES = 2  # a warning lists speakers with fewer minutes of audio
 
 
 def table_of_lengths(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> str:
@@ -69,8 +69,8 @@ class SpeakerFacts(NamedTuple):
     clips: int
     held_out: int  # number of clips for validation
     minutes: float
-    pace: float  # milliseconds per symbol, excluding silence at the ends
-    silence: float  # seconds of silence before speech plus after speech; mean over clips
+    pace: float  # milliseconds per symbol, without the silence at the ends
+    silence: float  # total seconds of silence before and after the speech; mean over clips
     level: float  # speech level in dBFS; median over clips
 
 

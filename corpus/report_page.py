@@ -17,7 +17,7 @@ from corpus.warnings import Finding
 from hparams import HParams
 
 TEMPLATE = Path(__file__).with_name("report_page.html")
-MAX_FLAGGED = 200  # maximum number of clips in the table of clips with problems
+MAX_FLAGGED = 200  # maximum number of rows in the table of clips with problems
 
 
 def report_page(

@@ -30,41 +30,45 @@ from tacotron2_voice.utils.errors import UserError
 SEGMENT_SUFFIXES = (".srt", ".vtt", ".TextGrid")
 NUMBER = r"-?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?"
 DECIMAL = r"-?\d+[.,]\d+"
-# A line of Audacity labels: start and end in seconds and a text, separated by tabs or spaces.
+# Matches a line of Audacity labels: start and end in seconds and a text, separated by tabs or
+# spaces.
 LABEL = re.compile(rf"({NUMBER})\s+({NUMBER})(?:\s+(.*))?")
 TIME = r"\d?\d:\d\d[.,]\d{3}"
 SRT_TIMES = re.compile(rf"\d{{1,3}}:{TIME}\s*-->\s*\d{{1,3}}:{TIME}(\s|$)")
 VTT_TIMES = re.compile(
     rf"(\d{{1,3}}:)?{TIME}\s*-->\s*(\d{{1,3}}:)?{TIME}(\s|$)"
-)  # hours are optional
-# Tags for formatting, speakers and times in subtitles. All other text between < and > is kept.
+)  # the hours are optional
+# Matches tags for formatting, speakers and times in subtitles. Other text between < and > is kept.
 TAG = re.compile(
     r"</?(?:i|b|u|s|em|strong|font|c|v|lang|ruby|rt)(?:[ .][^<>\n]*)?>|<[\d:.]+>|\{\\[^}]*\}",
     re.IGNORECASE,
 )
-# Labels of silence and noise in forced alignments, such as the Montreal Forced Aligner's.
-# The number of intervals or points in a tier, in the long and in the short format
+# Matches the number of intervals or points in a tier, in the long and the short TextGrid format.
 TEXTGRID_SIZE = re.compile(
     rb'(?:intervals|points): size = (\d+)|"(?:IntervalTier|TextTier)"\s+"(?:[^"]|"")*"'
     rb"\s+[-\d.]+\s+[-\d.]+\s+(\d+)"
 )
+# Labels that mean silence or noise in forced alignments, for example from the Montreal Forced
+# Aligner.
 SILENCES = {"sil", "sp", "spn", "pau", "<sil>", "<sp>", "<spn>", "<eps>", "<p:>"}
-# Labels without a word, such as <unk>, [noise], # and h#.
+# Matches labels that contain no word, such as <unk>, [noise], # and h#.
 NO_WORDS = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|[\W_]+|h#")
-# The beginning of a line that is certainly from an alignment or a caption, not from a transcript.
+# Matches the beginning of a line that certainly belongs to an alignment or a caption, and not to a
+# transcript.
 CERTAINLY_TIMED_LINE = re.compile(r"\[\d+:\d\d|.*\d\s*-->\s*\d|SPEAKER_\d+\b")
 TIMED_LINE = re.compile(
     rf"{CERTAINLY_TIMED_LINE.pattern}|\d+(:\d\d){{1,2}}$|\d+(:\d\d){{2}}\b"
     rf"|{NUMBER}\s+{NUMBER}\s+[^\d\s]|\d+\.\d+,\d+\.\d+,|(\S+\s+){{1,4}}\d+\.\d+\s+\d+\.\d+\s+\S"
     rf"|(\d+:\d\d|\d+\.\d+)\s+[^\W\d_]|.*\s\d+(:\d\d){{1,2}}$|.*[^,],\d+\.\d+,\d+\.\d+(,|$)"
 )
-# In automatic captions, at least this fraction of the subtitles repeats a line.
+# Minimum fraction of the subtitles that repeat a line of the previous subtitle in automatic
+# captions.
 MIN_ROLLING_SHARE = 0.3
-MIN_ROLLING_SHARE_WITH_GAPS = 0.8  # used if there are gaps between the subtitles
-MAX_ROLLING_GAP = 0.1  # seconds between two subtitles; a longer time is a gap
+MIN_ROLLING_SHARE_WITH_GAPS = 0.8  # the same fraction if there are gaps between the subtitles
+MAX_ROLLING_GAP = 0.1  # a time of more than this many seconds between two subtitles is a gap
 MIN_SPEECH_SECONDS = 0.1  # a shorter subtitle contains no speech
 MAX_OVERLAP = 0.05  # seconds by which consecutive subtitles may overlap
-MIN_GROWING = 5  # fewer segments may repeat the previous segment by chance
+MIN_GROWING = 5  # fewer than this many segments may repeat the previous segment by chance
 KALDI_FILES = ("wav.scp", "text")
 
 
@@ -123,8 +127,8 @@ def _check_not_growing(path: Path, entries: Sequence[Entry]) -> None:
     if len(growing) >= MIN_GROWING and 2 * len(growing) > len(entries):
         raise UserError(
             f"{growing[0].where}: {len(growing):,} of {len(entries):,} segments begin with the text of "
-            f"the previous segment, such as {growing[0].text[:60]!r}, expected only the words that "
-            f"are spoken in each segment. Export {path.name} without the times of words"
+            f"the previous segment, such as {growing[0].text[:60]!r} (expected only the words that "
+            f"are spoken in each segment). Export {path.name} without the times of words"
         )
 
 
@@ -303,19 +307,20 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
         raise UserError(f"{path}: neither UTF-8 nor UTF-16. Save it as UTF-8") from None
     except (PraatioException, ValueError, IndexError, OSError) as error:
         raise UserError(f"{path}: not a valid Praat TextGrid ({error})") from None
-    # praatio accepts a file whose end is missing.
-    content = path.read_bytes().replace(b"\0", b"")  # also UTF-16
+    # praatio accepts a truncated file, so compare the number of intervals and points with the
+    # header. Remove zero bytes first, because the file may be in UTF-16.
+    content = path.read_bytes().replace(b"\0", b"")
     sizes = TEXTGRID_SIZE.findall(content)
     num_expected = sum(int(size) for pair in sizes for size in pair if size)
     num_found = sum(len(grid.getTier(name).entries) for name in grid.tierNames)
     if num_found < num_expected:
         raise UserError(
-            f"{path}: contains {num_found:,} intervals and points, but its header announces "
+            f"{path}: contains {num_found:,} intervals and points, but its header states "
             f"{num_expected:,}, so the end of the file is missing"
         )
     tiers = [x for x in grid.tierNames if isinstance(grid.getTier(x), textgrid.IntervalTier)]
     if not tiers:
-        raise UserError(f"{path}: contains no interval tier, expected a tier with the texts")
+        raise UserError(f"{path}: contains no interval tier (expected a tier with the texts)")
     if not tier and len(tiers) == 1:
         tier = tiers[0]
     if tier not in tiers:
@@ -357,8 +362,8 @@ def check_is_plain(path: Path, text: str) -> None:
     if is_certain or (len(unusual) > 1 and 2 * len(unusual) >= len(lines)):
         found = unusual[0][:60]
         raise UserError(
-            f"{path}: contains lines that begin with times or speakers, such as {found!r}, expected "
-            "only the words that are spoken"
+            f"{path}: contains lines that begin with times or speakers, such as {found!r} (expected "
+            "only the words that are spoken)"
         )
 
 
@@ -370,7 +375,7 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
         match = LABEL.fullmatch(line.strip())
         if not match:
             raise UserError(
-                f"{path}:{number}: {line[:60]!r} is not a label, expected start, end and text"
+                f"{path}:{number}: {line[:60]!r} is not a label (expected start, end and text)"
             )
         start, end = (float(x.replace(",", ".")) for x in match.group(1, 2))
         if not (0 <= start < math.inf and 0 <= end < math.inf):
@@ -381,8 +386,8 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
 
 
 class _Line(NamedTuple):
-    text: str  # text of the line after the key
-    where: str  # "file:line"
+    text: str  # text after the key in the same line
+    where: str  # "file:line" of this line
 
 
 def is_kaldi(folder: Path) -> bool:
@@ -454,14 +459,14 @@ def _check_open_ends(entries: Sequence[Entry]) -> None:
         assert last.segment is not None
         if entry.segment.seconds is None:
             raise UserError(
-                f"{entry.where}: the segment ends at -1, the end of the recording, but {last.where} "
-                "is a later segment of this recording, expected the end in seconds"
+                f"{entry.where}: the segment ends at -1, which means the end of the recording, but "
+                f"{last.where} is a later segment of this recording (expected the end in seconds)"
             )
         end = entry.segment.start + entry.segment.seconds
         if last.segment.seconds is None and end > last.segment.start + MAX_OVERLAP:
             raise UserError(
                 f"{entry.where}: the segment ends at {end:g} s, but the segment in {last.where} "
-                f"starts at {last.segment.start:g} s, expected segments that do not overlap"
+                f"starts at {last.segment.start:g} s (expected segments that do not overlap)"
             )
 
 
@@ -474,7 +479,7 @@ def _kaldi_segment(line: _Line) -> tuple[str, Segment]:
             "end"
         )
     start = _seconds(values[1], line.where)
-    # In Kaldi, the end -1 means the end of the recording.
+    # In Kaldi, an end time of -1 means the end of the recording.
     seconds = None if values[2] == "-1" else _seconds(values[2], line.where) - start
     return values[0], Segment(start, seconds)
 
@@ -522,12 +527,12 @@ def read_lhotse(path: Path) -> list[Entry]:
             channels = [*(file.get("channels") or recording.get("channel_ids") or [0])]
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UserError(
-                f"{where}: invalid recording, expected an id and exactly one source of the type 'file'"
+                f"{where}: invalid recording (expected an id and exactly one source of the type 'file')"
             ) from None
         if channels != [0]:
             raise UserError(
-                f"{where}: the recording has the channels {channels!r:.60}, expected only channel "
-                "0. Write each channel to its own file"
+                f"{where}: the recording has the channels {channels!r:.60} (expected only channel "
+                "0). Write each channel to its own file"
             )
     entries = []
     for where, supervision in _json_lines(path):
@@ -538,12 +543,12 @@ def read_lhotse(path: Path) -> list[Entry]:
             start, seconds = (float(supervision[name]) for name in ("start", "duration"))
         except (KeyError, TypeError, ValueError, OverflowError):
             raise UserError(
-                f"{where}: no valid start and duration, expected both in seconds"
+                f"{where}: no valid start and duration (expected numbers of seconds)"
             ) from None
         if not (0 <= start < math.inf and 0 < seconds < math.inf):
             raise UserError(
-                f"{where}: invalid start {start:g} s or duration {seconds:g} s, expected a start of "
-                "at least 0 s and a duration above 0 s"
+                f"{where}: invalid start {start:g} s or duration {seconds:g} s (expected a start "
+                "of at least 0 s and a duration above 0 s)"
             )
         channel = supervision.get("channel")
         if channel not in (None, 0, [0]):
@@ -603,12 +608,12 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
     for indices in by_recording.values():
         indices.sort(key=lambda i: _bounds(clips[i]))
         bounds = [_bounds(clips[i]) for i in indices]
-        before = 0.0  # the latest end of all previous segments
-        latest_index = indices[0]  # index of the segment with this latest end
+        before = 0.0  # latest end time of all previous segments
+        latest_index = indices[0]  # index of the segment that has this latest end time
         for rank, i in enumerate(indices):
             start, end = bounds[rank]
             if before - start > MAX_OVERLAP:
-                # Report both segments, because either of them may be wrong.
+                # Report both segments, because either segment may be wrong.
                 for one, other in ((i, latest_index), (latest_index, i)):
                     first_second, last_second = _bounds(clips[one])
                     problems.setdefault(
@@ -632,6 +637,7 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
 
 
 def _bounds(clip: Clip) -> tuple[float, float]:
-    assert clip.segment is not None  # `padded` only passes clips with a segment of known length
+    # `padded` only passes clips that have a segment of known length
+    assert clip.segment is not None
     assert clip.segment.seconds is not None
     return clip.segment.start, clip.segment.start + clip.segment.seconds

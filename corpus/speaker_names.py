@@ -13,9 +13,9 @@ from corpus.clips import Clip
 from tacotron2_voice.speakers import speaker_name
 from tacotron2_voice.utils.errors import UserError
 
-MIN_LINES = 5  # with fewer lines, every line may have a different name
-# Maximum number of different names, divided by the number of lines. A column with more names
-# probably contains ids or texts, because a speaker has several clips.
+MIN_LINES = 5  # in a shorter table, every line may contain a different name
+# Maximum number of different names, divided by the number of lines. A speaker has several clips, so
+# a column with more names probably contains ids or texts.
 MAX_DISTINCT_SHARE = 0.5
 
 
@@ -53,8 +53,8 @@ def checked_name(text: str, where: str) -> str:
         raise UserError(f"{where}: no speaker name, although other lines have names")
     if name in (".", "..") or "|" in name:
         raise UserError(
-            f"{where}: speaker {name[:60]!r} is not a valid name, expected a name without '|', other "
-            "than '.' and '..'"
+            f"{where}: speaker {name[:60]!r} is not a valid name (expected a name without '|', other "
+            "than '.' and '..')"
         )
     try:
         return speaker_name(name)

@@ -13,10 +13,10 @@ from pathlib import Path
 from corpus.clips import Clip
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
-VAL_FRACTION = 0.2  # default fraction of validation clips; SPLIT_FILE has the same fraction
+VAL_FRACTION = 0.2  # default fraction of validation clips; SPLIT_FILE uses the same fraction
 SEED = 0
-# A warning is printed if more than this fraction of the validation clips have a text that is also
-# in the training set. In LJSpeech the fraction is 0.002, because titles are repeated.
+# A warning is printed if the texts of more than this fraction of the validation clips are also in
+# the training set. In LJSpeech, this fraction is 0.002, because titles are repeated.
 MAX_KNOWN_SHARE = 0.01
 
 

@@ -17,43 +17,46 @@ from corpus.clips import Clip
 from corpus.recording_names import RECORDING_ID, name_at_end, name_at_start
 from tacotron2_voice.utils.errors import UserError
 
-# The beginning of a text: times (as in TIMIT), an id in parentheses (CMU ARCTIC) or a speaker.
+# Matches the beginning of a text that is not spoken: times (as in TIMIT), an id in parentheses (as
+# in CMU ARCTIC) or the name of a speaker.
 LABEL_START = re.compile(
     r"\s*(0\s+\d{4,}\s+\S|[\[(]\d+(:\d\d|\.\d)|\d+:\d\d:\d\d\b|\(\s*\S+\s+\"|speaker\s*\d+\s*:|\d+:\d\d:\s"
     r"|(\S+\s+){0,2}\d+\.\d+\s+\d+\.\d+\s)",
     re.IGNORECASE,
 )
-# A label such as "JOHN:", "Mary Ann:" or "text:" at the beginning of a text.
+# Matches a label at the beginning of a text, such as "JOHN:", "Mary Ann:" or "text:".
 WORD_LABEL = re.compile(
     r"[\s>–—-]*(?:[\w.'-]*[^\W\d_][\w.'-]*|[^\W\d_a-z][\w.'-]*(?: [^\W\d_a-z][\w.'-]*){1,2})"
     r"(?:\s?:(?=\s)|\s?：)"
 )
-# A time such as 0:03 or 3.25, before or after a letter.
+# Matches a time, such as 0:03 or 3.25. TIME_AT_START and TIME_AT_END match a time next to words.
 TIME = r"(\d+(:\d\d){1,2}([.,]\d+)?|\d+[.,]\d+)"
 TIME_AT_START = re.compile(rf"{TIME}s?\s(?=.*[^\W\d_])")
 TIME_AT_END = re.compile(rf"[^\W\d_]\W*[\s,;]{TIME}s?$")
-COLUMNS = re.compile(r"\S([,;])\s?\d+\.\d+\1\s?\d+(\.\d+)?(\1|$)")  # columns with numbers
-# Marks of list items, such as "1.", "(1)", "#1", "1/97", "IV." and "a)"
+# Matches two neighboring columns that contain numbers.
+COLUMNS = re.compile(r"\S([,;])\s?\d+\.\d+\1\s?\d+(\.\d+)?(\1|$)")
+# Matches the mark of a list item, such as "1.", "(1)", "#1", "1/97", "IV." and "a)".
 LIST_MARK = re.compile(
     r"(#\s?\d+|[\[(]\d+[\])]|\d+[.):\]-]|\d+/\d+|[ivxlc]+\.|[IVXLC]+\.|\(?[A-Za-z]\))\s(?=.*[^\W\d_])"
 )
 MARK_AT_END = re.compile(r"([\[(][^\W\d]*\d+[\])]|[.!?]\s*\d+)$")  # such as "[u001]"
-# A number such as "1" or "S1". Numbers also begin sentences, so they are list items only if they
-# count the texts.
+# Matches a number such as "1" or "S1". Sentences can also begin with numbers, so numbers are the
+# marks of list items only if they count the texts.
 NUMBER_AT_START = re.compile(r"[^\W\d_]{0,2}(\d+)\s(?=.*[^\W\d_])")
-MAX_GAPS = 1.5  # maximum range of the numbers of list items, as a multiple of their count
-# The characters between words. Unlike \W, they do not include the vowel signs of Indic scripts.
+MAX_GAPS = 1.5  # maximum range of the item numbers in a list, as a multiple of the number of items
+# Matches the characters between words. Unlike \W, this pattern does not match the vowel signs of
+# Indic scripts.
 BETWEEN_WORDS = re.compile(r"[\s!-/:-@\[-`{-~“”„«»…—–]+")
-# With fewer texts, the texts may begin or end in the same way by chance.
+# If there are fewer texts than this, all texts may begin or end in the same way by chance.
 MIN_TEXTS = 5
-MAX_SHARE = 0.8  # maximum fraction of texts with times, names or columns
-# In a corpus of at least MIN_DIFFERENT_TEXTS different texts, at most MAX_WORD_SHARE may begin or
-# end with the same word. In corpora of read speech, the most frequent first word begins less than
-# 20% of the texts.
+MAX_SHARE = 0.8  # maximum fraction of texts that contain times, names or columns
+# In a corpus of at least MIN_DIFFERENT_TEXTS different texts, at most MAX_WORD_SHARE of the texts
+# may begin or end with the same word. In corpora of read speech, less than 20% of the texts begin
+# with the most frequent first word.
 MIN_DIFFERENT_TEXTS = 10
 MAX_WORD_SHARE = 0.95
-# Sentences such as "Say the word dog" and "Number 12" share words that are spoken. Such sentences
-# have fewer than this number of other words.
+# Texts may share words that are spoken, as in "Say the word dog" and "Say the word cat". Such texts
+# contain fewer than this number of other words.
 MIN_OTHER_WORDS = 3
 
 

@@ -13,7 +13,7 @@ from tacotron2_voice.text.symbols import PADDING, can_be_symbol, table_of
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 
-RARE = 10  # a model hardly learns a symbol that occurs in fewer clips
+RARE = 10  # a model hardly learns a symbol that occurs in fewer clips than this
 MAX_SYMBOLS_SHOWN = 20  # maximum number of rare symbols to list in a warning
 CLIPS_SHOWN = 5  # maximum number of clips to list per rare symbol
 
@@ -23,11 +23,12 @@ def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
     characters: set[str] = set()
     texts = [clip.text for clip in clips if len(clip.text) <= MAX_CHARACTERS]
     for text in progress_bar("Counting symbols", len(texts), " texts", iterable=texts):
-        # Texts that crash eSpeak raise an error here. `check_clips` reports the error later.
+        # Ignore texts that crash eSpeak, because `check_clips` reports the error later.
         with contextlib.suppress(UserError):
             text = respell(text, hparams.pronunciations)
             characters.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
-    # Leave out characters that cannot be symbols. `check_clips` rejects or drops them in each clip.
+    # Leave out characters that cannot be symbols. Later, `check_clips` either rejects clips with
+    # these characters or drops the characters.
     usable = [*filter(can_be_symbol, characters - {PADDING})]
     return with_table(hparams, table_of(usable).symbols) if usable else hparams
 

@@ -23,8 +23,8 @@ from corpus.clips import Segment
 from corpus.text_files import read_text
 from tacotron2_voice.utils.errors import UserError
 
-# Column titles of Common Voice, Hugging Face, DeepSpeech, Coqui, Piper and NeMo, in order of
-# preference.
+# Column titles in the tables of Common Voice, Hugging Face, DeepSpeech, Coqui, Piper and NeMo, in
+# order of preference.
 PATH_TITLES = (
     "path file file_name filename wav wav_filename wav_path audio audio_file audio_path "
     "audio_filename audio_filepath id"
@@ -38,21 +38,21 @@ END_TITLES = ("end", "end_time")
 TIME_WORDS = set(
     "start starttime begin end endtime stop onset offset from to in out t0 t1 tmin tmax xmin xmax".split()
 )
-# Other words that these titles may contain.
+# Other words that titles of columns with times may contain.
 UNIT_WORDS = set(
     "segment audio cue clip utt utterance speech time timestamp s sec secs second seconds ms frame "
     "frames sample samples".split()
 )
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 QUOTING_DELIMITERS = ",;"  # with other delimiters, quotation marks are part of the text
-MIN_PAIRED = 0.8  # minimum fraction of lines in pairs, in a table with two lines per clip
-MIN_SHARE = 0.9  # minimum fraction of the lines that contain the delimiter
-MIN_LINES = 5  # in a table with fewer lines, values may repeat by chance
+MIN_PAIRED = 0.8  # minimum fraction of the lines in pairs, if a table has two lines per clip
+MIN_SHARE = 0.9  # minimum fraction of the lines that must contain the delimiter
+MIN_LINES = 5  # in a table with fewer lines, values may be repeated by chance
 # Maximum number of different values in a column of speaker names, divided by the number of lines.
-# Speaker names repeat.
+# The number is small because speaker names are repeated.
 MAX_REPEATING_SHARE = 0.2
-IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")  # includes times such as 1:02, and dates
-MIN_WORDS = 2  # shorter texts are not compared
+IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")  # also matches dates, and times such as 1:02
+MIN_WORDS = 2  # texts with fewer words are not compared
 EXPECTED_JSON = 'not a JSON object, expected one such as {"path": "a.wav", "text": "Yes."}'
 
 
@@ -86,7 +86,8 @@ class Entry(NamedTuple):
     where: str  # "file:line"
     speaker: str = ""
     segment: Segment | None = None
-    duration: float | None = None  # listed length of the whole recording; None: not listed
+    # Length of the whole recording in the table. None: the table contains no length.
+    duration: float | None = None
 
 
 class Row(NamedTuple):
@@ -115,7 +116,7 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
     text = read_text(table.path, table.encoding, missing)
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
-        raise UserError(f"{table.path}: this file is empty, expected one recording per line")
+        raise UserError(f"{table.path}: this file is empty (expected one recording per line)")
     titles: list[str] | None = None
     delimiter = ""
     if text.lstrip().startswith("{"):
@@ -128,7 +129,9 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
             while not titles[-1]:  # spreadsheet programs may add empty columns at the end
                 titles.pop()
     if not rows:
-        raise UserError(f"{table.path}: no lines after the header, expected one recording per line")
+        raise UserError(
+            f"{table.path}: no lines after the header (expected one recording per line)"
+        )
     num_fields = Counter(len(row.fields) for row in rows).most_common(1)[0][0]
     if titles is not None:
         num_fields = len(titles)
@@ -187,8 +190,8 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
         if is_found:
             found.append((len({*counts}) > 1, delimiter))
     if found:
-        # Prefer a delimiter that all lines contain equally often. The texts may contain the other
-        # delimiters.
+        # Prefer a delimiter that occurs equally often in all lines. Other delimiters may be part of
+        # the texts.
         return min(found, key=lambda pair: pair[0])[1]
     fix = "If the table uses a different delimiter, set it with --delimiter"
     if unknown := _unknown_titles(lines):
@@ -197,7 +200,7 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
             "--path-column and --text-column"
         )
     raise UserError(
-        f"{table.path}: unknown format, begins with {lines[0].strip()[:60]!r}, expected fields "
+        f"{table.path}: unknown format that begins with {lines[0].strip()[:60]!r}. Expected fields "
         f"separated by pipes or tabs, such as 'id|text', or a header such as 'path,text'. {fix}"
     )
 
@@ -367,8 +370,8 @@ def choose_columns(
             return titles.index(normal_title(asked))
         known = ", ".join(titles or rows[0].fields)[:200]
         raise UserError(
-            f"{table.path}: {option} {asked}: no such column, expected a number from 1 to "
-            f"{num_fields}, or one of the titles {known!r}"
+            f"{table.path}: {option} {asked}: no such column (expected a number from 1 to "
+            f"{num_fields}, or one of the titles {known!r})"
         )
 
     speaker = column("--speaker-column", speaker_column, ())
@@ -388,7 +391,7 @@ def choose_columns(
         found = ", ".join(titles or rows[0].fields)
         raise UserError(
             f"{table.path}: the column with the {'paths' if path is None else 'texts'} was not found in "
-            f"{found[:200]!r}, expected common column titles, or lines of id|text or id|text|normalized "
+            f"{found[:200]!r}. Expected common column titles, or lines of id|text or id|text|normalized "
             f"text. Select the column with {options} and its title or its number (counted from 1)"
         )
     if path == text:
@@ -396,8 +399,8 @@ def choose_columns(
     if speaker in (path, text):
         raise UserError(
             f"{table.path}: --speaker-column {speaker_column}: this column contains the "
-            f"{'paths' if speaker == path else 'texts'}, expected a different column. If all lines "
-            "have the same speaker, use --speaker NAME"
+            f"{'paths' if speaker == path else 'texts'}. Choose a different column. If all lines "
+            "have the same speaker, use --speaker NAME instead"
         )
     return Columns(path, text, speaker)
 
@@ -418,7 +421,7 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
             f"{path}: column {spoken + 1} contains numbers such as {normalized[0][:60]!r} instead of "
             "texts. Select the column that contains the spoken texts with --text-column"
         )
-    is_empty = len({*texts}) == 1  # all lines are empty or contain the same title
+    is_empty = len({*texts}) == 1  # true if all lines are empty or contain the same title
     if (is_empty or repeats(texts) == repeats(normalized)) and not are_other_texts(pairs):
         return
     raise UserError(
@@ -501,8 +504,8 @@ def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) ->
     if is_known and not ends and has_duration:
         return TimeColumns(starts[0], "", "duration")
     raise UserError(
-        f"{path}: unsupported time columns {', '.join(map(repr, found))}, expected the "
-        "columns offset and duration, or start and end, in seconds"
+        f"{path}: unsupported time columns {', '.join(map(repr, found))} (expected the "
+        "columns offset and duration, or start and end, in seconds)"
     )
 
 

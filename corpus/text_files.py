@@ -17,7 +17,7 @@ from charset_normalizer import from_bytes, is_binary
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes
 
-# Only common encodings, because rarer encodings would make more files ambiguous.
+# This list contains only common encodings, because rare encodings would make more files ambiguous.
 ENCODINGS = (
     "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp874 cp932 gb18030 big5 cp949 koi8_r "
     "utf_16 utf_16_le utf_16_be utf_32"
@@ -52,7 +52,7 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
             utf16[path] = content
             continue
         if b"\0" in content and not encoding:
-            # English text in UTF-16 is also valid UTF-8, but it contains zero bytes.
+            # English text in UTF-16 is also valid UTF-8, but contains zero bytes.
             others[path] = content
             continue
         try:
@@ -114,7 +114,8 @@ def _recognize(where: str, content: bytes) -> str:
         raise UserError(f"{where}: the encoding of the text is unknown; add --encoding NAME")
     clear = [x for x in matches if x.chaos <= matches[0].chaos + MAX_MORE_CHAOS]
     coherence = max(x.coherence for x in clear)
-    # Encodings that produce the same text are listed under the first of their names in ENCODINGS.
+    # If several encodings produce the same text, list only the encoding that comes first in
+    # ENCODINGS.
     likely = {
         next(name for name in ENCODINGS if name in match.could_be_from_charset): str(match)
         for match in clear
@@ -123,8 +124,8 @@ def _recognize(where: str, content: bytes) -> str:
     if len(likely) > 1:
         examples = [f"\n  --encoding {name}: {_example(likely[name])!r}" for name in likely]
         raise UserError(
-            f"{where}: not UTF-8, and several encodings are possible. Add the option that shows "
-            f"correct text:{''.join(examples[:MAX_SHOWN])}"
+            f"{where}: not UTF-8, and several encodings are possible. Add the option next to "
+            f"the correct text:{''.join(examples[:MAX_SHOWN])}"
         )
     return next(iter(likely))
 

@@ -30,10 +30,10 @@ MAX_SILENCE_SECONDS = 0.3  # longer silence before or after speech causes a warn
 WORST_SHOWN = 5  # maximum number of clips to list in a warning
 MANUAL = "docs/guides/own-data.md"
 TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # an HTML tag without attributes
-# Matches accented letters, quotation marks and Cyrillic letters in UTF-8 that were read as
+# Matches accented letters, quotation marks and Cyrillic letters whose UTF-8 bytes were decoded as
 # Windows-1252.
 TWICE_ENCODED = re.compile("[ÂÃÐÑ][^\x00-\x7fÀ-ÿ]|â€")
-# For each kind of unusual text: a description, advice, and a pattern.
+# Each entry describes a kind of unusual text: a description, advice, and a pattern.
 UNUSUAL_TEXTS = (
     (
         "HTML entities or tags, which would be read letter by letter",
@@ -51,13 +51,14 @@ UNUSUAL_TEXTS = (
         WORDS_IN_BRACKETS,
     ),
     (
-        # If the encoding is wrong, quotation marks become control characters, for example.
+        # If a text was decoded with the wrong encoding, its quotation marks may become control
+        # characters.
         "control characters",
         "Delete the control characters, or write the intended characters",
         re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]"),
     ),
 )
-# For each problem that `problems_of` can return: a description and advice.
+# Maps each problem that `problems_of` can return to a description and advice.
 AUDIO_PROBLEMS = {
     "noise": (
         f"noise (speech is less than {MIN_SIGNAL_TO_NOISE} dB louder than the noise)",
@@ -81,8 +82,8 @@ AUDIO_PROBLEMS = {
         "Split the clip at the pause, or shorten the pause",
     ),
 }
-MAX_LEVEL_DIFFERENCE = 10  # in dB, from the median of the speaker's clips
-# For each language with only one script: the first word in the Unicode names of its letters.
+MAX_LEVEL_DIFFERENCE = 10  # maximum difference in dB from the median level of the speaker's clips
+# Maps each language that has only one script to the first word in the Unicode names of its letters.
 SCRIPTS = {
     language: script
     for script, languages in {
@@ -102,22 +103,23 @@ SCRIPTS = {
     }.items()
     for language in languages.split()
 }
-# Maximum fraction of texts, such as foreign names, without a letter of the language's script.
+# Maximum fraction of texts that contain no letter of the language's script, such as foreign names.
 MAX_OTHER_SCRIPT = 0.2
-# The correlation of lengths has no meaning with fewer clips, or with a smaller standard deviation
-# of the logarithm of their lengths.
+# Minimum number of clips, and minimum standard deviation of the logarithm of their lengths. Below
+# these limits, the correlation of lengths is meaningless.
 MIN_CLIPS, MIN_SPREAD = 20, 0.15
 MIN_CORRELATION = 0.3  # minimum correlation between the log duration and the log number of symbols
-# With these limits, at most 0.5% of the clips in each of four clean corpora have an unusual rate.
-# If half of the audio of each clip is missing, 75 to 99% of the clips have an unusual rate.
+# With these limits, at most 0.5% of the clips in each of four clean corpora have an unusual
+# speaking rate. If half of each clip's audio is missing, 75 to 99% of the clips have an unusual
+# speaking rate.
 MAX_DEVIATIONS = 4.5
 MIN_RATE_RATIO = 1.4
-# Maximum fraction of texts with letters that are not English. In English corpora, the fraction is
-# smaller, although foreign names contain such letters.
+# Maximum fraction of texts that contain a non-English letter. In English corpora, foreign names
+# contain such letters, but the fraction is smaller.
 MAX_FOREIGN_SHARE = 0.05
-# These words are 15% of all words in LJSpeech. Few other languages have any of these words.
+# These words make up 15% of all words in LJSpeech. Few other languages contain any of these words.
 COMMON_WORDS = ("the", "and", "that", "with", "you", "this", "it", "they")
-# Texts with at least MIN_WORDS words are not English if fewer than this fraction of their words are
+# A corpus with at least MIN_WORDS words is not English if fewer than this fraction of its words are
 # COMMON_WORDS.
 MIN_WORDS, MIN_COMMON_SHARE = 200, 0.02
 
@@ -127,7 +129,7 @@ class Finding(NamedTuple):
 
     problem: str
     advice: str
-    notes: list[tuple[Clip, str]]  # affected clips with their measured values, worst first
+    notes: list[tuple[Clip, str]]  # affected clips and the measured value of each clip, worst first
 
     def describe(self, num_clips: int) -> str:
         """Return the warning that `prepare` prints."""
@@ -220,7 +222,8 @@ def _text_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding]
             for i in _worst(np.abs(np.log(rates / median)), np.log(high / median))
         ],
     )
-    # The English table and eSpeak drop unknown characters silently. All other tables reject them.
+    # With the English symbol table and with eSpeak, unknown characters are dropped silently. All
+    # other symbol tables reject unknown characters.
     may_drop = hparams.table.is_english or PHONES in hparams.text_cleaners
     facts = hparams.text_cleaners, hparams.table, hparams.language
     texts = [respell(clip.text, hparams.pronunciations) for clip in clips]
@@ -257,7 +260,7 @@ def other_script(clips: Sequence[Clip], hparams: HParams) -> str | None:
     """
     script = SCRIPTS.get(hparams.language.partition("-")[0])
     is_english = hparams.table.is_english and PHONES not in hparams.text_cleaners
-    if not script or is_english:  # for English, `other_language` checks the texts
+    if not script or is_english:  # English texts are checked by `other_language`
         return None
     others = [clip for clip in clips if not _has_script(clip.text, script)]
     if len(others) <= MAX_OTHER_SCRIPT * len(clips):

@@ -16,4 +16,4 @@ include_patterns = [
 ]
 html_theme = "furo"
 html_title = project
-myst_heading_anchors = 4  # links to headings work as on GitHub
+myst_heading_anchors = 4  # makes links to headings work as on GitHub

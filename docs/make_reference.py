@@ -49,7 +49,7 @@ PROGRAMS = (
     "-m benchmarks.serve",
     "-m benchmarks.word_times",
 )
-# Units that are recognized in the comments of settings.
+# Units that this program recognizes in the comments of settings.
 UNITS = (
     "optimizer steps",
     "decoder steps",
@@ -148,7 +148,8 @@ def settings_page() -> Iterator[str]:
 def commands_page() -> Iterator[str]:
     yield "# Commands\n"
     yield "The `--help` output of every program. Run programs from the root of the repository.\n"
-    # Use the same width and default number of threads on every machine.
+    # Use a fixed width and a fixed default number of threads, so that the pages are the same on
+    # every machine.
     environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "OMP_NUM_THREADS": "2"}
     for program in PROGRAMS:
         command = [sys.executable, *program.split(), "--help"]
@@ -215,7 +216,7 @@ def signature_of(name: str, thing: object) -> str:
     if len(text) <= 96:
         return text
     arguments, _, result = text[len(name) + 1 :].rpartition(")")
-    # Commas inside brackets do not separate arguments.
+    # Do not split at commas inside brackets, because they do not separate arguments.
     lines = re.split(r", (?![^\[\]()]*[\])])", arguments)
     return f"{name}(\n    " + ",\n    ".join(lines) + f",\n){result}"
 

@@ -66,7 +66,7 @@ from tacotron2_voice.utils.files import read_bytes, write_bytes, write_json
 from tacotron2_voice.utterance import text_to_ids
 from tacotron2_voice.vocoder import load_vocoder
 
-# Name of the file, in the folder of the recordings, that stores their results.
+# Name of the file that stores the results of the recordings, in the folder of the recordings.
 REFERENCE_FILE = "reference_measures.json"
 
 
@@ -230,8 +230,8 @@ def evaluate(
             recordings_path, synthesizer, vocoder_name, evaluators, speaker_column
         )
 
-    # Read all recordings before synthesizing, so that an invalid recording stops the evaluation
-    # early.
+    # Read all recordings before synthesizing, so that an invalid recording stops the evaluation at
+    # once.
     hparams = synthesizer.settings
     recorded: list[np.ndarray] = []
     if not options.words_only:
@@ -322,8 +322,8 @@ def measure_reference(
     names = [recording.speaker for recording in recordings]
     centroids: dict[str, list[float]] = {}
     if evaluators.encoder:
-        # Compare each recording with the mean of its speaker's other recordings, because a
-        # recording would match itself.
+        # Compare each recording with the mean of the other recordings of its speaker. A mean that
+        # contained the recording itself would be too similar.
         for each in (recorded, vocoded):
             nearest = nearest_without_own(each.embeddings, recorded.embeddings, names)
             each.is_right_speaker = [x == own for x, own in zip(nearest, names, strict=True)]
@@ -367,7 +367,7 @@ def synthesize_texts(
             wav = folder / f"{number:04d}.wav"
             if output:
                 write_speech(wav.with_suffix(""), speech, hparams.table)
-            else:  # no plot, because drawing takes longer than synthesis
+            else:  # draw no plot, because drawing takes longer than synthesis
                 write_wav(wav, speech.audio, hparams.sampling_rate)
             samples = torch.from_numpy(soundfile.read(wav, dtype="float32")[0])
             missing = max(0, hparams.filter_length - len(samples))

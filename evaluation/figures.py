@@ -37,7 +37,7 @@ from length_batching.search import (
 )
 from tacotron2_voice.utils.files import write_atomically
 
-Lengths = Sequence[int] | np.ndarray  # [clips], number of frames of each clip
+Lengths = Sequence[int] | np.ndarray  # number of frames of each clip, [clips]
 
 
 class Style(NamedTuple):
@@ -45,8 +45,8 @@ class Style(NamedTuple):
     marker: str
 
 
-# Okabe and Ito's colors, which color-blind readers can distinguish, and gray. `style_of` returns a
-# darker gray for strategies that are not in this table.
+# Colors for strategies: gray, and the colors by Okabe and Ito, which color-blind readers can
+# distinguish. `style_of` returns a darker gray for strategies that are not in this table.
 STYLES = {
     "random": Style("#D55E00", "o"),
     "sorted": Style("#000000", "s"),
@@ -60,7 +60,7 @@ STYLES = {
 }
 GRAY = "#555555"
 MORE_MARKERS = "pHd*h8"
-# Axis labels for columns of metrics.jsonl whose names are unclear.
+# Axis labels for columns of metrics.jsonl that have unclear names.
 LABELS = {
     "alignment_sharpness": "focus rate",
     "updates": "optimizer steps",
@@ -90,8 +90,8 @@ def write_figure(figure: Figure, path: Path) -> Path:
 
     Writing the same figure again always produces the same bytes.
     """
-    # Matplotlib derives the ids inside an SVG from the salt. Use a different salt for each file,
-    # because equal ids in two plots on the same web page would collide.
+    # Matplotlib derives the ids inside an SVG file from a salt. Use a different salt for each file,
+    # because equal ids in two plots on the same web page would conflict.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
         options: dict[str, Any] = {"format": "svg", "metadata": {"Date": None}}
         write_atomically(path, lambda file: figure.savefig(file, **options))
@@ -211,7 +211,7 @@ def _draw_batches(
         real = lengths[first.order]
         batch_of_clip = batch_of_position(first)
         longest = np.maximum.reduceat(real, first.starts)
-        # Leave a space of one clip between two batches.
+        # Leave a gap of one clip between two batches.
         left = first.starts + np.arange(len(first))
         x = np.arange(len(real)) + batch_of_clip + 0.5
         padding = longest[batch_of_clip] - real

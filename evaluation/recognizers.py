@@ -25,19 +25,19 @@ from tacotron2_voice.text.spoken_numbers import ENGLISH, GRAMMAR, WORDS, in_word
 from tacotron2_voice.utils.errors import UserError
 
 RATE = 16_000  # sampling rate in Hz; both recognizers were trained at this rate
-# Seconds of silence before and after the speech, so that pocketsphinx can adapt to the level
+# Seconds of silence before and after the speech, so that pocketsphinx can adapt to the level.
 SILENCE = 0.2
 POCKETSPHINX, WHISPER = NAMES = "pocketsphinx", "whisper"
 WHISPER_MODEL = "tiny.en"
-# Whisper must not repeat a sequence of this many tokens. Without this limit, it may repeat the same
-# tokens until its window is full.
+# Whisper must not repeat a sequence of this many tokens. Without this limit, Whisper may repeat the
+# same tokens until its window is full.
 LONGEST_LOOP = 6
-# Maps eSpeak's language codes to Whisper's language codes, where the codes differ.
+# Maps eSpeak's language codes to Whisper's language codes, if the codes differ.
 WHISPER_LANGUAGES = {"cmn": "zh", "yue": "zh", "nb": "no"}
 
 
 class Recognizer(Protocol):
-    name: str  # name of the recognizer and its model, for the results
+    name: str  # name of the recognizer and its model, shown in the results
 
     def transcribe(self, samples: np.ndarray, sampling_rate: int) -> str:
         """Return the words in float samples [N] in [-1, 1], or "" if there are no words."""
@@ -160,8 +160,8 @@ class Whisper:
             raise UserError(f"--whisper-model {model}: this model supports {known}, not {language}")
 
     def transcribe(self, samples: np.ndarray, sampling_rate: int) -> str:
-        # Use temperature 0, because Whisper samples at random at higher temperatures. Transcribe
-        # each segment without the text of earlier segments.
+        # Use temperature 0, because at higher temperatures, Whisper chooses words at random.
+        # Transcribe each segment without the text of earlier segments.
         segments, _ = self._model.transcribe(
             resampled(samples, sampling_rate).astype(np.float32),
             language=self._language,
@@ -184,6 +184,6 @@ def _load_whisper(model: str) -> Any:
         raise UserError(f"--whisper-model {model}: expected {expected}")
     try:
         return faster_whisper.WhisperModel(model, device="cpu", compute_type="int8")
-    except Exception as error:  # disk, network and format errors have many types
+    except Exception as error:  # errors of the disk, the network and the format have many types
         reason = first_line(error)
         raise UserError(f"--whisper-model {model}: cannot load this model ({reason})") from None

@@ -17,7 +17,7 @@ from tacotron2_voice.utils.files import read_as
 Result = TypeVar("Result")
 
 GRIFFIN_LIM = "Griffin-Lim"
-INTELLIGIBILITY_FILE = "intelligibility.json"  # name of the result in a run folder
+INTELLIGIBILITY_FILE = "intelligibility.json"  # name of the results file in a run folder
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Transcript:
 
     text: str
     heard: str  # transcript of the audio; empty if the recognizer does not support the language
-    nearest: str = ""  # text of the recording with the nearest mel-cepstra
-    speaker: str = ""  # requested speaker; empty for a single-speaker model
+    nearest: str = ""  # text of the recording whose mel-cepstra are nearest
+    speaker: str = ""  # requested speaker; empty if the model has a single speaker
     nearest_speaker: str = ""  # speaker whose recordings have the nearest mean embedding
 
 
@@ -47,8 +47,9 @@ class Reference:
     rarely has better measures than the recordings."""
 
     recordings: Measures
-    vocoded: Measures  # measures of the recordings, converted to mels and back to audio
-    made_with: dict[str, Any]  # texts, mel settings, vocoder and evaluators of the measurement
+    vocoded: Measures  # measures of the recordings after conversion to mels and back to audio
+    # Texts, mel settings, vocoder and evaluators of the measurement.
+    made_with: dict[str, Any]
     speakers: dict[str, Measures] = field(default_factory=dict)  # measures per speaker
     centroids: dict[str, list[float]] = field(default_factory=dict)  # mean embedding per speaker
 
@@ -79,7 +80,7 @@ class Intelligibility:
 
     word_error_rate: float | None
     recordings: float | None  # word error rate of the recordings
-    # Word error rate of the recordings, converted to mels and back to audio
+    # Word error rate of the recordings after conversion to mels and back to audio.
     recordings_after_griffin_lim: float | None
     texts: int
     checkpoint: str
@@ -88,15 +89,15 @@ class Intelligibility:
     identification_rate: float | None = None
     quality: float | None = None  # DistillMOS of the model's speech
     quality_of_recordings: float | None = None
-    # DistillMOS of the recordings, converted to mels and back to audio
+    # DistillMOS of the recordings after conversion to mels and back to audio.
     quality_after_griffin_lim: float | None = None
     recognizer: str = POCKETSPHINX
     vocoder: str = GRIFFIN_LIM
-    # Measures per speaker; empty for a single speaker.
+    # Measures of each speaker; empty for a single-speaker model.
     speakers: dict[str, SpeakerRates] = field(default_factory=dict)
     right_speaker: float | None = None  # speaker identification accuracy of the model's speech
     right_speaker_of_recordings: float | None = None
-    # Accuracy on the recordings, converted to mels and back to audio
+    # Speaker identification accuracy of the recordings after conversion to mels and back to audio.
     right_speaker_after_griffin_lim: float | None = None
 
     def summary(self) -> str:

@@ -19,7 +19,7 @@ from evaluation.recognizers import resampled
 from tacotron2_voice.utils.errors import UserError
 
 EMBEDDING_DIM = 256
-LEVEL = -30.0  # level in dBFS; the encoder was trained on audio of at least this level
+LEVEL = -30.0  # level in dBFS; the encoder was trained on audio that was at least this loud
 
 
 class Resemblyzer:
@@ -37,7 +37,7 @@ class Resemblyzer:
             raise UserError(f"--speaker-accuracy: {error}; {fix}") from None
         self._set_level = normalize_volume
         self._cut_pauses = trim_long_silences
-        # Always use the CPU, so that results are the same on all machines.
+        # Always use the CPU, so that the results are the same on all machines.
         self._model = VoiceEncoder("cpu", verbose=False)
 
     def embed(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:

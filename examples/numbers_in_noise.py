@@ -16,7 +16,7 @@ from tacotron2_voice.text.spoken_numbers import draw_numbers, sentence_of
 from tacotron2_voice.utils.console import progress_bar
 
 NOISES = ("street", "crowd")
-SILENCE = 50  # largest absolute value of a 16-bit sample that counts as silence
+SILENCE = 50  # a 16-bit sample counts as silence if its absolute value is at most this large
 
 
 class Event(ctypes.Structure):
@@ -34,8 +34,8 @@ class Event(ctypes.Structure):
 class TimedVoice(EspeakVoice):
     """An eSpeak voice that also reports the time of each phone."""
 
-    OPTIONS = EspeakVoice.OPTIONS | 1  # adds espeakINITIALIZE_PHONEME_EVENTS
-    # Event types in speak_lib.h.
+    OPTIONS = EspeakVoice.OPTIONS | 1  # the same options, and espeakINITIALIZE_PHONEME_EVENTS
+    # Event types that are defined in speak_lib.h.
     END = 0
     WORD = 1
     PHONE = 7
@@ -62,7 +62,7 @@ class TimedVoice(EspeakVoice):
         self.events: list[tuple[int, int, bytes]] = []
         speech = self.speak(text, rate)
         untrimmed = np.concatenate(self._chunks).astype(int)
-        # Subtract the silence at the beginning, because `speak` removes it but eSpeak's times
+        # Subtract the silence at the beginning. `speak` removes this silence, but eSpeak's times
         # include it.
         cut_off = int(np.argmax(np.abs(untrimmed) > SILENCE))
         ends = [start for _, start, _ in self.events[1:]] + [len(untrimmed)]
@@ -81,7 +81,7 @@ class TimedVoice(EspeakVoice):
 class Utterance:
     samples: np.ndarray  # [N] between -1 and 1, without noise
     words: list[tuple[str, tuple[str, ...]]]  # each word with its phones
-    middles: list[float]  # middle of each phone, in samples
+    middles: list[float]  # time at the middle of each phone, in samples
 
 
 def speak_numbers(voice: TimedVoice, numbers: Sequence[int], rng: np.random.Generator) -> Utterance:

@@ -36,16 +36,18 @@ Run = Mapping[str, float]  # maps the key of each column to the measured value
 Runs = Mapping[str, Sequence[Run]]  # maps the name of each row to its runs, ordered by seed
 CONFIDENCE = 0.95
 CPU = torch.device("cpu")
-FORK = multiprocessing.get_context("fork")  # fork can pass objects that cannot be pickled
+# Fork the processes, because forked processes can receive objects that cannot be pickled.
+FORK = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True)
 class Column:
     key: str
     title: str
-    published_title: str = ""  # column title in the paper; "": the paper has no such column
+    published_title: str = ""  # column title in the paper; "": not a column of the paper
     digits: int = 1
-    in_per_cent: bool = True  # whether rows are compared in percent; False for values around zero
+    # Whether rows are compared in percent. False if the values are around zero.
+    in_per_cent: bool = True
 
     def difference(self, more: Any, less: Any) -> Any:
         """Return `more` minus `less`, in percent of `less` if `in_per_cent` is set."""
@@ -58,7 +60,8 @@ class Column:
 class Row:
     name: str
     options: Mapping[str, Any]
-    published: Sequence[float] = ()  # the paper's values for the first columns
+    # The paper's values, in the order of the columns. The last columns may have no published values.
+    published: Sequence[float] = ()
 
 
 Cells = Sequence[tuple[Row, int]]  # row and seed of each run
@@ -86,7 +89,7 @@ class PaperTable:
     """
 
     description: str  # docstring of the program
-    introduction: str  # beginning of the report, with {seeds} for the number of seeds
+    introduction: str  # beginning of the report; {seeds} is replaced by the number of seeds
     settings: Any  # a dataclass with the field `seeds`
     quick: Any  # the settings for --quick
     experiment: Callable[[Any], Callable[[Row, int], Run]]
@@ -94,7 +97,7 @@ class PaperTable:
     columns: Sequence[Column]  # columns of the table in the paper
     more_columns: Sequence[Column]
     claims: Sequence[Claim]
-    # number of single-threaded processes; each process makes one run at a time
+    # Number of single-threaded processes. Each process makes one run at a time.
     processes: int = 2
 
     def main(self, arguments: list[str] | None = None) -> None:
@@ -124,8 +127,7 @@ class PaperTable:
         folder.mkdir(parents=True, exist_ok=True)
         made_with = {"settings": asdict(settings), "machine": machine(CPU)}
         cells = [(row, seed) for seed in range(settings.seeds) for row in self.rows]
-        # Lock the folder, because two programs must not make runs in the same folder at the same
-        # time.
+        # Lock the folder, because two programs must not make runs in the same folder at once.
         with folder_locked(out, "another process is making these runs. Wait until it has finished"):
             missing = []
             for row, seed in cells:
@@ -249,7 +251,7 @@ class PaperTable:
         if claim.margin:
             low, high = (-claim.margin, claim.margin)
             finding = f"{column.title}: {claim.more} = {claim.less} ± {claim.margin:g}{unit}"
-        result = "undecided"  # a single seed is undecided, because its error is NaN
+        result = "undecided"  # with a single seed, the error is NaN, so the result is undecided
         if low < mean - half_width and mean + half_width < high:
             result = "confirmed"
         elif mean + half_width < low or mean - half_width > high:

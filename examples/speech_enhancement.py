@@ -32,15 +32,17 @@ from examples.numbers_in_noise import Utterance, make_noise, make_room, mix, spe
 from examples.paper_table import Claim, Column, PaperTable, Row, memory_of
 from length_batching import LengthBatches, RankSampler, SegmentDataset, padding_stats, segments_of
 
-SAMPLE_RATE = 8_000  # sampling rate in Hz, which narrow-band PESQ requires
+SAMPLE_RATE = 8_000  # sampling rate in Hz; narrow-band PESQ requires 8 kHz
 SNRS = (-5, 10)  # lowest and highest signal-to-noise ratio, in dB
-# Shortest and longest reverberation time (decay by 60 dB), in seconds.
+# Shortest and longest reverberation time in seconds (time in which the level falls by 60 dB).
 REVERBERATION = (0.2, 0.6)
-DIRECT = (0, 10)  # lowest and highest level of the direct speech above the reverberation, in dB
+# Lowest and highest level of the direct speech in dB, relative to the reverberation.
+DIRECT = (0, 10)
 EARLY = 0.05  # reflections within this number of seconds belong to the clean speech
-NOISES = {"matched": "street", "mismatched": "crowd"}  # training clips contain street noise
-# Our longest utterance is about a quarter as long as the paper's, so frame budgets are scaled by
-# the same factor.
+# Noise in each test condition. The training clips contain street noise.
+NOISES = {"matched": "street", "mismatched": "crowd"}
+# Our longest utterance is about a quarter as long as the longest utterance in the paper, so the
+# paper's frame budgets are scaled by the same factor.
 SCALE = 1 / 4
 
 
@@ -138,7 +140,7 @@ class ConvTasNet(nn.Module):
         for block in self.blocks:
             x, skip = block(x)
             total = total + skip
-        # The constant 2 lets most of the signal pass at the beginning of training.
+        # Add 2, so that the mask passes most of the signal at the beginning of training.
         mask = torch.sigmoid(2 + self.mask(total))
         return self.decoder(encoded * mask)[:, 0, self.hop : self.hop + length]
 
@@ -185,7 +187,7 @@ for seconds in (2, 4, 8, 16, 32, 64, 128):
     dynamic = {"dynamic_batch_size": True, "batch_capacity": int(SCALE * seconds * SAMPLE_RATE)}
     SIZES[f"{seconds} s"] = {"batch_size": 1, **dynamic}
 STRATEGIES = {"random": "random", "sorted": "sorted", "buckets": "bucket_by_width"}
-PUBLISHED = {  # maps each row name to training hours, memory in GB, and padding in percent
+PUBLISHED = {  # maps each row name to training time in hours, memory in GB, and padding in percent
     "random, 8 clips": (7.25, 23.0, 24.5),
     "sorted, 8 clips": (5.93, 21.9, 0.2),
     "buckets, 8 clips": (6.22, 23.0, 5.2),

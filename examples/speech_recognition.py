@@ -33,7 +33,8 @@ from length_batching import LengthBatches, SegmentDataset, padding_stats, segmen
 MELS = create_hparams("hop_length=220,win_length=551,n_mel_channels=40")  # 10 ms per frame
 FRAMES_PER_STEP = 3  # number of frames that the LSTM reads per step
 SNRS = (-5, 0, 5, 10)  # signal-to-noise ratios of the utterances, in dB
-# Number of training utterances in the paper. This number scales the paper's numbers of bins.
+# Number of training utterances in the paper. The paper's numbers of bins are scaled by the ratio of
+# our number to this number.
 PAPER_UTTERANCES = 8_738
 
 
@@ -56,7 +57,7 @@ class Clip:
     """An utterance in noise, or a chunk of such an utterance."""
 
     frames: torch.Tensor  # [T, 40] log-mel frames
-    phones: torch.Tensor  # [L] labels, which start at 1
+    phones: torch.Tensor  # [L] labels of the phones, which start at 1
     middles: torch.Tensor  # [L] middle of each phone in frames
 
     def cut(self, start: int, stop: int) -> "Clip":
@@ -93,7 +94,7 @@ class AcousticModel(nn.Module):
         x = x.reshape(len(x), x.shape[1] // FRAMES_PER_STEP, -1)
         steps = -(-lengths // FRAMES_PER_STEP)
         positions = torch.arange(x.shape[1], device=x.device)
-        # Reverse the steps of each clip. The same indices restore the original order.
+        # Reverse the order of the steps in each clip. The same indices restore the original order.
         mirror = ((steps[:, None] - 1 - positions) % x.shape[1])[:, :, None]
         for forward, backward in zip(self.forwards, self.backwards, strict=True):
             mirrored = backward(x.gather(1, mirror.expand_as(x)))[0]
@@ -223,7 +224,7 @@ class Experiment:
         chunk = options.pop("chunk", None)
         if "bins" in options:
             bins = options.pop("bins") * len(self.train) / PAPER_UTTERANCES
-            # at least 2, because a single bin would sort all clips
+            # Use at least 2 bins, because a single bin would sort all clips.
             options["num_bins"] = max(2, round(bins))
         lengths = [len(clip.frames) for clip in self.train]
         segments = segments_of(lengths, chunk or max(lengths))
@@ -248,15 +249,15 @@ class Experiment:
             )
             return loss / counts.sum()
 
-        trained = 0  # number of frames trained so far
+        trained = 0  # number of frames trained on so far
         total = settings.epochs * sum(lengths)
         start = time.process_time()
         for epoch in range(settings.epochs):
             loader.set_epoch(epoch)
             for batch in loader:
                 trained += int(batch[1].sum())
-                # The learning rate increases during the first tenth of the training, then decreases
-                # to zero.
+                # The learning rate increases during the first tenth of the training, and then
+                # decreases to zero.
                 factor = min(10 * trained / total, 1 - trained / total)
                 optimizer.param_groups[0]["lr"] = settings.learning_rate * factor
                 optimizer.zero_grad()

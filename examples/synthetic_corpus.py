@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-# Let this program import the project's packages when it runs from any folder.
+# Make the project's packages importable if this program runs in a different folder.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tacotron2_voice.utils.arguments import at_least_one, make_parser, whole_number

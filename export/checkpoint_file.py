@@ -35,11 +35,12 @@ if HAS_PYDANTIC:
     from pydantic import TypeAdapter, ValidationError
 
 MAX_BYTES = 2**32  # maximum size of a checkpoint in bytes (full-size model: 0.3 GB)
-MAX_COUNT = 2**53  # maximum count; floats cannot represent all larger integers
-MAX_SHOWN = 10  # maximum number of problems in a message
+MAX_COUNT = 2**53  # maximum count; a float cannot represent all larger integers exactly
+MAX_SHOWN = 10  # maximum number of problems to list in a message
 IS_FOLDER = 0x10  # MS-DOS attribute of a folder in a zip file
 ZIP_START = b"PK\x03\x04"
-PICKLE_START = b"\x80"  # first byte of NVIDIA's oldest files, which are pickles, not zip files
+# First byte of NVIDIA's oldest checkpoints, which are pickles instead of zip files.
+PICKLE_START = b"\x80"
 # Settings that determine the shapes of the model's weights.
 SIZES = (
     "n_mel_channels",
@@ -76,16 +77,17 @@ class Progress:
 
 SPEAKER_EMBEDDING = "speaker_embedding.weight"  # missing in single-speaker models
 
-# Types of the optional parts that synthesis uses.
+# Types of the optional entries of a checkpoint that synthesis uses.
 KINDS: dict[str, Any] = {
     "loop": Progress,
     "longest_text": CountFrom1,  # length of the longest training text, in symbols
-    "speech_statistics": SpeechStatistics,  # missing in checkpoints that were written by version 0.3.0
+    "speech_statistics": SpeechStatistics,  # missing in checkpoints of version 0.3.0
     "speaker_statistics": list[SpeakerStatistics],  # missing in single-speaker models
-    "text_rules": str,  # missing in checkpoints that were written by version 0.4.0
-    "trained_phones": list[str],  # missing in checkpoints that were written by version 0.4.0
+    "text_rules": str,  # missing in checkpoints of version 0.4.0
+    "trained_phones": list[str],  # missing in checkpoints of version 0.4.0
 }
-# Prefixes of DistributedDataParallel (also in NVIDIA's checkpoints), torch.compile and Lightning
+# Prefixes that DistributedDataParallel (also in NVIDIA's checkpoints), torch.compile and Lightning
+# add to the names of weights.
 WRAPPERS = ("module.", "_orig_mod.", "model.")
 
 # ---------------------------------------------------------------------------- read
@@ -136,7 +138,7 @@ def read_saved(path: str | Path) -> object:
     try:
         if content.startswith(ZIP_START):
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                damaged = archive.testzip()  # needed because PyTorch does not check the CRC-32
+                damaged = archive.testzip()  # PyTorch does not check the CRC-32 checksums
                 # If an entry is marked as a folder, PyTorch leaves its tensor uninitialized.
                 folders = [x.filename for x in archive.infolist() if x.external_attr & IS_FOLDER]
                 damaged = damaged or next(iter(folders), None)
@@ -201,7 +203,7 @@ def load_state(
     `kind`."""
     try:
         model.load_state_dict(weights)
-    # the first line of PyTorch's message contains only the name of the class
+    # Skip the first line of PyTorch's message, which contains only the name of the class.
     except RuntimeError as error:
         problems = list(reasons) or [line.strip() for line in str(error).splitlines()[1:]]
         raise checkpoint_error(f"{path} does not fit {kind}", problems) from None
@@ -252,7 +254,7 @@ def weight_problems(weights: Any, part: str) -> list[str]:
 
 def _settings_problems(saved: Any) -> list[str]:
     if not isinstance(saved, dict):
-        # Reject missing settings, because the defaults could differ from the settings of the run.
+        # Reject missing settings, because their defaults could differ from the values in the run.
         return ["hparams: missing, or not a dictionary of settings"]
     unknown = saved.keys() - {field.name for field in fields(HParams)}
     if unknown:

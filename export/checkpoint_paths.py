@@ -6,7 +6,7 @@ This module does not import PyTorch, so that exported voices load quickly.
 from pathlib import Path
 
 BEST = "best.pt"
-MAX_LISTED = 5  # maximum number of checkpoints in a message
+MAX_LISTED = 5  # maximum number of checkpoints to list in a message
 
 
 def checkpoints_in(folder: Path) -> list[Path]:

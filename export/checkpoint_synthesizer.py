@@ -23,7 +23,7 @@ from tacotron2_voice.synthesizer import DecoderSteps, Synthesizer, TrainingFacts
 from tacotron2_voice.text.lexicon import with_lexicon
 from tacotron2_voice.utils.errors import UserError
 
-# Training settings that the synthesis programs replace with command-line options.
+# Training settings that are replaced by command-line options in the synthesis programs.
 SPEAKING_OPTIONS = {"seed": "--seed", "drop_unknown": "--drop-unknown"}
 
 
@@ -114,7 +114,7 @@ def _settings_of(saved: dict[str, Any], overrides: str, path: str | Path) -> HPa
         raise UserError(f"{width}: {path} has no speakers (expected 0)")
     hparams = check_text_settings(hparams)
     if not trained.symbol_table:
-        return read_symbols(hparams)  # checkpoints from other projects contain no table
+        return read_symbols(hparams)  # a checkpoint from another project contains no symbol table
     if hparams.symbols != trained.symbols:
         expected = f"{path} was trained with {trained.symbols}"
         raise UserError(f"symbols={hparams.symbols}: {expected}")

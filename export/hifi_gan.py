@@ -28,7 +28,8 @@ from tacotron2_voice.utils.files import naming, read_as
 SLOPE = 0.1  # slope of the leaky ReLUs
 LAST_SLOPE = 0.01  # slope of the last leaky ReLU (PyTorch's default)
 CONFIG = "config.json"
-# Weight normalization stores a length and a direction per kernel. PyTorch 2.0 renamed both tensors.
+# Names of the two tensors of weight normalization: the length and the direction of each kernel.
+# PyTorch 2.0 changed these names.
 LENGTH_AND_DIRECTION = {
     "weight_g": "weight_v",
     "parametrizations.weight.original0": "parametrizations.weight.original1",
@@ -130,7 +131,7 @@ class Generator(nn.Module):
 
     def forward(self, mel: torch.Tensor) -> torch.Tensor:
         x = self.conv_pre(mel)
-        # Number of residual blocks per transposed convolution
+        # Number of residual blocks after each transposed convolution.
         count = len(self.config.resblock_kernel_sizes)
         for number, up in enumerate(self.ups):
             x = up(leaky_relu(x, SLOPE))

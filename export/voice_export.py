@@ -45,17 +45,17 @@ from tacotron2_voice.voice import (
 )
 
 OPSET = 17
-CHECKED_STEPS = 200  # number of decoder steps whose outputs are compared
+CHECKED_STEPS = 200  # number of decoder steps that are compared with PyTorch
 MAX_DIFFERENCE = 1e-5  # maximum difference from PyTorch's output, relative to the largest output
-MAX_FRAMES = 200  # maximum number of frames per text when voices are compared
-# Maps each operator to the indices of the inputs that are stored in 8 bits, and to the output
-# dimension of these inputs.
+MAX_FRAMES = 200  # maximum number of frames per text in the comparison of two voices
+# Maps each operator to two values: the indices of the inputs that are stored in 8 bits, and the
+# dimension of these inputs that indexes the outputs.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
 MIN_WEIGHTS = 2**10  # tensors with fewer values stay in float32
 LARGEST_INT8 = 127
 QUANTIZED_LARGEST = 64  # largest integer that `quantize_lstms` uses
-COMPRESSED_LARGEST = 46  # largest integer in a compressed voice; a full-size voice has 20 MB
-TINY = np.float32(1e-30)  # scale for outputs whose weights are all 0
+COMPRESSED_LARGEST = 46  # largest integer in a compressed voice; a full-size voice then has 20 MB
+TINY = np.float32(1e-30)  # scale of an output if all its weights are 0
 
 
 class ComparedText(NamedTuple):
@@ -182,7 +182,7 @@ def write_graph(
         axes: {name of an input or output: indices of the dimensions with variable size}.
     """
     with warnings.catch_warnings():
-        # Hide PyTorch's advice to use its newer exporter, which needs onnxscript.
+        # Hide PyTorch's advice to use the newer exporter, which needs onnxscript.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             module,
@@ -201,7 +201,7 @@ def quantize_lstms(path: Path) -> None:
 
     The LSTMs contain nearly all weights of the decoder.
     """
-    logging.disable(logging.WARNING)  # hide advice for developers of ONNX Runtime
+    logging.disable(logging.WARNING)  # hide ONNX Runtime's advice for developers
     quantize_dynamic(
         path,
         path,
@@ -284,7 +284,9 @@ class ComparedVoice(Voice):
     """
 
     model: Tacotron2
-    difference = 0.0  # largest difference so far, relative to the largest output (or 1, if larger)
+    # Largest difference so far, relative to the largest output (or to 1 if all outputs are
+    # smaller).
+    difference = 0.0
 
     def _run(self, name: str, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         arrays = super()._run(name, inputs)

@@ -63,7 +63,7 @@ def teacher_forced(
         operand_dtype = torch.get_autocast_dtype(device)
     loops = (loops_for or _loops_for)(decoder, memory, operand_dtype, dropout_masks)
     with torch.autocast(device, enabled=False):
-        # Combine the convolution and the dense layer of the location layer into one linear map.
+        # Combine the location layer's convolution and dense layer into one linear map.
         location = attention.location_layer
         location_weight = location.location_dense.linear_layer.weight @ (
             location.location_conv.conv.weight.flatten(1)
@@ -122,8 +122,8 @@ def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs |
         return loops
     if memory.is_cuda:
         warnings.warn(  # Python prints identical warnings only once
-            "the fast decoder uses plain operations instead of its Triton kernels, with the same "
-            f"results but several times slower: {loops}",
+            "the fast decoder uses plain operations instead of its Triton kernels. The results are "
+            f"the same, but training is several times slower: {loops}",
             stacklevel=2,
         )
     return plain_loops(decoder, memory, operand_dtype, dropout_masks)

@@ -24,8 +24,8 @@ import model
 from fast_decoder.cuda_capture import captured, first_problem
 from model import Decoder, DropoutMasks, SpokenSteps
 
-# Decoder steps per graph. With a larger value, the capture takes longer and more decoder steps are
-# wasted at the end of a text. With a smaller value, the host waits more often.
+# Number of decoder steps per CUDA graph. With a larger number, the capture takes longer, and more
+# decoder steps are wasted at the end of a text. With a smaller number, the host waits more often.
 CHUNK = 8
 
 
@@ -129,7 +129,8 @@ _SIDE_STREAM_IN_USE = threading.Lock()
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    # One stream for all batches, because each stream needs a workspace of tens of megabytes.
+    # Use the same stream for all batches, because each stream needs a workspace of tens of
+    # megabytes.
     return torch.cuda.Stream(device)
 
 

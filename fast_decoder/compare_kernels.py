@@ -23,17 +23,17 @@ from fast_decoder.parity import EncoderProblem, Problem, relative_errors
 from hparams import HParams
 from model import Decoder
 
-# Numbers of symbols of the clips in each batch. The first batch has 20 clips, as is common with
+# Number of symbols of each clip in two batches. The first batch has 20 clips, a common number with
 # dynamic batch sizes. The second batch runs the GPU programs for large batches and long texts.
 BATCHES = ((40, 23, *range(1, 19)), (100, *range(1, 33)))
-# Number of decoder steps after the first chunk in both batches. The second chunk is incomplete on
-# purpose.
+# Number of decoder steps after the first chunk, in both batches. The number is smaller than a
+# chunk, so that an incomplete chunk is tested too.
 STEPS_AFTER_A_CHUNK = 3
-# The tolerance of a tensor is relative to its largest value. It is the larger of two numbers:
-# `min_bound`, and TIMES_PLAIN times the error of plain operations in the same precision. The
-# tolerance must separate correct kernels from bugs. In float32, correct kernels reach 1.6e-5 on a
-# CPU, and a tanh that is too small by 1e-4 reaches 2e-3. On an H200, correct kernels reach at most
-# 3.4 times the errors of plain operations.
+# The tolerance of a tensor, relative to its largest value, is `min_bound` or TIMES_PLAIN times the
+# error of plain operations in the same precision, whichever is larger. The tolerance must separate
+# correct kernels from bugs. In float32 on a CPU, the errors of correct kernels are at most 1.6e-5,
+# but a tanh that is too small by 1e-4 causes an error of 2e-3. On an H200, the errors of correct
+# kernels are at most 3.4 times the errors of plain operations.
 MIN_BOUND = 4e-5
 TIMES_PLAIN = 5
 # Maximum relative rounding error of each dtype.
@@ -100,7 +100,7 @@ def compare(
     plain_errors = relative_errors(problem.run(plain, precision=autocast), exact)
     for name, plain_error in plain_errors.items():
         bound = max(min_bound(facts), TIMES_PLAIN * plain_error)
-        # Do not compare if plain operations exceed the range of float16.
+        # Skip this tensor if plain operations exceed the range of float16.
         if math.isfinite(bound):
             yield (
                 errors[name] / bound,

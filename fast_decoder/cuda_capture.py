@@ -30,7 +30,7 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     try:
         with (
             torch.cuda.stream(stream),
-            # "thread_local", because other threads may pin memory during the capture.
+            # Use "thread_local", because other threads may pin memory during the capture.
             torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
         ):
             result = function()

@@ -23,12 +23,12 @@ from fast_decoder import operations
 from fast_decoder.cuda_capture import captured, first_problem
 from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMBuffers
 
-CHUNK = 32  # number of decoder steps per graph
+CHUNK = 32  # number of decoder steps per CUDA graph
 MAX_GRAPHS = 64  # maximum number of cached `Graphs` objects; each needs a few megabytes
-UNITS = 8  # LSTM cells per program; 1,024 cells use 128 of the 132 multiprocessors of an H200
+UNITS = 8  # LSTM cells per program; 1,024 cells use 128 of an H200's 132 multiprocessors
 PROCESSORS = 132
 COLUMNS = 64  # result columns per program of a backward product
-INNER = 64  # values of the inner dimension that a backward product reads at once
+INNER = 64  # number of values of the inner dimension per iteration of a backward product
 ROWS = 64  # maximum number of clips per program of `lstm_step` and `gradient_product`
 CLIPS = 16  # clips per program of `cell_gradient`
 SYMBOLS = 32  # symbols per program in the attention backward pass
@@ -37,17 +37,18 @@ ENERGIES = 8  # symbols per program of `attention_energies`
 # Symbols and attention dimensions per program of `attention_energies` if the dimensions are split.
 SPLIT_ENERGIES = 32
 SPLIT_DIMS = 32
-# Up to this number of clips, `attention_energies` reads the windows early and splits the dimensions
-# of long texts.
+# Maximum number of clips for which `attention_energies` loads the past attention weights early, and
+# splits the attention dimensions of long texts.
 FEW_CLIPS = 32
 CONTEXT = 64  # maximum number of context columns per program of `attention_context`
 CONTEXT_VALUES = 2**14  # maximum number of memory values per program of `attention_context`
 # Number of warps that split the inner dimension of the float32 product in `lstm_step`; 1: no split.
 WARPS = 4
-# Buffers that kernels only read. A buffer is copied if the kernels cannot read its layout.
+# Buffers that kernels only read. If the kernels cannot read the layout of a buffer, the buffer is
+# copied.
 READ = "KEEP WEIGHT MASK MEMORY PROCESSED_MEMORY QUERY_WEIGHT LOCATION_WEIGHT V".split()
-# Measurements and tests set this to False. Otherwise a profiler counts the waiting time of
-# dependent launches as work.
+# Whether dependent launches are used. Measurements and tests set this value to False, because a
+# profiler would count the waiting time of dependent launches as work.
 DEPENDENT_LAUNCHES = True
 
 
@@ -55,7 +56,7 @@ class LSTM(NamedTuple):
     """The sizes of an LSTM that affect the launches of its kernels."""
 
     size: int  # number of cells, S
-    inner: int  # number of columns of a row in the LSTM's matrix product
+    inner: int  # number of columns in the rows of the LSTM's matrix product
     query: int  # D; 0 if no attention follows the LSTM
     p_dropout: float
 
@@ -78,7 +79,7 @@ class Setting(NamedTuple):
     tf32: bool  # whether float32 products may use TF32
     clips: int
     symbols: int
-    attention: LSTM  # the attention LSTM; its size is 0 in the encoder
+    attention: LSTM  # the attention LSTM; its size is 0 for the encoder
     lstm: LSTM  # the decoder LSTM or the encoder LSTM
     context_size: int  # width of the context, E
     kernel_size: int  # attention_location_kernel_size, K
@@ -206,8 +207,8 @@ def _graphs(setting: Setting) -> "Graphs | str":
     except Exception as error:  # Triton, the driver and the GPU raise many types of exceptions
         reason = first_problem(error)
         if "out of memory" in reason:
-            # Raise the error. A returned message would be cached, but the next batch of this bucket
-            # may fit into memory.
+            # Raise the error instead of returning a message. The message would be cached, although
+            # the next batch of this bucket may fit into memory.
             raise torch.OutOfMemoryError(reason) from error
         return reason
 
@@ -257,8 +258,8 @@ class _Loop:
         for done in range(0, num_steps, CHUNK):
             count = min(CHUNK, num_steps - done)
             start = num_steps - done - count if self.backwards else done
-            # Without a graph, write the table for every chunk. The kernel `next_chunk` would update
-            # the table too late, because the next launch may read it earlier.
+            # Without a CUDA graph, write the table for every chunk. The next launch may read the
+            # table before the kernel `next_chunk` has updated it.
             if done == 0 or (self.table.is_cuda and self.graph is None):
                 self._write({"START": start, "STOP": start + count, "STEPS": num_steps, **entries})
             if self.graph is None:
@@ -277,7 +278,8 @@ class _Loop:
             values[getattr(kernels, name).value] = 0 if entry is None else entry
         table = torch.tensor(values)
         if self.table.is_cuda:
-            table = table.pin_memory()  # otherwise the host would wait for earlier steps
+            # Pin the memory, because otherwise the host would wait for earlier steps.
+            table = table.pin_memory()
         self.table.copy_(table, non_blocking=True)
 
 
@@ -320,7 +322,7 @@ def _constants(s: Setting, lstm: LSTM) -> dict:
 
 
 def _lstm_precision(setting: Setting) -> str:
-    # "tf32x3" is a sum of three TF32 products. It is as exact as float32.
+    # "tf32x3" is the sum of three TF32 products, which is as exact as a float32 product.
     exact = "ieee" if setting.operand_dtype == torch.float64 else "tf32x3"
     return "tf32" if setting.tf32 else exact
 
@@ -357,11 +359,12 @@ def _is_half(setting: Setting) -> bool:
 
 def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     half = _is_half(setting)
-    # With half-precision operands, 64 rows are faster than 32, even if most rows are empty.
+    # With half-precision operands, a block of 64 rows is faster than a block of 32 rows, even if
+    # most rows are empty.
     rows = ROWS if half and setting.clips > 16 else min(ROWS, _power_of_two(setting.clips))
-    # These values were the fastest on an H200. Warps do not split the inner dimension with
-    # half-precision operands. Warps also do not split products with 64 rows, because the
-    # tensor-core instructions of these products need several warps.
+    # These numbers of warps were the fastest on an H200. With half-precision operands, warps do not
+    # split the inner dimension. Products with 64 rows are not split either, because their
+    # tensor-core instructions need several warps.
     warps = WARPS if rows < 64 and not half else 1
     # With larger blocks, a program would need too many registers.
     block = 128 if (warps > 1 and rows == 16) or (half and rows == 64) else 64
@@ -376,7 +379,7 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
         WARPS=warps,
         PRECISION=_lstm_precision(setting),
         num_warps=4,
-        # Fewer stages for large blocks, because smaller GPUs have only 99 kB of shared memory.
+        # Use fewer stages for large blocks, because smaller GPUs have only 99 kB of shared memory.
         num_stages=5 if rows < 64 and warps == 1 else 4,
     )
 
@@ -405,8 +408,8 @@ def _attention_energies(setting: Setting) -> Callable:
         PARTS=parts,
         PARTS_BLOCK=min(128, _power_of_two(parts)),
         SYMBOLS_BLOCK=symbols,
-        # Limits from measurements on an H100 and an H200. With more programs, a launch may leave no
-        # room for the next launch.
+        # These limits were measured on an H100 and an H200. Above a limit, a launch may leave no
+        # room on the GPU for the next launch.
         AHEAD=setting.clips <= FEW_CLIPS,
         LET_NEXT=setting.clips <= CLIPS or _attention_precision(setting) == "tf32",
         num_warps=4,

@@ -22,19 +22,19 @@ import triton
 import triton.language as tl
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-# Positions in the table. A graph runs the steps from START to STOP - 1. STEPS is the total number
-# of steps.
+# Positions of values in the table. A graph runs the steps from START to STOP - 1. STEPS is the
+# total number of steps.
 START, STOP, STEPS, BATCH, SYMBOLS = (tl.constexpr(place) for place in range(5))
 # Addresses of the LSTM buffers.
 WEIGHT = tl.constexpr(5)  # [4 * S, inner], multiplied by the rows of the previous step
-# [T, B, 4 * S]: first before activation, then activated, then the gradients.
+# [T, B, 4 * S]: first the gates before activation, then the activated gates, then their gradients.
 GATES = tl.constexpr(6)
 CELLS = tl.constexpr(7)  # [T, B, S]
 KEEP = tl.constexpr(8)  # bool [T, B, S]
 ROWS_OUT = tl.constexpr(9)  # [T, B, W], hidden state and context
 OPERANDS = tl.constexpr(10)  # [T, B, W], the same values in the dtype of matrix products
 PARTIALS = tl.constexpr(11)  # [splits, B, inner], partial sums of the gradient of a step's rows
-GRAD_ROWS = tl.constexpr(12)  # [T, B, W], gradient of the rows without the gradient of later steps
+GRAD_ROWS = tl.constexpr(12)  # [T, B, W], gradient of the rows without later steps' contribution
 DCELL = tl.constexpr(13)  # [B, S], contribution of later steps to the gradient of the cells
 # Addresses of the attention buffers.
 QUERY_WEIGHT = tl.constexpr(14)  # [S, D], transposed; [D, S] in the backward pass
@@ -55,14 +55,15 @@ DQUERIES = tl.constexpr(28)  # [T, B, D]
 CARRIED = tl.constexpr(29)  # [B, N], gradient of the previous alignment through later windows
 DCUMULATIVE = tl.constexpr(30)  # [B, N]
 QUERIES = tl.constexpr(31)  # [T, B, D]
-# Partial sums of three sums over all steps, one for each of G groups of steps. DV and DLOCATION
-# have one partial sum for each clip and each program over symbols.
+# Partial sums of three gradients over all steps. DKEYS has one partial sum for each of G groups of
+# steps. DV and DLOCATION have one partial sum for each group, clip and program over symbols.
 DKEYS = tl.constexpr(32)  # [G, B, N, D], gradient of PROCESSED_MEMORY
 DV = tl.constexpr(33)  # [G, B, number of programs over symbols, D]
 DLOCATION = tl.constexpr(34)  # [G, B, number of programs over symbols, 2 * K, D]
 # [parts of D, B, N], partial sums of the energies; -inf at padding.
 ENERGIES = tl.constexpr(35)
-# [T, B, 4 * S], the gradients of the gates in the dtype of matrix products; may be GATES itself.
+# [T, B, 4 * S], the gradients of the gates in the dtype of matrix products. It may be the same
+# buffer as GATES.
 DGATES = tl.constexpr(36)
 TABLE_SIZE = 37
 
@@ -173,7 +174,7 @@ def lstm_step(
     scale,  # factor for values that dropout keeps
     SIZE: tl.constexpr,  # S
     WIDTH: tl.constexpr,  # W
-    INNER: tl.constexpr,  # number of columns of a row in the matrix product
+    INNER: tl.constexpr,  # number of columns in the rows of the matrix product
     QUERY: tl.constexpr,  # D; 0 if no attention follows the LSTM
     QUERY_BLOCK: tl.constexpr,
     ROWS: tl.constexpr,  # clips per program
@@ -224,7 +225,7 @@ def lstm_step(
         query_weight = tl.load(query_weight + dim[None, :], in_query, 0.0)
     in_past = inside & has_past[:, None]
     cells = _buffer(table, CELLS, DTYPE) + (step - batch)[:, None] * SIZE + unit[None, :]
-    # The cells can be read before `_wait`, because they were written two or more launches ago.
+    # The cells can be read before `_wait`, because they were written at least two launches ago.
     if QUERY > 0:
         cell = tl.load(cells, in_past, 0.0, cache_modifier=".cg")
     _wait(EARLY)
@@ -244,8 +245,8 @@ def lstm_step(
         tl.store(_buffer(table, OPERANDS, OPERAND) + place, hidden.to(OPERAND), inside)
     if QUERY > 0:
         # Tensor cores need an inner dimension of 16. Therefore each unit is duplicated, and the
-        # weights of the duplicates are 0. When the units were padded with zeros by tl.join, Triton
-        # 3.6 added some values twice on an H200.
+        # weights of the duplicates are 0. Do not use tl.join to pad the units with zeros. With
+        # tl.join, Triton 3.6 added some values twice on an H200.
         hidden = tl.where(inside, hidden, 0.0)[:, :, None]
         hidden = tl.reshape(tl.broadcast_to(hidden, (ROWS, UNITS, 2)), (ROWS, 2 * UNITS))
         part = tl.zeros((ROWS, QUERY_BLOCK), DTYPE)
@@ -290,7 +291,7 @@ def attention_energies(
     KERNEL: tl.constexpr,  # K
     TAPS_BLOCK: tl.constexpr,  # at least 2 * K
     SYMBOLS_BLOCK: tl.constexpr,  # symbols per program
-    AHEAD: tl.constexpr,  # whether to read the windows before the wait
+    AHEAD: tl.constexpr,  # whether to load the past attention weights before `_wait`
     LET_NEXT: tl.constexpr,
     DTYPE: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -352,8 +353,9 @@ def _with_windows(
 ):
     """Return `pre` plus the location weight times each symbol's window of past weights."""
     # Zeros surround the alignments of each step. A 32-byte sector may contain the end of the
-    # previous step, which was read earlier, and the beginning of this step. If the kernel has 15 or
-    # more taps, this beginning contains only zeros.
+    # previous step, which was read earlier, and the beginning of this step. Therefore the L1 cache
+    # may contain an outdated sector, unless this beginning contains only zeros, as in kernels with
+    # 15 or more taps.
     CACHE: tl.constexpr = ".cg" if KERNEL < 15 else ""
     tap = tl.arange(0, location_weight.shape[0])
     places = n[:, None] + (tap // KERNEL * (symbols + KERNEL - 1) + tap % KERNEL)[None, :]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-empty = torch.empty  # replaced in tests by a function that fills tensors with NaN
+empty = torch.empty  # tests replace this function with a function that fills tensors with NaN
 
 
 def new(like: Tensor, *shape: int) -> Tensor:

@@ -120,7 +120,8 @@ class PlainLoops:
                 dcontext = gradients.contexts[t].copy_(dstate[:, size:])
                 if grad_alignments is not None:
                     dalignment = dalignment + grad_alignments[t]
-                # Avoid a product with a single column, because MKL takes twelve times as long.
+                # Avoid a product with a single column, because MKL is twelve times slower for this
+                # product.
                 by_context = torch.bmm(dcontext.unsqueeze(1), memory.transpose(1, 2)).squeeze(1)
                 dalignment = by_context.add_(dalignment)
                 denergy = torch.ops.aten._softmax_backward_data(
@@ -241,7 +242,7 @@ class _CellBackward:
         slopes = self.gate_slopes[t - self.start]
         gates = self.gates[t].unflatten(1, (4, -1))
         dcell = self.dcell.addcmul_(dhidden, self.cell_slopes[t - self.start])
-        self.dcell = dcell * gates[:, 1]  # must run before df overwrites f
+        self.dcell = dcell * gates[:, 1]  # must run before the gradient df overwrites f
         torch.mul(dcell.unsqueeze(1), slopes[:, :3], out=gates[:, :3])
         torch.mul(dhidden, slopes[:, 3], out=gates[:, 3])
 
@@ -310,8 +311,8 @@ class _AttentionSlopes:
         Args:
             denergies: [C, B, N].
         """
-        # First sum within each clip and step. One long sum of terms that cancel each other would
-        # lose two digits.
+        # Sum within each clip and step first. A single long sum of terms that cancel each other
+        # would lose two digits.
         tanh = self.tanh.flatten(0, 1)
         gradients.v += torch.bmm(denergies.flatten(0, 1).unsqueeze(1), tanh).sum((0, 1))
         dpre = self.slopes.mul_(denergies.unsqueeze(3))

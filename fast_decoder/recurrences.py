@@ -25,8 +25,8 @@ class LSTMBuffers:
     # [4 * S, S], or [4 * S, W] if the context of attention is fed back; in the dtype of matrix
     # products.
     weight: torch.Tensor
-    # [T, B, 4 * S]: first the contribution of the inputs, then the activated gates, then their
-    # gradients.
+    # [T, B, 4 * S]: first the contribution of the inputs, then the activated gates, then the
+    # gradients of the gates.
     gates: torch.Tensor
     cells: torch.Tensor  # [T, B, S], written by the forward pass
     # [T, B, W], the hidden state after dropout (written by the forward pass) and the context.
@@ -48,8 +48,8 @@ class AttentionBuffers(LSTMBuffers):
     location_weight: torch.Tensor  # [D, 2 * K]
     v: torch.Tensor  # [D]
     alignments: torch.Tensor  # [T, B, N], written by the forward pass
-    # [T, B, 2, N + K - 1], the previous and the cumulative alignment that each step reads. Zeros
-    # surround the alignments. Written by the forward pass.
+    # [T, B, 2, N + K - 1], the previous and the cumulative alignment that each step reads,
+    # surrounded by zeros. The forward pass writes this tensor.
     past: torch.Tensor
 
 
@@ -62,7 +62,8 @@ class AttentionGradients:
     gates: torch.Tensor
     contexts: torch.Tensor  # [T, B, E]
     queries: torch.Tensor  # [T, B, D]
-    # [B, N, D]. This gradient and the next two are sums over all steps.
+    # [B, N, D]. The gradients `processed_memory`, `location_weight` and `v` are sums over all
+    # steps.
     processed_memory: torch.Tensor
     location_weight: torch.Tensor  # [D, 2 * K]
     v: torch.Tensor  # [D]
@@ -130,7 +131,7 @@ class AttentionRecurrence(Function):
         num_symbols = memory.shape[1]
         width = memory.shape[1] + location_weight.shape[1] // 2 - 1
         dtype = loops.operand_dtype
-        # The forward and the backward pass both use these values.
+        # Convert the weights once for the forward and the backward pass.
         input_weight = input_weight.to(dtype)
         state_weight = state_weight.to(dtype)
         gates = product(flat(inputs), input_weight, dtype, bias)

@@ -32,7 +32,7 @@ from tacotron2_voice.utils.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, "-m", "fast_decoder.compare_kernels")
-SECONDS = 300  # time limit of the check; compiling the kernels takes most of the time
+SECONDS = 300  # time limit of the check in seconds; compiling the kernels takes most of the time
 # Settings that `Decoder` reads.
 SIZES = (
     "n_mel_channels",
@@ -52,8 +52,8 @@ SIZES = (
 )
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 NO_PROCESS = "cannot start a process"
-# Parts of error messages that do not mean wrong kernels: the GPU has no free memory, or it allows
-# only one process.
+# Parts of error messages that do not indicate wrong kernels. The messages mean that the GPU has no
+# free memory, or that the GPU allows only one process.
 BUSY = (NO_PROCESS, "out of memory", "busy or unavailable")
 
 
@@ -61,7 +61,7 @@ class Answer(NamedTuple):
     """The result of the check."""
 
     is_right: bool
-    text: str  # largest error, or a description of the failure
+    text: str  # largest error, or a description of the problem
     facts: dict  # conditions of the check: GPU, versions, sizes and precision
 
 
@@ -175,7 +175,7 @@ def check_in_process(facts: dict, device: str) -> tuple[bool, str]:
         return False, f"not finished within {SECONDS} s"
     try:
         is_right, text = json.loads(ended.stdout.strip().splitlines()[-1])
-    except (ValueError, TypeError, IndexError):  # the process exited without an answer
+    except (ValueError, TypeError, IndexError):  # the process exited before it printed an answer
         last = (ended.stderr.strip().splitlines() or [""])[-1]
         return False, f"the process exited with code {ended.returncode}: {last}"
     return is_right, text

@@ -32,7 +32,7 @@ from length_batching.strategies import StrategyName
 from length_batching.updates import BatchesPerEpoch, EpochUpdates, UpdatePlanner
 
 MAX_WORKERS = 1024
-UNKNOWN_START = -1  # the framework decides where the pass begins, by skipping batches
+UNKNOWN_START = -1  # the framework chooses where the pass begins, by skipping batches
 
 
 class BatchIndex(int):
@@ -49,7 +49,7 @@ class PassState(NamedTuple):
     """The state that the main process shares with the DataLoader workers."""
 
     epoch: int = 0
-    times_set: int = 1  # how many times an epoch has been set or loaded
+    times_set: int = 1  # number of times that an epoch has been set or loaded
     start: int = 0  # index of the first batch of the pass, or UNKNOWN_START
     is_set: bool = False  # whether `set_epoch` has been called for this epoch
     pass_number: int = 0  # number of the most recent RankSampler pass
@@ -58,7 +58,8 @@ class PassState(NamedTuple):
 class WorkerState(NamedTuple):
     """The position of a DataLoader worker in its pass."""
 
-    # RankSampler: `pass_number`; other samplers: -times_set; 0: no pass has begun.
+    # Id of the worker's pass: `pass_number` with a RankSampler, -times_set with another sampler,
+    # and 0 before the first pass.
     pass_id: int = 0
     next_index: int = 0  # index of the batch that the worker must return next
     epoch: int = 0
@@ -156,12 +157,12 @@ class LengthBatches(Dataset[Any]):
         self.dataset = dataset
         self.collate = collate
         self._updates = self._planner.updates_of(0)
-        # These tensors are in shared memory, so that persistent workers see changes.
+        # These tensors are in shared memory, so that persistent workers see every change.
         self._shared_state = torch.tensor(PassState()).share_memory_()
         rows = torch.tensor([WorkerState()] * MAX_WORKERS, dtype=torch.int64)
         self._worker_states = rows.share_memory_()
         self._in_stateful_worker = False  # True only in a worker's copy of this object
-        # After a state has been loaded, the next call of `set_epoch` accepts only these epochs.
+        # After a state was loaded, the next call of `set_epoch` accepts only these epochs.
         self._loaded_epochs: tuple[int, ...] = ()
         self._is_begun = False  # whether a RankSampler pass has begun in this epoch
         self._drawn = 0  # number of batches that this RankSampler pass has yielded
@@ -302,13 +303,13 @@ class LengthBatches(Dataset[Any]):
         follows = follows and (index, state.epoch) == (worker.next_index, worker.epoch)
         if isinstance(index, BatchIndex):
             pass_id = index.pass_number
-            # Any worker may begin the pass: when torchdata resumes, the next worker after the last
-            # batch begins.
+            # Any worker may begin the pass. When torchdata resumes, the pass begins with the worker
+            # that follows the worker of the last batch.
             begins = 0 <= index - first < self.world_size * workers
             is_next = follows if worker.pass_id == pass_id else begins
             is_next = is_next and pass_id == state.pass_number
         else:
-            # Indices from other samplers do not contain a pass number.
+            # An index from another sampler does not contain a pass number.
             pass_id = -state.times_set
             # Worker w begins with the w-th batch of its rank.
             offset = index - first - self.world_size * worker_id
@@ -358,8 +359,8 @@ class LengthBatches(Dataset[Any]):
         Raises:
             BatchingError: if `trained` exceeds the number of batches that `RankSampler` has drawn.
         """
-        # A stateful DataLoader also calls `state_dict` in its workers. The first call happens when
-        # the workers start.
+        # A stateful DataLoader calls `state_dict` in its workers too. The first of these calls
+        # happens when the workers start.
         if get_worker_info() is not None:
             self._in_stateful_worker = True
             return {}
@@ -390,8 +391,8 @@ class LengthBatches(Dataset[Any]):
         may_be_over = trained in (None, state.get("num_batches"))
         was_set = self._state.is_set
         if was_set and may_be_over and self.epoch == epoch + 1:
-            # The state is from the end of an epoch, and `set_epoch` has already selected the next
-            # epoch.
+            # The state was saved at the end of an epoch, and `set_epoch` has already selected the
+            # next epoch.
             return
         if was_set and self.epoch != epoch:
             raise BatchingError(
@@ -411,7 +412,7 @@ class LengthBatches(Dataset[Any]):
         Raises:
             BatchingError: if the file describes batches that differ from the batches of this run.
         """
-        # Version 0.4.0 wrote only the first line, which describes epoch 0.
+        # A record of version 0.4.0 contains only the first line, which describes epoch 0.
         first_line = f"plan_checksum={self._updates.checksum} world_size={self.world_size}\n"
         expected = first_line
         if self._planner.random_epochs:
@@ -447,7 +448,7 @@ class LengthBatches(Dataset[Any]):
             )
         first = max(state.start, 0) if position is None else position
         next_was_set = False
-        if first == len(self) and not state.is_set:  # some DataLoaders set the epoch later
+        if first == len(self) and not state.is_set:  # some DataLoaders call `set_epoch` later
             epoch += 1
             first = 0
             self._begin_epoch(epoch, first, is_set=False)
@@ -460,7 +461,7 @@ class LengthBatches(Dataset[Any]):
             raise BatchingError(
                 f"epoch {epoch}: a pass has already begun. Call set_epoch before every pass."
             )
-        # If the saved pass had ended, torchdata discards the iterator that reads ahead for its
+        # If the saved pass had ended, torchdata discards the iterator that reads ahead for the
         # workers, and begins the pass with a new iterator.
         self._is_begun = not next_was_set
         self._loaded_epochs = ()
@@ -533,16 +534,16 @@ class RankIterator(Iterator[int]):
     def __init__(self, batches: LengthBatches, rank: int):
         self.batches = batches
         self.rank = rank
-        # Total number of batches drawn by all processes. None: the pass has not begun.
+        # Total number of batches that all processes have drawn. None: the pass has not begun.
         self.position: int | None = None
         self.is_begun = False
-        self.saved_epoch = 0  # epoch of the position restored with `load_state_dict`
+        self.saved_epoch = 0  # epoch of the position that `load_state_dict` restored
 
     def __next__(self) -> int:
         if not self.is_begun:
             self.position = self.batches._begin_pass(self.position, self.saved_epoch)
             self.is_begun = True
-        assert self.position is not None  # a pass that has begun always has a position
+        assert self.position is not None  # the position is known as soon as the pass has begun
         number = self.position + self.rank
         if number >= len(self.batches):
             self.batches._end_pass()

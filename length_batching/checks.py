@@ -56,7 +56,7 @@ def _array(name: str, values: Any) -> np.ndarray:
         raise BatchingError(f"{name}: found a {found}, expected a list, an array or a tensor")
     try:
         return np.asarray(values)
-    except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: a tensor with gradients
+    except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: the tensor has gradients
         raise BatchingError(f"{name}: expected one number per clip ({error})") from None
 
 

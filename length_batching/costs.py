@@ -103,7 +103,7 @@ def padding_stats(
         step_cost = float(padded / frames_per_step @ np.array(cost_of_size))
     num_clips = int(sizes.sum())
     real_total = float(real.sum())
-    # The totals are at least `real_total`, so that rounding cannot make a rate negative.
+    # Let the totals be at least `real_total`, so that rounding cannot make a rate negative.
     longest_total = max(float(sizes @ longest), real_total)
     padded_total = max(float(sizes @ padded), real_total)
     return PaddingStats(
@@ -141,7 +141,7 @@ def pair_novelty(batches: Batches, before: Batches) -> float:
         raise ValueError("`batches` and `before` contain different clips")
     batch_before = np.empty(now.order.max() + 1, dtype=np.int64)
     batch_before[earlier.order] = batch_of_position(earlier)
-    # Clips that share a batch in both epochs have the same key.
+    # Two clips have the same key if they share a batch in both epochs.
     keys = np.sort(batch_of_position(now) * len(earlier) + batch_before[now.order])
     together = np.diff(np.flatnonzero(np.diff(keys, prepend=-1)), append=len(keys))
     old_pairs = (together * (together - 1) // 2).sum()

@@ -151,7 +151,7 @@ def _parameter_problems(options: Mapping[str, Any]) -> Iterator[str]:
         value = options.get(parameter.name, parameter.default)
         low, high = parameter.limits()
         note = ""
-        # The batch size limits only the parameter of the selected strategy.
+        # The batch size affects only the limits of the selected strategy's parameter.
         is_used = strategy is not None and parameter is strategy.parameter
         if is_used and not batch_size_is_wrong:
             low, high = parameter.limits(batch_size=batch_size)

@@ -160,7 +160,7 @@ def plan_epoch(
     if weights is not None:
         drawn = _draw_clips(weights, draw, rng)
 
-    # This shuffle varies the order of clips of equal length from epoch to epoch.
+    # Because of this shuffle, clips of equal length have a different order in each epoch.
     shuffled_order = rng.permutation(len(drawn))
     parameter = REGISTRY[strategy].parameter
     value = options[parameter.name] if parameter else 0
@@ -268,9 +268,9 @@ def _draw_clips(weights: np.ndarray, draw: int | None, rng: np.random.Generator)
     shuffled = rng.permutation(len(weights))
     draws = draw or int(np.count_nonzero(weights))
     ends = np.cumsum(weights[shuffled])
-    # Systematic sampling: each clip is a segment of a line, and the segment is as long as the
-    # clip's weight. The draws are equally spaced points on this line. The offset is an odd multiple
-    # of 2**-21. Therefore, with equal weights, no point coincides with the end of a segment, where
+    # Systematic sampling: each clip is a segment of a line, and the clip's weight is the length of
+    # the segment. The draws are equally spaced points on the line. The offset is an odd multiple of
+    # 2**-21. Therefore, if all weights are equal, no point is at the end of a segment, where
     # rounding could matter.
     offset = (rng.integers(2**20) + 0.5) / 2**20
     points = (np.arange(draws) + offset) * (ends[-1] / draws)
@@ -375,8 +375,8 @@ class BatchCosts:
                 size = 0
                 longest = rows[start]
                 end = start
-                # Maps each possible end of the batch to the number of clips that the batch would
-                # have.
+                # Maps each possible end of the batch to the number of clips in a batch with this
+                # end.
                 sizes_at = dict[int, int]()
                 while end < class_end:
                     longest = list(map(max, longest, rows[end]))
@@ -403,7 +403,7 @@ class BatchCosts:
         if is_last:
             return end
         candidates = [x for x, size in sizes_at.items() if size in self.row_costs or x == end]
-        # On a tie, the largest batch wins.
+        # If several candidates are tied, choose the largest batch.
         return max(candidates, key=lambda x: (sizes_at[x] / self.row_cost(sizes_at[x]), x))
 
     def row_cost(self, size: int) -> float:
@@ -412,7 +412,7 @@ class BatchCosts:
         A size that is not in `row_costs` costs as much as the next larger size in `row_costs`.
         Beyond the largest size, the cost is extrapolated from the last two sizes.
         """
-        assert self.row_costs is not None  # the callers check this
+        assert self.row_costs is not None  # the callers check that row costs are given
         for most, row_cost in self.row_costs.items():
             if size <= most:
                 return row_cost

@@ -48,15 +48,18 @@ PARAMETER_OF: dict[str, Parameter] = {n: s.parameter for n, s in REGISTRY.items(
 DEFAULTS: dict[str, Any] = {parameter.name: parameter.default for parameter in PARAMETERS}
 # Fields of a survey that are maxima over epochs. All other numeric fields are means.
 MAXIMA = ("largest_batch_size", "largest_batch_frames")
-# Maximum of the default `min_novelty`. In a large corpus, even a little noise exceeds this novelty.
+# Maximum of the default value of `min_novelty`. In a large corpus, the pair novelty exceeds this
+# value even with little noise.
 MAX_NEEDED_NOVELTY = 0.99
 MIN_EPOCHS = 5
 MAX_EPOCHS = 40
-# Total number of clips to plan per survey. Small corpora need more epochs for stable means.
+# Total number of clips to plan per survey. Small corpora need more epochs to get stable means.
 CLIPS_TO_PLAN = 50_000
 LARGE_CORPUS = 100_000  # with at least this number of clips, one epoch is a large enough sample
 VALUES_PER_DOUBLING = 8  # number of parameter values to try per doubling
-THREADS = 4  # numpy releases the GIL; each thread needs several hundred bytes per clip
+# Number of threads. Several threads are faster, because numpy releases the GIL. Each thread needs
+# several hundred bytes per clip.
+THREADS = 4
 
 
 def in_threads(
@@ -122,7 +125,7 @@ class Survey(PaddingStats):
     batch_size: int
     dynamic_batch_size: bool
     batch_capacity: float | None  # None: batch_size times the length of the longest clip
-    novelty: float  # pair novelty, see `pair_novelty`
+    novelty: float  # mean pair novelty, computed by `pair_novelty`
 
     def options(self) -> dict[str, Any]:
         """Return these options as arguments of `LengthBatchSampler`, with shuffled batches."""
@@ -208,7 +211,7 @@ class Surveyor:
         Raises:
             BatchingError: if an option is invalid for these clips.
         """
-        # The parameters of other strategies have no effect, so they are not part of the cache key.
+        # The parameters of other strategies have no effect, so leave them out of the cache key.
         used = {k: v for k, v in sorted(options.items()) if v is not None and k not in DEFAULTS}
         if strategy in PARAMETER_OF:
             name = PARAMETER_OF[strategy].name
@@ -281,7 +284,7 @@ def survey_all(
         sizes, strategy = job
         try:
             return surveyor.survey(batch_size, strategy, **sizes)
-        except BatchingError as error:  # too few clips for the strategy's parameter
+        except BatchingError as error:  # the corpus has too few clips for the parameter
             name = batching_name(strategy, sizes["dynamic_batch_size"], False)
             return f"{name}: not possible ({error})"
 

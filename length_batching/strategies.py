@@ -63,7 +63,7 @@ class Parameter:
     def limits(self, num_clips: int = MAX_COUNT, batch_size: int = 1) -> tuple[int, int]:
         """Return the smallest and largest allowed values."""
         if self.is_factor:
-            return 0, 10**6  # the order is already random at much smaller factors
+            return 0, 10**6  # much smaller factors already make the order random
         largest = num_clips if self.at_most_clips else self.maximum
         smallest = batch_size if self.at_least_batch_size else 1
         return smallest, largest
@@ -75,13 +75,13 @@ class ShuffledClips:
 
     lengths: np.ndarray  # [clips] float64, in corpus order
     order: np.ndarray  # [clips] clip indices in random order
-    parameter_value: float  # never a factor of 0, because `plan_epoch` then uses `sorted`
+    parameter_value: float  # never a factor of 0, for which `plan_epoch` uses `sorted`
     dynamic_batch_size: bool
     rng: np.random.Generator
 
 
-# The result of a strategy: clip indices in the strategy's order, and the positions where a batch
-# must begin.
+# The result of a strategy: clip indices in the strategy's order, and the positions at which a new
+# batch must begin.
 Order = tuple[np.ndarray, Sequence[int]]
 OrderFunction = Callable[[ShuffledClips], Order]
 
@@ -110,7 +110,7 @@ NUM_BUCKETS = Parameter(
     "number of length classes",
     "{} classes",
     10,
-    maximum=10**6,  # because the strategies allocate an array of class edges
+    maximum=10**6,  # limits the size of the array of class edges
     larger_mixes_more=False,
     larger_values="Larger values mix clips less and make more batches small.",
 )
@@ -242,7 +242,8 @@ def _alternated_sort(clips: ShuffledClips) -> Order:
     """clips divided at random into bins of equal size; odd bins (1st, 3rd, ...) are sorted shortest
     first, even bins longest first"""
     lengths = clips.lengths[clips.order]
-    # Bin k (from 0) contains positions ceil(k n / N) to ceil((k + 1) n / N) - 1.
+    # With n clips and N bins, bin k (counted from 0) contains positions ceil(k n / N) to ceil((k +
+    # 1) n / N) - 1.
     bin_index = np.arange(len(lengths)) * int(clips.parameter_value) // len(lengths)
     keys = np.where(bin_index % 2 == 0, lengths, -lengths)
     return clips.order[np.lexsort((keys, bin_index))], [0]

@@ -109,12 +109,12 @@ class LengthBatchStream(IterableDataset[list[Any]]):
             rank, world_size, batches_per_update
         )
         self._world_size_given = world_size is not None
-        # These tensors are in shared memory, so that persistent workers see changes.
+        # These tensors are in shared memory, so that persistent workers see every change.
         self._epoch_and_times_set = torch.zeros(2, dtype=torch.int64).share_memory_()
-        # The number of times that an epoch had been set when a worker last finished a pass
-        # [workers].
+        # [workers], for each worker: how many times an epoch had been set when the worker last
+        # finished a pass.
         self._finished_at = torch.full((MAX_WORKERS,), -1).share_memory_()
-        # The loaded state; reset to None when a different epoch is set.
+        # The loaded state. It is reset to None when a different epoch is set.
         self._loaded: Mapping[str, int] | None = None
         self._times_set_at_load = 0
         self._begin_at(START)
@@ -245,7 +245,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
             )
         self._finished = True
         # If the state was saved at the end of the epoch, torchdata begins the next pass by itself.
-        # Therefore a resumed worker may run a second pass in this epoch.
+        # Therefore, a resumed worker may make a second pass in this epoch.
         resumed_in_worker = info is not None and loaded is not None
         if not resumed_in_worker:
             self._finished_at[worker_id] = times_set

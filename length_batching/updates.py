@@ -28,14 +28,14 @@ from length_batching.plan import BatchCosts, EpochPlan, check_clips, plan_epoch,
 from length_batching.strategies import StrategyName
 
 BatchesPerEpoch = int | Literal["constant", "per_phase"]
-# With a constant number of batches per epoch, an epoch has this many times the batches that the
-# first epoch of the phase needs.
+# With a constant number of batches per epoch, this number is the number that the first epoch of the
+# phase needs, multiplied by CONSTANT_MARGIN.
 CONSTANT_MARGIN = 1.01
-# A warning is issued if an epoch after the random epochs contains more than this number times the
-# batches that it needs.
+# A warning is issued if an epoch after the random epochs contains more than this many times the
+# number of batches that it needs.
 WASTEFUL = 1.1
 MAX_ATTEMPTS = 50  # maximum number of plans to try until a plan has few enough batches
-ATTEMPT_DISTANCE = 10**9  # attempt i plans epoch + i * ATTEMPT_DISTANCE
+ATTEMPT_DISTANCE = 10**9  # attempt i plans with the epoch number epoch + i * ATTEMPT_DISTANCE
 
 
 @dataclass(frozen=True)
@@ -151,13 +151,14 @@ class UpdatePlanner:
         self.batches_per_epoch = batches_per_epoch
         self.short_last_update = short_last_update
         self._warn_if_capacity_is_small()
-        # Numbers of batches that the random epochs and the later epochs need. Constant numbers of
-        # batches are computed from these two numbers.
+        # Numbers of batches that the random epochs and the later epochs need. If the number of
+        # batches is constant, it is computed from these two numbers.
         self._random_count = 0
         self._later_count = 0
         if isinstance(batches_per_epoch, str):
             self._later_count = len(self.plan_of(random_epochs))
-            # The number never increases: Lightning ignores batches that are added later.
+            # The number of batches must not increase after the random epochs, because Lightning
+            # ignores additional batches.
             self._random_count = max(len(self.plan_of(0)), self._later_count)
         if batches_per_epoch == "constant":
             self._warn_if_wasteful()
@@ -172,7 +173,7 @@ class UpdatePlanner:
             f"{self._later_count}. The additional batches cost training time. Set "
             'batches_per_epoch="per_phase". If your framework needs the same number of batches in '
             "every epoch, set random_epochs=0.",
-            stacklevel=4,  # the line that creates a LengthBatches or LengthBatchSampler
+            stacklevel=4,  # show the line that creates a LengthBatches or LengthBatchSampler
         )
 
     def _warn_if_capacity_is_small(self) -> None:
@@ -186,7 +187,7 @@ class UpdatePlanner:
                 f"batch_capacity={capacity:g}: a batch contains at most {capacity / mean:.1f} clips "
                 f"on average, because the mean length is {mean:.6g}. batch_capacity is the number "
                 "of clips times the longest length, not the maximum length.",
-                stacklevel=4,  # the line that creates a LengthBatches or LengthBatchSampler
+                stacklevel=4,  # show the line that creates a LengthBatches or LengthBatchSampler
             )
 
     def plan_of(self, epoch: int, attempt: int = 0) -> EpochPlan:
@@ -259,9 +260,9 @@ class UpdatePlanner:
         by_length = plan.select(longest_first)
         if self.short_last_update:
             by_length = self._cut_last_group(by_length)
-        # Sort the groups by the earliest batch of each group in the plan. Thus a random order stays
-        # random, and a sorted order stays sorted. Shuffle the batches within a group, so that no
-        # rank always trains on the longest batch.
+        # Sort the groups by the position of their earliest batch in the plan. Then a random order
+        # stays random, and a sorted order stays sorted. Shuffle the batches within each group, so
+        # that no rank always trains on the longest batch.
         first_numbers = np.minimum.reduceat(longest_first, np.arange(0, len(longest_first), size))
         position_of_group = np.argsort(np.argsort(first_numbers, kind="stable"))
         position = position_of_group[np.arange(len(by_length)) // size]
@@ -277,8 +278,8 @@ class UpdatePlanner:
         num_whole = len(by_length) // size * size
         if num_whole == len(by_length):
             return by_length
-        # Cutting again would violate `size_multiple` or `row_costs`, or add clips to a batch of one
-        # long clip.
+        # Do not cut again, because this would violate `size_multiple` or `row_costs`, or add clips
+        # to a batch of one long clip.
         has_multiples = self.options.get("size_multiple", 1) != 1
         if has_multiples or self.options.get("row_costs") or "too_long" in self.options:
             return by_length
@@ -312,8 +313,8 @@ def cut_evenly(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
     The function minimizes the size of the largest batch (number of clips times longest length). No
     batch has more clips than the largest batch of `plan`. `plan` must have at most `count` batches.
     """
-    # Bisect the frame budget. The lower bound is just enough for the longest clip. The upper bound
-    # is enough for every batch of `plan`, so at most `count` batches are needed.
+    # Search the frame budget by bisection. The lower bound is just large enough for the longest
+    # clip. With the upper bound, every batch of `plan` fits, so at most `count` batches are needed.
     sizes = costs.sizes(plan)
     max_clips = int(sizes.max())
     too_small = float(costs.alone[plan.order].max())

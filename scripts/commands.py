@@ -16,8 +16,8 @@ from pathlib import Path
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.program import STAGE_VARIABLE
 
-# Exit codes after Ctrl-C: 130 if the program handles the signal, -SIGINT if the signal ends the
-# process.
+# Exit codes of a program after Ctrl-C. The code is 130 if the program handles the signal, and
+# -SIGINT if the signal ends the program.
 STOPPED = (130, -signal.SIGINT)
 
 
@@ -37,12 +37,13 @@ def run_stage(*command: object, threads: str | None = None, advice: str = "") ->
     environment = {**os.environ, STAGE_VARIABLE: "1"}
     if threads is not None:
         environment["OMP_NUM_THREADS"] = threads
-    # Idle threads spin, because waking a sleeping thread takes long compared with a short matrix
-    # product.
+    # Let idle threads spin, because waking a sleeping thread takes a long time compared with a
+    # short matrix product.
     environment.setdefault("GOMP_SPINCOUNT", "100000")
     process = subprocess.Popen([sys.executable, ROOT / program, *arguments], env=environment)
     while process.returncode is None:
-        # Ignore Ctrl-C here, because the program also receives it and saves before it exits.
+        # Ignore Ctrl-C here. The started program also receives Ctrl-C, and saves its work before it
+        # exits.
         with contextlib.suppress(KeyboardInterrupt):
             process.wait()
     if process.returncode in STOPPED:

@@ -174,7 +174,7 @@ def write_all(report: str, surveys: list[Survey], out: Path, plot: figures.Figur
     sections = ["# Batching strategies compared", command, report, image]
     write_bytes(report_path, ("\n\n".join(sections) + "\n").encode())
     table_path = out / "comparison.csv"
-    # List the columns explicitly, so that the strategy is in the first column.
+    # List the columns explicitly, so that the strategy becomes the first column.
     columns = [*Survey.__annotations__, *PaddingStats.__annotations__]
     table = pd.DataFrame([asdict(survey) for survey in surveys])[columns]
     write_bytes(table_path, table.to_csv(index=False).encode())

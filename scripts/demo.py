@@ -58,7 +58,7 @@ class Demo(NamedTuple):
 SMALL = Demo("speaking_model.txt", 14, 3, decay_start=970, half_life=80)
 FULL_SIZE = Demo("full_size_model.txt", 10, 2, decay_start=345, half_life=29)
 PLOT_FILE = "learning.svg"
-UNSEEN = 50  # number of unseen numbers that the trained model speaks
+UNSEEN = 50  # how many numbers outside the training set the trained model speaks
 VALIDATION = 0.05  # fraction of the clips for validation
 
 

@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--skip",
         type=number,
         default=0,
-        help="skip the first N random numbers, such as those in another corpus (default: %(default)s)",
+        help="skip the first N random numbers, which another corpus may contain (default: %(default)s)",
         metavar="N",
     )
     add(

@@ -58,18 +58,19 @@ from training.trainer import Trainer
 
 START = ROOT / "voices" / "english"
 SETTINGS = ROOT / "scripts" / "fine_tuning.txt"
-STEPS = 1000  # number of optimizer steps; in a trial, the speech was best after about 1,000
+STEPS = 1000  # number of optimizer steps; in a trial, about 1,000 resulted in the best speech
 DECAY_START = 0.3  # fraction of the optimizer steps before the learning rate decays
 HALVINGS = 4.6  # number of times that the learning rate halves on its way from 5e-4 to 2e-5
 VALIDATION = 0.05  # fraction of the clips to hold out
 MIN_VALIDATION = 10  # minimum number of clips to hold out
 TIMED_STEPS = 2  # number of optimizer steps to time
-# Options of scripts/prepare.py that this program sets
+# Options of scripts/prepare.py that this program sets, so users cannot set them.
 OWN_OPTIONS = ("--convert", "--cache-mels", "--out", "--speaker", "--val-fraction")
 OPTIONS_FILE = "my_voice.json"
 EVALUATION_FILE = "evaluation.json"
-SPEECH = "speech"  # folder of the speech for the held-out texts
-# The candidates for the exported voice, and the names of the folders of their evaluations.
+SPEECH = "speech"  # folder that contains the speech for the held-out texts
+# Names of the candidates for the exported voice, which are also the names of their evaluation
+# folders.
 NEWEST, LOWEST_LOSS = "newest", "lowest-loss"
 PAGE_FILE = "index.html"
 
@@ -122,7 +123,7 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
         return
     before = read_json(path)
     for name, value in options.items():
-        # Folders of earlier versions do not contain the number of optimizer steps.
+        # A folder from an earlier version does not contain the number of optimizer steps.
         if before.get(name, value) != value:
             raise UserError(
                 f"{out}: was made with --{name} {before.get(name)}, but this command has "
@@ -213,7 +214,7 @@ def choose_checkpoint(out: Path, newest: Path, args: argparse.Namespace) -> Cand
     ]
     for candidate in candidates:
         print(f"{candidate.checkpoint}: word error rate {candidate.error_rate:.3f}")
-    # If the rates are equal, min returns the newest checkpoint.
+    # If the rates are tied, min returns the newest checkpoint.
     return min(candidates, key=lambda x: x.error_rate)
 
 
@@ -359,7 +360,9 @@ def main(arguments: list[str] | None = None) -> None:
         raise UserError(f"--name {args.name}: not a name of a folder; add --out FOLDER")
     check_is_folder(out, "--out")
     if not args.recordings.is_dir():
-        raise UserError(f"{args.recordings}: no such folder, expected the folder of the recordings")
+        raise UserError(
+            f"{args.recordings}: no such folder (expected the folder of the recordings)"
+        )
     check_options(out, args)
     began = time.monotonic()
     hparams = prepare(out, args)

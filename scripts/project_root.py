@@ -12,7 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 sys.path.insert(0, str(ROOT))
-# This variable must be set before torch is imported (see train.py).
+# Make idle threads sleep instead of spin. This variable must be set before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# A notebook that starts a program may have set a backend that the program cannot load.
+# If a notebook starts a program, its environment may contain a Matplotlib backend that the program
+# cannot load.
 os.environ["MPLBACKEND"] = "agg"

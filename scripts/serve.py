@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
 
     def load(path: Path) -> Synthesizer:
-        # Each worker uses one thread. Only one thread at a time may use a checkpoint on a GPU.
+        # Use one thread per worker. A checkpoint on a GPU may be used by only one thread at a time.
         synthesizer = load_synthesizer(path, args.hparams, threads=1)
         model = getattr(synthesizer, "model", None)
         if model is not None and model.embedding.weight.is_cuda and args.workers > 1:

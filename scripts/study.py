@@ -64,7 +64,7 @@ def read_settings(given: Sequence[str]) -> dict[str, str]:
         UserError: if any line does not have the form "NAME: OVERRIDES", or if a name occurs twice.
             The message lists all bad lines.
     """
-    lines: list[tuple[str, str]] = []  # (place, text)
+    lines: list[tuple[str, str]] = []  # pairs (place, text)
     for text in given:
         if text.startswith("@"):
             path = text[1:]
@@ -152,7 +152,7 @@ class Study:
         evaluation_options: Sequence[str] = (),
     ):
         self.out = out
-        # Validate after every epoch, so that there is a validation loss at every point.
+        # Validate after every epoch, so that a validation loss is available at every point.
         self.hparams = f"epochs_per_validation=1,{hparams}"
         self.settings = settings
         self.points = points
@@ -265,8 +265,7 @@ def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequen
     """
     names = list(values["name"].unique())
     cells: dict[float, list[str]] = {}
-    # A word error rate of 0 has no logarithm. A rate of 0 is replaced by the rate of half a wrong
-    # word.
+    # A word error rate of 0 has no logarithm, so replace it with the rate of half a wrong word.
     least = 0.5 / values["words"].max() if quantity == RATE else 0
     at_points = values[values["epoch"].isin(points)]
     for budget in at_points.groupby("epoch")[spent].min() if spent != "epoch" else points:
@@ -319,7 +318,7 @@ def main(arguments: list[str] | None = None) -> None:
         nargs="+",
         required=True,
         metavar="NAME:OVERRIDES",
-        help="compare these settings; @FILE: read NAME:OVERRIDES from the lines of a file",
+        help="compare these settings; @FILE: read them from a file with lines of the form NAME:OVERRIDES",
     )
     add(
         "--seeds",

@@ -17,7 +17,7 @@ from tacotron2_voice.speech_statistics import SpeechStatistics
 from tacotron2_voice.text import SymbolTable, sequence_to_text
 from tacotron2_voice.text.words import word_spans
 
-ATTENDED = 0.5  # a word is spoken if its attention weight reaches this value in a decoder step
+ATTENDED = 0.5  # a word is spoken if its attention weight reaches this value in any decoder step
 MAX_SHOWN = 3  # maximum number of skipped words to list in a message
 ADVICE = "Train longer, or try another seed."
 
@@ -27,7 +27,7 @@ Kind = Literal["blurred", "no stop", "stuck", "missing", "skipped", "repeated", 
 @dataclass(frozen=True)
 class Failure:
     kind: Kind
-    count: int  # number of affected words, or 1 if the failure does not affect single words
+    count: int  # number of affected words; 1 if the failure does not affect individual words
     message: str
 
 

@@ -40,12 +40,12 @@ from tacotron2_voice.utils.files import check_is_folder
 from tacotron2_voice.vocoder import load_vocoder
 from tacotron2_voice.voice import DESCRIPTION_FILE
 
-# Names with these suffixes are rejected, because they look like files of unsupported formats.
+# Reject names with these suffixes, because they look like files in unsupported formats.
 OTHER_FORMATS = (".opus", ".m4a", ".aac", ".aif", ".aiff", ".wma")
 FILE_NAMES = ", ".join(f"NAME{suffix}" for suffix in AUDIO_FORMATS)
 PARAGRAPH_PAUSE = 2.5  # pause between paragraphs, as a multiple of the pause after a sentence
 MAX_FILES_SHOWN = 4  # maximum number of files to list in a message
-SHOWN_LETTERS = 60  # maximum number of characters of a text to show in a message
+SHOWN_LETTERS = 60  # maximum number of characters of a text that a message shows
 
 
 def output_path(text: str) -> Path:
@@ -53,7 +53,7 @@ def output_path(text: str) -> Path:
     path = Path(text)
     if is_audio_file(path):
         return output_file(text)
-    # A name such as ".wav" lacks the part before the extension.
+    # Reject a name such as ".wav", which consists only of an extension.
     if not text or text.lower().endswith(OTHER_FORMATS) or path.name.lower() in AUDIO_FORMATS:
         raise argparse.ArgumentTypeError(f"{text!r} (expected a folder, or {FILE_NAMES})")
     return path
@@ -93,7 +93,7 @@ def add_options(parser: argparse.ArgumentParser) -> Any:
     parser.add_argument(
         "--timings",
         choices=TIMING_FORMATS,
-        help="also write the times of the words, next to each WAV; json: also the times of the "
+        help="write the times of the words to a file next to each WAV; json: also the times of the "
         "symbols",
     )
     parser.add_argument(
@@ -120,7 +120,7 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
         print(list_speakers(load()))
         return
     if not args.stream:
-        # Continue the work after `| head` has closed the pipe.
+        # Continue the work if `| head` closes the pipe.
         print_without_failing()
     _check_output_options(args)
     timer = Timer()
@@ -131,7 +131,7 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
     except UserError as error:
         raise UserError(f"--speaker: {error}") from None
     if index is not None:
-        args.speaker = settings.speakers[index]  # the model's spelling of the name
+        args.speaker = settings.speakers[index]  # use the model's spelling of the name
     if args.lexicon:
         note = synthesizer.use_lexicon(args.lexicon)
         settings = synthesizer.settings

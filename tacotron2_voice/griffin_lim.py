@@ -21,7 +21,7 @@ MOMENTUM = 0.99  # momentum of fast Griffin-Lim
 ITERATIONS = 30  # more iterations hardly change the audio (research/voices.md)
 MAGNITUDE_ITERATIONS = 30
 TINY = np.float32(1e-8)
-SILENT_PIECE = 128  # maximum number of frames in a piece of silence
+SILENT_PIECE = 128  # maximum number of frames per piece of silence
 
 
 def is_silence(log_mel: np.ndarray) -> bool:
@@ -59,7 +59,7 @@ def windowed(
     `function` returns `scale` columns per frame. Each column may depend on up to `context` frames
     before and after its own frame.
     """
-    # Frames that are still needed. The first `done` frames only serve as context.
+    # Frames that are still needed. The first `done` frames are needed only as context.
     waiting = np.empty((0, 0), np.float32)
     done = 0
     for piece in itertools.chain(pieces, [None]):
@@ -103,7 +103,7 @@ class GriffinLim:
             UserError: if the log-mel contains NaN, or a value above MAX_LOG_MEL.
         """
         peak = log_mel.max(initial=-np.inf)
-        if not peak <= MAX_LOG_MEL:  # the condition is also true for NaN
+        if not peak <= MAX_LOG_MEL:  # this condition is also true for NaN
             raise UserError(
                 f"the log-mel reaches {peak:g} (expected at most {MAX_LOG_MEL}), "
                 "because the training has diverged. Use an earlier checkpoint."
@@ -142,7 +142,7 @@ class GriffinLim:
                 samples[: len(known)] = known
             else:
                 samples = self._invert(self.magnitudes(log_mel), known, rng)
-            # `windowed` yields the samples of this many frames, if more frames follow.
+            # If more frames follow, `windowed` yields only the samples of this many frames.
             ready = log_mel.shape[1] - context
             known = samples[max(0, ready - context) * self.hop : max(0, ready) * self.hop + half]
             return samples[half : half + log_mel.shape[1] * self.hop - 1]

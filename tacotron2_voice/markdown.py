@@ -21,8 +21,8 @@ SKIPPED = {
     "html_block": "HTML block",
 }
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
-# Front matter at the start of a file: YAML between two lines of hyphens, or TOML between two lines of
-# plus signs. The first line of the front matter begins with a key.
+# Matches front matter at the start of a file: YAML between two lines of hyphens, or TOML between
+# two lines of plus signs. The first line of the front matter begins with a key.
 _FRONT_MATTER = re.compile(
     r"\A(?:---\r?\n(?=[\w-]+:).*?\n(?:---|\.\.\.)|\+\+\+\r?\n.*?\n\+\+\+)[ \t]*(?=\r?\n|\Z)",
     re.DOTALL,

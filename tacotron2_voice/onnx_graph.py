@@ -13,7 +13,7 @@ import numpy as np
 
 from tacotron2_voice.utils.errors import UserError
 
-MAX_GRAPH_BYTES = 2**30  # maximum size of a graph; the full-size decoder has 72 MB
+MAX_GRAPH_BYTES = 2**30  # maximum size of a graph in bytes; the full-size decoder has 72 MB
 
 
 class OnnxGraph:
@@ -28,15 +28,15 @@ class OnnxGraph:
         os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime
 
-        # If the data of a tensor is in another file, the tensor's protobuf message contains this
-        # key.
+        # If the data of a tensor is in another file, the tensor's protobuf message contains the key
+        # "location".
         if re.search(rb"(?:\x08|\x88\x80*\x00)location", content):
             raise UserError("the graph stores weights in other files (expected a single file)")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
-        options.log_severity_level = 4  # errors are raised, so they need not be logged
+        options.log_severity_level = 4  # do not log errors, because they are raised
         # Only accept the ONNX format, because `operators` cannot read ONNX Runtime's own format.
         options.add_session_config_entry("session.load_model_format", "ONNX")
         try:
@@ -90,7 +90,8 @@ def operators(content: bytes) -> set[str]:
     Raises:
         UserError: if the content is not an ONNX graph.
     """
-    # In an empty message, every field is an unknown field. Unknown fields can be listed.
+    # Parse the content as an empty message. All fields of the content are then unknown fields,
+    # which can be listed.
     from google.protobuf.empty_pb2 import Empty
     from google.protobuf.message import DecodeError
     from google.protobuf.unknown_fields import UnknownFieldSet

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PLOT_COMMAND = install_command("plots")
-MAX_WAV_BYTES = 2**32 + 7  # the header stores the size, minus 8 bytes, in 32 bits
+MAX_WAV_BYTES = 2**32 + 7  # the header stores the size minus 8 bytes as a 32-bit number
 
 
 class Output(ABC):
@@ -142,7 +142,7 @@ class FolderOutput(Output):
         self.timings = timings
         self.log = ResumeLog(folder / "spoken.jsonl")
         remove_leftovers(folder, ".[0-9]*.tmp")
-        # Sizes of the files from earlier runs, by the name of the text.
+        # Sizes of the files from earlier runs, keyed by the name of the text.
         self.files_before: dict[str, dict[Path, int]] = {}
         for logged in self.log.entries:
             for file, size in logged.files.items():
@@ -378,7 +378,9 @@ class AudioFileOutput(Output):
         self.part = path.with_name(f"{path.stem}.part.wav")
         log = path.with_name(f"{path.stem}.part.jsonl")
         if self.part.exists() and not log.exists():
-            raise UserError(f"{self.part}: exists without {log.name} (expected both or neither)")
+            raise UserError(
+                f"{self.part}: exists without {log.name} (expected both files or neither file)"
+            )
         self.log = ResumeLog(log)
         header = wav_header(self.sampling_rate)
         self.num_complete = 0
@@ -468,8 +470,8 @@ class AudioFileOutput(Output):
 
     def __exit__(self, *error: object) -> None:
         with self.log:
-            # Closing can fail if the disk is full. In this case, writing has already raised an
-            # error.
+            # Ignore an error from closing the file. Closing fails if the disk is full, but then
+            # writing has already raised an error.
             with contextlib.suppress(OSError):
                 self.file.close()
             os.truncate(self.part, self.end)
@@ -495,4 +497,4 @@ class AudioFileOutput(Output):
         else:
             convert_wav(self.part, self.path)
             self.part.unlink()
-        self.log.keep(0)  # empties the log, so that closing removes it
+        self.log.keep(0)  # empty the log, so that closing it also removes it

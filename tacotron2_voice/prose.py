@@ -12,7 +12,7 @@ import re
 import unicodedata
 from typing import NamedTuple
 
-# A line that contains only a page number, such as "12" or "- 12 -".
+# Matches a line that contains only a page number, such as "12" or "- 12 -".
 _PAGE_NUMBER = re.compile(r"[-–— ]*\d{1,4}[-–— ]*")
 _SENTENCE_END = re.compile(r"[.!?…:。！？।։؟]['\")\]»”’」』]*$")
 _BROKEN_WORD = re.compile(r"[^\W\d_][-‐]")
@@ -27,7 +27,7 @@ MAX_SHOWN = 5  # maximum number of words or lines to list in a note
 
 
 class Prose(NamedTuple):
-    paragraphs: list[tuple[int, str]]  # number of the first line, and text
+    paragraphs: list[tuple[int, str]]  # number of each paragraph's first line, and the text
     notes: list[str]  # notes about joined words, dropped lines and skipped blocks
 
 
@@ -59,7 +59,7 @@ def paragraphs_of(source: str, text: str) -> Prose:
         if not line.text:
             has_gap = True
             continue
-        # A sentence may continue on the next page.
+        # Ignore the gap at a page break if a sentence continues on the next page.
         continues = has_page_break and groups and _continues(groups[-1][-1].text, line.text)
         if has_gap and not continues:
             groups.append([])
@@ -90,7 +90,8 @@ def join_lines(lines: list[str], joined: list[str]) -> str:
         is_broken = _BROKEN_WORD.fullmatch(before[-2:]) and line[:1].isalpha()
         if before.endswith("\xad"):
             pieces[-1] = before[:-1]
-        elif is_broken and line[0].islower():  # "Anglo-Saxon" keeps its hyphen: S is a capital
+        # "Anglo-Saxon" keeps its hyphen, because S is a capital
+        elif is_broken and line[0].islower():
             pieces[-1] = before[:-1]
             joined.append(_joined_word(before[:-1], line))
         elif not is_broken and not (_has_no_spaces(before[-1]) and _has_no_spaces(line[0])):

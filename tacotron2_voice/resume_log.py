@@ -22,8 +22,8 @@ from tacotron2_voice.settings import VoiceSettings, values_of
 from tacotron2_voice.utils.files import json_lines, lock_path, naming, write_bytes
 from tacotron2_voice.version import __version__
 
-# Options that `options_hash` leaves out. They do not affect the audio, or the hash already contains
-# the settings and files that they select.
+# Options that `options_hash` leaves out. Some of these options do not affect the audio. The other
+# options select settings or files that the hash already contains.
 OTHER_OPTIONS = set(
     "command text text_file list_speakers out save_mel stream time lexicon hparams checkpoint voice vocoder".split()
 )

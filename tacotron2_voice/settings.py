@@ -44,10 +44,11 @@ HAS_PYDANTIC = importlib.util.find_spec("pydantic") is not None
 if HAS_PYDANTIC:
     import pydantic
 
-# Limits of a setting's values. If pydantic is installed, it checks the limits.
+# Limits of a setting's values. The limits are checked only if pydantic is installed.
 limits: Any = pydantic.Field if HAS_PYDANTIC else lambda **bounds: None
 
-# The upper limits are far above useful values, and below values that would exhaust the memory.
+# The upper limits are far above useful values, but low enough to prevent values that would exhaust
+# the memory.
 MAX_DECODER_STEPS = 10**5
 Count = Annotated[int, limits(ge=1, le=10**12)]
 CountOrZero = Annotated[int, limits(ge=0, le=10**12)]
@@ -81,11 +82,11 @@ class VoiceSettings:
     # text
     text_cleaners: tuple[str, ...]  # cleaners that turn a text into symbols, in order
     language: str  # eSpeak's code for the language, such as de
-    symbols: str  # english, corpus, or the file that contains the symbol table
+    symbols: str  # english, corpus, or the path of a file that contains the symbol table
     symbol_table: tuple[
         str, ...
     ]  # all symbols, in the order of their ids; empty: the English table
-    espeak_version: str  # eSpeak version that produced the phones for training
+    espeak_version: str  # version of eSpeak that produced the phones of the training texts
     lexicon: str = ""  # path of the lexicon file
     pronunciations: tuple[str, ...] = ()  # content of the lexicon file
     speakers: tuple[str, ...]  # names of the speakers; empty: one speaker without a name
@@ -95,8 +96,8 @@ class VoiceSettings:
     filter_length: FilterLength  # length of the Fourier transform, in samples
     hop_length: Samples  # hop between two frames, in samples
     win_length: Samples  # length of the Hann window, in samples
-    win_time: Milliseconds | None  # length of the window in ms; None: the length was set in samples
-    hop_time: Milliseconds | None  # hop between two frames in ms; None: the hop was set in samples
+    win_time: Milliseconds | None  # length of the window in ms; None: win_length was set instead
+    hop_time: Milliseconds | None  # hop between two frames in ms; None: hop_length was set instead
     n_mel_channels: MelChannels  # number of mel bands
     mel_fmin: PositiveOrZero  # lower edge of the lowest mel band, in Hz
     mel_fmax: Positive  # upper edge of the highest mel band, in Hz
@@ -122,7 +123,7 @@ class VoiceSettings:
     # maximum number of symbols that attention may advance per decoder step; 0: no limit
     attention_window: CountOrZero
 
-    # Maps each setting that users cannot set to the reason.
+    # The reasons why users cannot set certain settings, keyed by setting.
     not_settable: ClassVar[Mapping[str, str]] = {
         "symbol_table": "a run reads it from the file in symbols=",
         "espeak_version": "a run detects it",
@@ -190,8 +191,8 @@ class VoiceSettings:
 
 Settings = TypeVar("Settings", bound=VoiceSettings)
 
-LOG_FLOOR = 1e-5  # smaller mel magnitudes are raised to this value before the logarithm
-MEL_SETTINGS = (  # settings that change a log-mel
+LOG_FLOOR = 1e-5  # smaller mel magnitudes are replaced by this value before the logarithm
+MEL_SETTINGS = (  # settings that affect a log-mel
     "sampling_rate",
     "filter_length",
     "hop_length",
@@ -200,15 +201,15 @@ MEL_SETTINGS = (  # settings that change a log-mel
     "mel_fmin",
     "mel_fmax",
 )
-# number of symbols in the attention window before the furthest attended symbol
+# Number of symbols before the furthest attended symbol that the attention window includes.
 WINDOW_BACK = 2
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
-MIN_SIMILARITY = 0.72  # minimum similarity (0 to 1) between an unknown name and a suggestion
+MIN_SIMILARITY = 0.72  # minimum similarity (0 to 1) between an unknown name and a suggested name
 
-# A model speaks correctly only with the audio settings and speakers that it was trained with.
+# A model speaks correctly only with the audio settings and the speakers of its training.
 FIXED_SETTINGS = (*MEL_SETTINGS, "speaker_embedding_dim", "speakers", "lexicon")
-# Sizes that are built into the graphs of an exported voice.
+# Sizes that are fixed in the graphs of an exported voice.
 GRAPH_SETTINGS = (
     "n_symbols",
     "encoder_embedding_dim",
@@ -237,7 +238,7 @@ def settings_from_dict(kind: type[Settings], values: Mapping[str, Any]) -> Setti
         if name in values:
             value = values[name]
             known[name] = tuple(value) if isinstance(value, list) else value
-        elif not hasattr(kind, name):  # dataclasses store defaults as attributes of the class
+        elif not hasattr(kind, name):  # a dataclass stores defaults as attributes of the class
             raise UserError(f"{name}: this setting is missing")
     return kind(**known)
 
@@ -380,7 +381,8 @@ def _split_overrides(
     files. The location is "FILE:LINE: " if the override is from a file, otherwise ""."""
     entries = []
     problems = []
-    for piece in re.split(r",(?![^\[]*\])", overrides):  # a comma inside [...] belongs to a list
+    # Do not split at a comma inside [...], because it belongs to a list.
+    for piece in re.split(r",(?![^\[]*\])", overrides):
         piece = piece.strip()
         if not piece.startswith("@"):
             if piece:
@@ -468,10 +470,10 @@ def _convert_integer(text: str) -> int:
     try:
         if re.fullmatch(r"[+-]?\d+", text):
             return int(text)
-        number = float(text)  # 1e6 is an integer too
-        if number.is_integer():  # false for infinity
+        number = float(text)  # accept 1e6, which is an integer too
+        if number.is_integer():  # is_integer() returns False for infinity
             return int(number)
-    except ValueError:  # also raised for integers above Python's limit of digits
+    except ValueError:  # also raised for integers with more digits than Python's limit
         pass
     raise ValueError("expected an integer")
 

@@ -13,7 +13,7 @@ from tacotron2_voice.utils.errors import UserError
 
 MAX_LISTED = 10  # maximum number of names to list in a message
 MAX_NAME = 128  # maximum number of characters per name; Common Voice's client_ids have 128
-MIN_SIMILARITY = 0.5  # minimum similarity between an unknown name and a suggestion
+MIN_SIMILARITY = 0.5  # minimum similarity (0 to 1) between an unknown name and a suggested name
 
 
 def speaker_name(text: str, label: str = "speaker") -> str:
@@ -78,7 +78,7 @@ def chosen_index(name: str | None, speakers: Sequence[str], where: str) -> int |
 
 def speaker_option(name: str) -> str:
     """Return the command-line option that selects the speaker `name`."""
-    # "=" is required because a name that starts with a hyphen would be parsed as an option.
+    # Write "=", because argparse would treat a name that starts with a hyphen as an option.
     separator = "=" if name.startswith("-") else " "
     return f"--speaker{separator}{shlex.quote(name)}"
 

@@ -25,14 +25,15 @@ FORMED = 0.3  # a decoder step counts as aligned if its largest attention weight
 JUMP_BACK = 4  # if attention moves back by more symbols than this, words are repeated
 # Attention rests if the last symbols have at least this fraction of the attention weights.
 RESTING_SHARE = 0.5
-# The audio has died away at this level, in dB relative to the loud frames of a chunk (95th
-# percentile). In the demo, the levels at the stop token ranged from -46 to -25.9 dB.
+# At or below this level, the audio has died away. The level is in dB relative to the loud frames of
+# a chunk (95th percentile). In the demo, the levels at the stop token ranged from -46 to -25.9 dB.
 DIED_AWAY = -25.0
-# A decoder step at rest is quiet if it is at most this many dB above the quietest decoder step at
-# rest.
+# A decoder step during the rest of attention is quiet if it is at most this many dB above the
+# quietest of these steps.
 NEARLY_QUIETEST = 3.0
-DYING_SECONDS = 0.25  # seconds after the stop token within which the audio may die away
-STUCK_SECONDS = 2.0  # maximum seconds without progress in the text; the demo's maximum was 0.19
+DYING_SECONDS = 0.25  # maximum seconds after the stop token until the audio must have died away
+# Maximum seconds without progress in the text. In the demo, the maximum was 0.19 seconds.
+STUCK_SECONDS = 2.0
 DECIBELS = 20 / np.log(10)
 
 
@@ -80,13 +81,14 @@ class EndDetector:
         self._rest_steps = settings.attention_rest_time / 1000 / self._step_time
         spans = word_spans(ids, table) or [(0, len(ids))]
         start, end = spans[-1]
-        # The middle of the last word. Attention often skips silent letters at the end of a word.
+        # Use the middle of the last word, because attention often skips silent letters at the end
+        # of a word.
         self._last_word = (start + end - 1) // 2
         self._last_symbols = max(0, min(end - 1, len(ids) - 2))
         self._levels: list[float] = []
         self.gates: list[float] = []
         self._furthest = -1  # furthest symbol that attention has reached
-        self._progress = 0  # decoder step at which attention reached this symbol
+        self._progress = 0  # decoder step at which attention reached the furthest symbol
         self._rest_began: int | None = None  # first decoder step with attention on the last symbols
         self._rested = 0  # number of decoder steps with attention on the last symbols
         # Decoder step at which the stop probability exceeded the threshold.
@@ -103,7 +105,7 @@ class EndDetector:
             weights: the attention weights [symbols].
         """
         step = len(self.gates)
-        # Limit the values to avoid overflow; Griffin-Lim later rejects louder frames.
+        # Limit the values to avoid overflow. Griffin-Lim rejects louder frames later.
         bounded = np.minimum(frame, MAX_LOG_MEL)
         self._levels.append(DECIBELS * float(np.log(np.exp(bounded).sum())))
         self.gates.append(gate)

@@ -24,11 +24,11 @@ MARKS = ".!?…;:,—।。！？，、；："  # end punctuation of texts, in s
 CLOSING = "'\")]»”’」』 "  # characters that may follow the end punctuation of a text
 # A corpus has common end punctuation if at least this fraction of its texts ends with punctuation.
 MARKED_SHARE = 0.8
-USUAL_SHARE = 0.999  # quantile for `slowest`; `fastest` is the quantile 1 - USUAL_SHARE
-MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the corpus
+USUAL_SHARE = 0.999  # quantile of `slowest`; `fastest` is the quantile 1 - USUAL_SHARE
+MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the whole corpus
 MAX_ERROR = 0.1  # maximum standard error of a speaker's slope, as a fraction of the slope
-# Speech may be this many times faster than the fastest usual clip, or this many times slower than
-# the slowest usual clip.
+# Speech may be faster than the fastest usual clip by at most this factor, and slower than the
+# slowest usual clip by at most this factor.
 MARGIN = 1.25
 
 Seconds = Annotated[float, limits(ge=0, le=3600, allow_inf_nan=False)]
@@ -47,7 +47,8 @@ class SpeechStatistics:
     """
 
     __pydantic_config__ = EXACTLY
-    longest_text: Annotated[int, limits(ge=1, le=2**53)]  # number of symbols
+    # Number of symbols in the longest training text.
+    longest_text: Annotated[int, limits(ge=1, le=2**53)]
     offset: Seconds
     seconds_per_symbol: Annotated[float, limits(gt=0, le=3600, allow_inf_nan=False)]
     fastest: Ratio  # relative duration of the fastest usual clip, at most 1
@@ -98,8 +99,8 @@ class SpeakerStatistics:
     statistics: SpeechStatistics  # statistics of the corpus, with the speaker's own speaking rate
 
 
-# Statistics of LJSpeech's 13,100 clips with english_cleaners. The statistics are used for NVIDIA's
-# checkpoints, which contain no statistics. tests/test_speech_statistics.py checks these numbers.
+# Statistics of LJSpeech's 13,100 clips with english_cleaners, for NVIDIA's checkpoints, which
+# contain no statistics. tests/test_speech_statistics.py checks these numbers.
 LJSPEECH = SpeechStatistics(
     longest_text=188,
     offset=0.163,

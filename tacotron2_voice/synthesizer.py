@@ -56,16 +56,18 @@ from tacotron2_voice.utterance import (
     split_into_chunks,
 )
 
-RETRIES = 3  # maximum number of retries per chunk
+RETRIES = 3  # default maximum number of retries per chunk
 MAX_CHUNK_SECONDS = 120.0  # maximum seconds of audio per chunk, even if the settings allow more
-MAX_RETRIES = 100  # largest accepted maximum number of retries
+MAX_RETRIES = 100  # largest number of retries that users can choose
 PAUSE = 0.3  # default pause after a sentence, in seconds
-MAX_PAUSE = 60.0  # longest accepted pause after a sentence, in seconds
-SPEEDS = (0.7, 1.5)  # smallest and largest speed at which speech sounds natural
+MAX_PAUSE = 60.0  # longest pause after a sentence that users can choose, in seconds
+SPEEDS = (0.7, 1.5)  # lowest and highest speed at which speech sounds natural
 MAX_SEED = 2**64 - 1
-FIRST_PIECE = 16  # number of frames in a chunk's first piece; each later piece is twice as long
+# Number of frames in the first piece of a chunk. Each later piece is twice as long as the previous
+# piece.
+FIRST_PIECE = 16
 MAX_PIECE = 128  # maximum number of frames in a piece
-FADE = 0.1  # duration of the fade-out in seconds, if the audio has not died away
+FADE = 0.1  # duration of the fade-out in seconds, used if the audio has not died away
 # Maximum number of frames per call of a vocoder. HiFi-GAN needs about 0.3 MB per frame.
 MAX_VOCODER_FRAMES = 1024
 VOCODER_CONTEXT = 32  # an audio sample may depend on this many frames on each side
@@ -104,12 +106,14 @@ class SpokenChunk:
     alignment: np.ndarray  # attention weights [steps, symbols]
     stop_reason: StopReason
     failures: list[Failure]
-    died_away: bool  # whether the audio died away at the end without a fade-out
-    gates: list[float]  # stop probabilities of all decoder steps, even after the end of speech
+    died_away: bool  # whether the audio died away at the end, so that no fade-out was needed
+    # Stop probabilities of all decoder steps, including the steps after the end of speech.
+    gates: list[float]
     start: float = 0.0  # start of the chunk's audio, in seconds from the start of all audio
     seconds: float = 0.0  # length of the chunk's audio in seconds, without the following pause
     attempts: int = 1  # how many times the chunk was synthesized
-    causes: Sequence[str] = ()  # kinds of failures in all attempts, if there were several attempts
+    # Kinds of failures in all attempts. Empty if there was only one attempt.
+    causes: Sequence[str] = ()
 
     @property
     def can_improve(self) -> bool:
@@ -126,7 +130,7 @@ class Report:
     """Details about how a text was synthesized. The report of a stream grows while the stream is
     read."""
 
-    num_chunks: int = 0  # number of chunks in the whole text, known from the start
+    num_chunks: int = 0  # number of chunks in the whole text, known before the synthesis
     chunks: list[SpokenChunk] = field(default_factory=list)  # the finished chunks
     warnings: list[str] = field(default_factory=list)  # possible mistakes in the speech
     notes: list[str] = field(default_factory=list)  # other facts, such as retries
@@ -584,7 +588,7 @@ class Synthesizer(ABC):
         settings = self.settings
         max_steps = self.max_steps(len(ids), speaker)
         detector = EndDetector(ids, settings, settings.table, max_steps)
-        waiting: list[np.ndarray] = []  # frames of the decoder steps that have not been yielded
+        waiting: list[np.ndarray] = []  # frames of decoder steps that have not been yielded yet
         weights: list[np.ndarray] = []  # attention weights of all decoder steps
         num_sent = 0
         size = FIRST_PIECE
@@ -603,11 +607,12 @@ class Synthesizer(ABC):
             if detector.reason is not None:
                 break
         reason = detector.reason
-        assert reason is not None  # the detector stops after max_steps at the latest
+        assert reason is not None  # the detector stops after max_steps decoder steps at the latest
         rest = waiting[: detector.num_steps - num_sent]
         if rest:
             mel = np.concatenate(rest).T
-            # Do not fade out at the stop token: training clips may also be loud at their end.
+            # Do not fade out speech that ends with the stop token, because training clips may also
+            # be loud at their end.
             ends_well = detector.is_quiet or reason is StopReason.GATE
             yield mel if ends_well else self._faded_out(mel)
         alignment = np.array(weights[: detector.num_steps])
@@ -690,17 +695,18 @@ def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
     if speed == 1:
         yield from mels
         return
-    waiting = np.empty((0, 0), np.float32)  # input frames that later output frames may still need
+    # Input frames that are still needed for later output frames.
+    waiting = np.empty((0, 0), np.float32)
     start = 0  # index of the first waiting frame
     total = 0  # number of input frames so far
     made = 0  # number of output frames so far
     for piece in itertools.chain(mels, [None]):
         if piece is None:
-            count = round(total / speed)  # the last output frames repeat the last input frame
+            count = round(total / speed)  # at the end, output frames repeat the last input frame
         else:
             waiting = np.concatenate([waiting, piece], axis=1) if waiting.size else piece
             total += piece.shape[1]
-            # So far, only output frames between two known input frames can be computed.
+            # Until the end, only output frames between two known input frames can be computed.
             count = math.floor((total - 2) / speed) + 1
         if count > made:
             positions = np.minimum(np.arange(made, count) * speed, total - 1)

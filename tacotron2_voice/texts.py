@@ -34,7 +34,8 @@ MARKDOWN_SUFFIXES = (".md", ".markdown")
 
 
 class InputText(NamedTuple):
-    name: str  # number of the first line, zero-padded so that file names are sorted correctly
+    # Number of the text's first line, with leading zeros, so that file names are sorted correctly.
+    name: str
     text: str
     utterance: Utterance
 
@@ -153,7 +154,7 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
     digits = max(4, len(str(lines[-1][0])))
     for number, line in lines:
         place = source if args.text is not None else f"{source}:{number}"
-        if not any(character.isalnum() for character in line):  # such as "* * *"
+        if not any(character.isalnum() for character in line):  # the line is, for example, "* * *"
             silent.append(f"{place}: {NothingToSpeak(line)}")
             continue
         try:

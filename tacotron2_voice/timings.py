@@ -27,10 +27,10 @@ from tacotron2_voice.text.tags import without_tags
 from tacotron2_voice.text.words import word_spans
 
 FORMATS = ("json", "srt", "vtt")
-MIN_WEIGHT = 1e-6  # smaller attention weights are raised to this value
+MIN_WEIGHT = 1e-6  # smaller attention weights are replaced by this value
 CUE_LETTERS = 84  # maximum number of characters per subtitle: two lines of 42 characters
 CUE_PAUSE = 0.5  # a pause longer than this many seconds ends a subtitle
-SENTENCE_PAUSE = 0.15  # after a sentence, this pause ends a subtitle
+SENTENCE_PAUSE = 0.15  # after a sentence, a pause longer than this many seconds ends a subtitle
 SENTENCE_END = re.compile(r"[.!?。！？।؟…][\"'”’»)]*$")
 
 
@@ -147,7 +147,8 @@ def word_times(chunk: SpokenChunk, symbols: list[Timing], table: SymbolTable) ->
     words = []
     for first, end in word_spans(chunk.ids, table):
         word = sequence_to_text(chunk.ids[first:end], table)
-        # Start and end are equal if attention is only on the neighbors of the word.
+        # If attention is only on the neighbors of a word, the word's start and end times are equal.
+        # In this case, use the times of the neighbors.
         if symbols[first].start == symbols[end - 1].end:
             first = max(first - 1, 0)
             end = min(end + 1, len(symbols))
@@ -179,7 +180,7 @@ def best_path(alignment: np.ndarray) -> np.ndarray:
     """
     scores = np.log(np.maximum(alignment, MIN_WEIGHT))
     num_steps, num_symbols = scores.shape
-    # Best symbol of the previous decoder step.
+    # For each decoder step and symbol: the best symbol in the previous decoder step.
     before = np.zeros((num_steps, num_symbols), np.int64)
     best = scores[0]
     symbols = np.arange(num_symbols)
@@ -202,8 +203,8 @@ def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) ->
     joined with the previous word.
     """
     tokens = without_tags(text).split()
-    expected: list[str] = []  # spoken words that the tokens should produce
-    owners: list[int] = []  # index of the token of each expected word
+    expected: list[str] = []  # spoken words that the tokens should produce, in order
+    owners: list[int] = []  # for each expected word, the index of its token
     for index, token in enumerate(tokens):
         words = _spoken_words(token, settings)
         expected += words
@@ -223,7 +224,7 @@ def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) ->
             if tokens:
                 times[owner] += found
     timings: list[Timing] = []
-    unplaced = ""  # tokens without a time that precede the first word with a time
+    unplaced = ""  # tokens before the first word that has a time
     for token, own in zip(tokens, times, strict=True):
         if own:
             timings.append(Timing(f"{unplaced}{token}", own[0].start, own[-1].end))

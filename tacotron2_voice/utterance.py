@@ -19,7 +19,8 @@ from tacotron2_voice.utils.errors import UserError
 
 # Maximum number of characters per text (about 20 minutes of speech, which must fit into memory).
 MAX_CHARACTERS = 20_000
-MAX_PAUSES = 1200  # maximum total seconds of pause tags per text, about as long as the speech
+# Maximum total seconds of the pause tags in a text (about as long as the longest speech).
+MAX_PAUSES = 1200
 # Pause after each kind of ending, as a fraction of the pause after a sentence.
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
 
@@ -29,8 +30,9 @@ class Segment:
     """The symbols between two tags of a text."""
 
     ids: list[int]  # symbol ids; [] if the segment is only a pause
-    pause: float | None = None  # pause after the segment in seconds; None: depends on its ending
-    speaker: int | None = None  # index of the speaker; None: the speaker of the whole text
+    # Pause after the segment in seconds. None: the pause depends on the segment's ending.
+    pause: float | None = None
+    speaker: int | None = None  # index of the speaker; None: use the speaker of the whole text
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Chunk:
 
     ids: list[int]  # symbol ids; [] if the chunk is only a pause
     pause: float  # seconds of silence after the chunk
-    speaker: int | None = None  # index of the speaker; None: the speaker of the whole text
+    speaker: int | None = None  # index of the speaker; None: use the speaker of the whole text
 
 
 class NothingToSpeak(UserError):

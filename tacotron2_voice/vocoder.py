@@ -17,10 +17,11 @@ from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, read_bytes
 from tacotron2_voice.voice import OPERATORS as VOICE_OPERATORS
 
-ONNX_START = b"\x08"  # first byte of ONNX files: the key of the field `ir_version`
+ONNX_START = b"\x08"  # first byte of an ONNX file: the key of the field `ir_version`
 EXPORT = "scripts/export_vocoder.py exports HiFi-GAN (docs/guides/deploy.md)"
 TRIAL_FRAMES = 16
-# Operators of voices and of common vocoders. Loops, random numbers and nested graphs are excluded.
+# Operators of exported voices and of common vocoders. Loops, random numbers and nested graphs are
+# not included.
 OPERATORS = VOICE_OPERATORS | set(
     "Abs And AveragePool BatchNormalization Ceil Clip ConvInteger ConvTranspose Cos CumSum "
     "DepthToSpace DequantizeLinear Div Einsum Elu Equal Erf Exp Expand Flatten Floor GRU "

@@ -40,7 +40,7 @@ DESCRIPTION_FILE = "voice.json"
 FILTERS_FILE = "mel_filters.f32"  # float32 [n_mels, filter_length / 2 + 1]
 MEMORY = ["memory", "processed_memory"]
 STATE = ["frames", "state", "alignments"]
-GRAPHS = {  # inputs and outputs of each graph, in order; `inputs_of` adds the speaker
+GRAPHS = {  # names of the inputs and outputs of each graph, in order; `inputs_of` adds the speaker
     "encoder": (["symbols"], MEMORY),
     "decoder": (
         [*MEMORY, "outside", "keep", *STATE],
@@ -51,8 +51,7 @@ GRAPHS = {  # inputs and outputs of each graph, in order; `inputs_of` adds the s
 FILES = {FILTERS_FILE, *(f"{name}.onnx" for name in GRAPHS)}
 COMPRESSED_SUFFIX = ".xz"  # suffix of compressed graphs
 MAX_LZMA_BYTES = 2**27  # memory limit for decompression; scripts/export_voice.py's files need 9 MB
-# Operators that scripts/export_voice.py produces. These operators include no loops and no nested
-# graphs.
+# Operators that scripts/export_voice.py uses in graphs. Loops and nested graphs are not included.
 OPERATORS = set(
     "Add Cast Concat Constant ConstantOfShape Conv DequantizeLinear DynamicQuantizeLinear Gather "
     "Gemm LSTM MatMul MatMulInteger Mul Relu Reshape Shape Sigmoid Slice Softmax Split Squeeze "
@@ -70,7 +69,8 @@ class VoiceDescription:
     weights: Literal["int8", "fp32", "packed"]  # packed: int8 weights in compressed graphs
     checkpoint: str  # file name of the checkpoint
     epochs: int  # number of training epochs; 0: unknown
-    longest_text: Annotated[int, limits(ge=1)] | None  # number of symbols in the longest text
+    # Number of symbols in the longest training text. None: unknown.
+    longest_text: Annotated[int, limits(ge=1)] | None
     statistics: SpeechStatistics | None  # statistics of the training clips
     symbols: list[str]  # all symbols, in the order of their ids
     hparams: dict[str, Any]  # all settings of the run
@@ -78,7 +78,8 @@ class VoiceDescription:
     versions: dict[str, str]  # versions of the packages that exported the voice
     files: dict[str, str]  # SHA-256 checksum of each file, by name
     speaker_statistics: list[SpeakerStatistics] = field(default_factory=list)
-    text_rules: str = ""  # version of the reading rules for the training texts; "": unknown
+    # Version of the reading rules that were used for the training texts. "": unknown.
+    text_rules: str = ""
     # ARPAbet phones in the training texts; None: unknown.
     trained_phones: list[str] | None = None
 
@@ -153,7 +154,7 @@ class Voice(Synthesizer):
         for _ in range(max_steps):
             kept = rng.random((2, settings.prenet_dim)) >= p
             keep = kept.astype(np.float32) / np.float32(1 - p)
-            if settings.attention_window:  # this window must be the same as in model.outside_window
+            if settings.attention_window:  # the window must be the same as in model.outside_window
                 first = max(0, furthest - WINDOW_BACK)
                 outside[:] = 1
                 outside[:, first : furthest + settings.attention_window + 1] = 0
@@ -242,16 +243,16 @@ def shape_of(name: str, settings: VoiceSettings) -> list[int | None]:
     rnns = 2 * settings.attention_rnn_dim + 2 * settings.decoder_rnn_dim
     shapes: dict[str, list[int | None]] = {
         "symbols": [1, None],
-        # The speaker is a one-hot vector, so that the shape of the input contains the number of
-        # speakers.
+        # The speaker is a one-hot vector, so the length of this input is the number of speakers.
         "speaker": [1, len(settings.speakers)],
         "memory": [1, None, settings.memory_dim],
         "processed_memory": [1, None, settings.attention_dim],
-        "outside": [1, None],  # 1 outside the attention window
+        "outside": [1, None],  # 1 for symbols outside the attention window
         "keep": [2, settings.prenet_dim],  # dropout factors of two layers: 0 or 1 / (1 - p)
         "frames": [1, settings.n_mel_channels * settings.n_frames_per_step],
         "state": [1, rnns + settings.memory_dim],  # LSTM states and attention context
-        # Attention weights of the last decoder step, and sum of the weights over all decoder steps.
+        # Attention weights of the last decoder step, and the sum of the weights over all decoder
+        # steps so far.
         "alignments": [2, None],
         "gate": [1],  # the stop probability
         "mel": [1, settings.n_mel_channels, None],

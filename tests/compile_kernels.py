@@ -98,7 +98,7 @@ def measured(name: str, options: dict) -> dict:
         "spilled_bytes": int(re.findall(r"STACK:(\d+)", usage)[0]),
         "shared_bytes": kernel.metadata.shared,
         "products": len(re.findall(r"mma(?:_async)?\.sync", ptx)),
-        # True if the kernel needs several blocks for the inner dimension.
+        # Whether the kernel needs several blocks for the inner dimension.
         "blocks": options.get("SPLIT", options.get("INNER", 0)) > options.get("BLOCK", 0),
         # Number of instructions that copy 16 bytes asynchronously.
         "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", ptx)),

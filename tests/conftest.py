@@ -63,8 +63,8 @@ with contextlib.suppress(ModuleNotFoundError):  # GPU machines may lack hypothes
 
 
 def pytest_collection_finish() -> None:
-    """Exclude imported objects from garbage collection, because it would scan them again and
-    again."""
+    """Exclude imported objects from garbage collection, because repeated scans of these objects
+    would take time."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
 
@@ -85,7 +85,7 @@ def clean_process(monkeypatch, one_thread):
 
 @pytest.fixture(scope="session")
 def whole(corpus, tmp_path_factory):
-    """Return the folder of an uninterrupted run with the settings LONG."""
+    """Return the folder of an uninterrupted training run with the settings LONG."""
     out = tmp_path_factory.mktemp("whole") / "out"
     assert Child(flags(out, corpus.hparams(**LONG))).end().code == 0
     return out
@@ -100,7 +100,7 @@ def no_plots(monkeypatch):
 
 @pytest.fixture
 def copied(whole, tmp_path):
-    """Return a copy of the run folder `whole`, which the test may change."""
+    """Return a copy of the uninterrupted run folder, which the test may change."""
     return shutil.copytree(whole, tmp_path / "copied")
 
 
@@ -133,8 +133,7 @@ def voices(tmp_path_factory):
 
 @pytest.fixture
 def one_thread():
-    """Limit torch to one thread, because the small layers in these tests are slower with several
-    threads."""
+    """Limit torch to one thread, because small layers are slower with several threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -45,7 +45,7 @@ def add_line(corpus: Path, line: str) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return a dict from the relative path of each file except lock files to its bytes."""
+    """Return the content of a folder as {relative path: bytes}, without lock files."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")

@@ -132,8 +132,8 @@ def accelerate_stateful(num_workers=0):
 
 
 def trained(folder, resume=None, record=True, steps_per_update=1, seed=0, stop=None, **arguments):
-    """Return the batches of a two-epoch Trainer run that saves a checkpoint after every optimizer
-    step."""
+    """Return the batches of a Trainer run with two epochs. The run saves a checkpoint after every
+    optimizer step."""
     from transformers import Trainer, TrainingArguments
 
     folder = Path(folder)
@@ -178,7 +178,8 @@ def trainer_resumed(steps_per_update=1, dataloader_num_workers=0):
 
 
 def trainer_changed(**arguments):
-    """Resume in the middle of an epoch with other arguments than in the first part of the run."""
+    """Resume in the middle of an epoch, with arguments that differ from the first part of the
+    run."""
     folder = "changed-" + "-".join(map(str, arguments.values()))
     if not arguments.keys() & {"record", "seed"}:
         return trained(folder, **arguments)
@@ -300,7 +301,7 @@ def lightning_phases(**options):
 
 
 def lightning_epoch_ends(**options):
-    """Resume from checkpoints that are saved at the ends of epochs."""
+    """Resume from checkpoints that were saved at the ends of epochs."""
     folder = "-".join(["ends", *map(str, options.values())])
     options |= {"phases": True, "save_every_step": False}
     trained, validated = fit(folder, **options)
@@ -337,8 +338,8 @@ def run(job):
 
 
 def end_waiting():
-    """Kill this process and its workers, because living workers would keep the pipes of the test
-    open."""
+    """Kill this process and its workers, because workers that are still alive would keep the pipes
+    of the test open."""
     print("still running:", file=sys.stderr, flush=True)
     faulthandler.dump_traceback()
     os.killpg(0, signal.SIGKILL)

@@ -24,7 +24,7 @@ from tacotron2_voice import griffin_lim
 from tacotron2_voice.utils import plots
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "tests" / "data"  # README.md in this folder lists the origin of each file
+DATA = ROOT / "tests" / "data"  # README.md in this folder lists where each file comes from
 GOLDEN = DATA / "golden"
 LJSPEECH_LENGTHS = DATA / "ljspeech" / "lengths.csv"
 LJSPEECH_CLIPS = DATA / "ljspeech" / "wavs"
@@ -138,7 +138,8 @@ def flags(out: Path, hparams: str, *more) -> list[str]:
 
 
 def metrics(directory: Path, kind: str | None = None) -> list[dict]:
-    """Return the records in metrics.jsonl, or only the records of one kind."""
+    """Return the records of metrics.jsonl. If `kind` is given, return only the records of this
+    kind."""
     lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [line for line in map(json.loads, lines) if kind in (None, line["kind"])]
 
@@ -196,7 +197,8 @@ class Ended:
 
 
 def fork_server():
-    """Return a multiprocessing context whose server has imported the slow modules (preload.py)."""
+    """Return a multiprocessing context in which the fork server has already imported the slow
+    modules (preload.py)."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preload"])
     # The first call starts the server, which reads PYTHONPATH only once.
@@ -257,7 +259,7 @@ class Together:
         ]
 
     def end(self, timeout: float = 120) -> list[Ended]:
-        """Wait for all processes, and return the exit code and output of each rank."""
+        """Wait for all processes, and return the exit code and the output of each process."""
         try:
             return [child.end(timeout) for child in self.children]
         finally:
@@ -301,7 +303,7 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     import train
 
     make_plots_empty(setattr)
-    # With this start method, the DataLoader starts its workers like a run on Linux.
+    # Fork the workers of the DataLoader, as a run on Linux does.
     multiprocessing.set_start_method("fork", force=True)
     torch.set_num_threads(1)
     torch.cuda.is_available = lambda: False
@@ -312,8 +314,8 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
         train.main(arguments)
     except SystemExit as stop:
         code = stop.code
-    sys.stdout.flush()  # at exit, Python flushes stdout before it prints the exit message
-    sys.exit(code)  # deletes the objects of the run, as the end of a program does
+    sys.stdout.flush()  # when Python exits, it flushes stdout before it prints the exit message
+    sys.exit(code)  # deletes the objects of the run, as at the end of a program
 
 
 def call_alone(log: Path, function, *arguments) -> None:
@@ -362,7 +364,7 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
     save_figure = Figure.savefig
     sys.argv[:] = arguments
     with pytest.MonkeyPatch.context() as patch:
-        # Any start method other than fork would import all libraries again.
+        # With any start method except fork, child processes would import all libraries again.
         patch.setattr(multiprocessing, "get_context", lambda _=None: context)
         patch.setattr(Figure, "savefig", lambda _, *a, **b: save_figure(Figure((1, 1)), *a, **b))
         if is_module:

@@ -47,7 +47,7 @@ SETTINGS = (
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FULL_DISK = "full disk"
 # Patterns for messages of train.py.
-SAYS_FULL = "free some space|File too large: '/"  # messages about a full disk
+SAYS_FULL = "free some space|File too large: '/"  # messages of train.py about a full disk
 # Messages about lost metrics.
 LOST = r"starts a new file|the validation of epoch \d+ failed|metrics\.jsonl failed"
 TRAINING = "To plot the metrics, run: tensorboard"  # printed when set-up is complete
@@ -61,7 +61,7 @@ class Stop(NamedTuple):
     """The end of one start."""
 
     kind: str  # how the start was stopped: one of KINDS
-    phase: str  # "set-up" (includes imports) or "training"
+    phase: str  # "set-up" (including imports) or "training"
     exit_code: int
     failure: str | None
     lost: bool = False  # true if the start reported lost metrics or a lost validation
@@ -84,7 +84,8 @@ def wait_until(happened: Callable[[], bool], seconds: float = STUCK_SECONDS) -> 
 
 
 def is_gone(group: int, number: int = 0) -> bool:
-    """Send a signal to a process and its workers, and return whether all of them have exited."""
+    """Send a signal to a process and its workers, and return whether all these processes have
+    exited."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
         return False
@@ -93,8 +94,8 @@ def is_gone(group: int, number: int = 0) -> bool:
 
 def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Path) -> Stop:
     """Start the run, stop it at a random moment, and check its output and exit code."""
-    # A file size limit imitates a full disk.
-    # It does not apply to the output, because a separate process writes the output.
+    # Imitate a full disk with a file size limit. The limit does not apply to the output, because a
+    # separate process writes the output.
     with open(log, "wb") as file:
         writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
     output = writer.stdin

@@ -66,8 +66,8 @@ def test_failure_is_reported_when_speech_does_not_stop(end, kind):
 
 @pytest.mark.parametrize(("steps", "kind"), [(60, "fast"), (120, None), (260, "slow")])
 def test_failure_is_reported_when_speaking_rate_differs_from_the_rate_of_the_corpus(steps, kind):
-    """In LJSpeech, 20 symbols take 1.4 s on average, which is 122 decoder steps. Durations from 0.7
-    s to 2.8 s are accepted."""
+    """In LJSpeech, 20 symbols take 1.4 s on average, which is 122 decoder steps. Durations from
+    half to twice this average are accepted."""
     failures = failures_of(diagonal(steps, 20), TWENTY, statistics=LJSPEECH)
     assert [failure.kind for failure in failures] == ([kind] if kind else [])
 
@@ -81,7 +81,7 @@ def test_message_contains_max_decoder_steps_when_the_user_has_set_this_limit():
 
 
 def test_advice_never_suggests_a_larger_limit_of_decoder_steps():
-    """A larger limit would only add more noise at the end of the speech."""
+    """A larger limit of decoder steps would only add noise at the end of the speech."""
     blurred = np.full((400, 20), 0.05, np.float32)
     for end in StopReason:
         for alignment in (blurred, diagonal(30, 20)[:20], diagonal(500, 20)):

@@ -79,7 +79,7 @@ def compare_lengths(path):
 
 TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", (1,), 5, ""))])
 CLIPS = Clips(TABLE, TABLE, "other")
-# If two entries read the same file, a word after the file name distinguishes them.
+# If two entries read the same file, the name of the entry has an additional word.
 READERS: dict[str, Callable[[Path], object]] = {
     "list.txt": lambda path: read_filelist(path, H),
     "list.txt.clips": read_cache,
@@ -141,7 +141,8 @@ def test_problem_is_reported_when_mel_settings_json_is_unreadable(attacked):
 
 @pytest.mark.parametrize("option", [pytest.param("mels", marks=pytest.mark.thorough), "trim"])
 def test_prepare_fails_when_another_process_is_preparing_the_same_folder(tmp_path, option):
-    """Without this check, each process would delete the unfinished files of the other process."""
+    """Without the lock, two processes that prepare the same folder would delete each other's
+    unfinished files."""
     corpus = make_corpus(tmp_path / "corpus", 5)
     (tmp_path / "made").mkdir()
     context = fork_server()

@@ -152,7 +152,7 @@ def test_samples_are_16_bit_values_divided_by_32768(tmp_path, name):
 
 def test_only_loud_samples_are_scaled_when_a_wav_is_written(tmp_path):
     wave = np.sin(2 * np.pi * np.arange(8000) / 100)
-    for factor in (3, 0.25):  # the samples are not loud and must not change
+    for factor in (3, 0.25):  # these samples are not too loud, so they must not change
         write_wav(tmp_path / "a.wav", factor * wave, 22050)
         read = read_audio(tmp_path / "a.wav", REFERENCE).numpy()
         assert np.abs(read - min(factor, 1) * wave).max() < 1e-4
@@ -197,7 +197,7 @@ def test_error_suggests_a_fix_when_an_audio_file_is_invalid(tmp_path, fault, wor
     [
         {"subtype": "PCM_24"},
         {"subtype": "PCM_16", "format": "WAVEX"},
-        # The format is detected from the content, not from the file's name.
+        # The format is detected from the content of the file, not from its name.
         {"subtype": "PCM_16", "format": "FLAC"},
         {"subtype": "PCM_U8"},
         {"subtype": "DOUBLE"},
@@ -224,7 +224,7 @@ def test_clip_is_rejected_when_its_samples_are_invalid(tmp_path, bad, words):
     samples = speech_like(0.3).numpy()
     samples[2205] = bad
     soundfile.write(tmp_path / "a.wav", samples, 22050, subtype="FLOAT")
-    # Reading only the header finds no error.
+    # Reading only the header does not reveal the error.
     assert read_header(tmp_path / "a.wav", REFERENCE) == len(samples)
     with pytest.raises(ValueError, match=words):
         read_checked(tmp_path / "a.wav", REFERENCE)
@@ -269,7 +269,7 @@ def test_suggested_settings_keep_the_frame_duration(rate, mel_fmax):
         ("win_time=50,hop_time=12.5", True),
         ("sampling_rate=24000", True),
         ("sampling_rate=16000", False),
-        ("sampling_rate=44100,hop_length=512", False),  # the window lasts only 23 ms
+        ("sampling_rate=44100,hop_length=512", False),  # a window of 1,024 samples lasts only 23 ms
         ("hop_length=600", False),
     ],
 )
@@ -326,9 +326,10 @@ def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
 @pytest.mark.parametrize(
     ("kind", "listed", "is_read"),
     [
-        ("FLAC", 0, False),  # FLAC streams have this header, which contains no length
+        ("FLAC", 0, False),  # the header of a FLAC stream can lack the length
         ("FLAC", 44100, False),
-        # A WAV file from a pipe has this length, because its real length was unknown.
+        # The header of a WAV file from a pipe contains this length, because the real length was
+        # unknown.
         ("WAV", 0xFFFFFFFF, True),
         ("WAV", 0, False),
     ],
@@ -357,7 +358,7 @@ def test_clip_is_read_or_rejected_when_its_header_has_an_incorrect_length(
 
 
 def test_long_clip_is_rejected_before_it_fills_the_memory(tmp_path):
-    """The file is sparse. Its header says that it contains hours of audio."""
+    """The header of this sparse file lists hours of audio."""
     path = tmp_path / "clip.wav"
     soundfile.write(path, speech_like(1.0).numpy(), 22050)
     content = bytearray(path.read_bytes())
@@ -375,7 +376,7 @@ def test_long_clip_is_rejected_before_it_fills_the_memory(tmp_path):
 
 
 def test_warning_is_returned_when_mel_bands_are_silent():
-    """This warning replaces librosa's warning."""
+    """The project's own warning replaces librosa's warning."""
     h = create_hparams("n_mel_channels=500")
     mel_filters.cache_clear()
     with warnings.catch_warnings(action="error"):

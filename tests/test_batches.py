@@ -26,7 +26,7 @@ WORKERS: list[dict] = [
     {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"},
 ]
 every_kind_of_worker = pytest.mark.parametrize("workers", WORKERS, ids=str)
-# Slow tests leave out workers with the start method spawn, which take seconds to start.
+# Workers with the start method spawn take seconds to start, so only slow tests use them.
 without_spawn = pytest.mark.parametrize("workers", WORKERS[:3], ids=str)
 
 
@@ -282,7 +282,7 @@ LEAVES: dict = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
         (1, {"batch_size": None, "shuffle": True}),
         (1, {"batch_size": 1, "collate_fn": list, "shuffle": True}),
         (1, {"batch_size": 2, "collate_fn": LengthBatches.unwrap}),
-        (2, LEAVES),  # one process, although the batches are planned for two
+        (2, LEAVES),  # only one of the two processes for which the batches are planned
         (1, LEAVES | {"sampler": DistributedSampler(TEN, 2, 0, shuffle=False)}),
         (2, LEAVES | {"sampler": DistributedSampler(TEN, 2, 0, shuffle=True)}),
         (2, LEAVES | {"sampler": DistributedSampler(TEN, 4, 1, shuffle=False)}),
@@ -422,8 +422,8 @@ def test_skipping_batches_raises_when_there_is_no_state_or_record(tmp_path):
 
 @pytest.mark.parametrize("sampler_too", [False, True])
 def test_length_of_the_loader_is_the_same_in_every_epoch(sampler_too):
-    """With this length, a learning-rate schedule of EPOCHS * len(loader) steps ends exactly at the
-    last optimizer step."""
+    """With this length, a learning-rate schedule of EPOCHS * len(loader) optimizer steps ends
+    exactly at the last optimizer step."""
     batches = make()
     loader, set_epoch = loader_of(batches), batches.set_epoch
     if sampler_too:
@@ -448,7 +448,7 @@ def test_length_of_the_loader_is_the_same_in_every_epoch(sampler_too):
 
 @pytest.mark.parametrize("options", [{}, TWO_PHASES], ids=["constant", "per phase"])
 def test_torchdata_loader_resumes_with_the_same_batches(options):
-    """The state is saved inside an epoch, at its end, and between two epochs."""
+    """The state is saved inside an epoch, at the end of an epoch, and between two epochs."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader(workers):
@@ -476,7 +476,8 @@ def test_torchdata_loader_resumes_with_the_same_batches(options):
 @pytest.mark.parametrize("options", [{}, TWO_PHASES], ids=["constant", "per phase"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torchdata_loader_starts_the_next_epoch_when_the_saved_epoch_is_complete(workers, options):
-    """An earlier version skipped the next epoch."""
+    """In an earlier version, a loader that resumed at the end of an epoch skipped the next
+    epoch."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader():
@@ -506,7 +507,7 @@ def test_record_detects_changed_options_that_affect_only_later_epochs(tmp_path):
         with pytest.raises(BatchingError, match=r"batches\.txt: "):
             make(**(options | changed))
     first_line = record.read_text().splitlines(keepends=True)[0]
-    record.write_text(first_line)  # version 0.4.0 wrote only the first line
+    record.write_text(first_line)  # version 0.4.0 wrote only the first line of the record
     make(**options)
 
 

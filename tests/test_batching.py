@@ -39,7 +39,7 @@ IN_ONE_ORDER = [strategy for strategy in STRATEGIES if strategy not in BY_CLASS]
 SEMI_SORTED = ("semi_sorted", "semi_sorted_rank", "semi_sorted_exponential")
 MODES = ("fixed", "dynamic", "dynamic, given frame budget")
 DBS, BR = {"dynamic_batch_size": True}, {"batch_randomization": True}
-# These parameters are valid for a few clips, too.
+# With these values, plans of only a few clips are possible too.
 SMALL = {"num_bins": 4, "bucket_size": 16, "num_buckets": 2}
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
@@ -110,7 +110,8 @@ def test_plan_contains_every_clip_once(strategy, mode, randomize, data):
 
 
 def naive_batches(order, lengths, capacity=math.inf, most=math.inf):
-    """Form batches like Ge et al.: repeatedly take the longest run of clips that fits."""
+    """Form batches like Ge et al.: repeatedly take the longest possible run of clips that fits into
+    a batch."""
     batches, order = [], list(order)
     while order:
         size = 1
@@ -174,7 +175,7 @@ def test_plan_stays_the_same_when_global_seeds_differ(strategy, randomize):
 
 @every_strategy
 def test_plan_differs_when_seed_or_epoch_differs(strategy):
-    """The plans would be equal if the code added the epoch to the seed."""
+    """If the code only added the epoch to the seed, some of these plans would be equal."""
     lengths = lengths_like_speech(64)
     # All pairs of clips have the same length.
     # If all lengths differed, `sorted` would return the same order for every seed.
@@ -197,7 +198,7 @@ def test_clips_of_equal_length_have_random_positions(strategy):
     for place in (0, 3, 7):
         counts = Counter(order[place] for order in orders)
         assert len(counts) == 8
-        assert min(counts.values()) > 25  # by chance, this fails in fewer than 1 of 10,000 runs
+        assert min(counts.values()) > 25  # this fails by chance in fewer than 1 of 10,000 runs
 
 
 # --- each strategy against an independent reference
@@ -212,7 +213,7 @@ FIVE = [30, 10, 20, 50, 40]
         (FIVE, 2, {}, [[1, 2], [0, 4], [3]]),
         # The default budget is 2 x 50 = 100 frames, so three 30-frame clips fit.
         (FIVE, 2, DBS, [[1, 2, 0], [4, 3]]),
-        # Three 30-frame clips do not fit.
+        # Three clips of 30 frames exceed the frame budget.
         (FIVE, 2, DBS | {"batch_capacity": 89.5}, [[1, 2], [0, 4], [3]]),
         ([7, 1_056_123], 1, DBS | {"batch_capacity": 1_056_123}, [[0], [1]]),
     ],
@@ -435,7 +436,7 @@ def test_custom_strategy_can_be_registered():
 
 
 def test_options_error_lists_every_problem():
-    """`hparams.py` passes all values from a settings file or the command line to this function."""
+    """If a settings file contains several invalid options, the error must list all of them."""
     check_options({"batch_size": 16, "strategy": "bucket", "bucket_size": 16})
     wrong = {"batch_size": 16, "strategy": "bucket", "bucket_size": 8, "seed": -1, "max_clip": 3}
     with pytest.raises(BatchingError) as raised:

@@ -48,8 +48,8 @@ def any_options(draw, clips):
 
 
 def naive_cut(order, fits, multiple, size=len):
-    """Repeatedly take the longest run of clips that fits, shortened to a multiple of `multiple` if
-    possible."""
+    """Repeatedly take the longest possible run of clips that fits. If possible, shorten the run to
+    a multiple of `multiple`."""
     batches = []
     while order:
         count = next((k for k in range(2, len(order) + 1) if not fits(order[:k])), len(order) + 1)
@@ -104,7 +104,7 @@ def test_costs_replace_lengths_when_a_cost_function_is_given(strategy, randomize
 @every_strategy
 @pytest.mark.parametrize("capacity", [3_000, 200_000])
 def test_plan_stays_the_same_when_a_second_length_of_0_is_added(strategy, capacity):
-    """Different code plans clips with two lengths. It must return the same batches."""
+    """Clips with two lengths are planned by different code, which must return the same batches."""
     lengths, options = LJSPEECH[:2000], DBS | {"epoch": 5, "batch_capacity": capacity}
     plan = plan_epoch(lengths, 16, strategy, **options)
     both = np.stack([lengths, 0 * lengths], axis=1)
@@ -116,7 +116,7 @@ def test_plan_stays_the_same_when_a_second_length_of_0_is_added(strategy, capaci
 @few
 @given(data=data, epoch=st.integers(0, 99))
 def test_number_of_draws_of_a_clip_equals_its_rounded_share(data, epoch):
-    """Without weights, no clip is drawn twice, unless `draw` exceeds the number of clips."""
+    """Without weights, no clip is drawn twice unless `draw` exceeds the number of clips."""
     count, draw = data.draw(st.integers(1, 20)), data.draw(st.none() | st.integers(1, 40))
     weights = data.draw(st.none() | st.lists(st.integers(0, 7), min_size=count, max_size=count))
     assume(weights is None or any(weights))

@@ -43,7 +43,7 @@ def filelist(tmp_path):
 
 
 def listed(filelist, some, **options):
-    """Return a table of these clips, which are on every second line of the filelist."""
+    """Return a table of these clips, which are on lines 2, 4, 6, ... of the filelist."""
     numbered = zip(range(2, 2 * len(some) + 2, 2), some, strict=True)
     return ClipTable.of(filelist, numbered, made_from=KEY, **options)
 
@@ -120,8 +120,7 @@ print(seconds, own() - before)
 
 @pytest.mark.thorough
 def test_cache_of_a_million_clips_loads_fast_and_is_shared(tmp_path):
-    """The cache file has 140 MB. Each process maps the file, so the processes share most of this
-    memory."""
+    """The cache file has 140 MB. The processes map this file, so most of its memory is shared."""
     filelist = str(tmp_path / "list.txt")
     clip = Clip("corpus/clip.wav", "x" * 20, (3,) * 20, 5)
     ClipTable.of(filelist, ((i, clip) for i in range(1_000_000)), True, KEY).write()
@@ -186,7 +185,8 @@ def test_fingerprint_depends_on_names_texts_and_lengths_but_not_on_folders(filel
 
 
 def test_fingerprint_is_the_same_as_in_version_0_4(filelist):
-    """Checkpoints contain the fingerprint. If it changed, runs could not resume."""
+    """Checkpoints contain the fingerprint of the clips. If the fingerprint changed, old runs could
+    not resume."""
     named = [replace(clip, speaker="anna") for clip in SMALL]
     for some, expected in ((SMALL, FINGERPRINT), (named, FINGERPRINT_OF_ANNA)):
         assert listed(filelist, some).fingerprint == expected
@@ -200,7 +200,7 @@ FINGERPRINT_OF_ANNA = "2a15327c7dfe0db652ae5143b9df03a5f2d5a2013fc1cd9ee2bc9c1b5
     st.lists(st.text(st.characters(exclude_characters="/\0"), min_size=1), min_size=1).map("/".join)
 )
 def test_clip_id_is_the_stem_of_a_path(path):
-    # Exclude names that no audio file has.
+    # Exclude names that cannot be the name of an audio file.
     if path.rpartition("/")[2] not in (".", "..") and path[-1] != ".":
         assert clip_id(path) == Path(path).stem
 

@@ -85,7 +85,7 @@ def test_chunked_results_equal_the_results_of_the_reference_loop(longest, texts,
     expected, outputs, calls = in_chunks_too(ends_at(longest, texts, r), texts=texts)
     assert expected.gate.shape[1] == longest
     assert_same(outputs, expected)
-    # once per chunk, the host checks whether the speech has ended
+    # The host checks once per chunk whether the speech has ended.
     assert len(calls) == -(-longest // CHUNK)
 
 
@@ -158,7 +158,7 @@ def test_graph_results_are_bitwise_equal_to_the_reference_loop_on_a_gpu(full_siz
 
     expected = steps_of(readable.free_running)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a failed capture would issue a warning
+        warnings.simplefilter("error")  # if the capture fails, it issues a warning
         for _ in range(2):
             assert_same(steps_of(free_running), expected)
 

@@ -36,7 +36,8 @@ def names(directory) -> list[str]:
 
 
 def test_checkpoints_with_the_largest_numbers_are_kept(tmp_path):
-    """Checkpoints are sorted by number, not by name. All other files are kept."""
+    """Checkpoints are sorted by number instead of name. All files that are not checkpoints are
+    kept."""
     others = ["checkpoint_.pt", "checkpoint_5.pt.superseded", "my_checkpoint_3.pt"]
     for name in others:
         (tmp_path / name).write_text("mine")
@@ -96,8 +97,8 @@ def test_best_checkpoint_survives_when_its_numbered_file_is_removed(
 
 
 def test_checkpoints_newer_than_the_given_number_are_renamed(tmp_path):
-    """The newest checkpoint is renamed first, and best.pt last, even if it is damaged. No file is
-    overwritten."""
+    """First the newest checkpoint is renamed, and last best.pt, even if best.pt is damaged. No file
+    is overwritten."""
     for iteration in (1, 2, 3):
         path = checkpoint.write_checkpoint(tmp_path, state(iteration), keep=9)
     checkpoint.link_as("best.pt", path, tmp_path)
@@ -160,7 +161,7 @@ def cut(content: bytearray, place: int) -> bytearray:
 
 @pytest.mark.parametrize("damage", [flip_a_bit, zero_a_sector, cut])
 def test_damage_is_detected_unless_it_is_harmless(damage, written, tmp_path):
-    """Damage between the records of the zip file is harmless if the loaded content is the same."""
+    """Damage between the records of the zip file is harmless if the content is loaded correctly."""
     content, state = written
     path, noticed, places = tmp_path / "checkpoint_7.pt", 0, range(0, len(content), 61)
     for place in places:
@@ -175,8 +176,8 @@ def test_damage_is_detected_unless_it_is_harmless(damage, written, tmp_path):
 
 
 def test_damaged_attributes_in_the_zip_directory_are_detected(written, tmp_path):
-    """If the attributes say that an entry is a folder, torch skips it and leaves its tensor
-    uninitialized."""
+    """If the attributes of an entry mark it as a folder, torch skips the entry and leaves its
+    tensor uninitialized."""
     content, state = written
     path = tmp_path / "checkpoint_7.pt"
     entries = [match.start() for match in re.finditer(b"PK\x01\x02", content)]
@@ -338,7 +339,7 @@ OF_ALL = [  # changes that all programs reject
     (f"state_dict: {WEIGHT}: contains NaN", fill(np.nan, "state_dict", WEIGHT)),
     ("loop: epoch", put("loop", "epoch", 0)),
 ]
-OF_TRAINING = [  # changes that training rejects, even with --warm_start; synthesis accepts them
+OF_TRAINING = [  # changes that training rejects, even with --warm_start, but that synthesis accepts
     ("iteration", put("iteration", -1)),
     ("loop: tokens", put("loop", "tokens", 1)),
 ]
@@ -359,7 +360,7 @@ CASES += [(*case, "training") for case in OF_TRAINING] + [(*case, "run") for cas
 def ends(program, *arguments) -> str:
     with pytest.raises((SystemExit, UserError)) as stop:
         program([str(argument) for argument in arguments])
-    assert str(stop.value) not in ("1", "2")  # the exit value is the message, not a number
+    assert str(stop.value) not in ("1", "2")  # the exit value is the message instead of a number
     return str(stop.value)
 
 

@@ -60,7 +60,7 @@ def recordings(tmp_path):
 
 
 def test_recordings_are_converted_to_one_format_and_level(recordings, tmp_path):
-    """The recordings contain the same speech, so their copies are nearly identical."""
+    """The recordings contain the same speech, so the copies must be nearly identical."""
     before = contents(recordings)
     problems, total = convert(recordings, tmp_path / "out", None, HPARAMS)
     assert (problems, total) == ([], 3)
@@ -127,7 +127,7 @@ def test_copy_is_made_again_only_when_its_recording_has_changed(recordings, tmp_
 def test_output_folder_is_rejected_when_it_is_inside_the_corpus_or_contains_it(
     recordings, tmp_path, inside
 ):
-    """A link into the corpus is rejected too. The corpus does not change."""
+    """A link to a folder inside the corpus is rejected too. The corpus does not change."""
     (tmp_path / "link").symlink_to(recordings)
     before = contents(recordings)
     for folder in (recordings / inside, tmp_path / "link" / inside):
@@ -143,7 +143,7 @@ def test_output_folder_is_rejected_when_it_is_inside_the_corpus_or_contains_it(
 
 
 def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path, monkeypatch):
-    """An earlier call may have been interrupted before it wrote the first copy, or between two
+    """The earlier call may have been interrupted before it wrote the first copy, or between two
     copies."""
     out = tmp_path / "out"
 
@@ -225,7 +225,7 @@ def test_copies_are_kept_when_the_texts_of_all_recordings_are_invalid(recordings
 
 
 def test_table_with_mp3_files_is_prepared_by_one_command(recordings, tmp_path, capsys):
-    """Recordings of the same text are in the same set."""
+    """Recordings of the same text are in the same set (training or validation)."""
     rows = "".join(
         f"{name}.mp3\t{text}\n" for name, text in zip("abc", ("X!", "x", "Y"), strict=True)
     )
@@ -326,7 +326,7 @@ def test_recording_is_rejected_when_it_is_truncated(tmp_path, kind, share):
 
 @pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
 def test_recording_is_rejected_when_its_second_half_is_zeros(tmp_path, subtype):
-    """Files from interrupted downloads can end with zeros."""
+    """An interrupted download can leave a file that ends with zeros."""
     path = tmp_path / "a.ogg"
     soundfile.write(path, speech(), 48000, format="OGG", subtype=subtype)
     content = path.read_bytes()
@@ -338,7 +338,7 @@ def test_recording_is_rejected_when_its_second_half_is_zeros(tmp_path, subtype):
 
 @pytest.mark.parametrize("position", [0.2, 0.5, 0.9])
 def test_ogg_vorbis_file_is_rejected_when_a_page_is_damaged(tmp_path, position):
-    """libsndfile reads only the pages before the first damaged page, and reports no error."""
+    """libsndfile reads only the pages before the first damaged page, but reports no error."""
     path = tmp_path / "a.ogg"
     soundfile.write(path, np.tile(speech(), 8), RATE, format="OGG", subtype="VORBIS")
     content = bytearray(path.read_bytes())
@@ -388,7 +388,8 @@ def test_mp3_is_rejected_when_its_bit_rate_varies_and_the_file_lacks_its_length(
 @pytest.mark.parametrize("mode", ["VARIABLE", "CONSTANT"])
 @pytest.mark.parametrize("rate", [22050, 44100])
 def test_mp3_is_rejected_when_it_contains_audio_after_its_listed_end(mode, rate, tmp_path):
-    """libsndfile reads only as many samples as the first frame lists, so the rest would be lost."""
+    """libsndfile reads only as many samples as the first frame lists, so the remaining audio would
+    be lost."""
     samples = np.concatenate([speech()] * 3)
     path = tmp_path / "a.mp3"
     soundfile.write(path, samples, rate, format="MP3", bitrate_mode=mode)

@@ -62,7 +62,7 @@ def test_dataset_raises_when_a_file_has_changed(sounds, cached_mels):
 
 
 def test_mel_stays_the_same_when_the_number_of_threads_or_workers_changes(sounds):
-    """A worker of the loader has one thread, but the training process has several threads."""
+    """A loader worker has one thread, but the training process has several threads."""
     clips = read_filelist(write_list(sounds, *[f"{sounds}/{n}|A." for n in ("a.wav", "c.wav")]), H)
     dataset, before, mels = TextMelDataset(clips, H), torch.get_num_threads(), []
     try:
@@ -137,8 +137,7 @@ def test_collated_batch_equals_a_batch_made_with_a_plain_loop(shapes, r):
 
 
 def test_copy_to_the_gpu_runs_on_a_separate_stream(monkeypatch):
-    """The test records the operations on stand-ins for the CUDA streams. Lengths stay on the
-    CPU."""
+    """Stand-ins for the CUDA streams record the operations. The lengths stay on the CPU."""
     done, streams = [], ["compute"]
 
     class Stream(str):
@@ -190,8 +189,8 @@ main(sys.argv[1])
 
 
 def test_collate_raises_when_shared_memory_is_full(monkeypatch):
-    """Without this check, the error would occur in a thread of the worker. The thread would ignore
-    the error, and the loader would wait forever."""
+    """Without the check of shared memory, the error would occur in a thread of the worker. The
+    thread would ignore the error, and the loader would wait forever."""
 
     def fail(tensor):
         raise RuntimeError("unable to allocate shared memory: No space left on device\nmore")
@@ -205,8 +204,8 @@ def test_collate_raises_when_shared_memory_is_full(monkeypatch):
 
 
 def test_loader_workers_exit_when_the_program_fails(cached_mels):
-    """The traceback keeps the loader alive, and the interpreter waits for the workers when it
-    exits."""
+    """When the program fails, the traceback keeps the loader alive, and the interpreter waits for
+    the workers."""
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|One.")
     command = [sys.executable, "-c", UNFINISHED, str(filelist)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)

@@ -57,7 +57,8 @@ interpreted_only = pytest.mark.skipif(
 
 class Patched:
     def restore(self):
-        """Keep the patches when Triton's interpreter calls this method after a launch."""
+        """Keep the patches of Triton's language when the interpreter calls this method after a
+        launch."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -223,8 +224,8 @@ FP16 = pytest.param(torch.float16, marks=() if GPU else pytest.mark.thorough)
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, FP16], ids=str)
 def test_kernels_are_as_accurate_as_the_reference_when_autocast_is_on(precision, monkeypatch):
-    """The test compares typical errors, because attention amplifies the errors in some random
-    batches."""
+    """The test compares typical errors, because in some random batches, attention amplifies the
+    errors."""
     if not GPU:
         monkeypatch.setattr(graphs, "UNITS", 32)
     fast, reference = errors_by_precision(6, ((9, 5), (4, 3)), precision, run)
@@ -239,7 +240,8 @@ def use_training_constants(monkeypatch):
 
 
 def many_clips(clips, symbols):
-    """Return the (symbols, frames) of each clip, with two clips longer than the remaining clips."""
+    """Return the numbers of symbols and frames of each clip. Two clips are longer than the other
+    clips."""
     return ((symbols, 3), (9, 2), *((3, 1),) * (clips - 2))
 
 
@@ -261,7 +263,7 @@ def test_kernels_are_as_accurate_as_the_reference_in_every_bucket_when_autocast_
     assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
     ratios = [errors[0] / reference[name][0] for name, errors in fast.items()]
     assert statistics.geometric_mean(ratios) <= 1.25
-    for name, errors in fast.items():  # by chance, the sum of a small tensor may be exact
+    for name, errors in fast.items():  # the sum of a small tensor may be exact by chance
         assert errors[0] <= max(0.02, 2 * reference[name][0]), name
 
 
@@ -304,8 +306,8 @@ def test_graphs_of_a_bucket_work_for_any_number_of_decoder_steps(monkeypatch):
 @pytest.mark.parametrize("backwards", [False, True])
 def test_table_of_decoder_steps_advances_chunk_by_chunk_and_stops_at_the_end(backwards):
     """A graph always runs a whole chunk. If the table advanced too far, the graph would write
-    outside the buffers. Triton's interpreter would not reveal this, because it runs only the
-    decoder steps that exist."""
+    outside the buffers. Triton's interpreter would not reveal this, because it stops after the last
+    decoder step."""
     kernels, chunk = graphs._kernels(), graphs.CHUNK
     loops = graphs_of(problem(((3, 2),)))
     advance = (loops._attention_backward if backwards else loops._attention).after[-1]
@@ -356,7 +358,7 @@ def test_graph_results_equal_the_results_of_single_launches_on_a_gpu():
 @gpu_only
 @pytest.mark.parametrize(("clips", "precision"), [(16, None), (22, torch.bfloat16)], ids=str)
 def test_results_stay_the_same_with_dependent_gpu_launches(clips, precision, monkeypatch):
-    """If a launch did not wait for the previous launch, it would read values before they are
+    """If a launch did not wait for the previous launch, it would read values that are not yet
     written."""
     case = full_size(((120, 200), (33, 140)) * (clips // 2)).to(torch.float32)
     dependent = [run(case, fast_decoder.teacher_forced, precision) for _ in range(5)]
@@ -389,7 +391,7 @@ def test_full_size_kernels_are_as_accurate_as_the_reference_on_a_gpu(precision, 
     ours = relative_errors(run(case, fast_decoder.teacher_forced, precision=autocast), exact)
     reference = relative_errors(run(case, model.teacher_forced, precision=autocast), exact)
     for name, error in ours.items():
-        # Measured on an H200 with TF32: 2.51 times the error of the reference.
+        # On an H200 with TF32, the measured error was 2.51 times the error of the reference.
         assert error <= max(1e-5, 5 * reference[name]), (name, error, reference[name])
 
 
@@ -397,7 +399,7 @@ def test_full_size_kernels_are_as_accurate_as_the_reference_on_a_gpu(precision, 
 
 
 def cuda_without(monkeypatch, capability=(9, 0)):
-    """Pretend that the machine has a GPU, but compute on the CPU."""
+    """Pretend that the machine has a GPU, but compute on the CPU instead."""
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Old GPU")
@@ -457,7 +459,8 @@ def test_decoder_uses_plain_operations_when_graphs_fail(monkeypatch):
 
 
 def test_reason_for_failed_graphs_is_cached_except_when_memory_runs_out(monkeypatch):
-    """If memory runs out, nothing is cached, because another batch in the same bucket may fit."""
+    """If memory runs out, the reason is not cached, because another batch in the same bucket may
+    fit into memory."""
     failure = "out of resource: shared memory"
 
     def fail(_):
@@ -477,7 +480,7 @@ def test_reason_for_failed_graphs_is_cached_except_when_memory_runs_out(monkeypa
 
 @gpu_only
 def test_training_continues_when_a_capture_fails_on_a_gpu(monkeypatch):
-    """PyTorch's global state does not change."""
+    """A failed capture must not change PyTorch's global state."""
     lstm_step = graphs._lstm_step
 
     def waiting(*arguments):
@@ -547,10 +550,10 @@ def test_kernels_compile_for_a_gpu_and_stay_within_its_resources():
         assert row["threads"] * row["registers"] <= 65536, row
         assert row["spilled_bytes"] == 0, row
         assert row["waits"], row
-        # If each thread has fewer values, Triton 3.6 adds some products twice on an H200.
+        # With fewer values per thread, Triton 3.6 adds some products twice on an H200.
         assert all(inner >= 4 * width for inner, width in row["widths"]), row
         if row["name"] in ("lstm_step", "gradient_product", "attention_energies"):
-            assert row["products"] > 0, row  # matrix products run on tensor cores
+            assert row["products"] > 0, row  # matrix products must run on tensor cores
         if row["name"] in ("lstm_step", "gradient_product") and row["blocks"]:
             assert row["wide_copies"] > 0, row
 

@@ -100,7 +100,8 @@ def test_demo_runs_twice_when_its_path_contains_spaces(tmp_path, monkeypatch, ca
 
 
 def test_learning_rate_decays_in_the_last_quarter_of_a_demo_run():
-    """Each pair is the number of optimizer steps per epoch with RAND and with SSB-DBS-BR."""
+    """Each pair contains two numbers of optimizer steps per epoch: with RAND, and with
+    SSB-DBS-BR."""
     for settings, updates in ((demo.SMALL, (119, 85)), (demo.FULL_SIZE, (60, 42.5))):
         later = (settings.epochs - settings.random_epochs) * updates[1]
         total = settings.random_epochs * updates[0] + later

@@ -104,13 +104,12 @@ def _without(record: dict) -> dict:
 
 
 def test_results_of_one_and_two_processes_are_bitwise_equal(corpus, alone, tmp_path):
-    """test_speakers_training.py contains the same test for the fast decoder."""
+    """The same test for the fast decoder is in test_speakers_training.py."""
     check_all(Together(2, flags(tmp_path / "two", corpus)).end())
     assert_same_result(alone, tmp_path / "two")
 
 
-# The 14 clips form 14 batches.
-# The optimizer steps of an epoch have 4, 4, 4 and 2 batches.
+# The 14 clips form 14 batches. The four optimizer steps of an epoch have 4, 4, 4 and 2 batches.
 OF_FOUR = {"batches_per_update": 4, "batch_size": 1, "epochs": 3, "epochs_per_validation": 3}
 
 
@@ -170,7 +169,7 @@ def test_all_processes_stop_when_one_process_receives_a_signal(corpus, alone, tm
         f"stopped and saved; resume with: torchrun --nproc-per-node 2 train.py -o {out} --resume"
     )
     assert again in first.output
-    # The run was stopped in the middle of an epoch.
+    # The run was stopped inside an epoch.
     assert load(newest(out))["loop"]["batches_trained"] > 0
     assert Child(on(out)).end().code == 0
     assert_same_result(out, alone)
@@ -248,7 +247,7 @@ def trained(out: Path) -> int:
 
 
 def started_by(launcher) -> list[int]:
-    """Return the processes that torchrun started, or [] if it has exited."""
+    """Return the processes that torchrun has started, or [] if torchrun has exited."""
     children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
     return [int(pid) for pid in children.read_text().split()] if children.exists() else []
 
@@ -305,7 +304,7 @@ def test_processes_warn_when_validation_fails_in_one_process(corpus, alone, tmp_
     ended = Together(2, flags(out, corpus), {1: (fail_in_validation,)}).end()
     check_all(ended)
     warning = (
-        "warning: the validation of epoch 2 failed, training continues: ValueError: not finite"
+        "warning: the validation of epoch 2 failed, but training continues: ValueError: not finite"
     )
     assert [warning in child.output for child in ended] == [True, False]
     assert metrics(out, "validation") == []
@@ -334,8 +333,8 @@ def test_process_waits_for_torch_threads_at_exit(monkeypatch):
 
 
 def refused(ended) -> str:
-    """Return the error of processes that exited before training, which only the first process may
-    print."""
+    """Return the error of a run whose processes exited before training. Only the first process may
+    print an error."""
     assert [child.code for child in ended] == [1] * len(ended), [e.output for e in ended]
     first, *others = ended
     assert all("train.py:" not in child.output for child in others)

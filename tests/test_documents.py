@@ -45,7 +45,8 @@ GROUPS = (
     ("docs/guides/performance.md", "docs/guides/several-gpus.md", "docs/guides/migration.md"),
     ("docs/guides/speakers.md",),
 )
-# Other tests run these commands: CI runs make, test_wheel.py runs pip, test_table2.py the scripts.
+# Commands that other tests run: CI runs make, test_wheel.py runs pip, and test_table2.py runs the
+# scripts.
 RUN_ELSEWHERE = re.compile(
     r"make |git clone |pip install |tensorboard |"
     r"(\w+=(\"[^\"]*\"|\S*) )*(\S+\.sh)"
@@ -75,7 +76,7 @@ def fenced(document: str, language: str) -> list[str]:
 
 
 def commands(document: str) -> list[str]:
-    """Return the commands on a page in their order, without comments."""
+    """Return the commands on a page in the order of the page, without comments."""
     blocks = re.findall(r"^ *```bash\n(.*?)^ *```", document, flags=re.DOTALL | re.MULTILINE)
     lines = "".join(blocks).splitlines()
     shown = [line.split("  #")[0].strip() for line in lines]
@@ -142,7 +143,7 @@ def prepare(clone: Path) -> None:
 def smaller(command: str) -> list[str]:
     """Return the command's arguments after `python`, with options that make it fast."""
     python, *arguments = shlex.split(command)
-    # test_distributed.py tests several processes
+    # test_distributed.py tests runs with several processes
     if python == "torchrun":
         options = get_args_parser().parse_args(arguments)
         given = [argument for argument in options.training_script_args if argument != "--resume"]
@@ -271,7 +272,7 @@ def test_every_setting_mentioned_in_the_docs_exists():
     assert "bucket_size=1024" in settings
     for setting in settings:
         if setting.split("=")[0].islower() and not setting.startswith("name=value"):
-            assert create_hparams(setting)  # this raises an error for unknown names and values
+            assert create_hparams(setting)  # raises an error if a name or a value is unknown
 
 
 def table_rows(document: str, heading: str) -> list[list[str]]:

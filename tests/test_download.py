@@ -22,11 +22,11 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.body = body
         self.ranges = True  # true if the server supports Range requests
-        # number of bytes after which a response is cut off (None: never)
+        # number of bytes after which a response is cut off; None: no response is cut off
         self.drop_after = None
         self.statuses = []  # error codes of the first responses
-        self.asked = []  # Range header of each request
-        self.sent = 0  # number of content bytes in all responses
+        self.asked = []  # the Range header of each request
+        self.sent = 0  # total number of content bytes in all responses
         self.url = f"http://127.0.0.1:{self.server_address[1]}/files/LJSpeech-1.1.tar.bz2"
 
 
@@ -123,7 +123,7 @@ def test_download_verifies_and_unpacks_the_archive_once(tmp_path, serve, capsys)
 def test_download_resumes_when_the_connection_drops(tmp_path, serve, capsys):
     server = serve(make_archive(tmp_path))
     size = len(server.body)
-    # the connection drops more often than TRIES, but each response adds bytes
+    # The connection drops more than TRIES times, but each response adds bytes.
     server.drop_after = size // 8
     download_corpus(tmp_path / "data")
     assert_whole(tmp_path / "data", tmp_path)
@@ -168,7 +168,7 @@ def test_archive_is_rejected_when_its_hash_is_not_the_expected_hash(tmp_path, se
     whole = make_archive(tmp_path)
     changed = whole[:-100] + bytes(100)
     server = serve(changed, whole)
-    if there:  # the complete archive exists before the call
+    if there:  # the complete archive already exists
         (tmp_path / "LJSpeech-1.1.tar.bz2").write_bytes(changed)
     message = refusal(download_corpus, tmp_path / "data")
     assert hashlib.sha256(changed).hexdigest() in message
@@ -188,7 +188,8 @@ def test_archive_members_cannot_be_written_outside_the_folder(tmp_path, serve):
 
 
 def test_download_resumes_after_a_kill(tmp_path, serve):
-    """The download must not mistake partially unpacked files for the complete corpus."""
+    """If the program was killed while unpacking, the next download must not treat the unpacked
+    files as the complete corpus."""
     server = serve(make_archive(tmp_path))
     (tmp_path / "LJSpeech-1.1.tar.bz2.part").write_bytes(server.body[:1000])
     half = tmp_path / ".data.unpacking" / "LJSpeech-1.1"

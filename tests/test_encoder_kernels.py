@@ -58,7 +58,7 @@ def test_encoder_kernels_match_the_lstm_of_torch(name, loops):
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, FP16], ids=str)
 def test_matrix_products_of_the_encoder_have_the_precision_of_autocast(precision):
-    """Autocast rounds only the operands of matrix products."""
+    """With autocast, only the operands of matrix products are rounded."""
     case = encoder_problem((9, 4, 6), dim=32, size=24)
     exact = case.to(torch.float64).run(model.packed_lstm)
     case = case.to(torch.float32)

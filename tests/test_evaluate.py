@@ -113,7 +113,7 @@ class StandIn:
         return SimpleNamespace(audio=samples, sampling_rate=self.settings.sampling_rate)
 
     def audio_of(self, mel):
-        """Return silence for the log-mel of a recording."""
+        """Return silence as the audio of a recording's log-mel."""
         return np.zeros(100, np.float32)
 
 
@@ -139,8 +139,8 @@ def reference_of(recordings, hparams=HPARAMS, vocoder="Griffin-Lim", quality_mod
 
 
 def test_measures_of_recordings_are_computed_again_only_when_settings_change(recordings):
-    """The relevant settings are the log-mel settings, the vocoder, the recognizer and the quality
-    model."""
+    """The settings that matter are the log-mel settings, the vocoder, the recognizer and the
+    quality model."""
     reference = reference_of(recordings)
     # The recognizer omits "hundred" and substitutes "two".
     assert reference.recordings == Measures(2 / 4, None)
@@ -276,7 +276,7 @@ def test_evaluate_uses_the_speaker_of_each_line_in_a_filelist(with_speakers, tmp
     anna, bert = found.speakers["anna"], found.speakers["bert"]
     assert (anna.texts, anna.word_error_rate, anna.recordings) == (2, 1, 0)
     assert (bert.texts, bert.word_error_rate, bert.recordings) == (2, 2 / 3, 2 / 3)
-    # Anna's two recordings are equal, so the first recording is always the nearest.
+    # Anna's two recordings are identical, so the first recording is always the nearest.
     assert [t.nearest for t in found.transcripts][::3] == ["seven", "seven"]
     assert anna.identification_rate == 1 / 2
     rates = (anna.identification_rate + bert.identification_rate) / 2
@@ -324,7 +324,7 @@ def test_evaluate_rejects_speakers_that_are_not_in_the_model(with_speakers, chec
 
 
 def test_measures_of_recordings_are_computed_for_each_speaker(with_speakers):
-    """The recordings are measured again when their speakers change."""
+    """If the speakers of the recordings change, the recordings are measured again."""
     reference = reference_of(with_speakers)
     used = StandInRecognizer.used
     assert reference_of(with_speakers) == reference
@@ -376,8 +376,8 @@ def with_voices(with_speakers, tmp_path, monkeypatch):
 
 
 def test_speaker_accuracy_is_measured_per_speaker_and_in_total(with_voices, tmp_path, capsys):
-    """One recording has the wrong speaker. The stand-in vocoder returns silence for recordings, and
-    silence has no speaker."""
+    """One recording is listed with the wrong speaker. The stand-in vocoder returns silence for
+    recordings, and silence has no speaker."""
     out = tmp_path / "heard.json"
     paths = ["--checkpoint", "best.pt", "--recordings", with_voices, "-o", out]
     arguments = [*map(str, paths), "--words-only", "--speaker-accuracy"]
@@ -396,11 +396,11 @@ def test_speaker_accuracy_is_measured_per_speaker_and_in_total(with_voices, tmp_
     used = StandInEncoder.used
     program.main(arguments)
     assert read_result(out, Intelligibility) == heard
-    assert StandInEncoder.used == used + 5  # the saved measures of the recordings are used again
+    assert StandInEncoder.used == used + 5  # the saved measures of the recordings are reused
 
 
 def test_speaker_accuracy_is_measured_only_when_requested(with_voices):
-    """The recordings are measured again when their speakers are removed."""
+    """If the speakers of the recordings are removed, the recordings are measured again."""
     evaluate(Path("best.pt"), with_voices, WITH_SPEAKERS)
     used = StandInEncoder.used
     heard = evaluate(Path("best.pt"), with_voices, WORDS_ONLY)
@@ -478,7 +478,8 @@ def test_damaged_results_and_recordings_are_rejected(recordings, checkpoint_path
 
 @pytest.mark.parametrize("text", ["Добрый день.", "Добрый день, 5 p.m."])
 def test_evaluation_raises_when_a_text_has_no_words_in_the_language(text):
-    """A text in another script has no words, so its word error rate would be meaningless."""
+    """A text in another script contains no words in the language, so its word error rate would be
+    meaningless."""
     evaluators = Evaluators(StandInRecognizer(), None, "en-us")
     with pytest.raises(UserError) as raised:
         evaluators.add(text, np.zeros(100, np.float32), 22050)

@@ -45,7 +45,8 @@ def folder(tmp_path):
 
 
 def change_weights(folder, **tensors: torch.Tensor | None) -> None:
-    """Save the generator with some tensors replaced, or removed if the replacement is None."""
+    """Save the generator after replacing some tensors. A tensor whose replacement is None is
+    removed."""
     saved = torch.load(folder / "generator", weights_only=True)["generator"] | tensors
     kept = {name: tensor for name, tensor in saved.items() if tensor is not None}
     torch.save({"generator": kept}, folder / "generator")
@@ -83,7 +84,7 @@ def test_fp16_halves_the_file_size_and_keeps_the_audio(folder):
 
 
 def test_exported_file_contains_the_mel_settings_of_its_weights(folder):
-    """The option --vocoder compares these settings with the settings of the voice."""
+    """When --vocoder is used, these settings are compared with the settings of the voice."""
     change_config(folder, fmax=None, fmin=20.5)
     exported(folder)
     path = folder / "vocoder.onnx"
@@ -117,7 +118,7 @@ def test_vocoder_is_rejected_when_its_mel_settings_differ_from_the_settings_of_t
 
 
 def test_export_command_in_the_vocoder_error_works(voices, tmp_path, monkeypatch):
-    """The path contains a space."""
+    """The command must also work if the path contains a space."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(DATA / "hifi_gan" / KINDS[0], "LJ V1")
     speak = ["--voice", str(voices.fp32[0]), "--text", "A dog.", "-o", "a.wav", "--vocoder"]

@@ -24,7 +24,7 @@ WITHOUT_DROPOUT = {"p_prenet_dropout": 0.0, "p_attention_dropout": 0.0, "p_decod
 
 @pytest.fixture(autouse=True)
 def poisoned_buffers(monkeypatch):
-    """Fill memory with NaN, so that a read before a write has a visible effect."""
+    """Fill new memory with NaN, so that reading a value before it is written changes the result."""
 
     def poisoned(*shape, **options):
         return torch.full(shape, torch.nan, **options)
@@ -34,7 +34,7 @@ def poisoned_buffers(monkeypatch):
 
 @pytest.fixture(params=["oneDNN", "plain"])
 def products(request, monkeypatch):
-    """Run a test with and without oneDNN, which GPUs do not use."""
+    """Run a test twice: with oneDNN, and without oneDNN as on a GPU."""
     if request.param == "plain":
         monkeypatch.setattr(operations, "onednn_multiplies", lambda *_: False)
     elif not operations.onednn_multiplies("cpu", torch.float32):
@@ -145,7 +145,8 @@ def test_gradient_keeps_its_precision_when_many_rows_are_summed():
 
 @pytest.mark.parametrize("weights", [(1, 0, 0), (0, 0, 1), (0, 1, 1)])
 def test_gradients_match_the_reference_when_the_loss_uses_only_some_outputs(weights):
-    """The guided attention loss depends on the alignments, so they are tested too."""
+    """The guided attention loss depends on the alignments, so the gradients through the alignments
+    are tested too."""
     assert differences(problem(dtype=torch.float64), weights) == {}
 
 
@@ -168,7 +169,8 @@ def refused(*_):
 
 @pytest.mark.parametrize("multiply", [refused, lambda x, *_: x.new_zeros(2, 7), None])
 def test_onednn_is_not_used_when_its_results_are_incorrect(multiply, monkeypatch):
-    """The operators are private. A new PyTorch version may remove or change them."""
+    """oneDNN's operators are private in PyTorch, so a new PyTorch version may remove or change
+    them."""
     check = operations.onednn_multiplies.__wrapped__
     assert not check("cuda", torch.float32)
     assert not check("cpu", torch.float64)
@@ -181,8 +183,8 @@ def test_onednn_is_not_used_when_its_results_are_incorrect(multiply, monkeypatch
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16], ids=str)
 def test_fast_decoder_is_as_accurate_as_the_reference_when_autocast_is_on(precision, products):
-    """The test compares typical errors, because attention amplifies the errors in some random
-    batches."""
+    """The test compares typical errors, because in some random batches, attention amplifies the
+    errors."""
     fast, reference = errors_by_precision(12, ((9, 18), (4, 11)), precision, Problem.run)
     for name, errors in fast.items():
         assert statistics.median(errors) <= 1.25 * statistics.median(reference[name]), name
@@ -253,7 +255,7 @@ def test_backward_raises_when_an_output_was_changed():
 
 
 def test_frozen_parameters_get_no_gradient():
-    """All other parameters still get gradients."""
+    """All parameters that are not frozen still get gradients."""
     case = problem()
     expected = case.run(model.teacher_forced)
     for name, parameter in case.decoder.named_parameters():

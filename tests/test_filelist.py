@@ -58,8 +58,8 @@ def test_clips_are_read_from_filelists_with_and_without_seconds(sounds):
 
 
 def test_relative_path_is_resolved_from_the_folder_of_the_filelist(sounds, tmp_path, monkeypatch):
-    """If the file is not in this folder, the path is resolved from the working directory. Errors
-    contain both paths."""
+    """If the file is not in the folder of the filelist, the path is resolved from the working
+    directory. Errors contain both paths."""
     (tmp_path / "work" / "here").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "work" / "here")
     monkeypatch.chdir(tmp_path / "work")
@@ -76,7 +76,7 @@ def test_relative_path_is_resolved_from_the_folder_of_the_filelist(sounds, tmp_p
 
 
 def test_moved_clips_are_found_in_clips_folder(sounds, tmp_path):
-    """The program searches clips_folder for the longest suffix of the listed path."""
+    """The program searches clips_folder for the longest end of the listed path that exists."""
     (tmp_path / "new" / "wavs").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "wavs")
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "b.wav")

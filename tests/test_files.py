@@ -56,7 +56,7 @@ def test_error_contains_the_file_when_the_disk_is_full(tmp_path, monkeypatch):
 
 
 def test_content_is_synced_before_the_file_is_replaced(tmp_path, monkeypatch):
-    """A symbolic link with the name of the temporary file is not followed."""
+    """If a symbolic link has the name of the temporary file, the link is not followed."""
     target = tmp_path / "a.txt"
     synced = []
     (tmp_path / f".a.txt.{os.getpid()}.tmp").symlink_to("b.txt")
@@ -101,7 +101,7 @@ def test_lock_fails_when_another_process_has_locked_the_folder(tmp_path):
 
 
 def test_lock_is_released_when_its_process_ends_before_its_workers(tmp_path):
-    """After a run was killed, its workers need a few seconds to detect this."""
+    """After a run was killed, it takes its workers a few seconds to notice this."""
     reader, writer = os.pipe()
     holder = os.fork()
     if holder == 0:
@@ -127,7 +127,7 @@ def test_output_folder_does_not_appear_when_filling_it_fails(tmp_path):
     with pytest.raises(OSError, match="full"):
         fail()
     assert list((tmp_path / "new").iterdir()) == []
-    out.mkdir()  # an empty folder must be accepted
+    out.mkdir()  # an empty folder is accepted
     with folder_made_whole(out) as folder:
         (folder / "a").write_text("whole")
         assert list(out.iterdir()) == []

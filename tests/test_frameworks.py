@@ -43,7 +43,8 @@ NEEDED = sorted({package for packages in PROGRAMS.values() for package in packag
 
 
 def run(folder: Path, processes: int, *jobs: str) -> list[list]:
-    """Run jobs of framework_runs.py, and return results or error messages as [jobs][processes]."""
+    """Run jobs of framework_runs.py, and return their results or error messages as
+    [jobs][processes]."""
     command = [sys.executable, "-W", "ignore"]
     if processes > 1:
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
@@ -57,7 +58,7 @@ def run(folder: Path, processes: int, *jobs: str) -> list[list]:
             capture_output=True,
             text=True,
             timeout=MAX_SECONDS + 60,
-            start_new_session=True,  # end_waiting kills all processes of this session
+            start_new_session=True,  # so that end_waiting can kill all processes of this session
         )
         if "still running" not in done.stderr:
             break
@@ -105,9 +106,9 @@ def random_stops(program: str, processes: int, epoch: int) -> list[tuple[int, li
 def test_programs_train_every_clip_once_when_they_are_stopped(
     program, processes, tmp_path, losses_of_plain_loop
 ):
-    """The stops are inside epochs and at the ends of epochs. A stopped run must train the same
-    batches as an uninterrupted run. The losses of an uninterrupted run must equal the losses of the
-    plain loop."""
+    """The stops are inside and at the ends of epochs. A stopped run must train the same batches as
+    an uninterrupted run. The losses of an uninterrupted run must equal the losses of the plain
+    loop."""
     epoch = 13 if processes == 1 else 7
     jobs = [f"{program} --folder whole0", f"{program} --folder whole2 --workers 2"]
     runs = random_stops(program, processes, epoch)
@@ -131,7 +132,7 @@ def test_programs_train_every_clip_once_when_they_are_stopped(
 
 
 def packages_of(framework: str) -> list[str]:
-    return ["torchdata", framework]  # a single program imports both packages and runs all jobs
+    return ["torchdata", framework]  # a single program imports both packages, and runs all jobs
 
 
 COMPLETE = {
@@ -191,7 +192,7 @@ WRONG_USES = {
         "trainer_changed seed=1": r"batches\.txt",
     },
     "lightning": {
-        # If the first batch matches the plan by chance, saving raises the error.
+        # If the first batch matches the plan by chance, saving raises the error instead.
         "fit folder='shuffled' loader_options={'shuffle':True}": f"{WRONG_BATCH}|trained=1",
         "fit folder='pairs' loader_options={'batch_size':2}": SEVERAL_BATCHES,
         "fit folder='four' world_size=4": "world_size=4",

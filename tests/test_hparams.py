@@ -111,7 +111,7 @@ def test_error_suggests_a_similar_setting_when_a_name_is_unknown(name, answer):
 
 
 def test_symbol_table_has_a_path_when_the_training_filelist_is_not_set():
-    """The missing filelist is an error later, when the program reads the filelist."""
+    """A missing filelist causes an error only when the program reads the filelist."""
     table = symbols_path(create_hparams("training_files=,symbols=corpus"))
     assert table.name == "symbols.json"
 
@@ -171,7 +171,7 @@ NVIDIA_NAMES = """
 
 
 def test_every_nvidia_setting_exists_or_has_a_replacement():
-    """If a setting does not exist here, the error names its replacement."""
+    """If a setting of NVIDIA's recipe does not exist here, the error contains its replacement."""
     for name in {*NVIDIA_NAMES.split()} - types_of(HParams).keys():
         message = refusal(f"{name}=1")
         assert f"{name}: cannot be set; " in message
@@ -208,7 +208,7 @@ def test_settings_are_checked_when_they_are_set_in_code():
     for name in ("seed=True", "text_cleaners=['list']", "batch_capacity=x"):
         assert name in str(caught.value)
     with pytest.raises(UserError, match=r"hop_time=12\.5: .*expected 276 samples"):
-        HParams(hop_time=12.5)  # in code, hop_time does not change hop_length
+        HParams(hop_time=12.5)  # in Python code, hop_time does not change hop_length
     with pytest.raises(dataclasses.FrozenInstanceError):
         HParams().batch_size = 1
     assert HParams(learning_rate=1).learning_rate == 1
@@ -237,8 +237,8 @@ def test_override_is_converted_or_the_error_contains_its_name(name, text):
 
 
 def test_settings_are_checked_when_pydantic_is_missing():
-    """Values are still converted, and rules are still checked. A note says that ranges are not
-    checked."""
+    """Values are still converted, and rules are still checked. A note says that the ranges of
+    values are not checked."""
     script = (
         "import sys; sys.modules['pydantic'] = None; sys.path.insert(0, '.')\n"
         "import importlib.util\n"
@@ -288,7 +288,7 @@ def test_settings_file_ignores_comments_and_empty_lines(settings):
             "text_cleaners=[a, b] \r\n#seed=3\r\nwin_time=50"
         )
     )
-    # A line contains one override, so commas are part of the value.
+    # Each line contains one override, so commas belong to the value.
     assert h.training_files == "my lists/a,b#1.txt"
     assert (h.text_cleaners, h.seed, h.win_length) == (("a", "b"), 1234, 1103)
 
@@ -305,7 +305,7 @@ def test_error_contains_the_line_number_when_a_settings_file_has_a_problem(setti
     assert any("gone.txt: no such settings file" in line for line in lines)
     assert any(f"{tmp_path}: a folder" in line for line in lines)
     assert len(lines) == len(expected) + 3
-    # A later override can replace the invalid value.
+    # A later override can replace an invalid value.
     assert f"{name[1:]}:6" not in refusal(f"{name},mel_fmax=13000")
 
 

@@ -136,7 +136,7 @@ def test_slow_or_replaceable_package_is_imported_only_by_its_owners():
     ],
 )
 def test_imports_load_no_unwanted_packages(unwanted_after):
-    """A new interpreter runs the statements. The test checks sys.modules after each statement."""
+    """A new interpreter runs the statements. After each statement, the test checks sys.modules."""
     script = "import sys\n" + "".join(f"{x}; print(*sys.modules)\n" for x in unwanted_after)
     command = [sys.executable, "-c", script]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

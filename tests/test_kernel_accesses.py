@@ -69,7 +69,7 @@ def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
         set_grid(self, *place)
 
     def launch_graph(self, num_steps):
-        written[:] = set(), set()  # graphs run one after another
+        written[:] = set(), set()  # each graph runs after the previous graph has ended
         cached.clear()
         changed.clear()
         launch(self, num_steps)
@@ -87,7 +87,8 @@ def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
 
 
 def test_kernels_never_read_beyond_the_buffers(monkeypatch):
-    """This includes kernel programs without a clip, symbol or decoder step."""
+    """Kernel programs without a clip, symbol or decoder step must not read beyond the buffers
+    either."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     load, write, ranges, count = InterpreterBuilder.create_masked_load, graphs._Loop._write, [], 0

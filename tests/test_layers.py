@@ -62,9 +62,9 @@ def test_packed_sequences_equal_torch_packed_sequences(lengths):
     )
     assert batch_sizes.tolist() == packed.batch_sizes.tolist()
     mine, theirs = x.flatten(0, 1)[places], packed.data
-    for rows in batch_sizes.cumsum(0).tolist():  # clips of equal length can be in any order
+    for rows in batch_sizes.cumsum(0).tolist():  # clips of equal length may be in any order
         assert torch.equal(mine[:rows].sort(dim=0)[0], theirs[:rows].sort(dim=0)[0])
-    first = places[: len(lengths)] // width  # in every time step, the clips have this order
+    first = places[: len(lengths)] // width  # the clips have this order in every time step
     steps = places.split(batch_sizes.tolist())
     for t, step in enumerate(steps):
         assert torch.equal(step, first[: len(step)] * width + t)
@@ -78,8 +78,8 @@ def test_packing_raises_when_a_length_exceeds_the_batch(lengths):
 
 @pytest.mark.parametrize("p", [1e-9, 0.1, 0.5, 1 - 1e-9])
 def test_fraction_of_dropped_values_equals_the_probability(p):
-    """The test draws four million values and allows six standard deviations, plus the rounding to
-    1/65,536."""
+    """The test draws four million values. It allows six standard deviations, plus the rounding of
+    the probability to 1/65,536."""
     count = 2**22
     kept = draw_keep_mask((count,), p, CPU, seeded()).sum().item() / count
     assert abs(kept - (1 - p)) < 6 * math.sqrt(p * (1 - p) / count) + 2**-16 + 1e-6
@@ -121,7 +121,7 @@ def test_keep_masks_depend_only_on_the_generator():
 
 
 def test_gradient_through_previous_alignments_is_zero_when_it_is_turned_off():
-    """The alignment, the context and all other gradients stay the same."""
+    """The alignment, the context and all other gradients do not change."""
     found = []
     for location_gradient in (True, False):
         torch.manual_seed(0)

@@ -115,7 +115,8 @@ def test_note_is_printed_once_when_audio_files_are_found_by_similar_names(tmp_pa
 
 @pytest.mark.parametrize("name", ["x" * 300, "語" * 80, "../" * 3000 + "a"])
 def test_error_contains_the_line_number_when_the_audio_of_a_line_is_missing(tmp_path, name):
-    """The names are too long for file names, as if --path-column selected the texts by mistake."""
+    """The names in this table are too long for file names, as if --path-column selected the texts
+    by mistake."""
     (tmp_path / "metadata.csv").write_text(f"{name}|One.\n", encoding="utf-8")
     _, [problem] = read(tmp_path)
     assert problem.startswith(f"{tmp_path}/metadata.csv:1: ")
@@ -181,7 +182,8 @@ def test_each_folder_becomes_a_speaker_when_each_has_a_table(tmp_path):
 
 
 def test_note_lists_unused_audio_files(recordings):
-    """Files with a reported problem are left out, and so are other formats of used recordings."""
+    """The note does not list files that are reported as problems, or other formats of used
+    recordings."""
     (recordings / "clips/a.mp3").touch()
     clips = [Clip(f"{recordings}/more/../clips/a.wav", "One.")]
     note = note_of_unused_audio(clips, [], recordings)
@@ -241,8 +243,8 @@ def test_clip_ids_are_unique_even_when_case_is_ignored(recordings):
 
 
 def test_clip_ids_begin_with_the_speaker_when_speakers_have_equal_file_names():
-    """Folder names are added only if one speaker has two files with the same name. File names stay
-    below 256 bytes."""
+    """The folder name is added to a clip id only if one speaker has two files with the same name.
+    File names stay below 256 bytes."""
     paths = {"c/x/1.wav": "anna", "c/y/1.wav": "anna", "c/z/1.wav": "B t", "c/z/2.wav": "B t"}
     clips = [Clip(path, "", speaker=name) for path, name in paths.items()]
     assert unique_ids(clips, Path("c")) == ["anna-x-1", "anna-y-1", "B_t-1", "2"]
@@ -251,7 +253,8 @@ def test_clip_ids_begin_with_the_speaker_when_speakers_have_equal_file_names():
 
 
 def test_note_counts_texts_without_audio(tmp_path, capsys):
-    """Deleted audio files and dangling links must not remove texts without a message."""
+    """If an audio file was deleted or is a dangling link, its text must not be ignored without a
+    message."""
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.txt").write_text("Yes.")
     soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)

@@ -62,7 +62,7 @@ def epochs_of(count, **changed):
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "persistent_workers": True}])
 def test_iteration_raises_when_set_epoch_was_not_called(workers):
-    """The previous epoch can be complete or incomplete. The first epoch does not need set_epoch."""
+    """The previous epoch may be complete or incomplete. The first epoch does not need set_epoch."""
     first, second, third = epochs_of(3)
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     loader = loader_of(sampler, **workers)
@@ -278,7 +278,7 @@ def test_ranks_train_every_clip_once_and_share_each_optimizer_step(
     assert all(a[0] >= b[-1] for a, b in pairwise(longest))
     if size == 1:
         assert [batch for [batch] in updates] == plan
-    # Optimizer steps have the order of the plan.
+    # Optimizer steps have the same order as in the plan.
     number = {batch: k for k, batch in enumerate(plan)}
     planned = [update if update in whole else rest for update in updates]
     first_numbers = [min(number[batch] for batch in batches) for batches in planned]
@@ -333,7 +333,7 @@ def test_sampler_error_contains_the_option_when_ranks_or_counts_are_invalid(opti
 
 
 def parts_of_ranks(world_size, *args, **options):
-    """Return the batches of each rank in epoch 0."""
+    """Return the batches of each rank in epoch 0, as one list per rank."""
     samplers = [
         LengthBatchSampler(*args, rank=rank, world_size=world_size, **options)
         for rank in range(world_size)
@@ -353,8 +353,8 @@ def parts_of_ranks(world_size, *args, **options):
 def test_ranks_get_the_same_number_of_batches(
     strategy, mode, data, world_size, batches_a_rank, extra
 ):
-    """Every clip is used once, and batches stay within the limits of the plan. With
-    `batches_per_epoch`, every epoch has the same number of batches."""
+    """Every clip is used once, and batches stay within the limits of the plan. If
+    `batches_per_epoch` is set, every epoch has the same number of batches."""
     lengths, batch_size, options = draw_case(data, strategy, mode, True)
     options.pop("epoch")
     size = world_size * batches_a_rank

@@ -42,7 +42,7 @@ def lexicon(folder, content):
         ("can't\tcarnt", "can’t can", "carnt can"),
         ("Straße\tweg", "STRASSE straße straßen", "Weg weg straßen"),
         ("cafe\u0301\tkaffee", "caf\u00e9 cafe", "kaffee cafe"),
-        ("क\tx", "क की", "x की"),  # the vowel sign is part of the word
+        ("क\tx", "क की", "x की"),  # the vowel sign belongs to the word
         ("tom\ttim\ntim\ttom", "Tom Tim", "Tim Tom"),
         ("# a comment\n\n  tom \t  tim  bo \n", "tom", "tim bo"),
         ("hh\tx", "{HH AH0} hh", "{HH AH0} x"),
@@ -136,12 +136,12 @@ def test_pronunciation_in_phones_is_used_when_the_model_has_phones(tmp_path):
     [
         ("Nguyen", "'Nguyen'"),
         ("C++ see plus plus", "'C++'"),
-        ("tom tim", "'tom'"),  # line 1 contains another respelling
+        ("tom tim", "'tom'"),  # line 1 contains a different respelling
         ("reading /ɹˈɛdɪŋ/", "'/ɹˈɛdɪŋ/'"),
         ("reading /ɹˈɛdɪŋ", "'/ɹˈɛdɪŋ'"),
         ("word ...", "'...'"),
         ("word ta5 shi3", "'ta5 shi3'"),
-        # In an earlier version, "New" became "York noo york".
+        # In an earlier version, "New" was respelled as "York noo york".
         ("New York\tnoo york", "'New York'"),
         ("nguyen\t0.9\twin", "'nguyen"),
         ("nguyen 0.9 win", "'0.9 win'"),
@@ -199,7 +199,7 @@ def test_resume_rejects_a_lexicon_when_its_pronunciations_changed(tmp_path):
     assert f"lexicon={path}" in refusal(check_lexicon, base, base)
     assert "lexicon=" in refusal(check_lexicon, replace(base, lexicon=""), base)
     path.unlink()
-    check_lexicon(base, base)  # equal pronunciations are accepted
+    check_lexicon(base, base)  # identical pronunciations are accepted
 
 
 def test_pronunciations_of_the_checkpoint_are_used_and_a_note_mentions_a_different_lexicon(

@@ -89,18 +89,18 @@ def test_tensorboard_contains_settings_curves_plots_and_audio(tmp_path):
         [plot] = found.Images(name)
         assert plot.width == 800
         assert plot.height >= 300
-        assert len(plot.encoded_image_string) > 5000  # the file of a blank plot would be smaller
+        assert len(plot.encoded_image_string) > 5000  # the file of an empty plot would be smaller
     assert set(found.Tags()["audio"]) == {"predicted", "spoken", "recording"}
     for name in found.Tags()["audio"]:
         [audio] = found.Audio(name)
         assert (audio.sample_rate, audio.length_frames) == (22050, 4000)
-        # Loud audio is scaled, not clipped.
+        # Audio that is too loud is scaled instead of clipped.
         samples, _ = soundfile.read(io.BytesIO(audio.encoded_audio_string))
         assert samples == pytest.approx(np.sin(np.arange(4000) / 20), abs=2e-4)
 
 
 def test_plots_show_the_text_and_the_end_of_speech():
-    """Without free-running inference, there are only teacher-forcing plots."""
+    """Without free-running inference, only the plots of teacher forcing exist."""
     figures = plots_of(example())
     titles = {name: figure.axes[0].get_title() for name, figure in figures.items()}
     assert titles == {
@@ -117,7 +117,7 @@ def test_plots_show_the_text_and_the_end_of_speech():
 
 
 def test_logs_are_truncated_to_the_checkpoint(tmp_path):
-    """The logs are also truncated if the run folder was renamed."""
+    """If the run folder was renamed, the logs are truncated too."""
     before, folder = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     logger = RunLogger(before, before / "logs")
@@ -167,7 +167,8 @@ def test_metrics_are_written_to_disk_before_their_size_is_saved(tmp_path, monkey
 
 
 def test_warning_is_issued_when_the_disk_of_the_logs_is_full(tmp_path, monkeypatch, capfd):
-    """Unwritten lines of metrics.jsonl are written later, but TensorBoard data is lost."""
+    """Lines of metrics.jsonl that could not be written are written later, but TensorBoard data is
+    lost."""
     logger = RunLogger(tmp_path, tmp_path / "logs")
     write, left = os.write, [20]
 
@@ -188,7 +189,7 @@ def test_warning_is_issued_when_the_disk_of_the_logs_is_full(tmp_path, monkeypat
     state = logger.state()
     printed = capfd.readouterr()
     assert printed.out.count("until the run is resumed: [Errno 28] No space left") == 1
-    assert "warning: writing 1 lines of metrics.jsonl failed, training continues" in printed.out
+    assert "warning: writing 1 lines of metrics.jsonl failed, but training continues" in printed.out
     assert "Traceback" not in printed.err
     assert [line["kind"] for line in metrics(tmp_path)] == ["epoch", "validation"]
     logger.close()
@@ -226,6 +227,6 @@ def test_event_files_of_other_programs_are_not_changed(tmp_path):
     assert foreign.read_bytes() == b"of another program"
     assert f"logs/{foreign.name}" not in logger.state()["logs"]
     logger.close()
-    RunLogger(tmp_path, tmp_path / "logs").close()  # this is a new run in the same folder
+    RunLogger(tmp_path, tmp_path / "logs").close()  # a new run starts in the same folder
     assert foreign.read_bytes() == b"of another program"
     assert ours not in event_files(tmp_path)

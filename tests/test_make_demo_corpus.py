@@ -34,8 +34,8 @@ def corpus(tmp_path_factory):
 
 
 def test_clips_are_audible_and_never_digitally_silent(corpus):
-    """In digital silence, every log-mel value would be the minimum, so the clips contain some
-    noise."""
+    """In digital silence, every log-mel value would be the minimum. Therefore the clips contain
+    some noise."""
     for path in (corpus / "wavs").iterdir():
         info = soundfile.info(path)
         assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")
@@ -112,7 +112,7 @@ def test_stopped_generation_leaves_no_files(tmp_path, number):
     os.kill(process.pid, number)
     process.join(20)
     process.kill()
-    assert process.exitcode == 130  # programs exit with 130 after Ctrl-C
+    assert process.exitcode == 130  # after Ctrl-C, programs exit with 130
     assert log.read_text().splitlines()[-1].endswith("stopped; nothing was written")
     assert list(folder.iterdir()) == []
 

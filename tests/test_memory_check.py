@@ -26,7 +26,7 @@ corpora = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 60)), min_size=
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """Make the check run the worst-case batches on a CPU, as on a GPU."""
+    """Make the check run the worst-case batches on a CPU, as it does on a GPU."""
     monkeypatch.setattr(memory_check, "memory_of", lambda *given: TriedMemory(*given[:2]))
 
 
@@ -47,7 +47,7 @@ def devices() -> list[torch.device]:
 def test_no_batch_of_any_plan_exceeds_the_worst_case(
     corpus, batch_size, dynamic, capacity, strategy, factor, seed
 ):
-    """The limits are the padded frames, clips, frames and symbols of the worst case."""
+    """The limits are the numbers of padded frames, clips, frames and symbols in the worst case."""
     frames, symbols = map(np.array, zip(*corpus, strict=True))
     capacity = int((capacity or batch_size) * frames.max()) if dynamic else None
     shapes = worst_case_shapes(frames, symbols, batch_size, capacity)
@@ -170,7 +170,7 @@ def test_memory_check_has_no_side_effects_when_memory_runs_out(error, as_on_a_gp
     before = state_of(trainer)
     with pytest.raises(UserError, match="clip of 20 frames does not fit") as refusal:
         check_memory(trainer, clips([9, 20, 7], [4, 6, 2]), VALIDATION)
-    # the second error is about validation
+    # the second error belongs to validation
     assert "clip of 12 frames does not fit" in str(refusal.value)
     assert_same(state_of(trainer), before)
 
@@ -222,7 +222,7 @@ def test_memory_check_suggests_the_largest_setting_that_fits(
     assert message.endswith(f"--hparams {name}={value}")
     assert "64 clips of 100 frames and 5 symbols" in message
     assert ("for validation" in message) == (kind == "validation")
-    assert tried <= 14  # with dynamic sizes, each try runs two batches
+    assert tried <= 14  # with dynamic batch sizes, each try runs two batches
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ def test_initial_weights_have_the_distribution_of_the_nvidia_recipe():
     checked = set()
     for name, weight in weights.items():
         values = weight.detach()
-        if re.search(r"convolutions\.\d\.1\.", name):  # these are parameters of batch norms
+        if re.search(r"convolutions\.\d\.1\.", name):  # these parameters belong to batch norms
             assert (values == (1 if name.endswith("weight") else 0)).all(), name
             continue
         if "rnn." in name or "lstm." in name:
@@ -530,7 +530,7 @@ def test_bfloat16_autocast_results_are_close_to_single_precision():
         outputs = model(batch)
         rough = Tacotron2Loss()(outputs, batch)
     assert rough.total.dtype == torch.float32
-    # A difference shows that the model used bfloat16.
+    # A difference between the results shows that the model used bfloat16.
     assert not torch.equal(outputs.mel_postnet, exact.mel_postnet)
     for one, other in zip(outputs[:4], exact[:4], strict=True):
         assert_close(one.float(), other, 0.08 * other.abs().clamp(max=50).max().item())

@@ -92,7 +92,7 @@ def test_second_call_resumes_training_and_skips_finished_stages(commands, tmp_pa
     make(tmp_path)
     assert [words[0] for words in commands[:2]] == ["scripts/prepare.py", "train.py"]
     assert "--resume" in commands[1]
-    assert "--new-clips" in commands[1]  # the user may have fixed recordings since the first call
+    assert "--new-clips" in commands[1]  # the user may have fixed recordings after the first call
     assert "-c" not in commands[1]
     assert "scripts/export_voice.py" not in [words[0] for words in commands]
 
@@ -145,8 +145,8 @@ def test_symbol_table_is_built_from_the_texts_when_the_language_is_not_english(c
 
 @pytest.mark.parametrize(("code", "expected"), [(1, "failed"), (130, "To continue, run: python ")])
 def test_message_differs_between_failed_and_stopped_stages(tmp_path, code, expected):
-    """The message suggests the same command again only if a stage was stopped. After an error, the
-    command would fail again."""
+    """After a stopped stage, the message suggests the same command again. After an error, the
+    command would only fail again."""
     program = tmp_path / "stage.py"
     program.write_text(f"raise SystemExit({code})")
     with pytest.raises(UserError) as raised:
@@ -156,8 +156,8 @@ def test_message_differs_between_failed_and_stopped_stages(tmp_path, code, expec
 
 
 def test_stages_print_no_command_to_resume_when_another_program_runs_them(tmp_path, capfd):
-    """The command of a stage would not start the later stages, so my_voice.py prints its own
-    command."""
+    """A command to resume a single stage would not start the later stages, so my_voice.py prints
+    its own command."""
     program = tmp_path / "stage.py"
     program.write_text(
         f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'scripts')!r}]\n"

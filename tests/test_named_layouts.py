@@ -147,7 +147,7 @@ def subtitles(root: Path) -> None:
     text(root / "chapter.srt", SRT)
 
 
-# For each corpus: its name on the page, its files, and the speakers of its four clips.
+# Maps each corpus to its name on the page, its files, and the speakers of its four clips.
 CORPORA = {
     "LJSpeech": (ljspeech, []),
     "VCTK 0.92": (vctk, ["p225", "p225", "p226", "p226"]),

@@ -114,5 +114,5 @@ def test_checkpoint_and_voice_contain_the_trained_phones(tmp_path):
 
 
 def test_long_text_of_letters_is_checked_quickly():
-    """A regular expression that can match this text in many ways would take hours."""
+    """If a regular expression could match this text in many ways, the search would take hours."""
     check_notations("NG" * 5000 + " AH0AH0" + "NG" * 5000 + "x", CORRECTED, ENGLISH)

@@ -149,7 +149,7 @@ def phones_and_process(text):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_espeak_leaves_no_process_and_no_files_when_the_program_is_killed(number, tmp_path):
-    """The temporary folder contains no copy of the eSpeak library."""
+    """The temporary folder must not contain a copy of the eSpeak library afterwards."""
     script = "import os; from tacotron2_voice.text import phones\n"
     script += "phones.to_phones(['x'], 'de'); print(phones._espeak.process.pid, flush=True)\n"
     script += "while True: phones.to_phones(['eins zwei drei'] , 'de')"
@@ -347,5 +347,5 @@ def test_prepare_lists_the_lines_whose_letters_espeak_spells_by_name(tmp_path, n
 )
 def test_text_has_the_phones_of_its_plain_spelling(language, text, plain):
     """eSpeak skips unusual forms of letters and symbols, or speaks their names. Therefore
-    `to_phones` replaces them with the usual forms."""
+    `to_phones` replaces these characters with their usual forms."""
     assert to_phones([text], language) == to_phones([plain], language)

@@ -98,7 +98,7 @@ def test_labels_and_title_do_not_overlap(texts):
 
 
 def test_alignment_plot_has_no_warnings_when_symbols_are_not_letters():
-    """Two dollar signs must not start a formula."""
+    """Two dollar signs in a text must not start a formula."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         axes, _ = drawn(["$", "^", "$", "\U0010fffd"])

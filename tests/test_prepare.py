@@ -99,7 +99,7 @@ def test_prepare_writes_the_same_files_when_it_runs_twice(corpus, tmp_path, monk
 
 
 def test_old_filelists_are_kept_when_the_disk_is_full(corpus, tmp_path, monkeypatch):
-    """The disk becomes full when the last file is written."""
+    """The disk becomes full while the last file is written."""
     prepare(Preparation(corpus, tmp_path / "lists"))
     before = contents(tmp_path / "lists")
     write_bytes = Path.write_bytes
@@ -145,10 +145,11 @@ def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
     [
         ("/p/data/c/wavs/a.wav", "/p/filelists/c", "../../data/c/wavs/a.wav"),
         ("/p/c/wavs/a.wav", "/p/c", "wavs/a.wav"),
-        # The two paths have only the root in common.
+        # The two paths share only the root folder.
         ("/q/c/wavs/a.wav", "/p/filelists/c", "/q/c/wavs/a.wav"),
         ("/p/data/a.wav", "/p/x/y/z", "/p/data/a.wav"),  # a relative path would be too long
-        # A relative path would begin with a space, which is removed when the line is read.
+        # A relative path would begin with a space, and this space would be removed when the line is
+        # read.
         ("/p/c/ a.wav", "/p/c", "/p/c/ a.wav"),
     ],
 )
@@ -157,7 +158,8 @@ def test_filelist_has_relative_paths_when_clips_are_in_a_nearby_folder(clip, out
 
 
 def test_caches_stay_valid_when_the_folder_is_moved(tmp_path, monkeypatch):
-    """No clip or table is read again. settings.txt refers to the filelists in its own folder."""
+    """After the move, no clip or table is read again. settings.txt refers to the filelists in its
+    own folder."""
     make_corpus(tmp_path / "old" / "data")
     prepare(Preparation(tmp_path / "old" / "data", tmp_path / "old" / "filelists" / "mine"))
     shutil.move(tmp_path / "old", tmp_path / "new")
@@ -225,7 +227,7 @@ def make_bad_corpus(folder):
 
 
 def test_bad_lines_are_rejected_when_symbols_come_from_the_corpus(tmp_path):
-    """The symbols come from the valid lines, but this corpus has no valid line."""
+    """The symbols come from the valid lines, but this corpus contains no valid line."""
     (tmp_path / "wavs").mkdir()
     (tmp_path / "metadata.csv").write_text("a b c\n" * 3)
     overrides = "symbols=corpus,text_cleaners=[basic_cleaners]"
@@ -261,7 +263,7 @@ def test_prepare_warns_when_texts_have_foreign_letters(corpus, tmp_path, capsys)
 
 
 def test_validation_filelist_is_omitted_when_the_fraction_is_0(corpus, tmp_path, capsys):
-    """settings.txt contains an empty validation filelist, with and without cached mels."""
+    """With and without cached mels, the validation filelist in settings.txt is empty."""
     for mels in (None, tmp_path / "mels"):
         prepare(Preparation(corpus, tmp_path / "lists", val_fraction=0, mels=mels))
         assert "Split: no clips are held out for validation" in capsys.readouterr().out
@@ -291,8 +293,8 @@ def test_prepare_warns_when_only_the_sampling_rate_is_set(tmp_path, capsys):
 
 
 def test_bad_clips_are_not_in_the_filelists_when_skip_bad_is_given(tmp_path, capsys):
-    """Without --skip-bad, all bad clips are reported together, and nothing is written. With
-    --skip-bad, all other clips stay in their sets."""
+    """Without --skip-bad, all bad clips are reported together, and no file is written. With
+    --skip-bad, the valid clips stay in their sets."""
     corpus, expected = make_bad_corpus(tmp_path / "corpus")
     message = refusal(main, [str(corpus), "--out", str(tmp_path / "lists")])
     listed = [line for line in message.splitlines() if line.startswith("  ")]
@@ -308,8 +310,8 @@ def test_bad_clips_are_not_in_the_filelists_when_skip_bad_is_given(tmp_path, cap
     assert all(place in printed for place in expected)
     train, val = read_lists(tmp_path / "lists")
     assert sorted(ids_of(train) | ids_of(val)) == [f"c{i:02}" for i in range(10)]
-    # After the user fixed the bad clips, they are in the training or validation set.
-    # All other clips stay in their sets.
+    # When the user has fixed the bad clips, these clips are in the training or validation set. The
+    # other clips stay in their sets.
     lines = (corpus / "metadata.csv").read_text(encoding="utf-8").splitlines()[:14]
     lines += ["mute|raw|Mute.", "both|raw|Both."]
     for name in (*BAD_SOUNDS, "both"):
@@ -353,7 +355,7 @@ def test_long_clips_are_not_in_the_filelists_when_max_seconds_is_set(corpus, tmp
     printed = capsys.readouterr().out
     assert "--max-seconds 3 leaves 1 of 12 clips out of the filelists\n" in printed
     assert "warning: 1 of 11 clips" in printed
-    # All other clips stay in their sets.
+    # All remaining clips stay in their sets.
     for rows, fewer in zip(before, read_lists(out), strict=True):
         assert fewer == [row for row in rows if "chapter" not in row[0]]
 
@@ -501,7 +503,7 @@ def test_mel_folder_is_rejected_when_its_mels_were_computed_with_other_settings(
 
 @pytest.mark.parametrize("stop", [pytest.param("kill", marks=pytest.mark.thorough), "ctrl-c"])
 def test_caching_resumes_after_an_interruption(stop, tmp_path, monkeypatch, capsys):
-    """Incomplete mels have temporary names, and no mel is computed twice."""
+    """Mels that are incomplete have temporary names. No mel is computed twice."""
     corpus, lists, mels = make_corpus(tmp_path / "corpus", 50), tmp_path / "lists", tmp_path / "m"
     options = [str(corpus), "--out", str(lists), "--cache-mels", str(mels)]
     write_mel, begun = derived.write_mel, []
@@ -586,7 +588,7 @@ def test_output_folder_is_rejected_when_it_is_the_corpus(corpus, tmp_path):
 
 @pytest.mark.parametrize("form", ["Windows encoding", "semicolons", "named column"])
 def test_filelists_are_the_same_for_every_table_format(corpus, tmp_path, form):
-    """The test never uses --convert, because training can read these audio files."""
+    """Training can read these audio files, so the test never uses --convert."""
     add_line(corpus, "c10|No. ten|Number ten, naïve café and the crème brûlée of Zoë.")
     write_tone(corpus / "wavs" / "c10.wav", 9000)
     prepare(Preparation(corpus, tmp_path / "plain"))
@@ -615,7 +617,8 @@ def test_filelists_are_the_same_for_every_table_format(corpus, tmp_path, form):
 
 @pytest.mark.parametrize("has_table", [True, False])
 def test_text_with_a_pipe_is_bad_because_filelists_cannot_contain_it(has_table, tmp_path):
-    """In an earlier version, training rejected the filelist or dropped the end of the text."""
+    """In an earlier version, prepare accepted such a text. Training then rejected the filelist or
+    dropped the end of the text."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     for i in range(10):

@@ -61,7 +61,8 @@ def test_note_lists_the_files_that_were_replaced(corpus, tmp_path, capsys):
 
 
 def test_settings_file_is_missing_when_prepare_was_killed(corpus, tmp_path, monkeypatch):
-    """prepare is killed while it moves files into place. settings.txt is the last file."""
+    """The test kills prepare while it moves files into place. settings.txt is the last file that
+    prepare moves."""
     lists, replaced = tmp_path / "lists", []
 
     def replace_some(source, target):
@@ -71,7 +72,7 @@ def test_settings_file_is_missing_when_prepare_was_killed(corpus, tmp_path, monk
         os.rename(source, target)
 
     monkeypatch.setattr(preparation.os, "replace", replace_some)
-    for done in range(4):  # number of files moved before the kill
+    for done in range(4):  # number of files that are moved before the kill
         replaced.clear()
         refusal(prepare_with, corpus, lists, error=KeyboardInterrupt)
         assert len(replaced) == done

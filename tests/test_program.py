@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
-HELPERS = {"project_root.py", "commands.py"}  # the programs import these modules
+HELPERS = {"project_root.py", "commands.py"}  # modules that the programs import
 SCRIPTS = sorted(path for path in ROOT.glob("scripts/*.py") if path.name not in HELPERS)
 PROGRAMS = [ROOT / "train.py", ROOT / "synthesize.py", *SCRIPTS]
 START = f"""

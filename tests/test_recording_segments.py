@@ -386,7 +386,7 @@ def test_error_contains_the_line_and_value_when_a_lhotse_supervision_is_unsuppor
 
 def test_all_segments_are_reported_when_one_segment_contains_all_other_segments():
     clips, problems = padded(segments_of((0.0, 12.0), (2.0, 3.0), (5.0, 8.0)), 0.1)
-    assert clips == []  # the times of the long segment may be incorrect
+    assert clips == []  # the times of the long segment may be wrong
     assert len(problems) == 3
 
 
@@ -539,8 +539,8 @@ def write_cues(path, texts):
 def test_captions_are_rejected_when_most_segments_repeat_the_previous_segment(
     is_highlighted, tmp_path
 ):
-    """Some captions show a sentence word by word, or highlight one word per segment (option
-    --highlight_words of Whisper)."""
+    """Some captions show a sentence word by word, or highlight one word per segment (as Whisper's
+    option --highlight_words does)."""
     texts = []
     for sentence in ("the cat sat on the mat.", "we went home at last."):
         words = sentence.split()

@@ -46,7 +46,8 @@ JITTER = (0.0, 0.01, 0.025)  # each seed adds one of these values to the losses
 
 @pytest.fixture(autouse=True)
 def no_collection(monkeypatch):
-    """Turn off garbage collection, because statsmodels calls it, and each call takes a second."""
+    """Turn off garbage collection, because statsmodels collects garbage in each call, which takes a
+    second."""
     monkeypatch.setattr(gc, "collect", lambda *_: 0)
 
 
@@ -94,7 +95,8 @@ def recorded():
 
 
 def test_tables_of_a_real_study_equal_the_recorded_numbers(recorded):
-    """Standard errors of minutes are not compared, because the recorded runs were interleaved."""
+    """Standard errors of minutes are not compared, because the recorded runs were
+    interleaved."""
     found = cells(STUDY)
     expected = recorded.loc[found.index]
     for column in ("published", "ours", "standard_error", "runs"):
@@ -239,7 +241,7 @@ def test_paired_change_has_p_value_0_or_1_when_all_seeds_change_by_the_same_fact
 def test_loss_is_interpolated_between_two_validations(tmp_path):
     runs = read_runs([write_run(tmp_path / "a", step=2, loss=lambda epoch: float(epoch))])
     runs.epochs["hours"] = np.arange(10.0, 130.0, 10.0)
-    # The value is between the losses of epochs 4 and 6.
+    # The expected value is between the losses of epochs 4 and 6.
     assert loss_at(runs, "hours", 50.0).item() == pytest.approx(2 * 5)
     assert loss_at(runs, "hours", 19.0).isna().all()
     assert loss_at(runs, "hours", 121.0).isna().all()
@@ -269,7 +271,7 @@ def test_verdict_counts_comparisons_when_their_results_differ():
 
 
 def test_saving_is_undecided_when_minutes_per_epoch_vary(tmp_path):
-    """A saving that is smaller than in the paper counts as partly confirmed."""
+    """If our saving is smaller than the paper's saving, the finding counts as partly confirmed."""
     claim = CLAIMS[2][0]
     minutes = {"RAND": 3.0, BEST: 1.5}
     quiet = write_study(tmp_path / "quiet", tuple(minutes), minutes=minutes.get)
@@ -305,7 +307,7 @@ def test_loss_plot_has_bands_of_one_standard_error(tmp_path):
     rand, sb = epochs.get_lines()[:2]
     np.testing.assert_allclose(rand.get_xydata(), [(2, 9), (4, 7), (6, 5)])
     np.testing.assert_allclose(hours.get_lines()[0].get_xdata(), [1.5, 5.0, 10.5])
-    # Two losses that differ by 2 have a mean with a standard error of 1.
+    # The mean of two losses that differ by 2 has a standard error of 1.
     band = epochs.collections[0]
     assert {(2.0, 10.0), (2.0, 8.0)} <= set(map(tuple, band.get_paths()[0].vertices.tolist()))
     assert (rand.get_color(), rand.get_marker()) != (sb.get_color(), sb.get_marker())

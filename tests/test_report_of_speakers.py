@@ -68,8 +68,7 @@ def test_table_has_a_row_for_each_speaker():
 
 
 def test_table_is_truncated_when_there_are_many_speakers():
-    """The table shows the speakers with the most and the fewest minutes, and truncates long
-    names."""
+    """The table shows the speakers with the most and the least audio. Long names are truncated."""
     many = facts(*(clips_of(f"p{i:03}", 1 + i) for i in range(99)), clips_of("x" * 90, 200))
     rows = speaker_table(many).splitlines()[2:]
     assert len(rows) == MAX_ROWS + 1
@@ -140,7 +139,7 @@ def test_report_and_conversion_compute_the_same_level(corpus):
         expected = 20 * np.log10(gain * speech_level(samples - samples.mean(), RATE))
         assert measure(path, HPARAMS).quality.level == pytest.approx(expected, abs=0.02)
         samples, _ = soundfile.read(path)
-        soundfile.write(path, 0.05 + samples, RATE)  # a constant offset must not count as sound
+        soundfile.write(path, 0.05 + samples, RATE)  # the constant offset must not count as sound
         assert measure(path, HPARAMS).quality.level == pytest.approx(expected, abs=0.02)
 
 

@@ -83,7 +83,7 @@ def test_resume_fails_when_no_checkpoint_is_valid(how, copied, capsys):
 def test_resume_reports_the_read_error_when_a_checkpoint_is_unreadable(
     which, copied, monkeypatch, capsys
 ):
-    """`best.pt` is read too, because it might be from a later optimizer step."""
+    """`best.pt` is also read, because it might be from a later optimizer step."""
     unreadable = newest(copied) if which == "newest" else copied / "best.pt"
     open_file = files.open_file
 
@@ -108,7 +108,7 @@ def test_resume_renames_the_metrics_file_of_a_different_run(how, copied, capsys,
     else:
         path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
     other = path.read_bytes() if path.exists() else None
-    monkeypatch.setattr(train, "train", stop_here)  # stop before the next checkpoint
+    monkeypatch.setattr(train, "train", stop_here)  # stop the run before the next checkpoint
     for first in (True, False):
         with pytest.raises(StopHere):
             train.main(flags(copied, "epochs=5", "--resume"))
@@ -151,7 +151,7 @@ def test_resume_keeps_logs_when_the_checkpoint_is_a_link(copied, tmp_path, monke
 
 
 def test_resume_resets_the_best_loss_when_the_best_checkpoint_is_deleted(copied):
-    """Resuming also creates best.pt if the run was killed before it created the link."""
+    """If the run was killed before it linked best.pt, resuming creates best.pt."""
     state = load(newest(copied))
     state["loop"] |= {"best_validation_loss": 0.0, "best_iteration": 1}
     (copied / "best.pt").unlink()
@@ -205,8 +205,8 @@ def kill_when_renamed() -> None:
 
 
 def test_run_resumed_from_an_earlier_checkpoint_can_be_killed_and_resumed(corpus, tmp_path):
-    """The run resumes from a renamed checkpoint, and is killed twice while it starts. Then --resume
-    continues it."""
+    """The run resumes from a renamed checkpoint, and is killed twice during its start. After that,
+    --resume continues the run."""
     whole, out = tmp_path / "whole", tmp_path / "out"
     run(whole, corpus, **LONG | {"keep_checkpoints": 20, "epochs": 3})
     shutil.copytree(whole, out)
@@ -317,7 +317,7 @@ def test_resume_accepts_changed_batch_settings_between_epochs(copied, capsys):
 
 
 def change_clips(corpus, filelist: Path) -> None:
-    """Remove a clip, change a text, change a length, and add a clip."""
+    """Change a corpus: remove a clip, change a text, change a length, and add a clip."""
     lines = corpus.train.read_text().splitlines()
     lines[3] = lines[3].replace("|", "|And ", 1)
     (path, text, _), (other, _, seconds) = (lines[i].split("|") for i in (5, 9))
@@ -371,7 +371,7 @@ def test_resume_keeps_weights_and_numbers_of_steps_and_epochs_when_clips_have_ch
     whole = shutil.copytree(out, tmp_path / "whole")
     assert killed.end().code == -signal.SIGKILL
     for folder in (out, whole):
-        # In the repeated command, --new-clips has no effect.
+        # If the command is repeated, --new-clips has no effect.
         train.main(flags(folder, "epochs=5", "--resume", "--new-clips"))
     assert "note: --new-clips has no effect" in capsys.readouterr().out
     assert_same_run(out, whole)
@@ -431,7 +431,7 @@ def test_resume_accepts_new_lists_when_the_corpus_moved(corpus, whole, tmp_path,
 
 
 def test_resume_accepts_clips_folder_when_paths_are_absolute(corpus, whole, tmp_path, capsys):
-    """The run keeps clips_folder, and rejects another clip with the same name."""
+    """The resumed run keeps clips_folder, and rejects a different clip with the same name."""
     old, out = tmp_path / "old", tmp_path / "out"
     filelist = copied_corpus(corpus, old)
     moved = {"training_files": tmp_path / "train.txt"}
@@ -454,7 +454,7 @@ def test_resume_accepts_clips_folder_when_paths_are_absolute(corpus, whole, tmp_
 
 
 def test_resume_fails_when_the_run_is_still_training(copied, monkeypatch, capsys):
-    """The checkpoint is not read, because the running process may write a newer checkpoint."""
+    """The checkpoint is not read, because the running process may be writing a newer checkpoint."""
     monkeypatch.setattr(train, "find_start", None)
     before = snapshot(copied)
     other = RunFolder(copied)
@@ -500,7 +500,7 @@ def test_run_of_version_0_4_0_resumes_with_the_same_losses(old_run):
     expected = json_lines(OLD_RUN / "expected.jsonl")
     for record, wanted in zip(found[-len(expected) :], expected, strict=True):
         for name, value in wanted.items():
-            # Processors round differently, so losses differ slightly.
+            # Losses differ slightly, because rounding depends on the processor.
             assert record[name] == (
                 pytest.approx(value, rel=1e-4) if value != str(value) else value
             )

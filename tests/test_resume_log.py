@@ -128,7 +128,7 @@ def test_folder_is_complete_when_the_command_was_stopped_and_repeated(
     assert found == whole
     assert {*expected.splitlines()} <= {*log.splitlines()}
     assert stops > 0
-    # After each stop, at most one text is synthesized again.
+    # After each stop, the program synthesizes at most one text again.
     assert damaged or stopper.texts <= 5 + 5 + stops
     assert damaged or log == expected
 
@@ -239,7 +239,7 @@ def test_only_changed_texts_are_synthesized_again(synthesized, book, tmp_path):
     book.write_text(BOOK.replace("sat", "SAT").replace("---", "One more."), encoding="utf-8")
     assert f"of 2 texts to {out}; 4 already complete, 1 line skipped, " in synthesized(out)
     assert "of 6 texts to" in synthesized(out, "--speed", "1.1")
-    assert "of 6 texts to" in synthesized(out)  # the log contains other checksums for these files
+    assert "of 6 texts to" in synthesized(out)  # the checksums in the log do not match these files
 
 
 def test_file_names_sort_by_line_when_there_are_many_lines(tmp_path):

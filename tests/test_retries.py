@@ -115,7 +115,7 @@ def test_next_seed_is_0_after_the_largest_seed():
 
 @pytest.mark.parametrize("retries", [0, 1])
 def test_frames_are_yielded_early_only_when_retries_are_0(retries):
-    """Frames of a stream cannot be replaced after they were yielded."""
+    """Frames that a stream has yielded cannot be replaced."""
     speaker = Scripted(SKIPS, GOOD)
     next(speaker.stream_mels(TEXT, retries=retries))
     assert speaker.steps_made < 30 if retries == 0 else speaker.steps_made == 2 * 60
@@ -135,7 +135,7 @@ GATES = st.lists(st.sampled_from([0.1, 0.9]), min_size=90, max_size=90)
 
 @given(LENGTHS, GATES, st.booleans())
 def test_log_mel_of_any_attempt_contains_only_whole_decoder_steps(steps, gates, loud):
-    """Some attempts yield their last decoder step before the end of speech is detected."""
+    """In some attempts, the last decoder step is yielded before the end of speech is detected."""
     alignment = diagonal(steps, LETTERS)
     speaker = Scripted((alignment, np.array(gates)[:steps]))
     if loud:  # the audio never becomes quiet

@@ -23,7 +23,8 @@ def sizes_and_lengths(lengths, plan):
 
 
 def seconds(lengths, plan, row_costs):
-    """Return the cost of an epoch: the sum over batches of frames times cost per decoder step."""
+    """Return the time of an epoch: the sum of (frames times cost per decoder step) over all
+    batches."""
     sizes, longest = sizes_and_lengths(lengths, plan)
     costs = BatchCosts(lengths, row_costs=row_costs)
     return sum(length * costs.row_cost(size) for size, length in zip(sizes, longest, strict=True))

@@ -87,6 +87,6 @@ def test_exported_voice_stores_the_version_of_the_reading_rules_used_in_training
     description = json.loads(path.read_text())
     path.write_text(json.dumps(description | {"text_rules": "0123456789abcdef"}))
     assert "0123456789abcdef" in Voice(folder).rules_note()
-    del description["text_rules"]  # voices exported with 0.4.0 lack this entry
+    del description["text_rules"]  # a voice that was exported with 0.4.0 lacks this entry
     path.write_text(json.dumps(description))
     assert Voice(folder).rules_note() == ""

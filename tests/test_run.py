@@ -110,7 +110,7 @@ def kill_a_worker() -> None:
     def kill() -> None:
         worker, *_ = multiprocessing.active_children()
         worker.kill()
-        # During this sleep, the signal handler of the loader raises an error.
+        # During this sleep, the signal handler of the DataLoader raises an error.
         time.sleep(1)
 
     act_at(Trainer, "step", kill, 6)

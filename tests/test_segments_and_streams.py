@@ -83,8 +83,8 @@ def passed(stream, epoch=0, workers=0):
 
 @pytest.mark.parametrize("count", [1, 40, 100, 149, 150, 470])
 def test_stream_yields_every_item_once(count):
-    """Windows are planned separately. If the last items fill less than half of a window, they join
-    the previous window."""
+    """Windows are planned separately. If the last items fill less than half of a window, they
+    become part of the previous window."""
     stream = stream_of(count)
     first, second = (passed(stream, epoch) for epoch in (0, 1))
     assert sorted(clips_of(first)) == sorted(clips_of(second)) == list(range(count))
@@ -116,7 +116,7 @@ def test_processes_and_workers_yield_every_item_once(world_size, workers):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_stream_yields_the_remaining_items_when_resumed(workers):
-    """The number of processes and workers can change."""
+    """The number of processes and workers may change when the stream is resumed."""
     stream = stream_of(330, batches_per_update=2)
     whole = passed(stream, 5)
     for trained in range(0, len(whole) + 1, 2 if workers == 0 else 22):

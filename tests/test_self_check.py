@@ -106,14 +106,14 @@ def test_training_uses_the_kernels_when_the_check_passes(autocast):
 
 
 def smaller_tanh(monkeypatch):
-    """Make tanh too small in the kernels."""
+    """Make the kernels compute a tanh that is slightly too small."""
     kernels = graphs._kernels()
     tanh = kernels._tanh
     monkeypatch.setattr(kernels, "_tanh", lambda x: tanh(x) * 0.9999)
 
 
 def no_first_gradient(monkeypatch):
-    """Let a buffer of the backward pass start with wrong values."""
+    """Let a buffer of the backward pass contain wrong values at the start."""
     entries = graphs.Graphs._gradient_entries
 
     def changed(self, *given):
@@ -151,8 +151,8 @@ FAILURES = {smaller_tanh: "", no_first_gradient: "grad ", not_finite: "", wrong_
 @interpreted
 @pytest.mark.parametrize("failure", FAILURES)
 def test_check_fails_when_kernels_compute_incorrect_values(failure, monkeypatch):
-    """The result contains the tensor's name. The warning contains the facts that a bug report
-    needs."""
+    """The result contains the name of the tensor. The warning contains the facts that are needed in
+    a bug report."""
     failure(monkeypatch)
     answer = check()
     assert not answer.is_right
@@ -274,7 +274,7 @@ def test_process_survives_when_a_kernel_on_a_gpu_reads_invalid_memory(monkeypatc
 
 @pytest.mark.parametrize("text", ["CUDA out of memory.", "CUDA error: busy or unavailable", None])
 def test_check_result_is_not_cached_when_the_gpu_is_busy(text, monkeypatch):
-    """If `text` is None, no process can be started."""
+    """If `text` is None, the check cannot start a process."""
     if text is None:
         monkeypatch.setattr(self_check, "check_in_process", IN_A_PROCESS)
         monkeypatch.setattr(self_check, "COMMAND", ("/no/such/program",))

@@ -81,7 +81,7 @@ def test_openai_client_gets_decodable_audio_in_every_format(name, client, voice)
     )
     expected = len(speech_of(voice)) / 22050
     assert response.response.headers["content-type"].startswith(FORMATS[name].media_type)
-    if name == "pcm":  # the OpenAI API returns 16-bit samples at 24 kHz
+    if name == "pcm":  # with pcm, the OpenAI API returns 16-bit samples at 24 kHz
         assert len(response.content) / 2 / 24_000 == pytest.approx(expected, abs=0.001)
         return
     audio, rate = soundfile.read(io.BytesIO(response.content))

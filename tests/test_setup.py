@@ -92,7 +92,8 @@ def test_warning_is_printed_when_filelists_share_clips(lists, tmp_path, capsys):
 
 
 def test_validation_filelist_may_be_empty(lists, opened):
-    """The path of the training filelist must not be empty."""
+    """The validation filelist may be empty, but the path of the training filelist must not be
+    empty."""
     training, validation = read_clips(replace(lists, validation_files=""), new_run=True)
     assert (len(training), len(validation)) == (2, 0)
     assert read_in_two(replace(lists, validation_files=""))[1][1].fingerprint
@@ -178,8 +179,8 @@ def test_set_up_fails_when_a_file_changes_while_it_is_read(lists, tmp_path, monk
 
 
 def test_processes_compare_all_training_code():
-    """Without this check, processes with different code would compute incorrect results without an
-    error."""
+    """Without the comparison, processes with different code would compute incorrect results without
+    an error."""
     compared = {name_of(path) for pattern in start_module.CODE for path in ROOT.glob(pattern)}
     left = {"train"}
     loaded = set()
@@ -230,7 +231,7 @@ def read_in_two(lists) -> list:
 
 @pytest.mark.parametrize("has_table", [True, False])
 def test_one_process_per_machine_checks_clips(has_table, lists, tmp_path, opened):
-    """If the cache cannot be written, each process checks the clips."""
+    """If the cache cannot be written, every process checks the clips."""
     for name in () if has_table else ("train", "val"):
         (tmp_path / f"{name}.txt.clips").mkdir()
     first, second = read_in_two(lists)
@@ -335,7 +336,7 @@ def test_warning_is_returned_only_when_an_epoch_has_few_optimizer_steps():
 
 
 def test_warning_is_returned_when_the_longest_clip_exceeds_the_limit(lists):
-    """The longest clip can be in either filelist. The suggested limit causes no warning."""
+    """The longest clip can be in either filelist. With the suggested limit, there is no warning."""
     path = lists.validation_files.replace(".txt", "-b.wav")
     write_audio(Path(path), length=30 * 256)
     h = replace(lists, n_frames_per_step=2, max_decoder_steps=15)

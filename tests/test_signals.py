@@ -22,7 +22,7 @@ def print_to(file: int, descriptors: tuple[int, ...]) -> None:
 def print_into_pipe(writer) -> None:
     print_to(writer.fileno(), (1, 2))
     writer.close()
-    # print() could write the line feed after the reader has exited.
+    # The reader may have exited, and print() could still write the line feed.
     os.write(1, b"the first line\n")
     act_at(Trainer, "step", lambda: print("of a library", file=sys.stderr, flush=True), 4)
 

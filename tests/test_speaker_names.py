@@ -110,7 +110,8 @@ def test_speaker_column_is_rejected_when_it_is_the_text_column_or_empty(tmp_path
 
 
 def test_filelists_have_a_fourth_field_when_there_are_speakers(tmp_path):
-    """Filelists for cached mels have this field too. settings.txt sets speaker_embedding_dim."""
+    """Filelists for cached mels have the fourth field too. settings.txt sets
+    speaker_embedding_dim."""
     corpus, out = tmp_path / "corpus", tmp_path / "lists"
     (corpus / "wavs").mkdir(parents=True)
     for i in range(10):
@@ -224,7 +225,7 @@ def test_speaker_folders_work_with_any_layout(readers, tmp_path):
 
 
 def test_speaker_folders_can_be_links(readers, tmp_path):
-    """The links point to corpora in different places. Each folder is read once."""
+    """The links in the corpus point to folders in different places. Each folder is read once."""
     linked = tmp_path / "linked"
     (linked / "bert").mkdir(parents=True)
     (linked / "anna").symlink_to(readers / "anna")

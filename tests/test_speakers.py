@@ -48,7 +48,8 @@ def test_fourth_field_contains_the_speaker():
     assert split_filelist_line("a.wav|Hi.| | anna ") == ("a.wav", "Hi.", None, "anna")
     assert split_filelist_line("a.wav|Hi.|1.5|") == ("a.wav", "Hi.", 1.5, "")
     assert split_filelist_line("a.wav|Hi.") == ("a.wav", "Hi.", None, "")
-    # An accented letter can be one or two characters, but both forms must give the same name.
+    # An accented letter can consist of one or two characters, but both forms must result in the
+    # same name.
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
 
 
@@ -236,8 +237,8 @@ def test_filelists_are_rejected_when_speaker_names_look_alike(lists):
 
 
 def test_resume_is_rejected_when_filelists_contain_new_speakers(lists):
-    """The error does not suggest --new-clips, because this option would not help. The suggested
-    option works."""
+    """The error does not suggest --new-clips, because this option does not accept new speakers. The
+    option that it suggests works."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     with open(lists / "train.txt", "a") as file:
         file.write(f"{lists}/0.wav|Clip.||dora\n" * 2)
@@ -251,7 +252,7 @@ def test_resume_is_rejected_when_filelists_contain_new_speakers(lists):
 
 
 def test_resume_is_rejected_when_speakers_are_added_to_a_model_without_speakers(lists, capsys):
-    """The suggestions in the warning and in the error work."""
+    """The options that the warning and the error suggest work."""
     run, settings = lists / "run", options(lists, epochs=1)
     train.main(flags(run, f"{settings},speaker_embedding_dim=0"))
     train.main(flags(run, "epochs=2", "--resume"))
@@ -268,8 +269,7 @@ def test_resume_is_rejected_when_speakers_are_added_to_a_model_without_speakers(
 
 
 def test_resume_is_rejected_when_filelists_have_no_speakers(lists):
-    """The error does not suggest removing speaker_embedding_dim, because the run requires
-    speakers."""
+    """The error does not suggest removing speaker_embedding_dim, because the run needs speakers."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     for name in ("train.txt", "val.txt"):
         path = lists / name
@@ -335,8 +335,8 @@ def test_warm_start_is_rejected_when_filelists_lack_speakers(lists):
 
 
 def test_warm_start_is_rejected_when_speaker_vectors_have_no_names(lists, tmp_path):
-    """Weights from projects such as Mellotron contain speaker vectors without names. The suggestion
-    in the error works."""
+    """Weights from other projects, such as Mellotron, can contain speaker vectors without names.
+    The option that the error suggests works."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     weights = tmp_path / "mellotron.pt"
     torch.save({"state_dict": load(newest(lists / "run"))["state_dict"]}, weights)

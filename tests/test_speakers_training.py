@@ -96,8 +96,8 @@ corpora = st.lists(st.tuples(st.integers(1, 90), st.integers(0, 3)), min_size=4,
 @few
 @given(corpus=corpora, balance=st.floats(0, 1))
 def test_training_time_per_speaker_depends_on_the_exponent(corpus, balance):
-    """With speaker_balance b, the mean number of frames per epoch is proportional to frames ** (1 -
-    b)."""
+    """With speaker_balance b, the mean number of frames of a speaker per epoch is proportional to
+    frames ** (1 - b)."""
     frames, speakers = map(np.array, zip(*corpus, strict=True))
     weights = balancing_weights(frames, speakers, replace(SPEAKERS, speaker_balance=balance))
     if balance == 0 or len(set(speakers)) == 1:
@@ -173,7 +173,7 @@ def test_balanced_draws_equal_values_computed_by_hand():
 
 
 def test_costs_are_compared_for_the_same_drawn_clips_when_epochs_are_balanced():
-    """The costs are relative to random batches of the same drawn clips, so random batches save
+    """The costs are compared with random batches of the same drawn clips, so random batches save
     0."""
     same = {"batching_strategy": "random", "dynamic_batch_size": False, "speaker_balance": 1.0}
     hparams = replace(SPEAKERS, batch_randomization=False, **same)
@@ -266,7 +266,7 @@ def noise(batch: Batch) -> Outputs:
 
 @pytest.mark.parametrize("r", [1, 3])
 def test_loss_sums_per_clip_exclude_padding(r):
-    """The sums equal the losses of single clips."""
+    """The sums over clips equal the losses of single clips."""
     batch = synthetic_batch([7, 2, 9], [3, 1, 2], create_hparams(tiny(n_frames_per_step=r)))
     outputs = noise(batch)
     for row, (mel, gate) in enumerate(sums_of_clips(outputs, batch).T.tolist()):
@@ -418,7 +418,8 @@ def test_summary_at_the_start_lists_at_most_ten_speakers():
 
 @given(st.data())
 def test_examples_are_the_first_clips_of_speakers(data):
-    """The examples come from the speakers with the most speech, in any batch."""
+    """Each example is the first clip of one of the speakers with the most speech. The clip can be
+    in any batch."""
     counts = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=12))
     table = clips_of({f"s{i}": count for i, count in enumerate(counts)})
     hparams = replace(HParams(), validation_batch_size=data.draw(st.integers(1, 7)))

@@ -27,7 +27,7 @@ def missing(hparams):
 
 
 def test_real_time_factors_are_medians_when_tasks_are_repeated(tmp_path, monkeypatch, capsys):
-    """The benchmark skips Griffin-Lim if librosa is missing."""
+    """If librosa is missing, the benchmark does not time Griffin-Lim."""
     monkeypatch.setattr(synthesis, "mel_filters", missing)
     seconds = {"1 at once": [3.0, 1.0, 2.0], "2 at once": [8.0, 7.0, 5.0]}
 

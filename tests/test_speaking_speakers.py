@@ -90,7 +90,7 @@ def made(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["checkpoint", "fp32"])
 def test_audio_differs_between_speakers(kind, made):
-    """The audio of each speaker is the same in every call, complete or streamed."""
+    """Complete or streamed, the audio of a speaker is the same in every call."""
     speaker = load_synthesizer(getattr(made, kind))
     sounds = [np.concatenate([*speaker.stream(SENTENCE, speaker=name)]).tobytes() for name in NAMES]
     assert len(set(sounds)) == 3
@@ -120,7 +120,7 @@ def test_texts_for_the_export_comparison_alternate_between_speakers(made):
 
 
 def test_export_is_rejected_when_the_graph_ignores_the_chosen_speaker(made, tmp_path, monkeypatch):
-    """The graph in this test uses the vector of one speaker for all speakers."""
+    """In this test, the graph uses the vector of one speaker for all speakers."""
     last, write = torch.tensor([[0.0, 0.0, 1.0]]), export.write_graphs
 
     def write_wrongly(speaker, folder):
@@ -184,7 +184,7 @@ def test_programs_use_the_chosen_speaker(made, tmp_path, capsysbinary):
 
 
 def test_texts_are_synthesized_again_when_the_speaker_changes(made, tmp_path, capsys):
-    """Another Unicode form of the same name is not a change."""
+    """A different Unicode form of the same name does not count as a change."""
     out = ["--text", SENTENCE, "-o", str(tmp_path / "out")]
     sounds = {}
     for name in ("anna", " anna", "bert"):
@@ -329,7 +329,8 @@ def test_statistics_contain_the_rate_of_each_speaker():
 
 
 def test_speaker_uses_the_rate_of_the_corpus_when_it_has_few_clips():
-    """The clips of this speaker do not change the range for the other speakers."""
+    """If a speaker has few clips, these clips do not change the range of rates for other
+    speakers."""
     whole, speakers = measured(0.12, 0.05, 0.3, few=MIN_CLIPS - 1)
     assert speakers[2].statistics == whole
     assert speakers[0].statistics.slowest < 1.2

@@ -69,7 +69,7 @@ def test_speech_ends_when_its_loud_end_has_become_quiet():
 def test_speech_ends_at_the_stop_token_when_audio_stays_loud():
     finder, told = run(through([0.6] + [0.1] * 6))
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, 8)
-    assert told == 8 + 0.25 / STEP  # the end is detected 0.25 s later
+    assert told == 8 + 0.25 / STEP  # the end of speech is detected 0.25 s later
 
 
 def test_stop_token_is_ignored_when_attention_is_inside_the_text():
@@ -160,7 +160,7 @@ def test_speech_ends_when_attention_makes_no_progress():
     finder, told = run([(LOUD, 0.1, at(2))] * 99)
     assert finder.reason is StopReason.STUCK
     assert not finder.reason.is_found
-    assert told == pytest.approx(2 / STEP + 1, abs=1)  # after 2 s without progress
+    assert told == pytest.approx(2 / STEP + 1, abs=1)  # attention has made no progress for 2 s
 
 
 def test_speech_ends_at_the_limit_of_decoder_steps_when_the_text_has_no_words():
@@ -175,7 +175,7 @@ STEPS = st.tuples(FRAMES, st.floats(0, 1), st.integers(0, len(WORDS) - 1), st.fl
 
 @given(st.lists(STEPS, min_size=60, max_size=60))
 def test_speech_never_exceeds_the_limit_of_decoder_steps(steps):
-    """`run` also checks that decoder steps that a stream has yielded are not removed."""
+    """`run` also checks that no yielded decoder step is removed."""
     told = [(frame, gate, at(symbol, share)) for frame, gate, symbol, share in steps]
     finder, number = run(told, max_steps=60)
     assert finder.reason is not None

@@ -23,7 +23,7 @@ def test_split_depends_on_ids_fraction_and_seed():
     assert validation == set(order[:2620]) == {name for name in pinned if pinned[name] == "val"}
     assert "the pinned split" in origin
     fewer, origin = choose_split(named(sorted(pinned)[1:]), 0.2, 0)
-    # A change of the corpus moves only a few clips to the other set.
+    # If the corpus changes, only a few clips move to the other set.
     assert len(fewer ^ validation) <= 2
     assert "seed 0" in origin
     of_one = [replace(clip, speaker="linda") for clip in named(pinned)]
@@ -32,7 +32,7 @@ def test_split_depends_on_ids_fraction_and_seed():
     linda = {name for name in choose_split(of_two, 0.2, 0)[0] if name[:2] != "b-"}
     assert linda == validation
     other, _ = choose_split(named(pinned), 0.2, 1)
-    assert 0.1 < len(other & validation) / 2620 < 0.3  # by chance, this fraction would be 0.2
+    assert 0.1 < len(other & validation) / 2620 < 0.3  # by chance, this fraction would be about 0.2
     assert choose_split(named(order[::-1]), 0.1, 0)[0] < validation
 
 

@@ -25,8 +25,7 @@ def endings(text: str, limit: int) -> list[Ending]:
     return [part.ending for part in split_sequence(text_to_sequence(text, COMPATIBLE), limit)]
 
 
-# These pieces are words, punctuation and phones, with and without spaces.
-# Cleaning can return all of them.
+# Words, punctuation and phones, with and without spaces, as cleaning can return them.
 PIECES = ["a", "mister", "twenty-one", "hundred,", "u.s.", "no.", "it's", "--", "-", "...", "@AH0"]
 PIECES += [*"!'(),.:;? ", " ", " ", " ", "_", "@HH"]
 SEQUENCES = st.lists(st.sampled_from(PIECES), min_size=1, max_size=60).map(
@@ -144,8 +143,8 @@ def test_chunks_equal_chunks_split_by_hand(text, limit, parts, kinds):
 
 @pytest.mark.parametrize("text", ["one," * 100, "x" * 401, "-" * 300 + "a" * 300, "a" + "-" * 300])
 def test_text_without_spaces_is_cut_when_it_exceeds_the_limit(text):
-    """Lists and some languages contain no spaces. Without this cut, a chunk could need gigabytes of
-    memory."""
+    """Lists and some languages contain no spaces. If such a text were not cut, a chunk could need
+    gigabytes of memory."""
     sequence = text_to_sequence(text, COMPATIBLE)
     parts = split_sequence(sequence, 30)
     assert [place for part in parts for place in range(part.start, part.end)] == [

@@ -104,7 +104,7 @@ def test_words_contain_the_vowel_signs_of_indic_scripts():
 
 
 def test_texts_of_the_included_corpora_are_kept():
-    """These corpora contain sentences of LJSpeech, which are completely spoken."""
+    """These corpora contain sentences of LJSpeech. All words of these sentences are spoken."""
     for path in (Path(__file__).parent / "data").rglob("*.csv"):
         rows = [line.split("|") for line in path.read_text(encoding="utf-8").splitlines()]
         texts = [row[-1] for row in rows if len(row) > 1]

@@ -115,7 +115,7 @@ def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float
             subprocess.run(command, check=True, start_new_session=True)
         else:
             os.kill(os.getpid(), number)
-        time.sleep(seconds)  # this is enough time for the loader to detect that a worker has died
+        time.sleep(seconds)  # the loader has enough time to notice that a worker has died
 
     act_at(*PLACES[place], send, call)
 
@@ -174,7 +174,7 @@ def signal_twice(number: int) -> None:
 
 @pytest.mark.parametrize(("number", "saved"), [(signal.SIGINT, 6), (signal.SIGTERM, 7)])
 def test_second_ctrl_c_stops_the_run_immediately(number, saved, corpus, tmp_path):
-    """A second SIGTERM, as sent by make, does not prevent the checkpoint."""
+    """A second SIGTERM, which make may send, does not prevent the checkpoint."""
     out = tmp_path / "out"
     stopped = Child(flags(out, corpus.hparams(**LONG)), signal_twice, number).end()
     assert stopped.code == 128 + number

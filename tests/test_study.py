@@ -114,7 +114,8 @@ def make_study(tmp_path, monkeypatch):
 
 
 def test_study_trains_and_transcribes_each_run_once(make_study, capsys):
-    """Transcribed epochs are not repeated, even if the run folders were deleted."""
+    """Epochs that were already transcribed are not repeated, even if the run folders were
+    deleted."""
     made = make_study(train="echo $NAME $OVERRIDES", points=(1, 2))
     made.run([1], concurrent_runs=2)
     assert made.failed == []
@@ -152,8 +153,8 @@ def test_values_are_summed_over_the_epochs_of_a_run(make_study):
 
 
 def test_lost_values_are_restored_from_the_runs(make_study):
-    """No run is trained again. A new point before the last epoch of a finished run causes an
-    error."""
+    """No run is trained again. If a new point is before the last epoch of a finished run, there is
+    an error."""
     make_study(points=(1, 2)).run([1], concurrent_runs=1)
     (made := make_study()).out.joinpath("values.csv").unlink()
     again = make_study(train="false", points=(1, 2))
@@ -176,7 +177,7 @@ def test_study_continues_when_a_run_fails(make_study, capsys):
     assert problem in capsys.readouterr().out
     study.write_report(made)
     report = (made.out / "report.md").read_text("utf-8")
-    assert "| ssb  | " in report  # this strategy occurs only in the table of settings
+    assert "| ssb  | " in report  # only the table of settings contains this strategy
     assert re.findall(r"^\| (\w+) +\| +3.000", report, re.MULTILINE)[:2] == ["rand", "sb"]
 
 

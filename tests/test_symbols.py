@@ -38,7 +38,8 @@ PHONES = "text_cleaners=[phones]"
 
 
 def test_error_does_not_suggest_deleting_a_file_that_is_not_a_symbol_table(tmp_path):
-    """If the path in the setting `symbols` is wrong, the file may be important to the user."""
+    """If the path in the setting `symbols` is wrong, it may point to an important file of the
+    user."""
     (tmp_path / "notes.txt").write_text("my notes\n")
     with pytest.raises(UserError, match="expected a list of strings") as caught:
         read_symbols(create_hparams(f"symbols={tmp_path / 'notes.txt'}"))
@@ -355,7 +356,8 @@ def test_voice_uses_its_symbol_table(trained, tmp_path, capsys):
 
 
 def test_resume_keeps_the_symbol_table_of_the_run(trained, lists, tmp_path, capsys):
-    """Another table in the settings is rejected. A new table next to new filelists is ignored."""
+    """A different table in the settings is rejected. A new table next to new filelists is
+    ignored."""
     out = shutil.copytree(trained, tmp_path / "run")
     again = shutil.copytree(lists.parent, tmp_path / "again") / "lists"
     table = json.loads((lists / "symbols.json").read_text("utf-8"))
@@ -394,7 +396,7 @@ def test_checkpoint_uses_english_symbols_when_it_has_no_symbol_table(checkpoint_
     hparams = load_checkpoint_synthesizer(checkpoint_path).settings
     assert hparams.table is ENGLISH
     assert hparams_from_dict({}).table is ENGLISH
-    for text in ("So.", "£10, at 10:05"):  # each model reads texts as in its training
+    for text in ("So.", "£10, at 10:05"):  # each model reads texts by the rules of its training
         assert text_to_ids(text, hparams) == text_to_sequence(text, ["english_cleaners"])
 
 

@@ -57,7 +57,7 @@ def test_chunks_sound_like_separate_texts_with_pauses_between_them(
 def test_chunk_limit_is_the_length_of_the_longest_training_text(
     checkpoint_path, tmp_path, mels_alone, capsys
 ):
-    # This checkpoint does not contain the length of the longest training text.
+    # This checkpoint lacks the length of the longest training text.
     whole = speak_text(checkpoint_path, tmp_path)
     assert whole.shape == (80, 12)
     saved = torch.load(checkpoint_path, weights_only=True)
@@ -130,7 +130,7 @@ def test_all_files_are_written_for_each_text(checkpoint_path, tmp_path, capsys):
     texts.write_text("Hello there.\n\nGeneral remarks.\n", encoding="utf-8")
     out = tmp_path / "spoken words"
     arguments = ["--checkpoint", str(checkpoint_path), "--text-file", str(texts), "-o", str(out)]
-    # No stop probability exceeds this threshold, so the limit ends every text.
+    # No stop probability exceeds this threshold, so each text ends at the limit of decoder steps.
     synthesize.main([*arguments, "--save-mel", "--hparams", "gate_threshold=2"])
     assert sorted(path.name for path in out.iterdir()) == [
         *(f"{n}.{kind}" for n in ("0001", "0003") for kind in ("npy", "png", "wav")),

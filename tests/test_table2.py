@@ -210,7 +210,7 @@ def test_script_for_all_rows_stops_on_ctrl_c(run):
 @pytest.mark.thorough
 @pytest.mark.usefixtures("clean_process")
 def test_programs_accept_the_arguments_of_the_scripts(run, monkeypatch):
-    """The test runs the real programs with the recorded arguments."""
+    """The recorded arguments are passed to the real programs."""
     make_corpus(run.here / "a corpus", 12)
     tiny = TINY | {"win_time": None, "hop_time": None, "bucket_size": 6}
     del tiny["epochs"]

@@ -167,7 +167,7 @@ def test_table_is_rejected_when_no_delimiter_fits(path, lines):
     ],
 )
 def test_table_is_rejected_when_its_columns_are_ambiguous(path, text, option):
-    """If `option` is None, the header is not recognized, so it is read as a clip."""
+    """If `option` is None, the header is not recognized as a header, so it is read as a clip."""
     if option is None:
         entries, _ = read(path, text)
         assert entries[0][0] in ("path", "text")
@@ -340,7 +340,7 @@ def test_offset_is_reported_when_it_is_not_a_number_of_seconds(path, offset):
     ],
 )
 def test_table_is_rejected_when_its_last_column_is_not_the_normalized_text(lines, tmp_path):
-    """In an earlier version, English translations and durations became texts."""
+    """In an earlier version, English translations and durations were read as texts."""
     path = tmp_path / "metadata.csv"
     path.write_text("\n".join(lines), "utf-8")
     with pytest.raises(UserError) as raised:

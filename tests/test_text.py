@@ -98,7 +98,8 @@ def test_years_are_read_like_pairs_of_digits_in_inflect():
         ("{}", ""),
         # Each piece is cleaned separately.
         ("1{B}000", "one{B}zero"),
-        # Only the first line may contain phones in braces. If it does, later lines are dropped.
+        # Only the first line may contain phones in braces. If the first line contains such phones,
+        # later lines are dropped.
         ("{A\nB}", "a b"),
         ("one\n{B}", "one b"),
         ("{B} one\ntwo", "{B} one"),
@@ -144,7 +145,7 @@ def test_corrected_cleaners_return_the_expected_words(text, expected):
     assert spoken(text, CORRECTED) == expected
 
 
-TABLE = [  # a person wrote these values without running the code
+TABLE = [  # these values were written by a person, without running the code
     row.split("|") for row in (DATA / "spoken_english.csv").read_text("utf-8").splitlines()[1:]
 ]
 

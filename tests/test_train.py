@@ -113,7 +113,7 @@ def test_epoch_record_matches_the_trained_batches(corpus, tmp_path, monkeypatch)
 
 
 def test_training_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatch):
-    """The clock of this test advances only in chosen calls."""
+    """In this test, the clock advances only during chosen calls."""
     now = 0.0
 
     def takes(owner, name, seconds):
@@ -252,7 +252,7 @@ def test_loss_decreases_in_training_with_each_setting(settings, corpus, tmp_path
     ],
 )
 def test_training_accepts_batches_with_one_short_clip(settings, tmp_path):
-    """By chance, any clip can be alone in a batch. This must not stop the run."""
+    """By chance, a batch can contain a single clip. This must not stop the run."""
     one_frame = (HOP - 1) / SAMPLING_RATE
     corpus = make_corpus(
         tmp_path, {"train": (0.25, one_frame, one_frame, 0.2), "val": (one_frame,)}
@@ -396,7 +396,7 @@ EVERY_STEP = {"iters_per_checkpoint": 1, "keep_checkpoints": 1}
 
 @pytest.mark.parametrize("more", [EVERY_STEP, ONE_BATCH], ids=str)
 def test_diverged_run_can_be_resumed_at_a_lower_learning_rate(more, corpus, tmp_path, capsys):
-    """The diverged weights were saved after an optimizer step or at the end of an epoch."""
+    """The diverged weights were saved either after an optimizer step or at the end of an epoch."""
     out, settings = tmp_path / "out", {"learning_rate": 30, "epochs_per_validation": 1} | more
     message = refused(flags(out, corpus.hparams(**settings)), capsys)
     assert "training diverged: the loss became" in message

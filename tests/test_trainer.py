@@ -254,7 +254,7 @@ OPTIMIZERS = [torch.optim.RAdam, torch.optim.SGD]
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
 def test_gradient_clipping_works_with_any_optimizer(make, monkeypatch):
-    """The first optimizer step divides its gradients by norm / threshold."""
+    """In the first optimizer step, the gradients are divided by norm / threshold."""
     use_optimizer(monkeypatch, make)
     trainer = Trainer(small(n_mel_channels=MELS, grad_clip_thresh=0.01), CPU)
     given: list[torch.Tensor] = []
@@ -288,8 +288,8 @@ def test_weights_do_not_change_when_any_optimizer_skips_a_step(make, monkeypatch
 
 
 def test_fused_and_plain_optimizers_compute_the_same_weights(monkeypatch):
-    """Fused Adam clips gradients and skips steps on the device. For all other optimizers,
-    `apply_gradients` does this."""
+    """With fused Adam, gradients are clipped and optimizer steps are skipped on the device. For all
+    other optimizers, `apply_gradients` does this."""
     weights = []
     for fused in (True, False):
         use_optimizer(monkeypatch, functools.partial(torch.optim.Adam, fused=fused))

@@ -80,8 +80,8 @@ def cleanings(monkeypatch):
 def test_number_of_cleaned_pieces_is_limited_when_many_characters_have_no_symbol(
     cleaners, table, most, cleanings
 ):
-    """A Chinese text contains thousands of characters without a symbol in an English model.
-    Cleaning each of them separately would take too long."""
+    """A Chinese text contains thousands of characters for which an English model has no symbol.
+    Cleaning each character separately would take too long."""
     chinese = "".join(map(chr, range(0x4E00, 0x5000)))
     [warning] = left_out(f"a {chinese}", [cleaners], table)
     assert warning.endswith("'\u4e13' at column 22, and others")
@@ -89,8 +89,8 @@ def test_number_of_cleaned_pieces_is_limited_when_many_characters_have_no_symbol
 
 
 def test_characters_are_reported_when_espeak_ignores_them():
-    """Phones in the text are not reported. Neither are letters that only change a neighboring
-    phone, such as the hard sign."""
+    """Phones in the text are not reported. Letters that only change a neighboring phone, such as
+    the hard sign, are not reported either."""
     facts = ["phones"], table_of("абвꜰəɪɛnʌbjkt❀ ")
     text = "объект € и ❀ /❀n/"
     dropped = dropped_symbols(text, *facts, "ru")

@@ -157,8 +157,8 @@ def test_validation_warns_once_when_attention_ignores_the_text(
 
 
 def test_run_trains_and_resumes_without_validation_clips(corpus, tmp_path, capsys):
-    """The test interrupts the run, resumes it, and writes its report. The final weights equal those
-    of a run with validation."""
+    """The test interrupts the run, resumes it, and reports on it. The final weights equal the
+    weights of a run with validation."""
     with_list, out = tmp_path / "with", tmp_path / "out"
     settings = {"epochs": 3, "epochs_per_validation": 1, "iters_per_checkpoint": 3}
     run(with_list, corpus, **settings)
@@ -267,7 +267,7 @@ FAILURES = ["loss", "clip", "alignment_sums", "speak", "draw_mels"]
 
 @pytest.mark.parametrize("what", FAILURES)
 def test_training_continues_when_validation_fails(what, corpus, tmp_path, monkeypatch, capsys):
-    """A warning contains the cause."""
+    """If validation fails, the warning contains the cause."""
     out, message, validations = tmp_path / "out", "training continues: ValueError: Audio buffer", 1
     if what == "loss":
         poison_mel(monkeypatch, "val02.wav")
@@ -299,7 +299,9 @@ def test_validation_omits_only_the_audio_when_synthesis_of_audio_fails(
     out = tmp_path / "out"
     monkeypatch.setattr(validation.GriffinLim, "samples", lambda *_: torch.empty(2**50))
     run(out, corpus, **LONG)
-    warning = "warning: creating audio for a validation clip failed, training continues: Runtime"
+    warning = (
+        "warning: creating audio for a validation clip failed, but training continues: Runtime"
+    )
     assert capsys.readouterr().out.count(warning) == 2
     a, b = load(newest(out)), load(newest(whole))
     assert_same(a["state_dict"], b["state_dict"])

@@ -91,7 +91,7 @@ def test_int8_voice_is_smaller_and_its_export_prints_a_comparison_with_fp32(voic
 
 
 def test_8_bit_weights_are_rounded_to_the_nearest_integer(voices):
-    """This applies to all large weights of matrix products, convolutions and LSTMs."""
+    """All large weights of matrix products, convolutions and LSTMs are rounded."""
     for name in GRAPHS:
         exact, stored = (onnx.load(x[0] / f"{name}.onnx").graph for x in (voices.fp32, voices.int8))
         exact, values = (

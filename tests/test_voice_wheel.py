@@ -41,7 +41,8 @@ def wheel(tmp_path_factory) -> Path:
 
 
 def needed_by(names: list[str]) -> dict[str, metadata.Distribution]:
-    """Return these packages and all their requirements, as a dict from name to distribution."""
+    """Return the distributions of these packages and of all their requirements, as {name:
+    distribution}."""
     needed: dict[str, metadata.Distribution] = {}
     waiting = list(names)
     while waiting:

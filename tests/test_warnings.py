@@ -39,7 +39,7 @@ END = 0.05  # seconds of silence at both ends of a valid clip
 
 
 def sound(before: float = 0.0, seconds: float = 1.0, after: float = 0.0, seed: int = 0):
-    """Return 16-bit noise whose ends are 57 dB softer."""
+    """Return 16-bit noise. The ends of the noise are 57 dB softer."""
     rng = np.random.default_rng(seed)
     noise = rng.uniform(-1, 1, sum(round(part * RATE) for part in (before, seconds, after)))
     start = round(before * RATE)
@@ -100,7 +100,7 @@ def test_samples_count_as_silence_when_they_are_40_db_below_the_loudest_sample()
         quiet = sound() * 10 ** (-decibels / 20)
         before, after = silence_at_ends(np.concatenate([sound(), quiet]).astype(np.int16), RATE)
         assert (before, after) == (0, pytest.approx(expected, abs=WINDOW))
-    # A silence in the middle is a pause, not a silence at an end.
+    # Silence in the middle is a pause, and does not count as silence at an end.
     assert silence_at_ends(np.concatenate([sound(after=1), sound()]), RATE) == (0, 0)
     assert silence_at_ends(sound()[:100], RATE) == (0, 0)  # this audio is shorter than a window
 
@@ -118,7 +118,8 @@ def test_three_samples_at_full_scale_count_as_clipping(dtype, full):
 
 @pytest.mark.parametrize("dtype", [np.int16, np.float32])
 def test_flat_tops_below_full_scale_count_as_clipping(dtype):
-    """The clip was clipped, then scaled with dither. Unclipped recordings have no flat tops."""
+    """The clip was clipped, and then scaled with dither. Recordings that are not clipped have no
+    flat tops."""
     scale = 32768 if dtype == np.float32 else 1
     files = sorted((ROOT / "tests/data/ljspeech").rglob("*.wav"))
     assert files
@@ -314,7 +315,7 @@ def test_prepare_warns_when_all_texts_have_the_same_length():
 
 
 def test_prepare_does_not_warn_when_text_and_clip_lengths_match():
-    """There is no warning either if there are too few clips or too few different lengths."""
+    """If there are too few clips or too few different lengths, there is no warning either."""
     assert texts_of_other_clips(clips_with(0)) is None
     assert texts_of_other_clips(clips_with(1, count=19)) is None
     alike = [replace(x, measured=Measurements(RATE)) for x in clips_with(1)]

@@ -116,7 +116,8 @@ def environment(folder):
 
 
 def run_python(environment, folder, *arguments):
-    """Run Python of the empty environment with numpy in a user folder, and return the output."""
+    """Run the Python interpreter of the empty environment, with numpy in a user folder. Return the
+    output."""
     python, packages = environment
     run = subprocess.run(
         [python, *arguments],

@@ -74,11 +74,11 @@ def test_remaining_tests_pass_when_the_folder_is_missing(project):
     )
     options = "-p", "no:cacheprovider", "--assert=plain", "-k", chosen
     printed = run(project, "tests/run_tests.py", *options, "tests/test_model.py", *map(str, naming))
-    assert " passed" in printed  # a failed import would make the run fail
+    assert " passed" in printed  # a failed import would make pytest fail
 
 
 def test_fast_decoder_counts_as_missing_when_only_compiled_files_exist(trained, project, corpus):
-    """Python reads a folder that contains only __pycache__ as an empty package."""
+    """Python treats a folder that contains only __pycache__ as an empty package."""
     directory, _ = trained
     (project / "fast_decoder" / "__pycache__").mkdir(parents=True)
     (project / "fast_decoder" / "__pycache__" / "graphs.cpython-311.pyc").write_bytes(b"")

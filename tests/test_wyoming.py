@@ -170,7 +170,8 @@ def test_synthesis_stops_when_the_client_hangs_up(server, port):
 
 
 def test_waiting_text_leaves_the_queue_when_the_client_hangs_up(voices):
-    """In an earlier version, the text of this client was spoken before the next client's text."""
+    """In an earlier version, the text of a client that had hung up was spoken before the next
+    client's text."""
     paused = PausedVoice(voices.int8[0])
     opened = open_socket("127.0.0.1", 0)
     place = opened.getsockname()[:2]

@@ -8,7 +8,8 @@ import torch
 
 from loss import SIGMA, off_diagonal, real_weights
 
-NOTICED = 0.1  # a symbol counts as covered if its weight reaches this value in any decoder step
+# A symbol counts as covered if its attention weight reaches this value in any decoder step.
+NOTICED = 0.1
 
 
 def alignment_sums(

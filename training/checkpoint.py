@@ -41,7 +41,7 @@ from training.optimizer import state_entries
 from training.trainer import LossTerms, Trainer
 
 BEST = "best.pt"
-DIVERGED = 100  # a loss above this multiple of the lowest loss so far counts as diverged
+DIVERGED = 100  # training counts as diverged above this multiple of the lowest loss so far
 
 
 class Checkpoint(NamedTuple):
@@ -74,27 +74,28 @@ class LoopState:
     loss_unpadded_sum: float = 0.0  # masked loss, summed over real frames
     # guided attention loss, summed over `guided_attention_frames`
     guided_attention_sum: float = 0.0
-    # Number of real frames in optimizer steps that used guided attention loss.
+    # Number of real frames in the optimizer steps that used guided attention loss.
     guided_attention_frames: int = 0
-    # Sum of gradient norms over the optimizer steps that were not skipped.
+    # Sum of gradient norms over all optimizer steps that were not skipped.
     gradient_norm_sum: float = 0.0
     updates: int = 0  # number of optimizer steps applied in this epoch
     skipped_updates: int = 0  # number of optimizer steps skipped in this epoch
-    seconds: float = 0.0  # time spent planning, waiting for data and training
+    seconds: float = 0.0  # seconds spent on planning, waiting for data and training
     prepare_seconds: float = 0.0
     data_wait_seconds: float = 0.0
-    # Seconds that this process waited for the gradients of other processes.
+    # Seconds for which this process waited for the gradients of other processes.
     process_wait_seconds: float = 0.0
-    # Sum over optimizer steps of the load imbalance: the largest load / the mean load per process.
+    # Load imbalance, summed over optimizer steps: the largest load divided by the mean load per
+    # process.
     imbalance_sum: float = 0.0
-    peak_memory_bytes: int = 0  # peak memory of the device during training
-    skips_running: int = 0  # number of most recent optimizer steps skipped in a row
+    peak_memory_bytes: int = 0  # peak memory of the device during training, in bytes
+    skips_running: int = 0  # how many of the most recent optimizer steps were skipped in a row
     best_validation_loss: float = math.inf  # lowest masked validation loss so far
-    # optimizer step of the best checkpoint; -1 before the first validation
+    # Optimizer step of the best checkpoint; -1: no validation yet.
     best_iteration: int = -1
     lowest_loss: float = math.inf  # lowest padded training loss of any optimizer step
-    alignment_warned: int = 0  # 1: the warning that no alignment has formed was printed
-    text_warned: int = 0  # 1: the warning that attention ignores the text was printed
+    alignment_warned: int = 0  # 1: the warning that no alignment has formed has been printed
+    text_warned: int = 0  # 1: the warning that attention ignores the text has been printed
 
     def at_start_of(self, epoch: int) -> "LoopState":
         """Return the state before the first batch of `epoch` (the current or the next epoch)."""
@@ -152,7 +153,7 @@ class LoopState:
         return int(min(self.epoch - 1, last))
 
 
-# The parts that a checkpoint must contain so that a run can resume from it, with their types.
+# Types of the entries that a checkpoint must contain so that a run can resume from it.
 NEEDED: dict[str, Any] = {
     "version": str,  # version of this project
     "hparams": Any,
@@ -160,7 +161,7 @@ NEEDED: dict[str, Any] = {
     "optimizer": dict,
     "iteration": Annotated[int, limits(ge=0)],
     "learning_rate": float,
-    "scaler": dict | None,  # state of torch.amp.GradScaler; None unless precision=fp16
+    "scaler": dict | None,  # state of torch.amp.GradScaler; None if precision is not fp16
     "loop": LoopState,
     "sampler": dict | None,  # state of LengthBatchSampler; None between epochs
     "corpus": str,  # fingerprint of the clips
@@ -221,8 +222,8 @@ def save(
         "scaler": trainer.scaler.state_dict() or None,
         "hparams": asdict(trainer.hparams),
         "loop": asdict(loop),
-        # At the end of an epoch, the sampler still has the plan of this epoch. The next epoch
-        # begins at batch 0, so no sampler state is needed.
+        # Between two epochs, leave out the sampler's state. The sampler still has the plan of the
+        # old epoch, and the next epoch begins at batch 0.
         "sampler": sampler.state_at(loop.batches_trained) if loop.batches_trained else None,
         **more,
     }
@@ -248,12 +249,12 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
             f"{path}: cannot write the checkpoint ({first_line(error)}). Free some space or make "
             "the folder writable. Earlier checkpoints have not changed"
         ) from None
-    # Checkpoints with larger numbers belong to a different run, so they are neither counted nor
-    # removed.
+    # Neither count nor remove checkpoints with larger numbers, because they belong to a different
+    # run.
     own = [old for number, old in list_checkpoints(directory) if number <= state["iteration"]]
     least = 1 if (directory / BEST).exists() else 2
     for old in own[: -max(keep, least)]:
-        # A folder that has the name of a checkpoint cannot be removed like a file.
+        # If a folder has the name of a checkpoint, it cannot be removed like a file.
         with contextlib.suppress(OSError):
             old.unlink()
     return path
@@ -267,9 +268,9 @@ def link_as(name: str, path: Path, directory: Path) -> None:
 
     def link(temporary: Path) -> None:
         try:
-            # A hard link takes no disk space.
+            # Create a hard link, which takes no disk space.
             os.link(path.resolve(), temporary)
-        except OSError:  # the file system does not support hard links
+        except OSError:  # the file system may not support hard links
             shutil.copyfile(path, temporary)
 
     write_atomically(directory / name, link)
@@ -425,8 +426,8 @@ def restore(
     """
     path, saved = source
     load_weights(trainer.model, saved, path, trainer.hparams)
-    # Compare the names, because different optimizers, such as Adam and RAdam, can have states of
-    # the same shape. Version 0.4.0 did not save the name.
+    # Compare the names of the optimizers, because different optimizers, such as Adam and RAdam, can
+    # have states of the same shape. Version 0.4.0 did not save the name.
     before = saved.get("optimizer_class", "Adam")
     if before != type(trainer.optimizer).__name__:
         raise UserError(
@@ -434,7 +435,7 @@ def restore(
             "To start a new run from the weights of this checkpoint, use -c with --warm_start"
         )
     _check_optimizer_state(path, saved["optimizer"], trainer)
-    # Settings of the optimizer, such as weight_decay, come from the current command.
+    # Take the settings of the optimizer, such as weight_decay, from the current command.
     trainer.optimizer.load_state_dict(
         trainer.optimizer.state_dict() | {"state": saved["optimizer"]["state"]}
     )

@@ -40,7 +40,8 @@ HOW_TO_NAME_MOVED_LISTS = (
     "If you moved the filelists of this run, pass their new paths: --resume --hparams "
     "@FOLDER/settings.txt, or --hparams training_files=...,validation_files=..."
 )
-# File in the run folder that lists the clips. A resumed run compares its clips with this file.
+# File in the run folder that lists the clips. When a run resumes, it compares its clips with this
+# file.
 CLIPS_FILE = "clips.csv"
 
 
@@ -51,7 +52,7 @@ class Clips:
     training: ClipTable
     validation: ClipTable
     fingerprint: str
-    change: dict[str, int] | None = None  # number of clips per kind of change; None: no change
+    change: dict[str, int] | None = None  # number of clips for each kind of change; None: no change
 
 
 def name_of(clips: ClipTable, index: int) -> str:
@@ -83,7 +84,8 @@ def resolve_clips(
         raise
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
     if hparams.speaker_embedding_dim:
-        # Check speaker names first, because --new-clips does not accept unknown speakers.
+        # Check the names of the speakers first, because --new-clips does not accept unknown
+        # speakers.
         processes.all_or_none(lambda: check_speakers(hparams, clips, resumed))
     clips.change = processes.all_or_none(lambda: find_change(clips, resumed, new_clips))
     if new_clips and clips.change is None:
@@ -112,7 +114,7 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
         lambda: _read_lists(hparams, new_run) if processes.local_rank == 0 else None,
         "check the filelists",
     )
-    # If a process could not write its cache, the folder may still contain an outdated cache.
+    # If a process could not write its cache, the cache file in the folder may be outdated.
     is_saved = lists is None or all(table.is_on_disk for table in lists if len(table))
     all_saved = all(processes.gather(is_saved))
     lists = processes.all_or_none_with_heartbeat(
@@ -125,7 +127,7 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
 
 
 def _read_lists(hparams: HParams, new_run: bool, just_checked: bool = False) -> list[ClipTable]:
-    # Check the settings first. Otherwise the same invalid setting would be reported for every line.
+    # Check the settings first, so that an invalid setting is not reported again for every line.
     check_text_settings(hparams)
     lists = []
     problems = []

@@ -22,15 +22,15 @@ from training.trainer import Trainer
 
 Shape = tuple[int, int, int]  # number of clips, frames per clip, symbols per clip
 
-# The measured batch contains this fraction of the clips, but at least MIN_FRAMES and about
-# MAX_FRAMES frames at most. In smaller batches, memory that does not depend on the number of frames
-# would distort the estimate. Larger batches would take too long.
+# The measured batch contains this fraction of the clips, but at least MIN_FRAMES frames and at most
+# about MAX_FRAMES frames. Smaller batches would distort the estimate, because some memory does not
+# depend on the number of frames. Larger batches would take too long.
 SHARE = 1 / 16
 MIN_FRAMES = 3200
 MAX_FRAMES = 6400
 WARM_UP_FRAMES = 50
-# Fraction of the available memory that stays free. The estimate may be too low, and memory becomes
-# fragmented.
+# Fraction of the available memory that stays free, because the estimate may be too low, and because
+# memory becomes fragmented.
 RESERVE = 0.1
 
 
@@ -59,7 +59,7 @@ def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
     Inactive cached files count as available, because the system frees them when memory is scarce.
     """
     for limit, usage, statistics, inactive in (
-        # File names in cgroup v2. The next line contains the names in cgroup v1.
+        # File names in cgroup v2, and then the file names in cgroup v1.
         ("memory.max", "memory.current", "memory.stat", "inactive_file"),
         (
             "memory/memory.limit_in_bytes",
@@ -70,7 +70,7 @@ def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
     ):
         most = _number_in(root / limit)
         used = _number_in(root / usage)
-        # Version 1 reports a huge number as the limit if there is no limit.
+        # If there is no limit, cgroup v1 reports a huge number.
         if most is not None and used is not None and most < 2**60:
             freeable = _number_in(root / statistics, inactive) or 0
             return max(most - used + freeable, 1)
@@ -108,7 +108,8 @@ class CpuEstimate:
         if has_gradients and not trainer.optimizer.state:
             # Add the optimizer state, which does not exist before the first optimizer step.
             self._optimizer = parameters * sum(state_entries(trainer.hparams).values())
-        # Discard one measurement, because the first call also loads libraries and starts threads.
+        # Discard the first measurement, because the first call also loads libraries and starts
+        # threads.
         self._peak((1, min(shapes[0][1], WARM_UP_FRAMES), shapes[0][2]))
         self._bytes_per_frame = [self._measure(shape) for shape in shapes]
 

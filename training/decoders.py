@@ -23,7 +23,7 @@ class TrainingFunctions(NamedTuple):
 
     decoder: Callable[..., Any]  # same signature as `model.teacher_forced`
     encoder_lstm: Callable[..., torch.Tensor]  # same signature as `model.packed_lstm`
-    description: str  # phrase that describes the decoder, for messages
+    description: str  # phrase that describes the decoder in messages
 
 
 def reference(reason: str = "") -> TrainingFunctions:
@@ -46,16 +46,16 @@ def choose_decoder(
     if name == "reference":
         return reference()
     spec = importlib.util.find_spec("fast_decoder")
-    # A folder without __init__.py is a namespace package and has no origin.
+    # If a folder has no __init__.py, it is a namespace package without an origin.
     if spec is None or spec.origin is None:
         return reference("the folder fast_decoder/ is missing")
-    # Subclasses are rejected, because they may compute attention differently.
+    # Reject subclasses, because they may compute attention differently.
     if attention is not None and type(attention) is not LocationSensitiveAttention:
         return reference(
             "the fast decoder supports only LocationSensitiveAttention, not "
             f"{type(attention).__name__}"
         )
-    # Imported here, because training also works without the folder fast_decoder/.
+    # Import these modules here, because training also works without the folder fast_decoder/.
     import fast_decoder
     from fast_decoder.encoder import bidirectional_lstm
 

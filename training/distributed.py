@@ -34,7 +34,7 @@ from tacotron2_voice.utils.errors import UserError, explained
 
 T = TypeVar("T")
 SECONDS_TO_LEAVE = 0.1
-SECONDS_BETWEEN_HEARTBEATS = 1  # while processes wait for another process
+SECONDS_BETWEEN_HEARTBEATS = 1  # number of seconds, while processes wait for another process
 
 
 class AlreadyReported(UserError):
@@ -84,8 +84,9 @@ class Processes:
     world_size: int = 1
     # Device of this process; None: the GPU, or the CPU if the machine has no GPU.
     device: torch.device | None = None
-    clock: ReductionClock | None = None  # None in a run with one process
-    # Rank among the processes on this machine. Rank 0 does the work that each machine needs once.
+    clock: ReductionClock | None = None  # None in a run with a single process
+    # Rank among the processes on this machine. Rank 0 does the work that is needed once per
+    # machine.
     local_rank: int = 0
     machines: int = 1
 
@@ -107,8 +108,8 @@ class Processes:
         """Wrap the model so that its backward pass averages gradients over all processes."""
         if self.world_size == 1:
             return model
-        # Do not synchronize buffers, because the trainer averages batch norm's buffers itself.
-        # PyTorch 2.13 renamed this option.
+        # Do not synchronize buffers, because the trainer averages the buffers of batch norm. The
+        # name of this option depends on the PyTorch version (2.13 renamed it).
         names = inspect.signature(DistributedDataParallel).parameters
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
         options: dict[str, Any] = {name: False, "gradient_as_bucket_view": True}
@@ -166,7 +167,7 @@ class Processes:
         def act() -> None:
             try:
                 future.set_result(action())
-            # `future.result` below raises the exception again.
+            # Catch every exception, because `future.result` below raises it again.
             except BaseException as error:
                 future.set_exception(error)
 
@@ -257,7 +258,7 @@ def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
         return PrefixStore(mine, store)
     deadline = time.monotonic() + seconds
     while True:
-        start = store.get("start").decode()  # may be the name of an earlier start
+        start = store.get("start").decode()  # this name may be from an earlier start
         store.set(f"{start}/answer {rank}", mine)
         time.sleep(0.02)
         if store.check([f"{start}/all"]) and mine.encode() in store.get(f"{start}/all").split():

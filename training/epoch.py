@@ -37,8 +37,8 @@ class NoNextBatch(Exception):
     """
 
     def __str__(self) -> str:
-        # DataLoader workers send a whole traceback as text. Its last line contains the name and the
-        # message of the exception.
+        # A DataLoader worker sends a whole traceback as text. The last line contains the name and
+        # the message of the exception.
         lines = str(self.__cause__).strip().splitlines() or [""]
         return lines[-1].removeprefix(f"{UserError.__module__}.{UserError.__name__}: ")
 
@@ -120,7 +120,8 @@ def read_pending(run: Run, leave: int = 0) -> None:
     values = [StepValues.of(row) for row in rows]
     for step, step_values in zip(steps, values, strict=True):
         if step_values.failures:
-            # Go back, because this optimizer step and all later steps were not applied.
+            # Go back to the state before this optimizer step, because this optimizer step and all
+            # later steps were not applied.
             run.state.iteration = step.number - 1
             run.state.batches_trained = step.before
             run.pending = []

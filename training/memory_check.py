@@ -59,11 +59,11 @@ def worst_case_shapes(
         return [(min(batch_size, len(x)), int(x.max()), most_symbols)]
     lengths, positions = np.unique(x, return_inverse=True)
     counts = np.bincount(positions, max_draws).astype(int).cumsum()
-    # For each length: the maximum number of clips in a batch whose longest clip has this length. An
-    # epoch draws as many clips as the corpus contains.
+    # For each length, compute the maximum number of clips in a batch whose longest clip has this
+    # length. An epoch draws as many clips as the corpus contains.
     clips = np.minimum(capacity // lengths, np.minimum(counts, len(x)))
     frames = clips * lengths
-    # If several batches have the same number of frames, use the batch with the longest clips.
+    # If several batches have the largest number of frames, use the batch with the longest clips.
     largest = int(np.flatnonzero(frames == frames.max())[-1])
     most_clips = int(clips.max())
     widest = int(lengths[lengths * most_clips <= capacity].max())
@@ -106,14 +106,14 @@ def check_memory(
         with torch.no_grad(), trainer.autocast():
             outputs = trainer.model(batch)
             trainer.loss(outputs, batch)
-            # Run the model again while its outputs are still in memory, because
-            # `validation.text_effect` does this too.
+            # Run the model again while the first outputs are still in memory, because
+            # `validation.text_effect` also does this.
             trainer.model(batch)
 
     with without_trace(trainer):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        # An epoch draws a clip at most (mean number of draws, rounded down) + 1 times.
+        # In an epoch, a clip is drawn at most (mean number of draws, rounded down) + 1 times.
         draws = None if weights is None else np.floor(draws_of_clips(weights)) + 1
         problems, peak = _problems(
             trainer,
@@ -261,7 +261,7 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
     """Return whether `step` can run batches of these shapes without running out of memory."""
     try:
         for clips, frames, symbols in shapes:
-            # Remove the gradients, as at the beginning of every optimizer step.
+            # Remove the gradients, as every optimizer step does at its beginning.
             trainer.model.zero_grad(set_to_none=True)
             batch = synthetic_batch([frames] * clips, [symbols] * clips, trainer.hparams)
             step(batch.to(trainer.device))

@@ -15,9 +15,9 @@ from tacotron2_voice.utils.files import (
 )
 from training.tensorboard import Example, TensorBoard, event_files, warn_on_failure
 
-MAX_CURVES = 20  # maximum number of speakers with a curve in TensorBoard
+MAX_CURVES = 20  # maximum number of speakers for which TensorBoard shows a curve
 LOSSES_OF_SPEAKERS = "validation_loss_unpadded"  # TensorBoard tag of the losses of speakers
-# Entries of a record that are not plotted as curves.
+# Entries of a record that are not shown as curves.
 NOT_CURVES = ("epoch", "iteration", "speakers")
 
 
@@ -45,7 +45,7 @@ class RunLogger:
         self.has_lost_metrics = not is_as_saved
         if self.has_lost_metrics:
             content = b""
-            print(f"warning: {path} has changed since the checkpoint. The run starts a new file")
+            print(f"warning: {path} has changed since the checkpoint, so the run starts a new file")
             if os.path.lexists(path):
                 renamed = path.rename(unused_name(path.with_name(path.name + ".damaged")))
                 print(f"  the old file is now {renamed.name}")
@@ -65,7 +65,7 @@ class RunLogger:
         self._write_lines()
         os.fsync(self.metrics.fileno())
         sizes = {self._name(path): path.stat().st_size for path in self._files()}
-        # Read the size from the open file, because the file at this path may have been deleted.
+        # Read the size from the open file, because the file may no longer exist at this path.
         sizes[METRICS_FILE] = os.fstat(self.metrics.fileno()).st_size
         return {"logs": sizes, "metrics_checksum": self.metrics_checksum}
 
@@ -91,7 +91,8 @@ class RunLogger:
         table = "\n".join(["| hyper-parameter | value |", "|---|---|", *rows])
         self.tensorboard.write("add_text", "hparams", table, record["iteration"])
         if record["hparams"].get("speakers"):
-            # Show the curves of all speakers in one chart. The tag is a regular expression.
+            # Show the curves of all speakers in one chart. In this layout, a tag is a regular
+            # expression.
             tags = [f"{LOSSES_OF_SPEAKERS}/.*"]
             self.tensorboard.write(
                 "add_custom_scalars_multilinechart",
@@ -139,7 +140,7 @@ class RunLogger:
             if waiting:
                 written = os.write(file, waiting)
                 if written < len(waiting):
-                    # Remove an incomplete line from the file.
+                    # Remove an incomplete line from the end of the file.
                     os.ftruncate(file, os.fstat(file).st_size - written)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._waiting = b""

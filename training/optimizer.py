@@ -39,8 +39,8 @@ def apply_gradients(
         divisor: scalar on the device, at least 1. A value above 1 reduces the gradient norm.
         skip: bool scalar on the device; whether to skip the optimizer step.
     """
-    # Fused PyTorch optimizers read both values on the GPU, so the host does not wait for the GPU.
-    # Only fused optimizers have this attribute.
+    # Fused PyTorch optimizers read `grad_scale` and `found_inf` on the GPU, so the host does not
+    # wait for the GPU. Only fused optimizers have the attribute `_step_supports_amp_scaling`.
     if getattr(optimizer, "_step_supports_amp_scaling", False):
         vars(optimizer).update(grad_scale=divisor, found_inf=skip.float())
         optimizer.step()

@@ -12,10 +12,10 @@ class PlannedStep(NamedTuple):
     """One optimizer step of an epoch, for all processes."""
 
     numbers: list[int]  # indices of the optimizer step's batches in the plan
-    end: int  # number of batches of the plan that are finished after this optimizer step
+    end: int  # number of finished batches of the plan after this optimizer step
     batches: list[np.ndarray]  # clip indices of each batch
     weights: list[LossWeights]  # loss weights of each batch
-    frames: int  # total number of real frames in all batches
+    frames: int  # total number of real frames in these batches
 
     @property
     def clips(self) -> np.ndarray:
@@ -25,10 +25,10 @@ class PlannedStep(NamedTuple):
 class PendingStep(NamedTuple):
     """An optimizer step whose losses have not been read yet."""
 
-    number: int  # number of this optimizer step in the run, counted from 1
+    number: int  # number of this optimizer step, counted from 1 since the run started
     losses: StepLosses
     planned: PlannedStep
-    before: int  # number of batches of the epoch that were finished before this optimizer step
+    before: int  # number of finished batches of the epoch before this optimizer step
 
 
 def next_step(

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-# Autocast dtype of each precision; None: no autocast. With tf32, a GPU may round the inputs of
-# float32 matrix products.
+# Maps each precision to the dtype of autocast; None: no autocast. With tf32, a GPU may round the
+# inputs of float32 matrix products.
 AUTOCAST_DTYPES = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS = tuple(AUTOCAST_DTYPES)
 CAPABILITY_OF_BF16 = (8, 0)  # lowest compute capability that supports bf16 and tf32

@@ -22,15 +22,15 @@ from training.trainer import Trainer
 
 TILE = 16  # the kernels compute multiples of this number of clips
 SIZES = (16, 32, 48, 64)  # numbers of clips whose costs are measured
-# This number of clips fills as many tiles as 32 clips. The difference in time is the cost of 15
+# 17 clips fill as many tiles as 32 clips, so the difference between their times is the cost of 15
 # clips.
 PARTIAL = 17
-CHECK = 24  # as a check, the cost of this number of clips is both predicted and measured
+CHECK = 24  # as a check, the cost of this number of clips is predicted and also measured
 MAX_ERROR = 0.1  # maximum relative error of the predicted cost of CHECK clips
-REPEATS = 3  # number of timed passes of each batch
+REPEATS = 3  # how many times the pass of each batch is timed
 FIRST_FRAMES = 256  # length of the shortest batches, in frames
 MAX_FRAMES = 2048
-# With short batches, the host is slower than the GPU, and more frames do not take more time. A
+# In short batches, the host is slower than the GPU, so additional frames take no more time. A
 # length is long enough if the time per additional frame grows by at most this fraction when the
 # length doubles.
 MAX_CURVATURE = 0.05
@@ -115,7 +115,8 @@ def table_of(cost: dict[int, float]) -> tuple[str, float]:
     two_tiles = 2 * TILE
     clip_cost = max(0.0, (cost[two_tiles] - cost[PARTIAL]) / (two_tiles - PARTIAL))
     by_tiles = [cost[size] - clip_cost * size for size in SIZES if size in cost]
-    # A batch can always use more tiles. Therefore, if more tiles cost less, use the lower cost.
+    # A batch can always be padded to use more tiles. Therefore, if more tiles cost less, use the
+    # lower cost.
     lowest = np.minimum.accumulate(by_tiles[::-1])[::-1]
     predicted = cost[two_tiles] - clip_cost * (two_tiles - CHECK)
     pairs = [f"{size}:{value:.3g}" for size, value in zip(SIZES, lowest.tolist(), strict=False)]
@@ -134,7 +135,8 @@ def linear_length(trainer: Trainer, symbols: int) -> int | None:
             pass_seconds(trainer, TILE, factor * frames, symbols) for factor in (1, 2, 4)
         )
         is_proportional = middle - short >= (1 - MAX_CURVATURE) * (long - middle) / 2
-        # If the host limits all three lengths, their times are equal, although they fit a line.
+        # Also require that the time grows. If the host is slower than the GPU at all three lengths,
+        # the three times are equal, which is proportional too.
         if is_proportional and long > 1.5 * middle:
             return frames
         frames *= 2

@@ -55,12 +55,13 @@ class Run:
     validation_loader: DataLoader[Any] | None
     trainer: Trainer
     state: LoopState = field(default_factory=LoopState)
-    # Only in the first process, after all checks have passed; otherwise None.
+    # Logger of the run. It exists only in the first process, after all checks have passed.
     logger: RunLogger | None = None
     # Optimizer steps whose losses have not been read yet.
     pending: list[PendingStep] = field(default_factory=list)
     must_stop: bool = False  # whether any process was asked to stop; the same in all processes
-    # Mean loss of the optimizer steps that were read last; None before the first optimizer step.
+    # Mean loss of the optimizer steps that were read most recently; None before the first optimizer
+    # step.
     recent_loss: float | None = None
     recent_focus_rate: float | None = None  # focus rate in the last validation
     has_printed_speed: bool = False  # whether the time of the first optimizer step has been printed
@@ -136,7 +137,8 @@ class Run:
     def close(self) -> None:
         """Close the logs and unlock the folder."""
         if self.logger is not None:
-            with contextlib.suppress(OSError):  # A write error has already been reported.
+            # Ignore a write error, because it has already been reported.
+            with contextlib.suppress(OSError):
                 self.logger.close()
         self.folder.close()
 
@@ -190,12 +192,13 @@ def open_logs(run: Run, start: Start) -> None:
     directory = run.folder.path
     state = run.state
     remove_leftovers(directory)
-    remove_leftovers(directory / run.folder.logs)  # TensorBoard would read temporary files
+    # Remove temporary files, because TensorBoard would read them.
+    remove_leftovers(directory / run.folder.logs)
     own = None
     if start.resumed is not None and is_inside(start.resumed.path, directory):
         own = checkpoint.put_in_place(start.resumed, directory)
-    # Rename later checkpoints before truncating the logs. If the run is killed between these two
-    # actions, the next --resume truncates the logs.
+    # Rename later checkpoints before truncating the logs. If the run is killed before the logs are
+    # truncated, the next --resume truncates them.
     iteration = -1 if start.resumed is None else state.iteration
     for moved, is_damaged in checkpoint.set_aside_newer(directory, iteration):
         reason = "is damaged" if is_damaged else "is newer than the resumed checkpoint"
@@ -203,7 +206,7 @@ def open_logs(run: Run, start: Start) -> None:
     if own is not None:
         checkpoint.mark_if_best(own)
     if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
-        # The best checkpoint was deleted. Let the next validation choose a new best checkpoint.
+        # The best checkpoint was deleted, so let the next validation choose a new best checkpoint.
         state.best_validation_loss = float("inf")
     saved_logs = own.state if own is not None else None
     run.logger = RunLogger(directory, directory / run.folder.logs, saved_logs)
@@ -211,8 +214,8 @@ def open_logs(run: Run, start: Start) -> None:
     if has_new_clips:
         write_clips(directory, run.clips)
     if has_new_clips or run.logger.has_lost_metrics:
-        # With a checkpoint in the folder, the next --resume needs no other option. If the disk is
-        # full, saving now reports this before the first epoch.
+        # Save a checkpoint now, so that the next --resume needs no other option, and so that a full
+        # disk is reported before the first epoch.
         run.save()
     run.logger.log_run(run_record(run, start))
 

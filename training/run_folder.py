@@ -47,7 +47,7 @@ class RunFolder:
         if list_checkpoints(self.path) or (self.path / BEST).exists():
             return True
         metrics = self.path / METRICS_FILE
-        # A run that is killed at its start leaves an empty file, so an empty file does not count.
+        # Ignore an empty file, because a run that is killed at its start leaves an empty file.
         return metrics.exists() and metrics.stat().st_size > 0
 
     def make(self) -> None:

@@ -19,13 +19,14 @@ from training import checkpoint
 from training.distributed import AlreadyReported, Processes, leave_at_exit
 
 OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure")
-OF_DEAD_WORKERS = "DataLoader worker (pid"  # PyTorch may raise this error anywhere in the code
+# Beginning of the message of an error that PyTorch may raise anywhere in the code.
+OF_DEAD_WORKERS = "DataLoader worker (pid"
 
 
-# Seconds that the current optimizer step may still take after the first Ctrl-C. On a CPU, an
+# Time limit in seconds for the current optimizer step after the first Ctrl-C. On a CPU, an
 # optimizer step may take minutes.
 SECONDS_FOR_STEP = 10
-# Seconds after the second Ctrl-C until the process is ended, if the main thread does not exit by
+# Seconds between the second Ctrl-C and the end of the process, if the main thread does not exit by
 # itself.
 SECONDS_TO_END = 2
 STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # exit code of a process stopped by Ctrl-C
@@ -52,7 +53,7 @@ class StopRequest:
 
     def __init__(self, limit: float | None, resume: Callable[[], str]) -> None:
         self.signal: int | None = None
-        self.saving = threading.Lock()  # held while a checkpoint is written
+        self.saving = threading.Lock()  # locked while a checkpoint is being written
         self._is_leaving = False  # whether the main thread is ending the process
         self._limit = limit
         self._resume = resume
@@ -62,7 +63,8 @@ class StopRequest:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._remember)
-        # The interpreter writes the number of each signal to this socket, for the second thread.
+        # The interpreter writes the number of each signal to this socket. The second thread reads
+        # the number.
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
 
     def __enter__(self) -> "StopRequest":
@@ -70,7 +72,7 @@ class StopRequest:
 
     def __exit__(self, *_: object) -> None:
         signal.set_wakeup_fd(-1)
-        self._sender.close()  # makes the second thread exit
+        self._sender.close()  # the second thread then exits
 
     def leave(self) -> None:
         """Keep the second thread from ending the process, because the main thread exits."""
@@ -137,7 +139,7 @@ class StopRequest:
             resume = f"; resume with: {resume_command}" if resume_command else ""
             print(f"stopped and saved{resume}", flush=True)
         leave_at_exit()
-        # torchrun restarts processes that exit with a code other than 0.
+        # Exit with code 0, because torchrun restarts processes that exit with another code.
         sys.exit(128 + (self.signal or signal.SIGTERM) if processes.world_size == 1 else 0)
 
 
@@ -174,16 +176,17 @@ def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[N
         sys.exit(f"train.py: {error}\n{resume}" if resume else 1)
     except (UserError, OSError) as error:
         if isinstance(error, OSError) and error.errno is None:
-            raise  # Not an error of the operating system, so show the traceback.
+            raise  # not an error of the operating system, so show the traceback
         if isinstance(error, UserError):
             leave_at_exit()
         sys.exit(f"train.py: {explained(error)}\n{resume}".rstrip())
     except RuntimeError as error:
         is_from_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
         if is_from_gloo or isinstance(error, torch.distributed.DistError):
-            message = str(error).partition("\n")[0]  # PyTorch adds a stack trace after this line.
+            # Use only the first line, because PyTorch adds a stack trace after it.
+            message = str(error).partition("\n")[0]
             sys.exit(f"train.py: another process of this run exited or does not respond: {message}")
-        # DataLoader workers exchange open files. Many workers need many file descriptors.
+        # DataLoader workers exchange open files, so many workers need many file descriptors.
         if "Too many open files" in str(error):
             sys.exit(
                 "train.py: too many open files. Increase the limit with ulimit -n, or set "
@@ -193,7 +196,7 @@ def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[N
         if not str(error).startswith(OF_DEAD_WORKERS):
             raise
         if "signal: Terminated" in str(error):
-            # The signal also reached this process, and this process has saved a checkpoint.
+            # This process also received the signal, and has saved a checkpoint.
             message = f"train.py: a DataLoader worker was terminated; {resume}".rstrip("; ")
             print(message, file=sys.stderr)
             sys.exit(128 + signal.SIGTERM)

@@ -15,9 +15,9 @@ from hparams import HParams
 from tacotron2_voice.speakers import listed
 from training.clips import Clips
 
-MAX_SHOWN = 8  # maximum number of speakers to print, or to synthesize in a validation
-# Values for one validation clip: index, number of frames, number of decoder steps, and the two
-# values from loss.sums_of_clips.
+MAX_SHOWN = 8  # maximum number of speakers to print or to synthesize
+# Values for one validation clip: the index of the clip, the number of frames, the number of decoder
+# steps, and the two values from loss.sums_of_clips.
 ClipRow = Sequence[float]
 
 
@@ -59,7 +59,8 @@ def describe_speakers(clips: Clips, hparams: HParams, weights: np.ndarray | None
     speech = speech_of_speakers(clips, hparams)
     draws = {}
     if weights is not None:
-        # All clips of a speaker have the same weight.
+        # All clips of a speaker have the same weight, so any of these clips shows how often each
+        # clip is drawn.
         names = clips.training.names_of("speaker")
         draws = dict(zip(names, draws_of_clips(weights).tolist(), strict=True))
     unseen = sum(not values["validation_clips"] for values in speech.values())
@@ -105,7 +106,7 @@ def first_positions(
     """
     numbers = np.concatenate([np.full(len(batch), i) for i, batch in enumerate(batches)])
     rows = np.concatenate([np.arange(len(batch)) for batch in batches])
-    place_of = np.argsort(np.concatenate(batches))  # position of each clip in the batches
+    place_of = np.argsort(np.concatenate(batches))  # for each clip, its position in the batches
     speakers, firsts = np.unique(clips.speaker_numbers, return_index=True)
     first_of = dict(zip((clips.speakers[i] for i in speakers), place_of[firsts], strict=True))
     names = most_speech_first(clips)[:MAX_SHOWN]

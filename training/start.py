@@ -38,7 +38,7 @@ from training.decoders import choose_decoder
 from training.distributed import Processes
 from training.run_folder import RunFolder
 
-# Folders whose code must be identical in every process.
+# Folders whose code must be the same in every process.
 FOLDERS = ("corpus", "export", "fast_decoder", "length_batching", "tacotron2_voice", "training")
 CODE = ("*.py", *(f"{folder}/**/*.py" for folder in FOLDERS))
 
@@ -50,7 +50,7 @@ class Start(NamedTuple):
     """
 
     resumed: Checkpoint | None = None
-    weights: Checkpoint | None = None  # initial weights from another model (--warm_start)
+    weights: Checkpoint | None = None  # initial weights from a different model (--warm_start)
 
 
 # ---------------------------------------------------------------------------- the checkpoint
@@ -116,8 +116,8 @@ def read_weights(path: Path) -> Checkpoint:
         return Checkpoint(path, state_of_voice(path))
     if path.is_dir():
         raise UserError(
-            f"{path}: this folder contains no {DESCRIPTION_FILE}, expected a checkpoint or the "
-            "folder of an exported voice"
+            f"{path}: this folder contains no {DESCRIPTION_FILE} (expected a checkpoint or the "
+            "folder of an exported voice)"
         )
     return Checkpoint.read(path)
 
@@ -168,7 +168,7 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
         else:
             base = hparams_from_dict(resumed.state["hparams"])
             hparams = create_hparams(overrides, base)
-            if hparams.row_costs == MEASURE:  # only a new run measures costs
+            if hparams.row_costs == MEASURE:  # only new runs measure costs
                 hparams = replace(hparams, row_costs=base.row_costs)
                 print(
                     f"note: only a new run measures row_costs, so this run keeps row_costs={base.row_costs or '(empty)'}"
@@ -184,8 +184,8 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
             hparams = replace(hparams, batches_per_update=processes.world_size)
             print(
                 f"note: batches_per_update={hparams.batches_per_update}, because each process "
-                "needs at least one batch per optimizer step. The run therefore takes fewer optimizer "
-                "steps than a run with one process, each with more clips, and the results differ"
+                "needs at least one batch per optimizer step. Compared with a run with one process, "
+                "there are fewer optimizer steps with more clips per step, so the results differ"
             )
         if hparams.sync_batch_norm and processes.device == torch.device("cpu"):
             raise UserError(

@@ -18,7 +18,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tacotron2_voice.speech_end import StopReason
 from tacotron2_voice.utils.plots import draw_alignment, draw_gate, draw_mels
 
-# Suffix of the event files that training writes. Other files in the folder do not change.
+# Suffix of the event files that training writes. Training changes no other files in the folder.
 SUFFIX = ".tacotron2"
 
 
@@ -32,7 +32,7 @@ def warn_on_failure(action: str) -> Iterator[None]:
         yield
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"
-        print(f"warning: {action} failed, training continues: {cause}", flush=True)
+        print(f"warning: {action} failed, but training continues: {cause}", flush=True)
 
 
 # ---------------------------------------------------------------------------- validation examples
@@ -45,7 +45,8 @@ class Prediction:
     symbols: list[str]  # symbols of the text [T_in]
     alignment: np.ndarray  # [T, T_in]
     mel: np.ndarray  # [n_mels, frames], log-mel
-    gate: np.ndarray  # [T] stop probabilities; longer than `mel` in free-running inference
+    # [T] stop probabilities; with free-running inference, T may be larger than in `mel`
+    gate: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,10 @@ class Example:
     ids: list[int]  # symbol ids of the text
     gate_threshold: float
     sampling_rate: int
-    # Prediction from free-running inference; None if inference failed.
+    # Prediction with free-running inference; None if inference failed.
     free_running: FreeRunningPrediction | None
-    # Audio samples [N], keyed by TensorBoard tag. Audio that could not be computed is missing.
+    # Audio samples [N], keyed by TensorBoard tag. If audio could not be computed, its tag is
+    # missing.
     audio: dict[str, np.ndarray]
 
 
@@ -113,7 +115,7 @@ class TensorBoard:
         threading.excepthook = _ignore_full_disk
         self.directory = directory
         self._works = True
-        self.write("flush")  # creates the event file
+        self.write("flush")  # also creates the event file
 
     @functools.cached_property
     def _writer(self) -> SummaryWriter:
@@ -126,7 +128,7 @@ class TensorBoard:
             return
         try:
             getattr(self._writer, method)(*values, **options)
-        except (OSError, ValueError) as error:  # ValueError if the path is not valid UTF-8
+        except (OSError, ValueError) as error:  # ValueError: the path is not valid UTF-8
             self._works = False
             print(
                 "warning: cannot write to TensorBoard, so no more data is written until the run "

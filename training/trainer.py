@@ -27,7 +27,7 @@ from training.optimizer import Schedule
 from training.precision import AUTOCAST_DTYPES
 
 ENVIRONMENT = {
-    # Makes cuBLAS results reproducible between runs.
+    # With this value, cuBLAS computes the same results in every run.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     # Use smaller caches on the CPU. By default, oneDNN and its PyTorch wrapper each cache kernels
     # for the last 1,024 shapes. These caches take half a gigabyte, although shapes rarely repeat in
@@ -41,8 +41,8 @@ class LossWeights(NamedTuple):
     """The loss weights of a micro-batch: the fractions that it contributes to an optimizer step."""
 
     padded_frames: float = 1.0
-    frames: float = 1.0  # share of all real frames
-    steps: float = 1.0  # share of all real decoder steps
+    frames: float = 1.0  # fraction of all real frames
+    steps: float = 1.0  # fraction of all real decoder steps
 
 
 NO_WEIGHT = LossWeights(0.0, 0.0, 0.0)
@@ -53,7 +53,7 @@ class MicroBatch(NamedTuple):
 
     batch: Batch
     weights: LossWeights = LossWeights()
-    seed: int | None = None  # dropout seed; None: keep the state of the global generator
+    seed: int | None = None  # dropout seed; None: do not change the state of the global generator
 
 
 class LossTerms(NamedTuple):
@@ -90,7 +90,7 @@ class StepLosses(NamedTuple):
     copied: (
         torch.cuda.Event | None
     )  # `values` are valid after this event; None: they are already valid
-    # Returns the waiting time in seconds; call it after `copied`.
+    # Function that returns the waiting time in seconds. Call it after the event `copied`.
     waited: Callable[[], float] | None
 
 
@@ -104,8 +104,8 @@ class Trainer:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)  # keep values set by the user
         torch.backends.cudnn.deterministic = True
-        # Set both options. By default, PyTorch uses TF32 for cuDNN (convolutions, the encoder LSTM)
-        # but not for matrix products.
+        # Set both options, because by default, PyTorch uses TF32 for cuDNN (convolutions, the
+        # encoder LSTM) but not for matrix products.
         torch.backends.cuda.matmul.allow_tf32 = hparams.precision == "tf32"
         torch.backends.cudnn.allow_tf32 = hparams.precision == "tf32"
         self.hparams = hparams
@@ -113,23 +113,24 @@ class Trainer:
         self.processes = processes
         torch.manual_seed(hparams.seed)
         self.model = Tacotron2(hparams)
-        # Choose the decoder before moving the model to the GPU, because the process that checks the
-        # kernels needs GPU memory.
+        # Choose the decoder before moving the model to the GPU, because choosing starts a process
+        # that checks the kernels and needs GPU memory.
         self._decoders: dict[str, TrainingFunctions] = {}
         self.use_decoder(hparams.decoder)
         self.model.to(device)
         if hparams.sync_batch_norm and processes.world_size > 1:
-            # The return value is not needed, because batch norms inside other modules are converted
-            # in place.
+            # Ignore the return value, because batch norms inside other modules are converted in
+            # place.
             SyncBatchNorm.convert_sync_batchnorm(self.model)
         self.parallel = processes.wrap(self.model)  # averages gradients over all processes
         self.optimizer = optimizers.make_optimizer(self.model.parameters(), hparams)
         self.scaler = torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16")
         self.loss = Tacotron2Loss(hparams.gate_positive_weight)
-        self.validation_loss = Tacotron2Loss()  # not weighted, so that runs are comparable
-        # Schedule for calls of `step` without a schedule, for example in benchmarks.
+        self.validation_loss = Tacotron2Loss()  # without weights, so that runs are comparable
+        # Schedule for calls of `step` that pass no schedule, for example in benchmarks.
         self.base_schedule = Schedule(hparams.learning_rate, hparams.guided_attention_weight)
-        self.failure: BaseException | None = None  # reason why this process has no next batch
+        # Reason why this process could not read its next batch.
+        self.failure: BaseException | None = None
 
     def use_decoder(self, name: str) -> None:
         """Select the decoder `name` (one of DECODERS). All processes must call this together."""
@@ -177,7 +178,7 @@ class Trainer:
             guided = guided_attention_loss(outputs.alignments, steps, batch.text_lengths, sigma)
             guided = guided * weights.steps
             trained = trained + guided_attention_weight * guided
-        # Add a new loss term to `trained` here, and multiply it by one of the weights above.
+        # Add new loss terms to `trained` here. Multiply each term by one of the weights above.
         terms = LossTerms(loss=padded, loss_unpadded=unpadded, guided_attention=guided)
         return trained, LossTerms(*(term.detach().float() for term in terms))
 
@@ -224,13 +225,13 @@ class Trainer:
         self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         gradient_norm = torch.nn.utils.get_total_norm(gradients)
-        # Check the loss too, because a squared error can overflow while its gradient is finite.
+        # Check the loss too, because a squared error can overflow although its gradient is finite.
         is_finite = torch.isfinite(gradient_norm) & torch.isfinite(loss)
         skip = ~is_finite | (failures > 0)
         divisor = (gradient_norm / self.hparams.grad_clip_thresh).clamp(min=1)
         optimizers.apply_gradients(self.optimizer, gradients, divisor, skip)
         self.scaler.update()
-        # The order is the same as in StepValues. Values on a GPU are copied to pinned memory.
+        # Use the same order as in StepValues. Values on a GPU are copied to pinned memory.
         values = torch.stack(
             [*terms, gradient_norm.float(), skip.float(), stop_requests, failures]
         ).to("cpu", non_blocking=True)
@@ -260,10 +261,10 @@ class Trainer:
         several = num_batches > 1 or processes.world_size > 1
         statistics = RunningStatistics(self.model) if several else None
         terms = slice(len(LossTerms._fields))
-        stop_requests = -2  # index in `total`
+        stop_requests = -2  # index of this value in `total`
         failures = -1
         total = torch.zeros(len(LossTerms._fields) + 2, device=self.device)
-        # Use `fill_`, because an assignment would wait for the GPU.
+        # Use `fill_`, because assigning a number would wait for the GPU.
         total[stop_requests].fill_(stop)
         # Synchronize gradients between processes only in the last micro-batch.
         without_sum = getattr(self.parallel, "no_sync", contextlib.nullcontext)
@@ -286,10 +287,11 @@ class Trainer:
                 if is_last:
                     total[failures].fill_(self.failure is not None)
                     vector = total if statistics is None else torch.cat([total, statistics.sums])
-                    # Start this sum over processes now, so that it overlaps with the backward pass.
+                    # Start the sum over all processes now, so that it overlaps with the backward
+                    # pass.
                     reduced = processes.start_all_reduce(vector)
-                # Multiply by the world size, because the optimizer step needs the sum of the
-                # gradients, but DistributedDataParallel computes the mean.
+                # Multiply by the world size. The optimizer step needs the sum of the gradients over
+                # all processes, but DistributedDataParallel computes the mean.
                 self.scaler.scale(trained * processes.world_size).backward()
             if statistics is not None:
                 statistics.restore()

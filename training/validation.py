@@ -46,11 +46,11 @@ from training.speakers import (
 from training.tensorboard import Example, FreeRunningPrediction, Prediction, warn_on_failure
 from training.trainer import hashed_seed
 
-# Number of optimizer steps after which an alignment formed in published runs with r = 1 and 64
-# clips per batch.
+# Number of optimizer steps after which an alignment formed in published runs (r = 1, 64 clips per
+# batch).
 STEPS_TO_ALIGN = 10_000
 # Attention ignores the text if, after STEPS_TO_READ optimizer steps, the focus rate is at least
-# SHARP and the text effect is below TEXT_EFFECT. The text effect was 0.5 or more in runs that
+# SHARP and the text effect is below TEXT_EFFECT. The text effect was at least 0.5 in runs that
 # learned to speak, and 0.04 to 0.11 in runs that babbled.
 SHARP = 0.6
 TEXT_EFFECT = 0.15
@@ -80,7 +80,8 @@ class BatchResult(NamedTuple):
 
     number: int  # index of the batch
     sizes: tuple[int, ...]  # numbers of clips, frames, decoder steps and symbols
-    sums: list[float]  # padded loss, masked loss, the three values of alignment_sums, text effect
+    # Padded loss, masked loss, the three values of alignment_sums, and the text effect.
+    sums: list[float]
     rows: list[ClipRow]  # one row per clip; [] for a single-speaker model
 
 
@@ -99,15 +100,16 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
         validation failed. If validation fails, for example because a clip cannot be read, a loss is
         not finite or memory runs out, a warning is printed.
     """
-    assert run.validation_loader is not None  # never called without validation clips
+    # This function is never called without validation clips.
+    assert run.validation_loader is not None
     trainer = run.trainer
     processes = run.processes
     generator = torch.Generator()
     failure: str | None = None
     mine: list[BatchResult] = []
-    forced: dict[str, Example] = {}  # examples by speaker, still without free-running inference
+    forced: dict[str, Example] = {}  # one example per speaker, without free-running inference
     positions = example_positions(run)
-    # Free the gradients, because the memory check measured validation without gradients.
+    # Free the gradients, because the memory check measured the validation without gradients.
     trainer.optimizer.zero_grad(set_to_none=True)
     trainer.model.eval()
     share = len(run.validation_loader)
@@ -129,7 +131,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
                 for speaker, (of_batch, row) in positions.items():
                     if of_batch == number:
                         forced[speaker] = forced_example(run, batch, outputs, row, speaker)
-            # Do not raise here, because the other processes wait for this process.
+            # Do not raise the error here, because the other processes wait for this process.
             except Exception as error:
                 is_plain = isinstance(error, (UserError, NoNextBatch))
                 failure = str(error) if is_plain else f"{type(error).__name__}: {error}"
@@ -139,8 +141,8 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
         if failures:
             epoch = run.state.epoch
             print(
-                f"warning: the validation of epoch {epoch} failed, training continues: "
-                f"{failures[0]}"
+                f"warning: the validation of epoch {epoch} failed, but training "
+                f"continues: {failures[0]}"
             )
             return None
         for _, _, theirs in answers:
@@ -194,7 +196,8 @@ def _validate_batch(
     if not np.isfinite(sums).all():
         names = clip_names(run.clips.validation, batch.clip_indices.tolist())
         raise UserError(f"the validation loss became {sums[0]} on these clips:\n{names}")
-    # Measure the text effect only on the first batch, because it needs another forward pass.
+    # Measure the text effect only on the first batch, because this measurement needs another
+    # forward pass.
     is_first = number == 0
     loss = float(losses.total_unpadded)
     sums.append(text_effect(run, moved, masks, loss) if is_first else math.nan)
@@ -285,7 +288,7 @@ def example_of(run: Run, forced: Example) -> Example:
     with warn_on_failure("synthesizing the text of a validation clip"):
         spoken = speak(run, forced.ids, forced.speaker or None)
         mels["spoken"] = spoken.mel
-    # Write the recording once per run, and again after the clips have changed.
+    # Write the recording once per run, and again if the clips have changed.
     if run.state.best_iteration < 0 or run.clips.change is not None:
         mels["recording"] = forced.recording
     audio = {}

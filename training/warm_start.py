@@ -17,10 +17,10 @@ from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.utils.errors import UserError
 from training.checkpoint import Checkpoint
 
-MAX_NAMED = 200  # maximum number of characters for a list of names in a message
+MAX_NAMED = 200  # maximum number of characters in a list of names in a message
 SPEAKERS = checkpoint_file.SPEAKER_EMBEDDING
-# Weights that multiply the encoder's output. With several speakers, these weights have extra
-# columns for the speaker embedding at the end of each output vector.
+# Weights that multiply the encoder's output. In models with several speakers, each weight has
+# additional columns for the speaker embedding, which follows the encoder output.
 READERS = (
     "decoder.attention_rnn.weight_ih",
     "decoder.attention_layer.memory_layer.linear_layer.weight",

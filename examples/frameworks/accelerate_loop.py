@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
         step = counts["step"]
         skip = counts["trained"]
     for epoch in range(batches.epoch, args.epochs):
-        loader.set_epoch(epoch)  # must be called before skip_first_batches
+        loader.set_epoch(epoch)  # `set_epoch` must be called before skip_first_batches
         rest = accelerator.skip_first_batches(loader, skip) if skip else loader
         for trained, batch in enumerate(rest, start=skip + 1):
             optimizer.zero_grad()

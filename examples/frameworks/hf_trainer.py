@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
         **BATCHING,
         collate=pad,
         world_size=training.world_size,
-        # needed because the Trainer does not save the state of `batches`
+        # The record is needed because the Trainer does not save the state of `batches`.
         record=args.folder / "trainer" / "batches.txt",
     )
     trainer = Trainer(

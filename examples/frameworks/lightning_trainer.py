@@ -62,7 +62,8 @@ class SaveBatches(Callback):
 
     def on_train_epoch_start(self, trainer, pl_module):
         self.trained = 0
-        # Lightning counts the batches once, but there are fewer batches after the random epochs.
+        # Lightning counts the batches only once, but the epochs after the random epochs have fewer
+        # batches.
         if trainer.limit_train_batches == 1.0:
             trainer.fit_loop.max_batches = len(trainer.train_dataloader)
             if isinstance(trainer.val_check_interval, float):
@@ -76,8 +77,8 @@ class SaveBatches(Callback):
         return self.batches.state_dict(self.trained) | {"world_size": self.batches.world_size}
 
     def load_state_dict(self, state_dict):
-        # Lightning itself counts the batches of each process. With a different number of processes,
-        # Lightning would end the epoch at the wrong batch.
+        # Reject a different number of processes. Lightning counts the batches per process, so with
+        # a different number, the epoch would end at the wrong batch.
         if state_dict["world_size"] != self.batches.world_size:
             expected = state_dict["world_size"]
             raise BatchingError(f"world_size={self.batches.world_size}: expected {expected}")
@@ -109,7 +110,7 @@ def main(argv: list[str] | None = None) -> None:
         batch_size=None,
         sampler=sampler,
         num_workers=args.workers,
-        # avoids forked workers, which can hang if the parent process has threads
+        # Do not fork workers, because forked workers can hang if the parent process has threads.
         multiprocessing_context="forkserver" if args.workers else None,
     )
     checkpoint = args.folder / "lightning" / "last.ckpt"

@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
         model.load_state_dict(state["model"])
         step = state["step"]
     for epoch in range(batches.epoch, args.epochs):
-        sampler.set_epoch(epoch)  # must be called before every epoch
+        sampler.set_epoch(epoch)  # `set_epoch` must be called before every epoch
         for trained, batch in enumerate(loader, start=1):
             optimizer.zero_grad()
             parallel(**batch)["loss"].backward()

@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
         epoch = state["epoch"]
         step = state["step"]
     for current in range(epoch, args.epochs):
-        sampler.set_epoch(current)  # must be called before every epoch
+        sampler.set_epoch(current)  # `set_epoch` must be called before every epoch
         for batch in loader:
             optimizer.zero_grad()
             parallel(**batch)["loss"].backward()

@@ -28,8 +28,8 @@ def draw_all(measured: Measured) -> dict[str, Figure]:
     first = runs.first(runs.rows.index[0])
     lengths, size = first.lengths.tolist(), first.hparams.batch_size
     options = {}
-    # The value of each parameter comes from the first row that uses the parameter. If no row uses
-    # it, the value comes from the first row.
+    # Each parameter has the value from the first row that uses the parameter. If no row uses the
+    # parameter, its value comes from the first row.
     for name in DEFAULTS:
         users = [*runs.rows[name].dropna().index, runs.rows.index[0]]
         options[name] = getattr(runs.first(users[0]).hparams, name)
@@ -60,11 +60,11 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
     epochs = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSSES)
     figure = Figure(figsize=(5.5 * len(panels), 6.6), layout="constrained")
     all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    if epochs.empty:  # no validation yet
+    if epochs.empty:  # there has been no validation yet
         return figure
     shared = epochs.groupby(["label", "epoch"])
     unit, factor = ("hours", 1) if epochs["hours"].max() >= 1 else ("minutes", 60)
-    # Times differ between seeds, so each line uses the mean time.
+    # Times differ between seeds, so each line shows the mean time of all seeds.
     epochs["hours"] = shared["hours"].transform("mean") * factor
     epochs["updates"] = shared["updates"].transform("mean")
     titles = {"hours": f"training time ({unit})", "epoch": "epoch", "updates": "optimizer steps"}

@@ -28,11 +28,11 @@ from scripts.table2.runs import Runs
 from scripts.table2.tables import BEST, Measured, Pairs, published_falls
 
 LEVEL = 0.05  # significance level
-# Standard error of a median divided by the standard error of a mean, for normally distributed
+# Ratio of the standard error of a median to the standard error of a mean, for normally distributed
 # values.
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)
-# If our saving is more than this many percentage points below the published saving, our saving only
-# confirms the finding in part.
+# If our saving is smaller than the published saving by more than this many percentage points, our
+# saving confirms the finding only in part.
 SMALLER_SAVING = 5
 LOSS = "validation_loss_unpadded"
 NOT_MEASURED = {"runs": 0, "note": "not measured with the same corpus, epochs and seeds"}
@@ -207,9 +207,9 @@ SHORTER = "Batches of clips of similar length shorten an epoch compared with ran
 SAVING = f"{BEST} saves {published.TABLE_3[BEST][1]:.0f}% of an epoch's time compared with RAND."
 LOWEST_LOSS = f"{BEST} has the lowest loss of all strategies (VL3)."
 EQUAL = f"After {{}}, {BEST} has a lower masked loss than RAND."
-# Each entry contains a claim, a quantity and pairs of strategies. According to the claim, the
-# quantity is lower for the second strategy of each pair. The paper mentions the last two claims
-# (equal time, equally many optimizer steps) only as possibilities.
+# Each entry contains a claim, a quantity and pairs of strategies. The claim is that the quantity is
+# lower for the second strategy of each pair. The paper mentions the last two claims (equal time,
+# and equal number of optimizer steps) only as possibilities.
 CLAIMS: list[tuple[str, str, Pairs]] = [
     (SHORTER, "minutes", [("RAND", x) for x in ("SB-BR", "SSB-BR", "BKT-BR", "ATS-BR")]),
     ("Dynamic batch sizes (DBS) shorten an epoch further.", "minutes", [*published.DYNAMIC]),

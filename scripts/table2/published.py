@@ -12,7 +12,7 @@ VALIDATION_CLIPS = 2_620
 EPOCHS = 222
 EPOCHS_SHOWN = (100, 160, 220)  # for VL1, VL2 and VL3; VLavg is the mean over epochs 100 to 220
 
-# A run only reproduces the paper if it has these settings.
+# A run reproduces the paper only if the run has these settings.
 SETTINGS = {
     "batch_size": 16,
     "precision": "fp32",
@@ -58,8 +58,8 @@ TABLE_2 = {
     "SSB-DBS-BR": PublishedRow(6.62, 557.68, 19.28, 0.339, 0.320, 0.309, 0.322),
 }  # with dynamic sizes, the published numbers of batches per epoch are 606 (RAND), 449 (SSB), 419 (SB)
 
-# Table 1: parameter, value and range. The ZPR and ABL in Table 1 are the same as in the rows with
-# BR in Table 2.
+# Table 1: parameter, value and range. The ZPR and ABL values of Table 1 are left out, because the
+# rows with BR in Table 2 contain the same values.
 TABLE_1 = {
     "SSB": ("local_randomization_factor", 0.1, "[0, inf)"),
     "BKT": ("bucket_size", 1024, "[16, 10480)"),

@@ -26,10 +26,10 @@ from scripts.table2 import published
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import METRICS_FILE, json_lines
 
-# Settings that define the strategy, which a report compares.
+# Settings that define a strategy. A report compares the strategies.
 BATCHING = ["name", "batching_strategy", "dynamic_batch_size", "batch_randomization"]
-# Settings that do not affect the result of training, or that other facts already describe: the
-# fingerprint of the corpus, win_length, hop_length and started_from.
+# Settings that do not affect the result of training, and settings that other facts already
+# describe. These facts are the fingerprint of the corpus, win_length, hop_length and started_from.
 WITHOUT_EFFECT = set(
     "seed num_workers iters_per_checkpoint keep_checkpoints log_interval ignore_layers "
     "training_files validation_files clips_folder win_time hop_time max_decoder_steps "
@@ -37,12 +37,12 @@ WITHOUT_EFFECT = set(
 )
 CLIPS = ["training clips", "validation clips"]
 HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]  # shown at the top of a report
-# Runs in the same row may differ in these facts.
+# Matches the names of facts that may differ between runs in the same row.
 SOFTWARE = "version of|commit|fingerprint|machine's system"
 SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}
 
-# Maps each key of the lines of kind `epoch` to four values: the function that combines the values
-# of a run, a factor, the heading of the column, and the number of decimals.
+# Maps each key of a record of kind `epoch` to four values: the function that combines the values of
+# a run, a factor, the heading of the column, and the number of decimals.
 OF_EPOCHS = {
     "zero_padding_rate": ("mean", 100, "ZPR (%)", 2),
     "average_batch_length": ("mean", 1, "ABL (frames)", 2),
@@ -56,8 +56,9 @@ OF_EPOCHS = {
     "data_wait_seconds": ("median", 1, "waiting for data (s)", 2),
     "prepare_seconds": ("median", 1000, "preparation (ms)", 1),
 }
-LOSSES = ["validation_loss", "validation_loss_unpadded"]  # keys of the lines of kind `validation`
-# Columns of `read_progress`. SPENT: cumulative amounts and their units. MEASURES: measurements.
+LOSSES = ["validation_loss", "validation_loss_unpadded"]  # keys of a record of kind `validation`
+# Columns of `read_progress`. SPENT: cumulative amounts with their units. MEASURES: measured
+# quantities.
 SPENT = {
     "epoch": "epochs",
     "updates": "optimizer steps",
@@ -75,7 +76,7 @@ class Run:
     # One row per epoch: OF_EPOCHS, LOSSES, and the cumulative hours and updates (optimizer steps).
     epochs: pd.DataFrame
     time: datetime  # time of the last start
-    facts: dict[str, Any]  # everything that may differ between runs; NaN: has no effect
+    facts: dict[str, Any]  # facts that may differ between runs; NaN: the fact has no effect
     changes: list[str]  # settings and software that changed when the run was resumed
 
 
@@ -89,12 +90,12 @@ class Runs:
 
     by_folder: dict[str, Run]
     table: pd.DataFrame  # one row per run: label and seed, indexed by folder
-    # One row per label, with a column for the name of the strategy and for each setting, as text.
-    # NaN: the setting has no effect.
+    # One row per label. The columns are the name of the strategy and all settings, as text. NaN:
+    # the setting has no effect.
     rows: pd.DataFrame
     facts: pd.DataFrame  # one row per run: settings, HEAD, machine and software
     epochs: pd.DataFrame  # epochs of all runs, with the columns `run` (folder) and `label`
-    left_out: list[str]  # folders that are ignored, with the reasons
+    left_out: list[str]  # ignored folders and the reason for each
 
     def first(self, label: str) -> Run:
         """Return the first of the runs with this label."""
@@ -208,7 +209,7 @@ def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> 
     own = REGISTRY[h.batching_strategy].parameter
     ignored = WITHOUT_EFFECT | {p.name for p in PARAMETERS if p != own}
     if h.batching_strategy == "random":
-        ignored |= {"batch_randomization"}  # RAND-BR is the same as RAND
+        ignored |= {"batch_randomization"}  # RAND-BR is identical to RAND
     if not h.dynamic_batch_size:
         ignored |= {"batch_capacity"}
     if h.learning_rate_schedule == "constant":
@@ -263,7 +264,7 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
     facts = pd.DataFrame([run.facts for run in runs], [run.folder for run in runs], dtype=object)
     settings = facts.loc[:, ~facts.columns.str.contains(SOFTWARE)].drop(columns=HEAD)
     table = pd.DataFrame({"seed": [run.hparams.seed for run in runs]}, facts.index)
-    # Short labels replace this text below.
+    # This long text is only a temporary label. Short labels replace it below.
     table["label"] = settings.fillna("").agg("\n".join, axis=1)
     again = table.duplicated(["label", "seed"], keep="last")
     same = "a later run has the same settings and seed"
@@ -271,8 +272,8 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
     table = table[~again]
     rows = settings[~again].set_index(table["label"])
     rows = rows[~rows.index.duplicated()]
-    # For each strategy, the row that is comparable with the most other rows is labeled with only
-    # the strategy's name. If several rows are comparable with equally many rows, the row with the
+    # Each strategy has one row that is labeled with only the strategy's name: the row that is
+    # comparable with the largest number of other rows. If several rows are tied, the row with the
     # most usual settings is chosen. Usual settings are the paper's settings and the defaults.
     usual = pd.Series(asdict(HParams()) | published.SETTINGS).astype(str)
     rank = pd.DataFrame({"comparable": (~_differences(rows).any(2)).sum(1)}, rows.index)
@@ -303,7 +304,7 @@ def describe(runs: Runs) -> dict[str, str]:
 
 def deviations(runs: Runs) -> list[str]:
     """Return the known differences between these runs and the paper's experiments."""
-    # Settings that the paper does not state must have our defaults, which are NVIDIA's values.
+    # A setting that the paper does not state must have our default, which is NVIDIA's value.
     given = {n: list(v) if isinstance(v, tuple) else v for n, v in published.SETTINGS.items()}
     paper = asdict(create_hparams(",".join(f"{n}={v}" for n, v in given.items())))
     paper |= {"epochs": published.EPOCHS, "started_from": None}

@@ -63,8 +63,8 @@ class Table:
         lines = [list(labels) for labels in self.lines]
         for column in self.columns:
             decimals = column.decimals
-            # Published minutes have two decimals. If epochs are short, our minutes have more
-            # decimals.
+            # Published minutes have two decimals. Our minutes have more decimals if the epochs are
+            # short.
             places = 2 if "minutes" in column.heading else decimals
             for line, cell in zip(lines, column.cells().to_dict("records"), strict=True):
                 if column.published is not None:
@@ -72,7 +72,8 @@ class Table:
                 text = _number(cell["ours"], decimals)
                 error = cell["standard_error"]
                 if error >= 0:
-                    least = 10.0**-decimals  # smallest value that this number of decimals can show
+                    # Smallest positive value with this number of decimals.
+                    least = 10.0**-decimals
                     small = f"<{least:.{decimals}f}"
                     text += f" ±\u00a0{small if error < least / 2 else f'{error:.{decimals}f}'}"
                 line.append(text + (f" [{notes.index(cell['note']) + 1}]" if cell["note"] else ""))
@@ -138,8 +139,8 @@ class Measured:
                     first += -first % step
                 means = losses.reindex(range(first, last + 1, step)).mean(skipna=False)
                 self.values.loc[folder, [key, f"unpadded {key}"]] = means.to_numpy()
-        # Use two decimals as in the paper, or more if the minutes of short epochs would otherwise
-        # have fewer than three significant digits.
+        # Use two decimals, as in the paper. Use more decimals if epochs are so short that their
+        # minutes would have fewer than three significant digits.
         least = max(1e-6, self.values["minutes"].min())
         decimals = max(2, min(6, 2 - math.floor(math.log10(least))))
         self.headings = {key: (heading, places) for key, (*_, heading, places) in OF_EPOCHS.items()}
@@ -149,8 +150,8 @@ class Measured:
             theirs = f"epoch {points[place]}" if place < 3 else f"epochs {points[0]}–{points[-1]}"
             padded = unpadded = f"{PAPER_VL[place]}, {theirs}"
             if not self.as_published:
-                # If the runs have different numbers of epochs, their thirds contain different
-                # epochs, so the heading does not contain epochs.
+                # If the runs have different numbers of epochs, their thirds cover different epochs,
+                # so the heading lists no epochs.
                 span = f", epochs {first}–{last}" if first < last else f", epoch {last}"
                 span = span if epochs.nunique() == 1 else ""
                 padded, unpadded = f"{PAPER_VL[place]} | {THIRDS[place]}", THIRDS[place] + span

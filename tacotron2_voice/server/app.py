@@ -25,8 +25,9 @@ from tacotron2_voice.server.workers import Workers
 
 PAGE = Path(__file__).parent / "page.html"
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-PUBLIC_PATHS = ("/", "/health")  # paths that do not require an API key
-# With these headers, browsers load nothing from other sites, and other sites cannot embed the demo.
+PUBLIC_PATHS = ("/", "/health")  # paths that clients can request without an API key
+# These headers prevent browsers from loading anything from other sites, and prevent other sites
+# from embedding the demo.
 HEADERS = [
     (
         "content-security-policy",

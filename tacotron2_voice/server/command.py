@@ -89,7 +89,7 @@ def serve(args: argparse.Namespace, paths: list[Path], load: Callable[[Path], Sy
                 server.run([opened])
             except KeyboardInterrupt:
                 sys.stdout.flush()
-                # sys.exit would wait for the threads that are still synthesizing.
+                # Do not use sys.exit, which would wait for the threads that are still synthesizing.
                 os._exit(128 + signal.SIGINT)
     sys.stdout.flush()
     os._exit(0 if server.started else 1)
@@ -129,7 +129,7 @@ def warm_up(synthesizer: Synthesizer) -> None:
     settings = synthesizer.settings
     try:
         utterance = prepare_utterance("In 1999, it was ready.", settings)
-    except UserError:  # the model has no symbols for these letters
+    except UserError:  # the model lacks symbols for letters in this text
         return
     speaker = settings.speakers[0] if settings.speakers else None
     for _ in synthesizer.stream(utterance, speaker=speaker, retries=0):

@@ -83,7 +83,7 @@ def raise_file_limit() -> None:
     """Raise the limit on open files to the maximum that the system allows."""
     try:
         import resource
-    except ImportError:  # Windows has no such limit
+    except ImportError:  # Windows has no limit on open files
         return
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
@@ -100,7 +100,7 @@ class Shorten(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, asyncio.CancelledError):  # a request that Ctrl-C canceled
+        if isinstance(error, asyncio.CancelledError):  # Ctrl-C canceled this request
             return False
         if "graceful shutdown exceeded" in str(record.msg):  # uvicorn's message about Ctrl-C
             print("note: unfinished replies were canceled", file=sys.stderr)
@@ -108,7 +108,8 @@ class Shorten(logging.Filter):
         if isinstance(error, h11.ProtocolError):
             record.msg = f"warning: a client sent an invalid request: {error}"
             record.exc_info = None
-        if isinstance(error, OSError):  # without file descriptors, accept() fails again and again
+        # Without free file descriptors, accept() fails again and again.
+        if isinstance(error, OSError):
             record.msg = (
                 f"warning: new connections must wait until other connections close: {error}"
             )

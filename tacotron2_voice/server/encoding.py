@@ -56,7 +56,9 @@ class Encoder:
             container, encoding = self.format.libsndfile
             self.content = _Content()
             options: dict[str, Any] = {}
-            if name == "mp3":  # players estimate an MP3's length from the bit rate of its start
+            # Use a constant bit rate, because players estimate the length of an MP3 file from the
+            # bit rate at its start.
+            if name == "mp3":
                 options = {"bitrate_mode": "CONSTANT", "compression_level": 0.5}
             self.file = soundfile.SoundFile(
                 self.content, "w", rate, 1, encoding, format=container, **options

@@ -10,9 +10,9 @@ class Limits:
     """The limits of a server. Every limit is the maximum allowed value."""
 
     workers: int = processors()  # number of synthesis threads
-    queue: int = 64  # number of waiting texts, in addition to one text per worker
-    characters: int = 5000  # number of characters per text, before cleaning
-    pause_seconds: float = 60.0  # total seconds of the pause tags in a text
-    body_bytes: int = 2**18  # number of bytes in a request body
-    body_seconds: float = 10.0  # seconds to receive a request body
+    queue: int = 64  # maximum number of waiting texts, in addition to one text per worker
+    characters: int = 5000  # maximum number of characters per text, before cleaning
+    pause_seconds: float = 60.0  # maximum total seconds of the pause tags in a text
+    body_bytes: int = 2**18  # maximum number of bytes in a request body
+    body_seconds: float = 10.0  # time limit in seconds for receiving a request body
     send_seconds: float = 60.0  # seconds for a client to accept the next piece of a response

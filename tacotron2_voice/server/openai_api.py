@@ -30,7 +30,7 @@ from tacotron2_voice.synthesizer import PAUSE, RETRIES, SpeechStream, Synthesize
 from tacotron2_voice.timings import timings_of
 from tacotron2_voice.utils.errors import UserError
 
-SPEEDS = (0.25, 4.0)  # range of the speed in OpenAI's API
+SPEEDS = (0.25, 4.0)  # lowest and highest speed in OpenAI's API
 
 
 class VoiceId(BaseModel):
@@ -248,7 +248,7 @@ class SpeechResponse(StreamingResponse):
         self.speaking = speaking
         self.workers = workers
         self.began = began
-        self.place = place  # closing it removes the text from the queue
+        self.place = place  # closing this place removes the text from the queue
         is_events = speaking.request.stream_format == "sse"
         media_type = FORMATS[speaking.request.response_format].media_type
         super().__init__(
@@ -269,7 +269,7 @@ class SpeechResponse(StreamingResponse):
             result = "complete" if self.is_complete else "disconnected"
         except TimeoutError:
             result = "stalled"
-        except UserError as error:  # the response ends early, so clients notice the failure
+        except UserError as error:  # the response is cut off, so clients notice the failure
             print(f"error: {error}", flush=True)
             result = "failed"
         finally:

@@ -41,7 +41,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="ORIGIN",
-        help="let scripts on these websites use the API, such as https://example.org",
+        help="let scripts on these websites, such as https://example.org, use the API",
     )
     add(
         "--api-key",

@@ -21,7 +21,7 @@ from tacotron2_voice.server.limits import Limits
 from tacotron2_voice.server.metrics import Metrics
 
 Piece = TypeVar("Piece")
-RETRY_SECONDS = 5  # time that rejected clients should wait before they try again
+RETRY_SECONDS = 5  # seconds that a rejected client should wait before it tries again
 
 
 class Busy(Exception):

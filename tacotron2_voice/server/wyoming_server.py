@@ -44,8 +44,8 @@ from tacotron2_voice.version import __version__
 Background = Callable[[], AbstractAsyncContextManager[None]]
 MAX_EVENT_BYTES = 2**18
 MAX_CONNECTIONS = 100
-POLL_SECONDS = 0.1  # seconds between two checks of whether a client is connected
-IDLE_SECONDS = 600.0  # time limit for the next event from a client
+POLL_SECONDS = 0.1  # seconds between two checks whether a client is still connected
+IDLE_SECONDS = 600.0  # time limit in seconds for the next event from a client
 
 
 def listen(opened: socket.socket, voices: Voices, workers: Workers) -> Background:
@@ -144,7 +144,7 @@ class Handler(AsyncEventHandler):
         self.sentences: SentenceBoundaryDetector | None = None
         self.voice: SynthesizeVoice | None = None
         self.num_characters = 0
-        self.rate: int | None = None  # sampling rate; None: no audio was sent for this text yet
+        self.rate: int | None = None  # sampling rate; None: no audio of this text has been sent yet
 
     async def run(self) -> None:
         """Answer events until the client disconnects or violates the protocol."""
@@ -155,7 +155,7 @@ class Handler(AsyncEventHandler):
                 if event is None or not await self.handle_event(event):
                     break
         except (AttributeError, EOFError, KeyError, OSError, RecursionError, TypeError):
-            pass  # an incomplete or invalid event, a closed connection, or an idle connection
+            pass  # an incomplete or invalid event, or a closed or idle connection
         finally:
             self.writer.close()
 
@@ -186,8 +186,8 @@ class Handler(AsyncEventHandler):
             await self._end_audio()
             await self.write_event(SynthesizeStopped().event())
         elif Synthesize.is_type(event.type) and self.sentences is None:
-            # Between start and stop, clients also send the whole text, for servers that do not
-            # support pieces. This event is ignored here.
+            # Clients that send a text in pieces also send the whole text, for servers that do not
+            # support pieces. If the pieces were sent, this server ignores the whole text.
             whole = Synthesize.from_event(event)
             self.voice = whole.voice
             await self._speak(whole.text)
@@ -248,7 +248,7 @@ class Handler(AsyncEventHandler):
                 if is_first:
                     metrics.first_audio.observe(time.perf_counter() - began)
                 metrics.audio_seconds.inc(len(samples) / rate)
-                if is_first and self.rate is not None:  # an earlier sentence was sent
+                if is_first and self.rate is not None:  # audio of an earlier sentence was sent
                     await self._write_audio(silence(PAUSE, rate), rate)
                 is_first = False
                 await self._write_audio(to_int16(samples), rate)

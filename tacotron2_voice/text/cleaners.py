@@ -50,13 +50,14 @@ def _abbreviation_rules(abbreviations: dict[str, str]) -> list[Rule]:
 
 
 _WHITESPACE_RULES: list[Rule] = [(re.compile(r"\s+"), " ")]
-# Other characters separate two words ("and/or") or are removed ("[he]").
+# Replace unspoken characters between two letters with a space ("and/or"), and remove all other
+# unspoken characters ("[he]").
 _SILENT_RULES: list[Rule] = [
     (re.compile(r"(?<=[a-z])[^-!'(),.:;?a-z\s]+(?=[a-z])"), " "),
     (re.compile(r"[^-!'(),.:;?a-z\s]"), ""),
 ]
-# Invisible characters: controls, marks of the writing direction, soft hyphens. The joiners of
-# Persian and of the Indic scripts stay, because they act as letters.
+# Invisible characters: control characters, marks of the writing direction and soft hyphens. The
+# joiners of Persian and of the Indic scripts are not listed, because they act as letters.
 _INVISIBLE = "\x00-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"
 _INVISIBLE_RULES: list[Rule] = [(re.compile(f"[{_INVISIBLE}]"), "")]
 
@@ -70,8 +71,9 @@ def to_ascii(text: str) -> str:
     return unidecode(text)
 
 
-# Unidecode transliterates these alphabets letter by letter. Other scripts stay unchanged and are
-# dropped with a warning, because unidecode would guess their language ("Han" for 漢).
+# Alphabets that unidecode transliterates letter by letter. Characters of other scripts stay
+# unchanged and are dropped with a warning, because unidecode would guess the language (for example
+# "Han" for 漢).
 _ALPHABETS = ("LATIN", "GREEK", "CYRILLIC", "MODIFIER", "COMBINING")
 
 
@@ -92,11 +94,11 @@ class Cleaner:
     """A cleaner, which processes the pieces of a text one by one. `language` is an eSpeak language
     code."""
 
-    read: Callable[[str, str], str]  # called first: read(text, language)
-    rules: Sequence[Rule]  # then these rules are applied in order, in lower case
-    keeps_case: bool = False  # True: the rules get the original case
-    finish: Callable[[str, str], str] | None = None  # called last: finish(text, language)
-    strips_ends: bool = False  # remove spaces at both ends of the whole text
+    read: Callable[[str, str], str]  # called first, as read(text, language)
+    rules: Sequence[Rule]  # these rules are then applied to the text in lower case, in this order
+    keeps_case: bool = False  # True: the rules are applied to the text in its original case
+    finish: Callable[[str, str], str] | None = None  # called last, as finish(text, language)
+    strips_ends: bool = False  # True: spaces at both ends of the whole text are removed
 
 
 def _as_it_is(text: str, language: str) -> str:
@@ -107,8 +109,8 @@ def _ascii(text: str, language: str) -> str:
     return to_ascii(text)
 
 
-# Brackets around letters that an author changed or added: "[T]he", "colo[u]r", "claim[s]". At the end
-# of a word, other letters can be the mark of a footnote.
+# Remove brackets around letters that an author changed or added: "[T]he", "colo[u]r", "claim[s]". At
+# the end of a word, only certain endings are read, because other letters may mark a footnote.
 _BRACKET_RULES: list[Rule] = [
     (re.compile(r"(?<!\w)\[([^\W\d_])\](?=[^\W\d_])"), r"\1"),
     (re.compile(r"(?<=[^\W\d_])\[([^\W\d_]+)\](?=[^\W\d_])"), r"\1"),
@@ -131,13 +133,14 @@ def _turkish(text: str, language: str) -> str:
     return text.replace("I", "\u0131") if language in ("tr", "az") else text
 
 
-# prepare.py cleans each text twice: to count symbols, and to compute ids
+# Cache the phones, because prepare.py cleans each text twice: first to count symbols, and later to
+# compute ids.
 @functools.lru_cache(2**16)
 def _phones(text: str, language: str) -> str:
     """Return the phones of a text, including the punctuation and the spaces around punctuation."""
     bare = text.strip()
     if not any(unicodedata.category(character)[0] in "LN" for character in bare):
-        return text  # nothing to speak
+        return text  # there is nothing to speak
     from tacotron2_voice.text.phones import to_phones
 
     [phones] = to_phones([bare], language)
@@ -153,7 +156,7 @@ CLEANERS: dict[str, Cleaner] = {
     ),
     "transliteration_cleaners": Cleaner(_ascii, _WHITESPACE_RULES),
     "basic_cleaners": Cleaner(_turkish, [*_WHITESPACE_RULES, *_INVISIBLE_RULES]),
-    # eSpeak needs the case: "US" is not "us".
+    # Keep the case, because eSpeak reads "US" and "us" differently.
     "phones": Cleaner(
         _as_it_is,
         [*_WHITESPACE_RULES, *_INVISIBLE_RULES, *_BRACKET_RULES],

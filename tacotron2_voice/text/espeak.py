@@ -35,10 +35,11 @@ def _backends() -> Any:
 @functools.cache
 def _backend(language: str) -> Any:
     logger = logging.getLogger("phonemizer")
-    logger.setLevel(logging.ERROR)  # otherwise phonemizer warns about every foreign word
+    logger.setLevel(logging.ERROR)  # without this line, phonemizer warns about every foreign word
     return _backends()(
         language,
-        punctuation_marks=re.compile(r"(?!)"),  # matches nothing; phones.py handles punctuation
+        # This pattern matches nothing, because phones.py handles punctuation.
+        punctuation_marks=re.compile(r"(?!)"),
         with_stress=True,
         language_switch="remove-flags",
         logger=logger,
@@ -64,7 +65,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    # Ignore Ctrl-C, because a terminal also sends this signal to this process.
+    # Ignore Ctrl-C, because a terminal sends this signal to this process too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = open(os.dup(1), "w", encoding="ascii")  # noqa: SIM115
     # Redirect all other output to standard error, because standard output must contain only

@@ -35,7 +35,7 @@ from tacotron2_voice.utils.errors import UserError, lines_rejected
 from tacotron2_voice.utils.files import numbered_lines
 
 EXPECTED = "expected a word and its respelling, separated by a tab or spaces"
-# Spans of phones, in which no words are replaced.
+# Matches spans of phones, because words inside them are not replaced.
 _PHONE_SPANS = re.compile(r"(\{[^{}]*\}|(?<!\w)/\S(?:[^/\n]*\S)?/(?!\w))")
 _PHONES = re.compile(r"/[^\s/](?:[^/]*[^\s/])?/")
 _HYPHENS = re.compile("([-‐‑])")
@@ -43,7 +43,7 @@ _CONTINUES = re.compile(r"[.,:]\w")
 _CONTINUED = re.compile(r"\w[.,:]")
 # A Roman numeral after a word
 _NUMERAL = re.compile(r"\b([^\W\d_][\w'’-]*) ([IVXLC]+)\b")
-# An abbreviation that the reading rules read together with its full stop
+# Matches an abbreviation that the reading rules read together with its full stop.
 _ABBREVIATION = re.compile(
     rf"(?<![\w.])({'|'.join(map(re.escape, [*TITLES, *STREETS, *ABBREVIATIONS]))})\.",
     re.IGNORECASE,
@@ -52,8 +52,8 @@ HEADERS = ("respelling", "pronunciation", "phones", "phonemes")
 _CURRENCIES = "$€£¥"
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBER = re.compile(r"\d*\.\d+")
-# A respelling consists of characters in _LETTER_CATEGORIES (Unicode categories) and in
-# _OTHER_CHARACTERS.
+# A respelling consists of characters in the Unicode categories _LETTER_CATEGORIES and of characters
+# in _OTHER_CHARACTERS.
 _LETTER_CATEGORIES = ("L", "M", "N")
 _OTHER_CHARACTERS = " '’-‐‑.,!?·{}\u200c\u200d"
 _SAME = str.maketrans("’‐‑", "'--")
@@ -127,7 +127,8 @@ def _with_numeral_read(text: str, start: int, end: int) -> str:
     if len(around) != 2 or not (read.startswith(around[0]) and read.endswith(around[1])):
         return text
     words = read[len(around[0]) : len(read) - len(around[1])]
-    if words.replace(" ", "").upper() == text[start:end].upper():  # read as a word or as letters
+    # The name is read as a word or letter by letter.
+    if words.replace(" ", "").upper() == text[start:end].upper():
         return text
     return text[:start] + (words.upper() if text.isupper() else words) + text[end:]
 
@@ -246,7 +247,7 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
     has_phones = respelling.startswith("/") or respelling.endswith("/")
     if has_phones and not _PHONES.fullmatch(respelling):
         raise UserError(
-            f"{respelling[:60]!r}: only one slash (expected phones between slashes, such as /wˈɪn/)"
+            f"{respelling[:60]!r}: contains only one slash (expected phones between slashes, such as /wˈɪn/)"
         )
     if has_phones and PHONES not in cleaners:
         raise UserError(
@@ -279,12 +280,14 @@ def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
     phones = [phone for span in _BRACES.findall(respelling) for phone in span.split() or [""]]
     rest = _BRACES.sub("", respelling)
     if "{" in rest or "}" in rest or not all(f"@{phone}" in symbols for phone in phones):
-        raise UserError(f"{shown}: braces without ARPAbet phones (expected {{W IH1 N}})")
+        raise UserError(f"{shown}: the braces contain no ARPAbet phones (expected {{W IH1 N}})")
     words = respelling.split()
-    # Single letters, such as "T V", do not count as ARPAbet phones.
+    # Do not treat single letters, such as "T V", as ARPAbet phones.
     is_arpabet = all(f"@{word}" in symbols for word in words) and max(map(len, words)) > 1
     if is_arpabet and (len(words) > 1 or respelling[-1].isdigit()):
-        raise UserError(f"{shown}: ARPAbet phones without braces (expected {{{respelling}}})")
+        raise UserError(
+            f"{shown}: contains ARPAbet phones without braces (expected {{{respelling}}})"
+        )
     if _NUMBER.fullmatch(words[0]):
         raise UserError(f"{shown}: begins with a number (expected letters)")
     has_ipa = bool(IPA_LETTER.search(respelling))
@@ -293,4 +296,6 @@ def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
             f"{shown}: contains phones, but this model reads letters. Respell the word with letters"
         )
     if has_ipa and PHONES in cleaners:
-        raise UserError(f"{shown}: phones without slashes (expected phones such as /wˈɪn/)")
+        raise UserError(
+            f"{shown}: contains phones without slashes (expected phones such as /wˈɪn/)"
+        )

@@ -17,38 +17,38 @@ _FINAL = (
     "|i|u)"
 )
 _SYLLABLE = rf"(?:{_INITIAL}?{_FINAL}|[bpmfwy]?o)"
-# Two or more syllables with tone digits, such as "ta5 shi3" and "ni3hao3".
+# Matches two or more syllables with tone digits, such as "ta5 shi3" and "ni3hao3".
 _PINYIN = re.compile(rf"(?<!\w)(?:{_SYLLABLE}[1-5¹²³⁴⁵][ '-]*){{2,}}(?!\w)", re.IGNORECASE)
 CHINESE = ("cmn", "yue", "hak", "zh")  # eSpeak's codes for Chinese languages
 IPA_LETTER = re.compile("[\u0250-\u02afˈˌː]")
 _IPA_WORD = re.compile(rf"\S*{IPA_LETTER.pattern}\S*")
-# No alphabet contains the marks of stress and length.
+# Matches words with the marks of stress and length, because no alphabet contains these marks.
 _STRESSED_IPA_WORD = re.compile(r"\S*[ˈˌː]\S*")
 _NESTED_BRACES = re.compile(r"\{[^{}]*\{[^{}]*")
-# IPA letters that are also letters of an alphabet. They are phones only between slashes.
+# IPA letters that also occur in alphabets. These letters are read as phones only between slashes.
 _IPA_OR_LETTER = re.compile("[æçðøŋœβθχ]")
-_STRESSED_PHONE = re.compile(r"[A-Z]{2}\d")  # a vowel of the ARPAbet, also with an unknown stress
+_STRESSED_PHONE = re.compile(r"[A-Z]{2}\d")  # an ARPAbet vowel, even with an unknown stress digit
 _PHONE = "(?:" + "|".join(symbol[1:] for symbol in symbols if symbol[0] == "@") + ")"
 _STRESSED = "[A-Z]{2}[0-2]"
-_WORD_PHONE = f"{_PHONE}(?:_[BIES])?"  # Kaldi appends the position in the word
+_WORD_PHONE = f"{_PHONE}(?:_[BIES])?"  # Kaldi appends the phone's position in the word
 _JOINT = r"(?:\s+|[-‐_,.|])"
-# Two or more ARPAbet phones, separated by spaces or joined by a mark. At least one phone is a vowel
-# with a stress digit.
+# Matches two or more ARPAbet phones that are separated by spaces or joined by a mark. At least one
+# phone is a vowel with a stress digit.
 _BARE_PHONES = re.compile(
     rf"(?<!\w)(?=(?:{_WORD_PHONE}{_JOINT})*{_STRESSED}(?:_[BIES])?(?!\w))"
     rf"{_WORD_PHONE}(?:{_JOINT}{_WORD_PHONE})+(?!\w)",
     re.IGNORECASE,
 )
-# ARPAbet phones without any separator; a word such as DAY1 has at most one vowel with a digit. NG
-# is not included, because the same letters would match as N and G, and the search could take very
-# long.
+# Matches ARPAbet phones without separators. At least two vowels must have a digit, because a word
+# such as DAY1 may have one vowel with a digit. NG is not included. NG would also match as N and G,
+# so the search could take very long.
 _JOINED_PHONE = _PHONE.replace("|NG|", "|")
 _JOINED_PHONES = re.compile(
     rf"(?<!\w)(?=(?:[A-Z]+[0-2]){{2}}){_JOINED_PHONE}*{_STRESSED}{_JOINED_PHONE}*{_STRESSED}"
     rf"{_JOINED_PHONE}*(?!\w)"
 )
-# Pinyin syllables that are also English words. Two such words with digits may be names: ping1 pong2.
-# Two words with digits and capital letters may also be names: Ben1 Dan2.
+# Pinyin syllables that are also English words. Two of these words with digits may be names, such as
+# ping1 pong2. Two words with digits and capital letters may also be names, such as Ben1 Dan2.
 _ENGLISH_SYLLABLES = set(
     "an ban bang bin bun can den die ding dong fan fin fun gang gong gun hang he hen hung king lan lie "
     "ling long man me men min pan pen pie pin ping pong ran rang run sang she sing song sun sung tan "
@@ -76,7 +76,9 @@ def check_notations(
         UserError: if the text contains one of these notations.
     """
     if nested := _NESTED_BRACES.search(text):
-        raise UserError(f"{nested[0][:60]!r}: two opening braces (expected one pair of braces)")
+        raise UserError(
+            f"{nested[0][:60]!r}: contains two opening braces (expected one pair of braces)"
+        )
     for span in ARPABET_SPAN.finditer(text):
         phones = span[1].split()
         unknown = [phone for phone in phones if f"@{phone}" not in symbols]
@@ -109,7 +111,7 @@ def _check_pinyin(text: str, language: str) -> None:
         return
     for found in _PINYIN.finditer(text):
         syllables = re.findall(r"[^\W\d]+", found[0])
-        is_numbered = len({x.lower() for x in syllables}) == 1  # "Fan1 fan2"
+        is_numbered = len({x.lower() for x in syllables}) == 1  # such as "Fan1 fan2"
         # "LAN1 WAN2", "Ben1 Dan2"
         is_english = len(syllables) == 2 and all(
             x.lower() in _ENGLISH_SYLLABLES or x.istitle() for x in syllables

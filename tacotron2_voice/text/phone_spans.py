@@ -15,8 +15,8 @@ from tacotron2_voice.text.sequences import ARPABET_SPAN
 from tacotron2_voice.text.symbols import SymbolTable
 
 CORRECTED = "english_cleaners_corrected"
-# Placeholder for a span of phones. It looks like a name, and no real text contains it. Each span
-# gets its own letter at the end.
+# Placeholder for a span of phones. The placeholder looks like a name, but occurs in no real text.
+# At its end, each span gets a different letter.
 NAME = "Vuzqonal"
 ROMAN_NUMERAL = re.compile(r"\b[IVXLC]+\b")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -36,7 +36,8 @@ def read_around_phones(text: str, cleaner_names: Sequence[str], table: SymbolTab
     if not spans or len(spans) > len(LETTERS) or not has_rules:
         return text
     names = [f"{NAME}{letter}" for letter, _ in zip(LETTERS, spans, strict=False)]
-    # In a text in capitals, a name in lower case would change how the other words are read.
+    # If the text is in capitals, write the placeholder in capitals too, because a name in lower
+    # case would change how other words are read.
     is_capitals = ROMAN_NUMERAL.sub("", between).isupper()
     written = iter([name.upper() for name in names] if is_capitals else names)
     read = read_english(ARPABET_SPAN.sub(lambda span: next(written), text))

@@ -24,19 +24,20 @@ from typing import Any
 from tacotron2_voice.utils.errors import UserError
 
 ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # eSpeak's codes for common language codes
-SIGNS = "%&@#§‰"  # Unicode classifies these signs as punctuation, but eSpeak reads them as words
-SPOKEN = f"{SIGNS}*/_"  # eSpeak reads these characters as words, or skips them
+SIGNS = "%&@#§‰"  # signs that Unicode classifies as punctuation, but that eSpeak reads as words
+SPOKEN = f"{SIGNS}*/_"  # characters that eSpeak either reads as words or skips
 ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24b6-\u24ea\u3251-\u325f\u32b1-\u32bf"
 # Punctuation that may occur inside a word, as in l'eau, Nord-Süd, col·legi, գնա՛նք and צה״ל.
 WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
-# Punctuation that may occur inside a word only in scripts with capital letters (z.B., EU:n). In
-# other scripts, this punctuation ends a sentence.
+# Punctuation that may occur inside a word (z.B., EU:n), but only in scripts with capital letters.
+# In other scripts, this punctuation ends a sentence.
 CASED_WORD_MARKS = ".:"
-HEBREW_MARKS = "׳״"  # punctuation that also belongs to a word at its end
+HEBREW_MARKS = "׳״"  # Hebrew punctuation that belongs to a word even at the end of the word
 HEBREW_POINTS = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]")
 APOSTROPHES = re.compile(r"(?<=\w)[\u02bc\uff07\u2032](?=\w)")
-# Characters that are another form of ordinary letters, digits and symbols: full-width and half-width
-# forms, ligatures, and symbols such as ℃, ㎝ and ㈱. Unicode's form NFKC contains the ordinary form.
+# Matches variants of ordinary letters, digits and symbols: full-width and half-width forms,
+# ligatures, and symbols such as ℃, ㎝ and ㈱. Unicode's form NFKC contains the ordinary characters
+# instead.
 OTHER_FORMS = re.compile(
     "[\u2100-\u2115\u2119-\u211d\u2121\u212a-\u2134\u2139\u2474-\u24b5\u2f00-\u2fd5\u3200-\u3250\u3260-\u32b0"
     "\u32c0-\u33ff\ufb00-\ufb17\ufb20-\ufdfc\ufe70-\ufefc\uff04-\uff06\uff0b\uff10-\uff19\uff1d"
@@ -44,7 +45,8 @@ OTHER_FORMS = re.compile(
     "\U0001f100-\U0001f16b]+"
 )
 FRACTIONS = re.compile("[¼-¾⅐-⅞↉]")
-# Parts of the English names of fractions, which eSpeak speaks in languages without such names
+# Parts of the English names of fractions. In languages without such names, eSpeak speaks the
+# English names.
 ENGLISH_FRACTIONS = ("hɑːf", "θɜːd")
 # eSpeak reads most words that end in 儿, such as 这儿, as English letters. It reads 而, which has the
 # same pronunciation, correctly.
@@ -55,23 +57,24 @@ KANA = ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA")
 BETWEEN_SCRIPTS = re.compile(r"(?<=[A-Za-z])(?=[\u3040-\u30ff])|(?<=[\u3040-\u30ff])(?=[A-Za-z])")
 NUMBER_MARKS = ".,:'’"
 NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of other scripts
-# Letters that eSpeak cannot read in any language; their code points begin with different digits.
+# Two letters that eSpeak cannot read in any language. Their code points begin with different
+# digits.
 UNKNOWN_LETTERS = "\u2135\u1d7d"
 FIRST_PICTURE = "\u2190"
 EMOJI_STYLE = "\ufe0f"  # follows a character that is displayed as an emoji
-MIN_CODE = 4  # minimum number of characters in the phones of a code point
-# Number of consecutive characters that must match between a code point's phones and a word's
-# phones.
+MIN_CODE = 4  # minimum number of phone characters if eSpeak speaks a code point
+# Number of consecutive characters that must be equal in the phones of a code point and in the
+# phones of a word.
 COMPARED = 6
-# Minimum similarity between the phones of a spelled word and the phones of its letters
+# Minimum similarity between the phones of a spelled word and the phones of its letters.
 MIN_SIMILARITY = 0.7
 LATIN_WORD = re.compile("[a-zA-Z\u00c0-\u024f]{2,}")
 NOT_ASCII = re.compile(r"[^\W\d_\u0000-\u007f]")
 STRESS = re.compile("[ˈˌ]")
-# `_letter_names` compares this many letters at the beginning of a script, and the same number of
-# letters spread over the script.
+# `_letter_names` compares the names of this many letters at the beginning of a script, and of the
+# same number of letters spread over the script.
 SAMPLES = 16
-# The names of several letters must begin with at least this many equal phone characters.
+# The names of several letters must begin with the same phone characters, at least this many.
 MIN_NAME = 5
 GRACE_SECONDS = 1  # seconds to wait for the eSpeak process to exit before it is killed
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
@@ -125,7 +128,7 @@ class Espeak:
                     self.process.stdin.flush()
                     answer = self.process.stdout.readline()
             finally:
-                # There is no answer if eSpeak crashed or if Ctrl-C interrupted the wait.
+                # No answer means that eSpeak crashed, or that Ctrl-C interrupted the wait.
                 if not answer:
                     self.close()
         if not answer:
@@ -151,8 +154,8 @@ class Espeak:
     def _forget(self) -> None:
         """After a fork, forget the eSpeak process, because it belongs to the parent process."""
         if self.process is not None:
-            # Python does not wait for a process that has a return code. The eSpeak process is a
-            # child of the parent process, so waiting would fail.
+            # Set a return code, so that Python does not wait for the eSpeak process. Waiting would
+            # fail, because the eSpeak process is a child of the parent process.
             self.process.returncode = 0
         self.process = None
         self._lock = threading.Lock()
@@ -207,7 +210,7 @@ def version_of_phones(recorded: str) -> str:
     if recorded not in ("", here):
         print(
             f"warning: eSpeak NG {recorded} produced the phones for training, but version {here} is "
-            "installed. It may produce different phones for the same text"
+            "installed. The two versions may produce different phones for the same text"
         )
     return recorded or here
 
@@ -274,10 +277,11 @@ def _is_inside_word(text: str, index: int) -> bool:
     if before.isdecimal() and after.isdecimal() and mark in NUMBER_MARKS:
         return True
     if mark in CASED_WORD_MARKS:
-        is_ending = before.isdecimal() and mark == ":"  # an ending after a number: Finnish 20:een
+        # The colon precedes an ending, as in Finnish 20:een.
+        is_ending = before.isdecimal() and mark == ":"
         is_cased = is_ending or before.lower() != before.upper()
         is_cased = is_cased and after.lower() != after.upper()
-        # After a lower-case word, a capital letter starts a new sentence: "the end.Then".
+        # After a lower-case word, a capital letter starts a new sentence, as in "the end.Then".
         starts_sentence = index > 1 and text[index - 2 : index].islower() and after.isupper()
         return is_cased and not (starts_sentence and text[index - 2].isalpha())
     if mark == '"':
@@ -314,21 +318,21 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
     signs = [x for x in dict.fromkeys(words) if unicodedata.category(x)[0] == "S"]
     spelled += [x for x in signs if not x.isascii() and _is_spoken_as_script(x, language)]
     for letter in dict.fromkeys(NOT_LATIN.findall(words)):
-        # In Japanese, eSpeak cannot read kanji. It skips kanji if kana follow.
+        # eSpeak cannot read Japanese kanji. eSpeak skips kanji if kana follow.
         if language == "ja" and _script(letter) == "CJK":
             spelled.append(letter)
             continue
         script = _script(letter)
         names = _letter_names(script, language)
         if not names and script in KANA:
-            # In all languages, eSpeak speaks the name of a single ー, "Japanese letter".
+            # In all languages, eSpeak reads a single ー as "Japanese letter".
             names = (STRESS.sub("", _phones_of_word("ー", language)),)
         own_phones = STRESS.sub("", _phones_of_word(letter, language))
         own_names = [name for name in names if name and own_phones.startswith(name)]
         if any(name in STRESS.sub("", phones) for name in own_names):
             spelled.append(letter)
     if language == "ja":
-        # eSpeak spells words in Latin letters. Capitals may be initials.
+        # In Japanese text, eSpeak spells words in Latin letters. Skip capitals, which may be initials.
         latin = [x for x in LATIN_WORD.findall(words) if not x.isupper()]
         spelled += [letter for word in latin for letter in word]
     if spelled or _count_parts(phones) < words.count(" ") + 3:
@@ -340,7 +344,8 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
         spoken = _phones_of_word(word, language)
         if _count_parts(spoken) < len(word):
             continue
-        # The phones of most names are equal, but eSpeak adapts some phones to their neighbors.
+        # Only most of the phones must be equal, because eSpeak adapts some phones to their
+        # neighbors.
         letters = "".join(_joined(_phones_of_word(letter, language)) for letter in word)
         if difflib.SequenceMatcher(None, _joined(spoken), letters).ratio() > MIN_SIMILARITY:
             spelled += word
@@ -415,7 +420,7 @@ def _letter_names(script: str, language: str) -> tuple[str, ...]:
     different phones, and the result is ().
     """
     found = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
-    # Letters that differ only in case and accents have similar names in every language.
+    # In every language, letters that differ only in case and accents have similar names.
     letters = [
         *{unicodedata.normalize("NFD", x.casefold())[0]: x for x in reversed(found)}.values()
     ]
@@ -474,7 +479,8 @@ def without_pictures(text: str) -> str:
 def _is_picture(character: str) -> bool:
     if character.isascii():
         return character == "\\"
-    # Other symbols, such as ° and ™, have lower code points. "Sk" contains the skin tones of emoji.
+    # Symbols that are not pictures, such as ° and ™, have lower code points. The category "Sk"
+    # contains the skin tones of emoji.
     is_symbol = unicodedata.category(character) in ("So", "Sk")
     return (is_symbol and character >= FIRST_PICTURE) or character == EMOJI_STYLE
 
@@ -497,7 +503,7 @@ def with_plain_numbers(text: str, language: str) -> str:
 def _plain_digit(digit: str, language: str) -> str:
     value = unicodedata.decimal(digit)
     zero = ord(digit) - value
-    # Test two digits, because eSpeak may speak the name of a single digit, "Bengali digit three".
+    # Test two digits, because eSpeak may read a single digit as "Bengali digit three", for example.
     number = chr(zero + 3) + chr(zero + 4)
     return digit if _speak({number: number}, language)[number] else str(value)
 

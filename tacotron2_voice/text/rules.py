@@ -68,7 +68,7 @@ def _as_text(value: object) -> str:
         return repr(value.value)
     if not isinstance(value, ast.AST):
         return repr(value)
-    # Skip empty fields. Newer Python versions add fields that are empty for older syntax.
+    # Skip empty fields, because newer Python versions add fields that are empty for older syntax.
     parts = [
         f"{name}={_as_text(child)}"
         for name, child in ast.iter_fields(value)

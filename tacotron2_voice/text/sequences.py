@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from tacotron2_voice.text.cleaners import clean_pieces
 from tacotron2_voice.text.symbols import ENGLISH, SymbolTable
 
-PHONES = "phones"  # the cleaner that converts a text to the International Phonetic Alphabet
+PHONES = "phones"  # the cleaner that converts texts to the International Phonetic Alphabet
 ARPABET_SPAN = re.compile(r"\{(.+?)\}")
 IPA_SPAN = re.compile(r"(?<!\w)/(\S(?:[^/\n]*\S)?)/(?!\w)")
 
@@ -38,7 +38,8 @@ def clean(
     pieces = [text]
     if phone_span is not None:
         line = text.partition("\n")[0] if phone_span is ARPABET_SPAN else text
-        split = phone_span.split(line)  # texts and phones alternate, and texts come first and last
+        # Texts and phones alternate. The first and the last item are texts.
+        split = phone_span.split(line)
         if len(split) > 1:
             pieces = split
     pieces[::2] = clean_pieces(pieces[::2], cleaner_names, language)

@@ -20,15 +20,16 @@ from tacotron2_voice.text.cleaners import ABBREVIATIONS
 from tacotron2_voice.text.sequences import one_character_each
 from tacotron2_voice.text.symbols import ENGLISH, SymbolTable
 
-MAX_WORD_SYMBOLS = 200  # longer words are cut
-# Words are cut into pieces of at most `limit` symbols or, if the limit is smaller, of this size.
+MAX_WORD_SYMBOLS = 200  # words with more symbols are cut
+# Words are cut into pieces of at most this many symbols, or at most `limit` symbols if the limit is
+# larger.
 MIN_CUT_SYMBOLS = 20
 
 
 class Ending(IntEnum):
     """The kinds of endings of a chunk, from best to worst."""
 
-    SENTENCE = 0  # . ! ? and similar punctuation of other scripts
+    SENTENCE = 0  # . ! ? and similar punctuation in other scripts
     CLAUSE = 1  # ; : , a dash or an ellipsis
     WORD = 2  # a space between two words
     INSIDE = 3  # a space inside a number or after an abbreviation, or a cut inside a word
@@ -52,13 +53,13 @@ _UNITS = re.compile(rf"\S+?(?:--+(?=[^-\s])|(?<=[{_FULL_WIDTH}])[{_FULL_WIDTH}�
 _AS_ASCII = str.maketrans(
     dict(zip("。．！？，、；：।॥؟،؛۔…", [*"..!?,,;:..?,;.", ".."], strict=True))
 )
-# Abbreviations that the cleaners keep. The text is rarely split after an abbreviation, because the
+# Abbreviations that the cleaners keep. A text is rarely split after an abbreviation, because the
 # sentence may continue.
 _DOTTED = ABBREVIATIONS.keys() | set(
     "no nos vs prof messrs gov sen rep pres mt ave vol fig pp ed "
     "jan feb aug sept oct nov dec".split()
 )
-# Words in numbers and amounts. Cleaning turns "$3.50" into "three dollars, fifty cents".
+# Words that occur in numbers and amounts. Cleaning turns "$3.50" into "three dollars, fifty cents".
 _NUMBER_WORD = re.compile(
     r"(?:zero|oh|point|hundred|thousand|[a-z]*illion|ten|eleven|twelve|twelf"
     r"|dollars?|cents?|pounds?|penny|pence|euros?|percent"
@@ -135,8 +136,8 @@ def _ending(unit: str, following: str) -> Ending:
         return Ending.SENTENCE
     if last.endswith(".") and not last.endswith(".."):
         bare = last[:-1].lstrip("('-")
-        initials = re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]", bare)  # "j.", "u.s."
-        # Letters without case, such as Chinese characters, are words and not initials.
+        initials = re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]", bare)  # such as "j." and "u.s."
+        # Letters without case, such as Chinese characters, are words instead of initials.
         if initials and bare.upper() == bare:
             initials = None
         return Ending.INSIDE if initials or bare in _DOTTED else Ending.SENTENCE
@@ -153,8 +154,8 @@ def _join_evenly(units: Sequence[ChunkSpan], limit: float) -> list[ChunkSpan]:
     """Join neighboring units into chunks with the best endings and lengths, by dynamic
     programming."""
     # best[n] describes the best split of the first n units: its costs, its last chunk, and the
-    # number of units before this chunk. The costs are the numbers of endings of each kind, worst
-    # kind first, and the sum of the squared lengths.
+    # number of units before this chunk. The costs are the number of endings of each kind, starting
+    # with the worst kind, and then the sum of the squared lengths.
     best: list[tuple[list[int], ChunkSpan | None, int]] = [([0] * (len(Ending) + 1), None, 0)]
     for end in range(1, len(units) + 1):
         ways = []
@@ -172,6 +173,6 @@ def _join_evenly(units: Sequence[ChunkSpan], limit: float) -> list[ChunkSpan]:
     parts, end = list[ChunkSpan](), len(units)
     while end:
         _, last, end = best[end]
-        assert last is not None  # only best[0] has no last chunk
+        assert last is not None  # best[0] is the only item without a last chunk
         parts.append(last)
     return parts[::-1]

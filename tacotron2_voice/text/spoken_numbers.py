@@ -16,7 +16,8 @@ from tacotron2_voice.text.english.numbers import spell_number
 from tacotron2_voice.utils.errors import UserError
 
 ENGLISH = "en-us"  # eSpeak's code for English
-# Sampling weights of the numbers of digits. Most numbers are long, like most clips of read speech.
+# Maps each number of digits to its sampling weight. Most numbers are long, because most clips of
+# read speech are long.
 WEIGHTS = {1: 1, 2: 2, 3: 4, 4: 6, 5: 8, 6: 12}
 _UNITS = "one two three four five six seven eight nine".split()
 _TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()

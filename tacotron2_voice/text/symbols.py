@@ -18,7 +18,7 @@ from tacotron2_voice.utils.files import naming, read_json
 
 SYMBOLS_FILE = "symbols.json"  # file with the list of symbols, written next to the filelists
 PADDING = "_"  # symbol with id 0, which pads the texts of a batch
-MAX_SYMBOLS = 10_000  # Chinese needs several thousand symbols
+MAX_SYMBOLS = 10_000  # maximum number of symbols; Chinese needs several thousand symbols
 _PUNCTUATION = "-!'(),.:;? "
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PHONES = (
@@ -27,8 +27,8 @@ _PHONES = (
 ).split()
 
 
-# A vowel has four forms: without a digit, or with a digit for its stress: 0 (none), 1 (primary) or 2
-# (secondary).
+# A vowel has four forms: without a digit, and with one of the stress digits 0 (no stress), 1
+# (primary stress) and 2 (secondary stress).
 _STRESSES = {phone: ["", "0", "1", "2"] if phone[0] in "AEIOU" else [""] for phone in _PHONES}
 _ARPABET = {f"@{phone}{stress}" for phone in _PHONES for stress in _STRESSES[phone]}
 

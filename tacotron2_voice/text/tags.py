@@ -13,8 +13,9 @@ from tacotron2_voice.utils.errors import UserError
 MAX_PAUSE_SECONDS = 60
 KNOWN_TAGS = "[pause SECONDS] or [speaker NAME]"
 _TAG = re.compile(r"\[\s*(pause|speaker)\b([^\[\]]*)\]", re.IGNORECASE)
-# Brackets around words, numbers of footnotes as in "word[1]", and closing tags such as "[/b]". Brackets around a few letters of a word, as
-# in "[T]he", "colo[u]r" and "claim[s]", are not tags.
+# Matches brackets around words, numbers of footnotes as in "word[1]", and closing tags such as
+# "[/b]". Brackets around a few letters of a word, as in "[T]he", "colo[u]r" and "claim[s]", are not
+# tags.
 WORDS_IN_BRACKETS = re.compile(
     r"(?<!\w)\[\s*[^\W\d_][^\[\]]*\](?!\w)"
     r"|(?<=\w)\[\s*[^\W\d_][^\[\]]{3,}\](?!\w)"
@@ -24,14 +25,15 @@ WORDS_IN_BRACKETS = re.compile(
     r"|\[/[^\[\]]*\]"
     r"|[［【]\s*[A-Za-z][A-Za-z0-9 .]*[］】]"
 )
-# Text that is probably meant as a tag, but has no closing bracket or uses other words or brackets.
+# Matches text that is probably meant as a tag, but lacks a closing bracket or contains other words
+# or brackets.
 _NEARLY = re.compile(
     r"\[\s*/?\s*(?:pause|speaker)\b[^\]]{0,40}"
     r"|[\[({]\s*(?:break|silence|pause)\s+[\d.]+\s*s?\s*[\])}]"
     r"|\[\s*[A-Za-z]+\s*$",
     re.IGNORECASE,
 )
-# SSML, HTML and XML tags, in which < may be written as &lt;.
+# Matches SSML, HTML and XML tags, in which < may be written as &lt;.
 _MARKUP = re.compile(r"(?:<|&lt;)/?[A-Za-z][\w:.-]*(?:\s+[\w:-]+\s*=[^<>]*?)?\s*/?(?:>|&gt;)")
 
 
@@ -42,7 +44,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class SpeakerTag:
-    name: str  # name of the speaker for the following text
+    name: str  # name of the speaker of the following text
 
 
 def split_tags(text: str) -> list[str | Pause | SpeakerTag]:

@@ -30,7 +30,7 @@ def nearest(symbol: str, table: SymbolTable) -> str:
     """
     plain = _plain(symbol)
     same_letter = [x for x in table.ids if plain and len(x) == 1 and _plain(x) == plain]
-    # Prefer a letter that only differs in case, then the letter with the fewest accents.
+    # Prefer a letter that differs only in case, and then the letter with the fewest accents.
     if same_letter:
         folded = symbol.casefold()
         return min(

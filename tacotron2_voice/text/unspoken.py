@@ -13,12 +13,15 @@ from tacotron2_voice.text.symbols import ENGLISH, SymbolTable, symbols
 from tacotron2_voice.text.tags import without_tags
 from tacotron2_voice.text.unknown_symbols import at_columns, columns_of, unknown_symbols
 
-# Maximum number of characters to report. Each check takes as long as cleaning the whole text.
+# Maximum number of characters to report. The number is limited because checking a character takes
+# as long as cleaning the whole text.
 MAX_SHOWN = 20
 # Unicode categories of characters that are not spoken: dashes, brackets, quotation marks, spaces,
 # invisible characters and combining accents.
 UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
-UNSPOKEN = {"english_cleaners_corrected": '"/'}  # these cleaners read "and/or" as two words
+# Characters that a cleaner does not speak, keyed by cleaner. This cleaner reads "and/or" as two
+# words.
+UNSPOKEN = {"english_cleaners_corrected": '"/'}
 
 
 def left_out(

@@ -23,13 +23,13 @@ Value = TypeVar("Value")
 class Parser(argparse.ArgumentParser):
     """A parser whose error messages are short and suggest similar options and commands."""
 
-    given: Sequence[str] = ()  # the arguments to parse
+    given: Sequence[str] = ()  # the arguments that are parsed
 
     def parse_known_args(self, args=None, namespace=None):
         self.given = sys.argv[1:] if args is None else list(args)
         namespace, rest = super().parse_known_args(args, namespace)
-        # Report unrecognized arguments here, because only this parser contains the options of its
-        # command, which the error suggests.
+        # Report unrecognized arguments here. Only the parser of a command contains the command's
+        # options, which the error suggests.
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
         return namespace, rest
@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
         names = [argument.partition("=")[0] for argument in self.given]
         unknown = []
         for name in names:
-            # Abbreviated options are valid, so they need no suggestion.
+            # An abbreviation of an option is valid, so no suggestion is needed.
             if name.startswith("--") and not any(option.startswith(name) for option in known):
                 unknown.append(name)
         return did_you_mean(unknown, known)
@@ -125,8 +125,8 @@ def list_of(convert: Callable[[str], Value]) -> Callable[[str], list[Value]]:
     return lambda text: [convert(part.strip()) for part in text.split(",") if text.strip()]
 
 
-# Argument type for output files. If the file cannot be written, this type reports the error before
-# the program does any work, which may take minutes.
+# Argument type for output files. A file that cannot be written is reported before the program
+# starts its work, which may take minutes.
 output_file = checked(
     Path,
     "a file that can be written, in an existing folder",

@@ -13,7 +13,8 @@ import numpy as np
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import write_atomically, write_bytes
 
-# File name extensions, and the names that the package soundfile uses for format and encoding.
+# Maps each file name extension to the names that the package soundfile uses for the format and the
+# encoding.
 AUDIO_FORMATS = {
     ".wav": ("WAV", "PCM_16"),
     ".mp3": ("MP3", "MPEG_LAYER_III"),
@@ -32,7 +33,7 @@ def encode(
     """
     import soundfile
 
-    # Encode in memory, because libsndfile does not return the reason if a file cannot be written.
+    # Encode in memory, because libsndfile does not report why a file cannot be written.
     content = io.BytesIO()
     soundfile.write(content, samples, sampling_rate, subtype, format=kind)
     return content.getbuffer()
@@ -84,14 +85,14 @@ def convert_wav(source: Path, target: Path) -> None:
 
     try:
         write_atomically(target, write)
-    except soundfile.LibsndfileError as error:  # libsndfile does not return the reason
+    except soundfile.LibsndfileError as error:  # libsndfile does not report the reason
         problem = f"cannot be written ({error}); the audio is in {source}"
         raise UserError(f"{target}: {problem}") from None
 
 
 def write_mel(path: Path, mel: np.ndarray) -> None:
     """Write a log-mel [n_mels, frames] as a .npy file, atomically."""
-    # Encode in memory, because numpy does not raise an error if its last write to a file fails.
+    # Encode in memory, because numpy raises no error if its last write to a file fails.
     array = io.BytesIO()
     np.save(array, mel)
     write_bytes(path, array.getbuffer())

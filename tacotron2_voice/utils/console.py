@@ -33,7 +33,7 @@ class UnfailingFile(io.FileIO):
             written = super().write(data)
         except OSError:  # for example, no reader (EPIPE), no terminal (EIO) or no space (ENOSPC)
             written = None
-        # `written` is also None if the write would block.
+        # `written` is also None if writing would block.
         return memoryview(data).nbytes if written is None else written
 
 
@@ -48,7 +48,7 @@ def print_without_failing() -> None:
         if stream is None or stream is not getattr(sys, f"__{name}__"):
             continue
         file = UnfailingFile(stream.fileno(), "w", closefd=False)
-        unbuffered = isinstance(stream.buffer, io.RawIOBase)  # Python was started with -u
+        unbuffered = isinstance(stream.buffer, io.RawIOBase)  # true if Python was started with -u
         replaced = io.TextIOWrapper(
             file if unbuffered else io.BufferedWriter(file),
             encoding=stream.encoding,

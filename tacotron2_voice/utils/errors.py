@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-LONG_FIX = 150  # equal fixes are grouped if they have at least this many characters
+# Problems with the same fix are grouped if the fix has at least this many characters.
+LONG_FIX = 150
 MAX_LINES_SHOWN = 20  # maximum number of bad lines to list individually in a message
 
 

@@ -27,16 +27,18 @@ from tacotron2_voice.utils.errors import UserError
 
 Record = TypeVar("Record")
 
-# File in the folder of a run, with one line per start, epoch and validation.
+# File in a run folder with one line for each start, epoch and validation of the run.
 METRICS_FILE = "metrics.jsonl"
 LOCK_FILE = ".lock"  # lock file in a folder that only one process may use at a time
-# Maximum size of a filelist, table or log; a filelist of a million clips is 200 MB.
+# Maximum size of a filelist, table or log. A filelist of a million clips has 200 MB.
 MAX_TEXT_BYTES = 2**30
 MAX_JSON_BYTES = 2**26
 NO_FILE = "no such file; check its path"
 STANDARD_INPUT = "standard input"
 STANDARD_INPUTS = {"-", "/dev/stdin"}
-READING_THREADS = 8  # often more than the CPU cores, because the threads mostly wait for the disk
+# The number of threads may exceed the number of CPU cores, because the threads mostly wait for the
+# disk.
+READING_THREADS = 8
 
 
 class Identity(NamedTuple):
@@ -48,7 +50,8 @@ class Identity(NamedTuple):
 
     size: int = 0  # bytes
     modified: int = 0  # modification time in ns
-    changed: int = 0  # status change time in ns; also changes with the name, the owner and the mode
+    # Status change time in ns. It also changes with the name, the owner and the mode of the file.
+    changed: int = 0
 
     @classmethod
     def of(cls, file: str | Path | int) -> "Identity":
@@ -58,7 +61,7 @@ class Identity(NamedTuple):
             status = os.stat(file)
         except OSError:
             return cls()
-        # The times are stored in int64 arrays. Keeping 63 bits makes the times non-negative, even
+        # Keep 63 bits of each time. Then the times fit into int64 arrays and are not negative, even
         # before 1970.
         modified = status.st_mtime_ns & (2**63 - 1)
         changed = status.st_ctime_ns & (2**63 - 1)
@@ -146,7 +149,7 @@ def read_json(
     content = read_bytes(path, MAX_JSON_BYTES, if_missing)
     try:
         return json.loads(content)
-    # If brackets are nested too deeply, the parser raises RecursionError.
+    # If brackets are nested too deeply, json raises RecursionError.
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error}); {if_none}") from None
 
@@ -188,7 +191,8 @@ def numbered_lines(
     """
     content = read_bytes(path, if_missing=if_missing) if content is None else content
     text = decode_utf8(path, content)
-    # str.splitlines would also split at rare characters, such as U+2028, that may occur in a text.
+    # Do not use str.splitlines, which also splits at rare characters, such as U+2028, that may
+    # occur in a text.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 

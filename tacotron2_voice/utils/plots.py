@@ -15,11 +15,11 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 IMAGE: dict[str, Any] = {"aspect": "auto", "origin": "lower", "interpolation": "none"}
 FONT_SIZE = 9  # font size of symbols along an axis, in points
 LINE = 1.2 * FONT_SIZE  # minimum distance between two labels, in points
-AROUND = 0.8  # height above plus height below the axes of a plot, in inches
+AROUND = 0.8  # total height above and below the axes of a plot, in inches
 MAX_LABEL_LETTERS = 20
 MAX_TITLE_LETTERS = 80
-SPACE = "␣"  # label for a space
-BOX = "□"  # label for a character that is missing in all fonts
+SPACE = "␣"  # character that represents a space
+BOX = "□"  # character that represents a character that is missing in all fonts
 
 
 def _figure(height: float, width: float = 8) -> Figure:
@@ -80,7 +80,8 @@ def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_line
             labels.append(drawable("".join(symbols[start:end]).strip()) or SPACE)
             places.append((start + end - 1) / 2)
             start = end
-    # parse_math=False keeps matplotlib from treating text between dollar signs as a formula.
+    # Set parse_math=False, so that matplotlib does not treat text between dollar signs as a
+    # formula.
     axes.set_yticks(places, labels, fontsize=FONT_SIZE, parse_math=False)
     text = " ".join("".join(text).strip() for text in texts)
     shown = f"{title}: {text}"
@@ -116,7 +117,8 @@ def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
     for axes, (title, mel) in zip(panels, mels.items(), strict=True):
         image = axes.imshow(mel, cmap="magma", vmin=low, vmax=max(high, low + 1), **IMAGE)
         axes.set(ylabel="mel band", title=title)
-    # Set the limits last, because each imshow sets the shared axis to the length of its mel.
+    # Set the limits last, because each call of imshow changes the limits of the shared axis to the
+    # length of its mel.
     panels[-1].set(xlabel="frame", xlim=(-0.5, max(mel.shape[1] for mel in mels.values()) - 0.5))
     figure.colorbar(image, ax=list(panels), label="log magnitude")
     return figure

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from tacotron2_voice.utils.errors import UserError
 
-# Folder of the project. If only this library is installed, the folder contains no requirements
+# Folder of the project. If only this library is installed, this folder contains no requirements
 # files.
 ROOT = Path(__file__).resolve().parents[2]
-# Programs that run other programs as stages set this environment variable.
+# Environment variable that programs set when they run other programs as stages.
 STAGE_VARIABLE = "TACOTRON2_STAGE"
-# Exceptions are compared by name, because length_batching does not depend on this library.
+# Compare exceptions by name, because length_batching does not depend on this library.
 USER_ERRORS = ("UserError", "BatchingError")
 
 
@@ -33,8 +33,8 @@ def run_program(main: Callable[[], object]) -> None:
       code 1.
     - All other exceptions are bugs. Print a traceback, and exit with code 1.
     """
-    # The terminal's encoding may not support all characters of a path. Unsupported characters are
-    # escaped. sys.stdout is None if the output is closed (>&-).
+    # Escape unsupported characters, because the terminal's encoding may not support all characters
+    # of a path. sys.stdout is None if the output is closed (>&-).
     if sys.stdout is not None and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
@@ -92,14 +92,14 @@ def _end(message: str, code: int) -> None:
     folder, name = os.path.split(sys.argv[0])
     if name == "__main__.py":  # the program was started with python -m
         name = os.path.basename(folder)
-    # Escape control characters, which a file name may contain, because a terminal would execute
+    # Escape control characters, because a file name may contain them, and a terminal would execute
     # them.
     shown = "".join(x if x.isprintable() or x == "\n" else ascii(x)[1:-1] for x in message)
     with contextlib.suppress(OSError):
         if message:
             print(f"{name}: {shown}", file=sys.stderr, flush=True)
-    # Python flushes standard output again at exit. Redirect standard output to the null device,
-    # because this flush would print an error about a closed pipe or a full disk.
+    # Redirect standard output to the null device. Python flushes standard output again at exit, and
+    # would print an error about a closed pipe or a full disk.
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
@@ -107,5 +107,5 @@ def _end(message: str, code: int) -> None:
 
 def _has_no_reader(descriptor: int) -> bool:
     waiting = select.poll()
-    waiting.register(descriptor, 0)  # even without any event, `poll` reports errors
+    waiting.register(descriptor, 0)  # `poll` reports errors even if no event is selected
     return any(event & select.POLLERR for _, event in waiting.poll(0))

@@ -71,7 +71,7 @@ def read_english(text: str) -> str:
 
 # ---------------------------------------------------------------------------- characters
 
-# fixed-width spaces, which appear between thousands and before units
+# Fixed-width spaces, which may separate groups of thousands, or a number and its unit.
 _BLANKS = "\u00a0\u2007\u2009\u202f"
 _THOUSANDS = re.compile(rf"(?<![\d+.,])\d{{1,3}}(?:[{_BLANKS}]\d{{3}})+(?![{_BLANKS}]?\d)")
 _ALIKE = {
@@ -92,7 +92,7 @@ def _plain_characters(text: str) -> str:
         return text
     text = _THOUSANDS.sub(lambda match: re.sub(r"\D", ",", match[0]), text)
     text = re.sub("[\u2160-\u217f]+", _roman_characters, text)
-    text = re.sub(r"(?<=\d)(?=[¼-¾⅐-⅞])", " ", text)  # 3¾ is 3 3/4
+    text = re.sub(r"(?<=\d)(?=[¼-¾⅐-⅞])", " ", text)  # 3¾ becomes 3 3/4
     return "".join(map(_plain_character, text))
 
 
@@ -101,7 +101,7 @@ def _plain_character(character: str) -> str:
         return character
     if character in _ALIKE:
         return _ALIKE[character]
-    same = unicodedata.normalize("NFKC", character).replace("\u2044", "/")  # ½ is 1⁄2
+    same = unicodedata.normalize("NFKC", character).replace("\u2044", "/")  # NFKC turns ½ into 1⁄2
     if character.isdecimal():
         return str(unicodedata.decimal(character))
     full_width = "\uff01" <= character <= "\uff5e" or same in SIGNS
@@ -112,7 +112,8 @@ def _plain_character(character: str) -> str:
 def _read_greek_letter(match: Match) -> str:
     """Read a single Greek letter by its name, such as beta in "β-carotene". Words that consist of
     Greek letters are transliterated later."""
-    # for example "GREEK SMALL LETTER FINAL SIGMA"; Unicode writes "LAMDA"
+    # A Unicode name is, for example, "GREEK SMALL LETTER FINAL SIGMA". Unicode writes "LAMDA"
+    # instead of "LAMBDA".
     name = unicodedata.name(match[0].replace("µ", "μ")).split()[-1].lower()
     before = match.string[match.start() - 1 : match.start()]
     after = match.string[match.end() : match.end() + 1]
@@ -152,7 +153,7 @@ def _without_shouting(text: str) -> str:
     In a text that is all capitals, capitals do not show which words are initials. Known initials
     and Roman numerals stay in capitals.
     """
-    pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)  # between, word, between, ...
+    pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)  # words have odd indices
     if len(pieces) < 5:
         return text
     numbered = {*COUNTED, *COUNTED_OR_LETTERED, *MONARCHS, "War"}
@@ -292,7 +293,8 @@ def _read_regnal_number(match: Match) -> str:
 
 def _read_roman_number(match: Match) -> str:
     value = roman_value(match[2])
-    no_numeral = value is None or (match[2] == "I" and match[1][0].islower())  # "the part I like"
+    # I is a pronoun in "the part I like"
+    no_numeral = value is None or (match[2] == "I" and match[1][0].islower())
     return match[0] if no_numeral else f"{match[1]} {value}"
 
 
@@ -319,13 +321,15 @@ def _read_sign(match: Match) -> str:
 
 
 RULES: list[Rule] = [
-    # Spaces between thousands. Only groups of zeros are certain: "10 000", but not "100 200".
+    # Spaces between thousands. Only spaces before groups of zeros certainly belong to a number:
+    # "10 000", but not "100 200".
     rule(
         r"(?<![\d+.,:/-])\d{1,3}(?: \d{3})* 000(?! ?\d)", lambda match: match[0].replace(" ", ",")
     ),
     # Addresses come first, because no other rule may read their dots, slashes, hyphens and digits.
     rule(_ADDRESS, _read_address),
-    # "&c." comes before the sign "&". Short forms with a slash come before fractions and divisions.
+    # "&c." comes before the sign "&". Abbreviations with a slash come before fractions and
+    # divisions.
     rule(r"&c\.", "etc."),
     rule(r"(?i)\bw/o\b", "without"),
     rule(r"(?i)\bw/(?=\s?\w)", "with "),
@@ -333,7 +337,8 @@ RULES: list[Rule] = [
     # Days of the week come before dates, because a date may follow a day.
     rule(rf"\b({_DAY})\b\.?\s?[-–]\s?({_DAY})\b\.?", _read_days),
     rule(rf"\b({_DAY})\b(?:\.(?=,)|\.?(?=,?\s+(?:{MONTH}|\d)))", _read_days),
-    rule(rf"(?:(?<=\bon )|(?!S))\b({_DAY})\.", _read_days),  # not "in the sun.", "he sat."
+    # This rule does not match "in the sun." or "he sat."
+    rule(rf"(?:(?<=\bon )|(?!S))\b({_DAY})\.", _read_days),
     # Dates and telephone numbers come before ranges, because all of them contain hyphens.
     *DATE_RULES,
     rule(rf"\b({_MONTH})\.", _read_month),
@@ -350,9 +355,9 @@ RULES: list[Rule] = [
     # Amounts of money, units and fractions come here, because they need the dots of abbreviations
     # ("6 ft. 2 in.").
     *AMOUNT_RULES,
-    # Roman numerals come before capitals, because the rule for capitals would read them as letters.
-    # A single letter is a numeral only after a royal title or before "of". Elsewhere it may be "I"
-    # or an initial.
+    # Roman numerals come before capitals, because the rule for capitals would read Roman numerals
+    # as letters. A single letter is a numeral only after a royal title or before "of". Elsewhere, a
+    # single letter may be "I" or an initial.
     rule(r"\bWW(I{1,2})\b", r"World War \1"),
     rule(rf"\b({_KINGS}) ([IVX]{{2,}}|[VX](?!\.\s*\w))(?!\w)", _read_regnal_number),
     rule(
@@ -363,7 +368,8 @@ RULES: list[Rule] = [
     rule(rf"\b((?:{_either_case(COUNTED)})|World War)\s([IVXLC]+)\b(?!')", _read_roman_number),
     rule(rf"\b({_either_case(COUNTED_OR_LETTERED)})\s([IVXLC]{{2,}})\b", _read_roman_number),
     rule(rf"\b([A-Z]\w+) ({'|'.join(SURE_NUMERALS)})\b", _read_roman_number),
-    # Abbreviations. Streets come before titles, because both use "St." and "Dr.".
+    # Abbreviations of streets come before abbreviations of titles, because "St." and "Dr." can be
+    # streets or titles.
     rule(
         rf"\b([A-Z][\w'-]*|\d+(?:st|nd|rd|th))\s({'|'.join(STREETS)})\b(?:\.|(?![.\w]))",
         _read_street,
@@ -371,7 +377,7 @@ RULES: list[Rule] = [
     rule(r"(?i)\b((?!St\b|Mt\b|Ft\b|Rep\b|Pres\b)(?:" + "|".join(TITLES) + r"))\.", _read_title),
     rule(r"\b(St|Mt|Ft|Rep|Pres)\.(?=\s[A-Z\u00c0-\u00de])", _read_title),
     rule(r"\b(Mr|Mrs|Ms|Dr|Prof|St|Mt|Ft)(?=\s[A-Z\u00c0-\u00de])", _read_title),
-    rule(r"\b(st)\.(?=\s[a-z])", _read_title),  # in a text without capitals
+    rule(r"\b(st)\.(?=\s[a-z])", _read_title),  # the text has no capitals
     rule(
         rf"(?i)(?<![\w.])({'|'.join(map(re.escape, ABBREVIATIONS))})\.",
         _read_abbreviation,
@@ -380,17 +386,17 @@ RULES: list[Rule] = [
     rule(r"(?<=[a-z]) v\.(?= [A-Z])", " versus"),
     rule(r"(?<=\()b\.(?=\s\d{4})", "born"),
     rule(r"(?<=[(])d\.(?=\s\d{4})|(?<=\d[,;] )d\.(?=\s\d{4})", "died"),
-    # Other letters with dots come after "e.g." and "i.e.".
+    # Other letters with dots come after "e.g." and "i.e.", which are read as words.
     rule(r"(?<![\w.])(?:(?:[A-Za-z]|[A-Z]{2})\.)+[A-Za-z](?!\w)\.?", _read_dotted_letters),
     rule(r"\b([A-Z]{1,3})&([A-Z]{1,3})\b", lambda m: f"{_letters(m[1])} and {_letters(m[2])}"),
-    # Signs of arithmetic and negative numbers come here, while the numbers next to them are still
-    # digits.
+    # Signs of arithmetic and negative numbers come before the rules that turn numbers into words.
     *ARITHMETIC_RULES,
     rule(r"#\s?(?=\d)", "number "),
     rule(r"\b([A-G])#", r"\1 sharp"),
     rule(r"#(?=[A-Za-z])", "hashtag "),
     rule(r"\bv\.?(?=\d)", "version "),
-    # Then come numbers with other characters, and spaces between digits and letters ("MP3").
+    # Numbers with other characters come next, together with the rule that adds spaces between
+    # digits and letters ("MP3").
     *PLURAL_RULES,
     rule(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])(?!(?i:st|nd|rd|th)\b)", " "),
     *CORRECTED_NUMBER_RULES,

@@ -14,7 +14,7 @@ from tacotron2_voice.text.english.words import CURRENCIES
 
 Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
-_MAX_NAMED_DIGITS = 36  # inflect has no names for numbers with more digits
+_MAX_NAMED_DIGITS = 36  # inflect has no names for numbers that have more digits than this
 
 
 # Letters belong to a currency only if no other letter precedes them: not the "A$" in "USA$5".
@@ -61,9 +61,9 @@ def spell_number_or_year(digits: str) -> str:
 def _dollars_in_digits(match: re.Match[str]) -> str:
     amount = match[1]
     dollars, _, cents = amount.partition(".")
-    if "." in cents:  # not an amount: $1.2.3
+    if "." in cents:  # a text such as $1.2.3 is not an amount
         return f"{amount} dollars"
-    # NVIDIA's code raises an error for a stray comma, such as in "$,5". Here the comma is ignored.
+    # Ignore a stray comma, as in "$,5". NVIDIA's code raises an error for such a comma.
     dollars, cents = (part.replace(",", "").lstrip("0") for part in (dollars, cents))
     units = [(dollars, "dollar"), (cents, "cent")]
     parts = [f"{count} {unit}{'' if count == '1' else 's'}" for count, unit in units if count]
@@ -148,7 +148,8 @@ CORRECTED_NUMBER_RULES: list[Rule] = [
     (
         re.compile(
             rf"(?:({CURRENCY})\s?)?"
-            r"([0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?<![\w.])(?=\.[0-9]))"  # or a bare .5
+            # The last alternative matches the position before a number such as .5.
+            r"([0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?<![\w.])(?=\.[0-9]))"
             r"((?:\.[0-9]+)*)"
             r"(?i:(st|nd|rd|th)\b|(\s+(?:hundred|thousand|million|billion|trillion)\b))?"
         ),

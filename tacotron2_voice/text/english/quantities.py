@@ -43,7 +43,7 @@ def full_stop(match: Match) -> str:
 
 _NAMES = list(dict.fromkeys(MONTHS.values()))
 _SHORT = [short for short in MONTHS if short != "may"]
-# "may" and "march" can be verbs.
+# In lower case, "may" and "march" are not months, because they can be verbs.
 MONTH = (
     rf"(?:(?i:{'|'.join(name for name in _NAMES if name not in ('may', 'march'))})\b"
     rf"|(?:May|MAY|March|MARCH)\b|(?i:{'|'.join(_SHORT)})\b\.?)"
@@ -138,7 +138,7 @@ PHONE_RULES: list[Rule] = [
     ),
     rule(r"(?<![\w.,$£€¥/-])[2-9]\d{2}-\d{4}(?![\w/-]|[.,]\d)", _read_groups),
     rule(r"(?<![\w.,-])0\d{2,4}\s\d{3,4}\s\d{3,4}(?!\d)", _read_groups),  # British
-    rule(r"(?<![\w.,-])\d+(?:-\d+){2,}(?![\w-])", _read_groups),  # numbers of books and cards
+    rule(r"(?<![\w.,-])\d+(?:-\d+){2,}(?![\w-])", _read_groups),  # numbers of books and bank cards
     rule(r"(?i)(?<=\bcall )(?:911|999|112)\b", _read_groups),
     rule(r"(?<=\b[A-Z]{2} )\d{5}\b|(?<=[A-Z]\.[A-Z]\. )\d{5}\b", _read_groups),  # a postal code
     rule(r"(?i)(?<=\bdial )\d{3}\b", _read_groups),
@@ -204,7 +204,8 @@ _TIME = (
     rf"|(?:\.(?P<after_dot>[0-5]\d))?{_HALF.format('bare_half')})(?![\d:])"
 )
 TIME_RULES: list[Rule] = [
-    # John 3:16 is not a time of day, and elsewhere 5:3 is not a chapter.
+    # Distinguish times and chapters: "John 3:16" is not a time of day, and without the name of a
+    # book, "5:3" is not a chapter.
     rule(rf"\b({'|'.join(BIBLE)}) (\d+):(\d+)\b(?:[-–](?=\d))?", _read_verse),
     rule(r"\b(\d{1,2}):00(?=\s+o'clock)", r"\1"),
     rule(_TIME, _read_time),
@@ -219,7 +220,8 @@ _PER = {unit: singular for unit, (singular, _) in UNITS.items()} | PER
 _POWERS = {"2": "square ", "²": "square ", "3": "cubic ", "³": "cubic "}
 _FRACTION = r"\d{1,3}/(?:[2-9]|[1-9]\d{1,2})(?![\d/])"
 _UNIT = "|".join(map(re.escape, sorted(UNITS.keys() - {"in"}, key=len, reverse=True)))
-# Matches a noun that an amount describes ("a 5 kg bag"), not a word that continues the sentence.
+# Matches a noun that an amount describes, as in "a 5 kg bag", but not a word that continues the
+# sentence.
 _NOUN = r"(?=\s+(?!(?:as|at|and|by|for|from|in|is|of|on|or|per|than|to|was|with)\b)[a-z])"
 _NOUN_FOLLOWS = re.compile(_NOUN)
 
@@ -243,7 +245,7 @@ def _read_unit(match: Match) -> str:
         parts = "half" if match["only"] == "1/2" else f"{spell_fraction(match['only'])} of"
         return f"{article}{parts} {the} {name}"
     if whole.isdigit() and len(whole) == 4:
-        whole = f"{int(whole):,}"  # no year
+        whole = f"{int(whole):,}"  # the number is not a year
     return f"{article}{whole}{fraction}{match['join'] if describes else ' '}{name}"
 
 
@@ -293,10 +295,10 @@ AMOUNT_RULES: list[Rule] = [
         rf"(?<![\w.,/])(?:(?P<whole>{NUMBER}|\.\d+)"
         rf"(?P<fraction>[\s-]{_FRACTION}|\s(?:hundred|thousand|million|billion|trillion))?"
         rf"|(?P<only>{_FRACTION}))"
-        r"(?P<join>[\s-]?)(?!(?<=\d)s\b)"  # 20s are twenties
+        r"(?P<join>[\s-]?)(?!(?<=\d)s\b)"  # "20s" means twenties, not 20 seconds
         rf"(?P<unit>{_UNIT}|in(?=\.))(?P<power>[²³23])?"
         rf"(?:\s?/\s?(?P<per>{_UNIT}|{'|'.join(PER)})(?P<per_power>[²³23])?)?"
-        # the match includes the dot inside a sentence
+        # Inside a sentence, the match includes the dot.
         r"(?![\w²³/-]|'\w)(?:\.(?=[,;:)]|\s+[a-z0-9]))?",
         _read_unit,
     ),
@@ -329,7 +331,7 @@ def _read_superscripts(match: Match) -> str:
 ARITHMETIC_RULES: list[Rule] = [
     rule(r"(?<![^\W\d]{4})(?<=[\w)])([⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)", _read_power),
     rule(r"(?<=[\w)])\s?\^\s?(-?\d+)", _read_power),
-    rule(r"[⁰¹²³⁴⁵⁶⁷⁸⁹]+", _read_superscripts),  # of a footnote
+    rule(r"[⁰¹²³⁴⁵⁶⁷⁸⁹]+", _read_superscripts),  # superscripts that mark a footnote
     rule(r"(?<=\d)(?<!\b0)(\s?)x\1(?=\d)|(?<=\d)×(?=\d)|(?<=[a-z])\s[x×]\s(?=\d+ [a-z])", " by "),
     rule(r"(?<=\d)\s?\*\s?(?=\d)", " times "),
     rule(r"\+/-", "±"),
@@ -357,5 +359,5 @@ def _read_plural(match: Match) -> str:
 PLURAL_RULES: list[Rule] = [
     rule(r"(?<![\w.,'])'?(\d{1,4})s\b", _read_plural),
     rule(r"(?<![\w.,'])'?(\d{1,3}0)'s\b", _read_plural),
-    rule(r"(?<!\w)'(?=\d\d\b(?!'))", ""),  # the class of '98
+    rule(r"(?<!\w)'(?=\d\d\b(?!'))", ""),  # as in "the class of '98"
 ]

@@ -16,14 +16,15 @@ DAYS = dict(
 )
 
 # Words that begin a sentence and are not names. If such a word follows an abbreviation, the full
-# stop also ends the sentence ("at 5 p.m. He left"). If it precedes "St." or "Dr.", this is no street.
+# stop also ends the sentence ("at 5 p.m. He left"). If such a word precedes "St." or "Dr.", the
+# abbreviation does not mean a street.
 OPENERS = set(
     "A After All An And As At Before But By Each Every For From He Her Here His How I If In It Its "
     "Many My No Not Now On Once One Or Our She So Some That The Their Then There These They This "
     "Those To Was We What When Where Which While Who Why Will With Yes You Your".split()
 )
 
-# Before a name, with or without a full stop: "Dr. Brown", "Mr Smith".
+# Titles before a name, with or without a full stop: "Dr. Brown", "Mr Smith".
 TITLES = {
     "Mr": "mister",
     "Mrs": "missus",
@@ -49,7 +50,7 @@ TITLES = {
     "St": "saint",
     "Ft": "fort",
 }
-# After a name: "Elm Dr.", "Main St.".
+# Abbreviations of streets, after a name: "Elm Dr.", "Main St.".
 STREETS = {
     "St": "street",
     "Dr": "drive",
@@ -115,13 +116,13 @@ BEFORE_NUMBERS = {
     "c": "circa",
 }
 
-# Before a Roman numeral that is read as a number: "Chapter IV". After COUNTED_OR_LETTERED, a single
-# letter is a letter: "Appendix C".
+# Words before a Roman numeral that is read as a number: "Chapter IV". After a word in
+# COUNTED_OR_LETTERED, a single letter is read as a letter: "Appendix C".
 COUNTED = "Act Article Book Canto Chapter Part Phase Scene Stage Title Volume".split()
 COUNTED_OR_LETTERED = (
     "Annex Appendix Bowl Class Figure Level Mark Number Section Table Type".split()
 )
-# Before a Roman numeral that is read as an ordinal: "Louis XIV", "Pope Pius XII".
+# Names before a Roman numeral that is read as an ordinal: "Louis XIV", "Pope Pius XII".
 MONARCHS = (
     "Alexander Alfonso Benedict Boniface Carlos Catherine Charles Christian Clement Constantine "
     "Edward Elizabeth Emmanuel Ferdinand Francis Frederick George Gregory Gustav Haakon Harald "
@@ -130,10 +131,11 @@ MONARCHS = (
     "Sixtus Stephen Umberto Urban Victor Wilhelm William"
 ).split()
 CROWNS = "King Queen Pope Emperor Empress Tsar Czar Kaiser Prince Duke".split()
-# Roman numerals that are neither words nor initials, after any other name: "Rocky III".
+# Roman numerals that are read as numbers after any other name ("Rocky III"), because they are
+# neither words nor initials.
 SURE_NUMERALS = "II III VII VIII IX XII XIII XIV XVI XVII XVIII XIX XXI".split()
 
-# Books of the Bible, whose "3:16" is a chapter and a verse.
+# Books of the Bible. After the name of a book, "3:16" is a chapter and a verse.
 BIBLE = (
     "Genesis Exodus Leviticus Numbers Deuteronomy Joshua Judges Samuel Kings Chronicles Job Psalm "
     "Psalms Proverbs Ecclesiastes Isaiah Jeremiah Ezekiel Daniel Hosea Matthew Mark Luke John Acts "
@@ -141,7 +143,7 @@ BIBLE = (
     "Peter Jude Revelation"
 ).split()
 
-# After a number: singular and plural.
+# Units after a number, each in singular and plural.
 UNITS = {
     short: (names.split("|")[0], names.split("|")[-1])
     for short, names in {
@@ -241,13 +243,14 @@ UNITS = {
         "°": "degree|degrees",
     }.items()
 }
-# After an amount and a slash: "$5/hour".
+# Words and units after an amount and a slash, as in "$5/hour".
 PER = {word: word for word in "second minute hour day night week month year person page".split()}
 PER |= {"hr": "hour", "mo": "month", "yr": "year", "wk": "week", "min": "minute", "sec": "second"}
 PER |= {unit: UNITS[unit][0] for unit in "kg g lb oz l L km m ft".split()}
 
 _CENTS = "cent", "cents"
-# Before a number: names of the currency and of its hundredth, each in singular and plural.
+# Currency signs before a number, with the names of the currency and of its hundredth, each in
+# singular and plural.
 CURRENCIES = {
     "$": ("dollar", "dollars", *_CENTS),
     "£": ("pound", "pounds", "penny", "pence"),
@@ -286,7 +289,7 @@ CURRENCY_CODES = {
     "USD": "US$",
 }
 
-# Signs that are read everywhere.
+# Signs that are read in every context.
 SIGNS = {
     "&": "and",
     "%": "percent",
@@ -342,15 +345,15 @@ FILE_ENDINGS = (
 ).split()
 SPELLED_IN_ADDRESSES = {"io", "ai", "edu", "uk", "eu", "au", "ca", "exe", "gif", "de", "py"}
 
-# Capitals that are read as letters, even in a text of capitals only.
+# Words in capitals that are read as letters, even if the whole text is in capitals.
 INITIALISMS = set(
     "ABC AC ACLU ADHD AI ASAP BA BBC CBS CD CEO CIA CNN CPU DC DIY DNA DVD EEOC ESPN EU FAQ FBI "
     "GPS GPU HD HIV IBM ID IEEE IMF IOU IQ IRA ISBN MIT MP NAACP NBA NBC NCAA NFL NGO NHS NSA NY "
     "NYPD NYSE OECD OK PC PM PR RSVP SPCA TV UAE UCLA UFO UK UN UNHCR URL USA USAF USB USPS USSR "
     "VIP WWW YMCA YWCA".split()
 )
-# Short capitals that are read as words, such as English words in capitals for stress. Longer capitals
-# are always read as words: NASA, UNESCO.
+# Short words in capitals that are read as words, because authors may write them in capitals for
+# emphasis. Longer words in capitals, such as NASA and UNESCO, are always read as words.
 WORDS_IN_CAPITALS = set(
     "AM AN AS AT BE BY DO GO HE HI IF IN IS ME MY NO OF OH ON OR SO TO UP WE AH OX "
     "ACT ADD AGE AIR ALL AND ANY ARE ARM ART ASK BAD BAG BED BIG BOX BOY BUS BUT BUY CAN CAR CAT "
@@ -362,7 +365,8 @@ WORDS_IN_CAPITALS = set(
     "WIN WON WOW YES YET YOU HEY AGO END TRY ZOO "
     "GIF JAR LAN PIN RAM ROM SARS SIM WAN ZIP".split()
 )
-# Two or three consonants that begin English words. Other beginnings are read as letters: NCAA, HDMI.
+# Groups of two or three consonants that begin English words. Words in capitals with other
+# beginnings are read as letters: NCAA, HDMI.
 ONSETS = (
     "BL BR CH CHR CL CR DR DW FL FR GH GL GN GR KN KR PH PL PR PS PN RH SC SCH SCR SH SHR SK SL SM "
     "SN SP SPH SPL SPR SQ ST STR SW TH THR TR TW WH WR"
