@@ -151,7 +151,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
                 )
             if audio.subtype == "VORBIS" and audio.frames < min_ogg_samples(file):
                 raise UserError(
-                    f"the file is damaged: only {audio.frames:,} samples can be read, but its pages "
+                    f"the file is damaged: only {audio.frames:,} samples can be read, but its Ogg pages "
                     f"contain at least {min_ogg_samples(file):,}; copy it again"
                 )
             if audio.format == "MP3":

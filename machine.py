@@ -84,7 +84,8 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def machine(device: torch.device) -> str:
-    """Return the GPU's name, or the CPU's name and its numbers of cores and PyTorch threads."""
+    """Return the name of the GPU, or the name of the CPU with the number of cores and of PyTorch
+    threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")

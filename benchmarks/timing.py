@@ -49,7 +49,7 @@ def time_interleaved(
 
 
 def publish(args: argparse.Namespace, result: dict, text: str) -> None:
-    """Print a description of the machine and `text`. With --json, also write the description and
+    """Print `text` after a description of the machine. With --json, also write the description and
     `result` to a file."""
     measured = measured_on(args.device)
     print(f"{measured['device']}, torch {measured['versions']['torch']}: {text}")

@@ -71,7 +71,8 @@ MAX_PREFIX = 40
 DURATION_SECONDS, DURATION_SHARE = 0.5, 0.1
 TRANSCRIPTS = "--transcripts EXTENSION"
 SHOWN = 5  # maximum number of files to list in a note
-# Name endings of VCTK 0.92, which contains two recordings of each text, from two microphones.
+# Endings of the file names in VCTK 0.92, which contains two recordings of each text, made with two
+# microphones.
 MICROPHONE, OTHER_MICROPHONE = "_mic1", "_mic2"
 
 
@@ -159,7 +160,7 @@ def read_layout(
                 f"{texts.options}: only valid without a table, but the corpus contains {nested[0]}"
             )
         if len(nested) == 1:
-            print(f"note: the recordings are read from {nested[0]}")
+            print(f"note: the texts are read from the table {nested[0]}")
         elif not speakers.name:
             raise UserError(
                 f"{corpus}: contains no {METADATA}, but its folders contain {nested[0]} and "
@@ -305,6 +306,9 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         fix = advice_on_tables(corpus)
         if similar:
             fix = f". If {similar} contains the text of an audio file, give both the same name"
+        elif other := corpus_texts(corpus):
+            listed = f"{other[0]}" + (f" and {len(other) - 1:,} more" if len(other) > 1 else "")
+            fix = f". No audio file has the name of {listed}{fix}"
         raise UserError(
             f"{corpus}: {len(by_name):,} audio files but no text files. Expected {METADATA}, or a "
             "text file next to each audio file (a.wav, a.txt), or --text-folder with the folder of "

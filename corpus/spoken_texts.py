@@ -17,7 +17,7 @@ from corpus.clips import Clip
 from corpus.recording_names import RECORDING_ID, name_at_end, name_at_start
 from tacotron2_voice.utils.errors import UserError
 
-# Matches the beginning of a text that is not spoken: times (as in TIMIT), an id in parentheses (as
+# Matches a label at the beginning of a text: times (as in TIMIT), an id in parentheses (as
 # in CMU ARCTIC) or the name of a speaker.
 LABEL_START = re.compile(
     r"\s*(0\s+\d{4,}\s+\S|[\[(]\d+(:\d\d|\.\d)|\d+:\d\d:\d\d\b|\(\s*\S+\s+\"|speaker\s*\d+\s*:|\d+:\d\d:\s"

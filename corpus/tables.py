@@ -217,7 +217,9 @@ def _unknown_titles(lines: Sequence[str]) -> str:
 def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
     """Return the fields of each non-empty line. Raise UserError if a line cannot be read."""
     file = io.StringIO(text, newline="")
+    is_strict = False
     if delimiter in QUOTING_DELIMITERS:
+        is_strict = _is_valid_csv(text, delimiter)
         reader = csv.reader(file, delimiter=delimiter)
     else:
         reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
@@ -226,11 +228,24 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
     try:
         for fields in reader:
             if any(fields):
+                # In a valid file, a line break inside a field is a part of the text. A field with
+                # the delimiter may lack its quotation mark, so that it continues in the next row.
+                fields = [
+                    " ".join(x.split("\n")) if is_strict and delimiter not in x else x
+                    for x in fields
+                ]
                 rows.append(Row(f"{path}:{number}", [_unquoted(x.strip()) for x in fields]))
             number = reader.line_num + 1
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: not a line of a CSV ({error})") from None
     return joined_pairs(rows)
+
+
+def _is_valid_csv(text: str, delimiter: str) -> bool:
+    try:
+        return bool([*csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)])
+    except csv.Error:
+        return False
 
 
 def _unquoted(field: str) -> str:
@@ -306,7 +321,7 @@ def check_row(row: Row, needed: int, num_fields: int, delimiter: str) -> None:
         if more := field.count("\n"):
             raise ValueError(
                 f"a quoted field continues over {more + 1:,} lines: {field[:60]!r}; close the quotation "
-                "mark, and double any quotation marks inside a quoted field"
+                "mark, double any quotation marks inside a quoted field, or remove the line break"
             )
     has_more = any(row.fields[num_fields:])
     if len(row.fields) < needed or has_more:

@@ -132,7 +132,7 @@ def _skipped_words(
 
 
 def _symbols_of_word(start: int, stop: int) -> slice:
-    """Return the slice of symbols whose attention weights count for a word.
+    """Return the slice of symbols whose attention weights count toward a word.
 
     For one-letter words, the range includes the neighboring symbols, because half of the attention
     may be on the spaces around the letter.

@@ -85,7 +85,7 @@ def _prepare_and_be_killed(suffix: str, options: list[str]) -> None:
 
 
 def prepare_with(*values, **options) -> list[Path]:
-    """Call `prepare` with these arguments for Preparation."""
+    """Create a `Preparation` with these arguments, and pass it to `prepare`."""
     return prepare(Preparation(*values, **options))
 
 

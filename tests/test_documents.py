@@ -143,7 +143,7 @@ def prepare(clone: Path) -> None:
 def smaller(command: str) -> list[str]:
     """Return the command's arguments after `python`, with options that make it fast."""
     python, *arguments = shlex.split(command)
-    # test_distributed.py tests runs with several processes
+    # run torchrun commands in one process, because test_distributed.py covers several processes
     if python == "torchrun":
         options = get_args_parser().parse_args(arguments)
         given = [argument for argument in options.training_script_args if argument != "--resume"]

@@ -55,7 +55,7 @@ def vctk(root: Path) -> None:
 
 def libritts(root: Path) -> None:
     for i in range(4):
-        folder = root / f"{84 + i // 2}/12{i}"
+        folder = root / f"train-clean-100/{84 + i // 2}/12{i}"
         audio(folder / f"84_12{i}_000.wav")
         text(folder / f"84_12{i}_000.normalized.txt", TEXTS[i])
         text(folder / f"84_12{i}_000.original.txt", "another")

@@ -506,7 +506,7 @@ def test_run_of_version_0_4_0_resumes_with_the_same_losses(old_run):
             )
 
 
-def test_checkpoint_of_version_0_4_0_can_be_synthesized():
+def test_synthesizer_loads_a_checkpoint_of_version_0_4_0():
     speaker = load_checkpoint_synthesizer(OLD_RUN / "run" / "checkpoint_3.pt")
     assert speaker.settings.n_frames_per_step == 4
 

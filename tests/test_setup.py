@@ -285,7 +285,7 @@ def test_processes_wait_beyond_the_timeout_when_one_process_is_still_working(mon
     assert found == [0, 1]
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) > 5
-    assert all(line.startswith("waiting for 1 other processes to count: ") for line in printed)
+    assert all(line.startswith("waiting for 1 other process to count: ") for line in printed)
 
 
 # ---------------------------------------------------------------------------- batches

@@ -282,8 +282,8 @@ def test_loss_sums_per_clip_exclude_padding(r):
 
 @pytest.mark.parametrize("r", [1, 2])
 def test_validation_losses_per_speaker_equal_values_computed_by_hand(r, corpus, tmp_path):
-    """The losses come from the outputs of each batch. Their mean, weighted by frames, equals the
-    loss over all clips."""
+    """The expected losses of the speakers are computed from the outputs for each batch. If r is 1, their
+    mean, weighted by frames, equals the loss over all clips."""
     out = tmp_path / "out"
     run(out, corpus, **MANY, p_prenet_dropout=0, n_frames_per_step=r)
     saved = load(out / "best.pt")

@@ -99,11 +99,17 @@ def test_text_is_not_read_as_json_when_it_begins_with_a_bracket(path):
     assert read(path, "[Laughing] Yes.|c0\n", path_column="2", text_column="1")[1] == []
 
 
-def test_rows_are_reported_when_quoted_texts_contain_line_breaks(path):
+def test_line_breaks_in_quoted_texts_become_spaces(path):
+    """Spreadsheet programs write such line breaks."""
     lines = [f'c{i},"Text number\n{i}."' for i in range(4)]
-    entries, problems = read(path, "\n".join(["path,text", *lines, "c4,Yes."]))
-    assert [text for _, text in entries] == ["Yes."]
-    assert [x.partition(": ")[0] for x in problems] == [f"{path}:{2 * i + 2}" for i in range(4)]
+    entries, problems = read(path, "\n".join(["path,text", *lines]))
+    assert entries == [(f"c{i}", f"Text number {i}.") for i in range(4)]
+    assert problems == []
+
+
+def test_row_is_reported_when_its_quotation_mark_is_not_closed(path):
+    _, [problem] = read(path, 'path,text\nc0,"Good morning.\nc1,He said "\nc2,Yes.\n')
+    assert problem.startswith(f"{path}:2: ")
 
 
 @pytest.mark.parametrize("delimiter", "|\t")

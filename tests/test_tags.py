@@ -93,7 +93,7 @@ def test_piece_is_silent_when_it_has_no_words():
         prepare_utterance("[pause 1] ...", H)
 
 
-def test_stretched_ramp_keeps_its_end_values_and_slope():
+def test_stretched_ramp_keeps_its_end_values_and_is_steeper_at_a_higher_speed():
     ramp = np.arange(100, dtype=np.float32)[None]
     fast = np.concatenate([*stretched([ramp], 1.5)], axis=1)[0]
     assert len(fast) == 67

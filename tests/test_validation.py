@@ -73,7 +73,7 @@ def test_validation_uses_the_same_batches_and_masks_in_every_run(corpus, tmp_pat
 
 
 def test_validation_equals_values_computed_by_hand(corpus, tmp_path):
-    """The test checks the weights of two batches with 3 and 2 clips. test_model.py and
+    """The test checks how the mean over a batch of 3 clips and a batch of 2 clips is weighted. test_model.py and
     test_alignment.py check the values of single batches."""
     out, r = tmp_path / "out", 2
     settings = {"p_prenet_dropout": 0, "n_frames_per_step": r}

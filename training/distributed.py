@@ -178,8 +178,9 @@ class Processes:
             now = time.monotonic()
             if not working[self.rank] and now - last_printed >= SECONDS_BETWEEN_LINES:
                 last_printed = now
+                others = sum(working)
                 print(
-                    f"waiting for {sum(working)} other processes to {what}: "
+                    f"waiting for {others} other process{'es' * (others > 1)} to {what}: "
                     f"{duration(now - began)} so far",
                     flush=True,
                 )

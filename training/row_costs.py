@@ -150,7 +150,7 @@ def step_cost(trainer: Trainer, num_clips: int, frames: int, symbols: int) -> fl
 
 
 def pass_seconds(trainer: Trainer, num_clips: int, frames: int, symbols: int) -> float:
-    """Return the median time in seconds of a forward and backward pass of equally long clips."""
+    """Return the median time in seconds of a forward and backward pass for clips of equal length."""
     batch = synthetic_batch([frames] * num_clips, [symbols] * num_clips, trainer.hparams)
     batch = batch.to(trainer.device)
     compute(trainer, batch)

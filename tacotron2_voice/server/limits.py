@@ -7,7 +7,7 @@ from tacotron2_voice.utils.arguments import processors
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a server. Every limit is the maximum allowed value."""
+    """The limits of a server. A value that equals its limit is allowed."""
 
     workers: int = processors()  # number of synthesis threads
     queue: int = 64  # maximum number of waiting texts, in addition to one text per worker

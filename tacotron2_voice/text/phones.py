@@ -395,7 +395,9 @@ def _has_part(phones: str, code: str) -> bool:
 
 @functools.cache
 def _word_for_letter(language: str) -> str:
-    """Return the phones of the word that eSpeak says before code points ("letter" in English)."""
+    """Return the phones of the word that eSpeak says before the code point of an unknown letter.
+
+    In English, for example, this is "letter" in "letter 2135"."""
     names = [_joined(_phones_of_word(letter, language)) for letter in UNKNOWN_LETTERS]
     return os.path.commonprefix(names)  # noqa: RUF071
 
