@@ -51,7 +51,7 @@ from corpus.speaker_names import (
     checked_name,
     with_names,
 )
-from corpus.spoken_texts import MIN_TEXTS, check_are_spoken
+from corpus.spoken_texts import MAX_SHARE, MIN_TEXTS, check_are_spoken
 from corpus.tables import Entry, Table, read_table
 from corpus.text_files import decode
 from tacotron2_voice.utils.errors import UserError, grouped
@@ -329,6 +329,12 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
     spoken = {path: text for path, text in decoded.items() if path not in labels}
     for path, text in spoken.items():
         check_is_plain(path, text)
+    with_tab = [path for path, text in spoken.items() if "\t" in text.strip()]
+    if len(with_tab) >= max(MIN_TEXTS, MAX_SHARE * len(spoken)):
+        raise UserError(
+            f"{with_tab[0]}: {len(with_tab):,} of {len(spoken):,} text files contain columns, such as "
+            f"{spoken[with_tab[0]].strip()[:60]!r} (expected only the words that are spoken)"
+        )
     without_names = _texts_without_names(contents, spoken)
     has_names = [x is not None for x in without_names.values()]
     leave_out_names = len(has_names) > 1 and all(has_names)

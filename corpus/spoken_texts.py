@@ -39,10 +39,12 @@ COLUMNS = re.compile(r"\S([,;])\s?\d+\.\d+\1\s?\d+(\.\d+)?(\1|$)")
 LIST_MARK = re.compile(
     r"(#\s?\d+|[\[(]\d+[\])]|\d+[.):\]-]|\d+/\d+|[ivxlc]+\.|[IVXLC]+\.|\(?[A-Za-z]\))\s(?=.*[^\W\d_])"
 )
-MARK_AT_END = re.compile(r"([\[(][^\W\d]*\d+[\])]|[.!?]\s*\d+)$")  # such as "[u001]"
+MARK_AT_END = re.compile(r"([\[(][^\W\d]*\d+(\.\d+)?[\])]|[.!?]\s*\d+)$")  # such as "[u001]"
 # Matches a number such as "1" or "S1". Sentences can also begin with numbers, so numbers are the
 # marks of list items only if they count the texts.
-NUMBER_AT_START = re.compile(r"[^\W\d_]{0,2}(\d+)\s(?=.*[^\W\d_])")
+NUMBER_AT_START = re.compile(r"[^\W\d_]{0,2}(\d+)_?\s(?=.*[^\W\d_])")
+# The name of a speaker in a script, before a text that is not in capitals
+NAME_IN_CAPITALS = re.compile(r"[A-Z][A-Z'-]+[.:]?\s(?=.*[a-z])")
 MAX_GAPS = 1.5  # maximum range of the item numbers in a list, as a multiple of the number of items
 # Matches the characters between words. Unlike \W, this pattern does not match the vowel signs of
 # Indic scripts.
@@ -84,6 +86,7 @@ def check_are_spoken(clips: Sequence[Clip]) -> None:
         (lambda x: COLUMNS.search(x.text), "contain columns of numbers", words),
         (lambda x: TIME_AT_END.search(x.text), "end with times", words),
         (lambda x: LIST_MARK.match(x.text), "begin with the mark of a list item", words),
+        (lambda x: NAME_IN_CAPITALS.match(x.text), "begin with a name in capitals", ""),
         (lambda x: MARK_AT_END.search(x.text), "end with a number", words),
         (has_name_at_start, "begin with the name of their audio file", rename),
         (_is_name, "are the name of their audio file", rename),

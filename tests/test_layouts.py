@@ -707,6 +707,13 @@ def test_note_names_a_text_file_that_is_not_used(tmp_path, capsys):
     assert "--transcripts" in note
 
 
+def test_text_files_are_rejected_when_they_contain_columns(tmp_path):
+    for i in range(6):
+        write_prompts(tmp_path, f"a{i}.wav")
+        (tmp_path / f"a{i}.txt").write_text(f"utt{i}\tHi there.\n")
+    assert str(tmp_path / "a0.txt") in refusal(read_layout, tmp_path)
+
+
 def test_hidden_files_of_macos_are_ignored(tmp_path, capsys):
     write_prompts(tmp_path, "a.wav", "a.txt")
     (tmp_path / "__MACOSX").mkdir()
