@@ -147,7 +147,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
                 raise UserError(f"the format is {audio.format}, {EXPECTED_FORMATS}")
             if is_truncated(file, audio.format):
                 raise UserError(
-                    "the file is shorter than its header states, so its end is missing; copy it again"
+                    "the file is truncated: it is shorter than its header states; copy it again"
                 )
             if audio.subtype == "VORBIS" and audio.frames < min_ogg_samples(file):
                 raise UserError(

@@ -480,7 +480,7 @@ def test_cost_functions_raise_when_batches_are_invalid():
         padding_stats([1, 2], [[0], []])
     with pytest.raises(BatchingError, match=r"frames_per_step=1\.5: "):
         padding_stats([1, 2], [[0, 1]], 1.5)
-    with pytest.raises(ValueError, match="batches, before: "):
+    with pytest.raises(ValueError, match="`batches` and `before`"):
         pair_novelty([[0, 1]], [[0], [2]])
 
 
