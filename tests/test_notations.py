@@ -51,6 +51,7 @@ CORRECTED = ["english_cleaners_corrected"]
         ("a /kæt/ here", CORRECTED, ENGLISH, "/kæt/"),
         ("hɛlˈoʊ Anna", CORRECTED, ENGLISH, "hɛlˈoʊ"),
         ("Ciao ʃəˈwɑ", ["phones"], LETTERS, "ʃəˈwɑ"),
+        ("ein bɪn", ["phones"], LETTERS, "bɪn"),
     ],
 )
 def test_notation_is_rejected_when_the_model_does_not_support_it(text, cleaners, table, found):
@@ -73,6 +74,7 @@ def test_notation_is_rejected_when_the_model_does_not_support_it(text, cleaners,
         ("B T K, AH, OW, a UH1 and {DH AH0} {K AE1 T}", CORRECTED, ENGLISH),
         ("and/or, 1/2 or /tmp/ 10 m² x³", CORRECTED, ENGLISH),
         ("Ciao /ʃəˈwɑ/, it's ’s", ["phones"], LETTERS),
+        ("Bəli, giŋga, ɛ ɔ ɗ ɓ", ["phones"], LETTERS),
     ],
 )
 def test_text_is_accepted_when_it_only_resembles_a_notation(text, cleaners, table):

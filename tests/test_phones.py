@@ -305,6 +305,10 @@ def test_mandarin_words_in_er_are_read_character_by_character(word):
     assert "f" not in found  # English digits, such as "four" and "five", contain this phone
 
 
+def test_percentages_are_read_in_mandarin():
+    assert to_phones(["50%"], "cmn") == to_phones(["百分之50"], "cmn")
+
+
 @pytest.mark.parametrize("pictures", ["🙏🏽", "♥", "❤\ufe0f", "🙂🙂", "\\"])
 def test_pictures_and_backslashes_have_no_phones(pictures):
     assert to_phones([f"Thanks {pictures} all."], "en-us") == to_phones(["Thanks all."], "en-us")

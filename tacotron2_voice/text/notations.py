@@ -22,8 +22,9 @@ _PINYIN = re.compile(rf"(?<!\w)(?:{_SYLLABLE}[1-5¹²³⁴⁵][ '-]*){{2,}}(?!\w
 CHINESE = ("cmn", "yue", "hak", "zh")  # eSpeak's codes for Chinese languages
 IPA_LETTER = re.compile("[\u0250-\u02afˈˌː]")
 _IPA_WORD = re.compile(rf"\S*{IPA_LETTER.pattern}\S*")
-# Matches words with the marks of stress and length, because no alphabet contains these marks.
-_STRESSED_IPA_WORD = re.compile(r"\S*[ˈˌː]\S*")
+# Marks and letters that no alphabet contains. Alphabets contain other letters of the IPA, such as ə
+# (Azerbaijani) and ŋ (Sami).
+_ONLY_IPA_WORD = re.compile(r"\S*[ˈˌːɪʊɜɑʃɹʁɾɐɒʌɯɤɸʂʐ]\S*")
 _NESTED_BRACES = re.compile(r"\{[^{}]*\{[^{}]*")
 # IPA letters that also occur in alphabets. These letters are read as phones only between slashes.
 _IPA_OR_LETTER = re.compile("[æçðøŋœβθχ]")
@@ -94,7 +95,7 @@ def check_notations(
     if bare and (table.is_english or PHONES in cleaner_names):
         known = f"{{{bare[0][:60]}}}" if table.is_english else "words"
         raise UserError(f"{bare[0][:60]!r}: ARPAbet phones without braces (expected {known})")
-    if PHONES in cleaner_names and (ipa := _STRESSED_IPA_WORD.search(IPA_SPAN.sub(" ", text))):
+    if PHONES in cleaner_names and (ipa := _ONLY_IPA_WORD.search(IPA_SPAN.sub(" ", text))):
         raise UserError(f"{ipa[0][:60]!r}: phones without slashes (expected phones such as /wˈɪn/)")
     if uses_english_rules(tuple(cleaner_names)):
         letters = [span for span in IPA_SPAN.finditer(text) if _IPA_OR_LETTER.search(span[0])]
