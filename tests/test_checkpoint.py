@@ -191,7 +191,7 @@ def test_damaged_attributes_in_the_zip_directory_are_detected(written, tmp_path)
                 assert_same(checkpoint.load_checkpoint(path), state)
 
 
-def test_oldest_format_is_accepted_although_it_has_no_checksum(tmp_path):
+def test_oldest_checkpoint_format_is_accepted_although_it_has_no_checksum(tmp_path):
     torch.save(state(3), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     assert_same(checkpoint.load_checkpoint(tmp_path / "old.pt"), state(3))
 

@@ -91,8 +91,7 @@ def losses_of_plain_loop(tmp_path_factory):
 
 
 def random_stops(program: str, processes: int, epoch: int) -> list[tuple[int, list[int]]]:
-    """Return random runs as the number of workers and the optimizer steps at which the run
-    stops."""
+    """Return random pairs: a number of workers, and the optimizer steps at which the run stops."""
     draw = random.Random(f"stops {program} {processes}")
     # At these stops, an earlier version of the documented training loop lost clips.
     known = [7, 18] if processes == 1 else [4, 9]

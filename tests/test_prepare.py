@@ -363,7 +363,7 @@ def test_long_clips_are_not_in_the_filelists_when_max_seconds_is_set(corpus, tmp
 def test_note_lists_audio_files_that_are_not_in_the_metadata(corpus, tmp_path, capsys):
     write_tone(corpus / "wavs" / "c00.flac", 9000)  # c00.wav is read, not c00.flac
     write_tone(corpus / "wavs" / "stray.wav", 5000)
-    (corpus / "wavs" / "._c01.wav").touch()  # macOS creates such files
+    (corpus / "wavs" / "._c01.wav").touch()  # macOS creates files that begin with ._
     (corpus / "wavs" / "notes.txt").touch()
     prepare(Preparation(corpus, tmp_path / "lists"))
     assert (

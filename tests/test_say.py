@@ -39,7 +39,8 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_make_passes_its_variables_to_the_program(tmp_path, monkeypatch):
-    monkeypatch.setenv("LANGUAGE", "en_GB:en")  # on many desktops, this is a list of languages
+    # On many desktops, the variable LANGUAGE is set to a list of languages.
+    monkeypatch.setenv("LANGUAGE", "en_GB:en")
     shutil.copy(ROOT / "Makefile", tmp_path)
     for target in ("say-number", "serve-numbers"):
         refused = make(tmp_path, target, "TEXT=7")

@@ -83,7 +83,7 @@ def passed(stream, epoch=0, workers=0):
 
 @pytest.mark.parametrize("count", [1, 40, 100, 149, 150, 470])
 def test_stream_yields_every_item_once(count):
-    """Windows are planned separately. If the last items fill less than half of a window, they
+    """Each window is planned separately. If the last items fill less than half of a window, they
     become part of the previous window."""
     stream = stream_of(count)
     first, second = (passed(stream, epoch) for epoch in (0, 1))

@@ -548,7 +548,7 @@ def test_program_stops_immediately_when_interrupted_during_synthesis(voices):
         assert not response or status_of(response) in (200, 503)
 
 
-def test_error_suggests_the_extra_when_a_package_is_missing(voices):
+def test_error_suggests_the_pip_extra_when_a_package_is_missing(voices):
     script = (
         "import sys; sys.modules['starlette'] = None; sys.argv = ['tacotron2-voice', 'serve', "
         f"{str(voices.int8[0])!r}]; from tacotron2_voice.__main__ import run; run()"

@@ -43,7 +43,7 @@ def lists(tmp_path):
 # ---------------------------------------------------------------------------- lists and tables
 
 
-def test_fourth_field_contains_the_speaker():
+def test_fourth_field_of_a_filelist_line_contains_the_speaker():
     assert split_filelist_line("a.wav|Hi.|1.5|anna") == ("a.wav", "Hi.", 1.5, "anna")
     assert split_filelist_line("a.wav|Hi.| | anna ") == ("a.wav", "Hi.", None, "anna")
     assert split_filelist_line("a.wav|Hi.|1.5|") == ("a.wav", "Hi.", 1.5, "")

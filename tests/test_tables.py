@@ -302,7 +302,7 @@ def test_offset_and_duration_select_a_part_of_the_recording(path):
     assert problems == []
 
 
-def test_line_is_reported_when_only_other_segments_of_its_recording_have_an_offset(path):
+def test_line_is_reported_when_it_lacks_an_offset_and_the_recording_has_other_segments(path):
     lines = [
         {"audio_filepath": "a", "offset": 1.5, "duration": 2, "text": "One."},
         {"audio_filepath": "a", "offset": None, "duration": 1, "text": "Two."},
