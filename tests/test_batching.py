@@ -177,7 +177,7 @@ def test_plan_stays_the_same_when_global_seeds_differ(strategy, randomize):
 def test_plan_differs_when_seed_or_epoch_differs(strategy):
     """If the code only added the epoch to the seed, some of these plans would be equal."""
     lengths = lengths_like_speech(64)
-    # All pairs of clips have the same length.
+    # Each length occurs at least twice.
     # If all lengths differed, `sorted` would return the same order for every seed.
     lengths[::2] = lengths[1::2]
     plans = {

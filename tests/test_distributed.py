@@ -262,7 +262,7 @@ def wait_until(condition, logs: list[Path]) -> None:
 # ---------------------------------------------------------------------------- deadlocks
 
 
-def test_processes_exit_when_one_process_does_not_answer(corpus, tmp_path):
+def test_processes_exit_when_one_process_does_not_respond(corpus, tmp_path):
     arguments = flags(tmp_path / "out", corpus, "--process-timeout", "2")
     stopped = act_at, Trainer, "step", stop_answering, 3
     both = Together(2, arguments, {1: stopped})

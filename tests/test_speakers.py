@@ -83,7 +83,7 @@ def test_fingerprint_changes_when_speakers_change():
     assert len({nobody, anna, fingerprint("anna", "bert"), fingerprint("bert", "anna")}) == 4
 
 
-def test_error_counts_lines_without_speaker(lists):
+def test_error_counts_lines_without_a_speaker_when_other_lines_have_speakers(lists):
     with open(lists / "train.txt", "a") as file:
         file.write(f"{lists}/0.wav|Clip.\n")
     message = refusal(read_filelist, lists / "train.txt", TINY_MODEL)

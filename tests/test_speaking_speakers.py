@@ -339,8 +339,8 @@ def test_speaker_uses_the_rate_of_the_corpus_when_it_has_few_clips():
 
 
 def test_duration_of_long_texts_is_predicted_when_clips_have_similar_lengths():
-    """If the clips have similar lengths, a fitted line could have any slope, so long texts could be
-    cut off."""
+    """A line fitted to clips of similar lengths could have any slope. If the slope were too small,
+    long texts would be cut off."""
     frames, symbols, indices = corpus(0.06)
     for seed in range(20):
         rng = np.random.default_rng(seed)

@@ -113,7 +113,7 @@ def test_texts_of_the_included_corpora_are_kept():
 
 
 @pytest.mark.parametrize("form", ["{letter}) {text}", "{number}. {text}", "{number} {text}"])
-def test_texts_are_rejected_when_they_begin_with_list_numbers_in_any_order(form):
+def test_texts_are_rejected_when_they_begin_with_list_letters_or_numbers_in_any_order(form):
     """If the lines of a table are shuffled, the numbers are not in order."""
     texts = [
         form.format(letter="abcdefghijkl"[i], number=7 * i % 12 + 1, text=text)

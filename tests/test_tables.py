@@ -113,7 +113,7 @@ def test_row_is_reported_when_its_quotation_mark_is_not_closed(path):
 
 
 @pytest.mark.parametrize("delimiter", "|\t")
-def test_quotation_marks_are_removed_when_the_quotation_marks_in_the_field_are_doubled(
+def test_quotation_marks_around_a_field_are_removed_when_the_marks_inside_are_doubled(
     path, delimiter
 ):
     lines = [f'a{delimiter}"""Well,"" he said."', f'b{delimiter}"Well," he said.']
