@@ -282,7 +282,7 @@ LEAVES: dict = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
         (1, {"batch_size": None, "shuffle": True}),
         (1, {"batch_size": 1, "collate_fn": list, "shuffle": True}),
         (1, {"batch_size": 2, "collate_fn": LengthBatches.unwrap}),
-        (2, LEAVES),  # the batches are planned for two processes, but only one reads
+        (2, LEAVES),  # the batches are planned for two processes, but only one process reads
         (1, LEAVES | {"sampler": DistributedSampler(TEN, 2, 0, shuffle=False)}),
         (2, LEAVES | {"sampler": DistributedSampler(TEN, 2, 0, shuffle=True)}),
         (2, LEAVES | {"sampler": DistributedSampler(TEN, 4, 1, shuffle=False)}),

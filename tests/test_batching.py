@@ -236,7 +236,7 @@ def test_semi_sorted_equals_sorted_when_the_randomization_factor_is_0(
 
 # Noise is added to each clip independently.
 # Let d be the rank difference of two clips in a batch, and f the density of d.
-# Then d is distributed like the difference of two noise values.
+# The rank difference d is distributed like the difference of two noise values.
 # Uniform noise of range a: f is triangular, mean |d| = a / 3, integral of f^2 = 2 / (3 a).
 # Exponential noise of mean m: f is Laplace, mean |d| = m, integral of f^2 = 1 / (4 m).
 # In an epoch, two clips share a batch of B clips with probability (B - 1) f(d).

@@ -97,8 +97,8 @@ def test_best_checkpoint_survives_when_its_numbered_file_is_removed(
 
 
 def test_checkpoints_newer_than_the_given_number_are_renamed(tmp_path):
-    """First the newest checkpoint is renamed, and last best.pt, even if best.pt is damaged. No file
-    is overwritten."""
+    """The newest checkpoint is renamed first. best.pt is renamed last, even if it is damaged. No
+    file is overwritten."""
     for iteration in (1, 2, 3):
         path = checkpoint.write_checkpoint(tmp_path, state(iteration), keep=9)
     checkpoint.link_as("best.pt", path, tmp_path)

@@ -197,7 +197,7 @@ def launch(log: Path, port: int, arguments: list[str]) -> None:
 
 @pytest.mark.thorough
 def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
-    """The two torchrun processes behave like processes on two machines."""
+    """Each of the two torchrun processes stands for a machine."""
     settings = {"epochs": 8, "epochs_per_validation": 8, "keep_checkpoints": 2}
     undisturbed, out = tmp_path / "undisturbed", tmp_path / "out"
     assert Child(flags(undisturbed, corpus, **settings)).end().code == 0

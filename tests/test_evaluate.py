@@ -396,7 +396,7 @@ def test_speaker_accuracy_is_measured_per_speaker_and_in_total(with_voices, tmp_
     used = StandInEncoder.used
     program.main(arguments)
     assert read_result(out, Intelligibility) == heard
-    assert StandInEncoder.used == used + 5  # the saved measures of the recordings are reused
+    assert StandInEncoder.used == used + 5  # the saved measurements of the recordings are reused
 
 
 def test_speaker_accuracy_is_measured_only_when_requested(with_voices):

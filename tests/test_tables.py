@@ -123,7 +123,7 @@ def test_quotation_marks_around_a_field_are_removed_when_the_marks_inside_are_do
     ]
 
 
-def test_lines_are_numbered_as_in_the_file(path):
+def test_clips_have_the_line_numbers_of_the_file_when_it_has_empty_lines(path):
     path.write_text("\nid|text\n\nc0|One.\nc1|Two.\n")
     entries, _ = read_table(Table(path))
     assert entries == [Entry("c0", "One.", f"{path}:4"), Entry("c1", "Two.", f"{path}:5")]

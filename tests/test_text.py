@@ -96,10 +96,10 @@ def test_years_are_read_like_pairs_of_digits_in_inflect():
         ("{{ B} D}", "{B} d"),
         ("{} {B}", ""),  # these braces contain the unknown phones "}" and "{B"
         ("{}", ""),
-        # Each piece is cleaned separately.
+        # The texts before and after the phones are cleaned separately.
         ("1{B}000", "one{B}zero"),
-        # Only the first line may contain phones in braces. If the first line contains such phones,
-        # later lines are dropped.
+        # Phones in braces are read only in the first line of a text.
+        # If the first line contains such phones, later lines are dropped.
         ("{A\nB}", "a b"),
         ("one\n{B}", "one b"),
         ("{B} one\ntwo", "{B} one"),
