@@ -63,7 +63,7 @@ def run(folder: Path, processes: int, *jobs: str) -> list[list]:
         if "still running" not in done.stderr:
             break
         # In about 1 in 100 runs, a loader worker hangs in os.fork of Python 3.11.
-        # It hangs in _PyThreadState_DeleteExcept, because a gloo thread holds a Python lock.
+        # The worker hangs in _PyThreadState_DeleteExcept, because a gloo thread holds a Python lock.
         # Therefore a run that hangs is repeated once.
         # If the sampler causes a deadlock, the second run hangs too.
         warnings.warn(f"waited forever, started again: {jobs}: {done.stderr}", stacklevel=2)

@@ -209,7 +209,7 @@ def test_check_fails_when_there_is_nothing_to_compare(monkeypatch):
     assert not check().is_right
 
 
-def test_check_sizes_include_every_setting_that_a_decoder_reads():
+def test_sizes_of_the_kernel_check_include_every_setting_that_a_decoder_reads():
     class Noting:
         def __init__(self):
             self.read = set()

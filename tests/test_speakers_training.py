@@ -344,7 +344,7 @@ def test_validation_synthesizes_an_example_for_every_speaker(corpus, tmp_path, m
 
 
 def test_example_has_no_speaker_names_when_there_is_one_speaker(corpus, tmp_path):
-    """The metrics, printed lines and plots contain no speaker names either."""
+    """The metrics, printed lines and plots contain no speaker names."""
     places = {}
     for name, dim in (("voice", 0), ("speaker", 4)):
         table = ClipTable.of(
