@@ -268,7 +268,8 @@ def fit(
 
 
 def lightning_epochs(**options):
-    """Train three epochs after a sanity check, and resume between epochs and in the middle of an epoch."""
+    """Train three epochs after a sanity check. Resume between epochs and in the middle of an
+    epoch."""
     folder = "-".join(["epochs", *map(str, options.values())])
     trained, validated = fit(folder, **options)
     size = len(trained) // 3

@@ -94,8 +94,8 @@ def is_gone(group: int, number: int = 0) -> bool:
 
 def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Path) -> Stop:
     """Start the run, stop it at a random moment, and check its output and exit code."""
-    # Imitate a full disk with a file size limit. The limit does not apply to the output, because a
-    # separate process writes the output.
+    # Imitate a full disk with a file size limit.
+    # The limit does not apply to the output, because a separate process writes the output.
     with open(log, "wb") as file:
         writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
     output = writer.stdin

@@ -90,7 +90,7 @@ def test_advice_never_suggests_a_larger_limit_of_decoder_steps():
                 assert "Train longer" in failure.message
 
 
-def test_missing_end_is_worse_than_wrong_words():
+def test_attempts_are_ranked_by_the_severity_of_their_failures():
     def of(*failures):
         return severity([Failure(kind, count, "") for kind, count in failures])
 

@@ -152,7 +152,7 @@ def test_samples_are_16_bit_values_divided_by_32768(tmp_path, name):
 
 def test_only_loud_samples_are_scaled_when_a_wav_is_written(tmp_path):
     wave = np.sin(2 * np.pi * np.arange(8000) / 100)
-    for factor in (3, 0.25):  # these samples are not too loud, so they must not change
+    for factor in (3, 0.25):  # only the samples with factor 3 are too loud
         write_wav(tmp_path / "a.wav", factor * wave, 22050)
         read = read_audio(tmp_path / "a.wav", REFERENCE).numpy()
         assert np.abs(read - min(factor, 1) * wave).max() < 1e-4
@@ -328,8 +328,7 @@ def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
     [
         ("FLAC", 0, False),  # the header of a FLAC stream can lack the length
         ("FLAC", 44100, False),
-        # The header of a WAV file from a pipe contains this length, because the real length was
-        # unknown.
+        # The header of a WAV file from a pipe contains this length instead of the real length.
         ("WAV", 0xFFFFFFFF, True),
         ("WAV", 0, False),
     ],

@@ -282,7 +282,7 @@ LEAVES: dict = {"batch_size": 1, "collate_fn": LengthBatches.unwrap}
         (1, {"batch_size": None, "shuffle": True}),
         (1, {"batch_size": 1, "collate_fn": list, "shuffle": True}),
         (1, {"batch_size": 2, "collate_fn": LengthBatches.unwrap}),
-        (2, LEAVES),  # only one of the two processes for which the batches are planned
+        (2, LEAVES),  # the batches are planned for two processes, but only one process reads
         (1, LEAVES | {"sampler": DistributedSampler(TEN, 2, 0, shuffle=False)}),
         (2, LEAVES | {"sampler": DistributedSampler(TEN, 2, 0, shuffle=True)}),
         (2, LEAVES | {"sampler": DistributedSampler(TEN, 4, 1, shuffle=False)}),
@@ -346,7 +346,7 @@ def test_second_pass_over_the_loader_raises_when_set_epoch_was_not_called(worker
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("other", [1, 2])
-def test_pass_raises_when_set_epoch_is_called_during_the_pass(num_workers, other):
+def test_loader_raises_when_set_epoch_is_called_during_iteration(num_workers, other):
     batches = make(batches_per_epoch=14)
     for loader in (loader_of(batches, num_workers=num_workers), DataLoader(batches, **LEAVES)):
         batches.set_epoch(1)
@@ -528,7 +528,7 @@ def test_error_mentions_rank_sampler_when_the_loader_does_not_use_rank_sampler()
     [({"collate_fn": list}, "collate_fn: .*collate"), ({"rank": 0}, "rank: .*world_size.*record")],
     ids=["collate_fn", "rank"],
 )
-def test_length_batches_error_contains_its_own_options_when_an_option_is_unknown(options, words):
+def test_length_batches_lists_its_options_when_an_option_is_unknown(options, words):
     with pytest.raises(BatchingError, match=words):
         make(**options)
 

@@ -177,7 +177,7 @@ def test_plan_stays_the_same_when_global_seeds_differ(strategy, randomize):
 def test_plan_differs_when_seed_or_epoch_differs(strategy):
     """If the code only added the epoch to the seed, some of these plans would be equal."""
     lengths = lengths_like_speech(64)
-    # All pairs of clips have the same length.
+    # Each length occurs at least twice.
     # If all lengths differed, `sorted` would return the same order for every seed.
     lengths[::2] = lengths[1::2]
     plans = {
@@ -236,7 +236,7 @@ def test_semi_sorted_equals_sorted_when_the_randomization_factor_is_0(
 
 # Noise is added to each clip independently.
 # Let d be the rank difference of two clips in a batch, and f the density of d.
-# Then d is distributed like the difference of two noise values.
+# The rank difference d is distributed like the difference of two noise values.
 # Uniform noise of range a: f is triangular, mean |d| = a / 3, integral of f^2 = 2 / (3 a).
 # Exponential noise of mean m: f is Laplace, mean |d| = m, integral of f^2 = 1 / (4 m).
 # In an epoch, two clips share a batch of B clips with probability (B - 1) f(d).

@@ -68,8 +68,7 @@ def assert_same(outputs, expected):
 
 
 def ends_at(longest, texts, r):
-    """Return a model with which the longest of the first `texts` texts ends at decoder step
-    `longest`."""
+    """Return a model that ends the longest of the first `texts` texts at decoder step `longest`."""
     model = speaker(n_frames_per_step=r)
     make_stop(model, *inputs(model, texts), wanted=lambda steps: steps.max() == longest)
     return model

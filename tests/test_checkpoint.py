@@ -97,8 +97,8 @@ def test_best_checkpoint_survives_when_its_numbered_file_is_removed(
 
 
 def test_checkpoints_newer_than_the_given_number_are_renamed(tmp_path):
-    """First the newest checkpoint is renamed, and last best.pt, even if best.pt is damaged. No file
-    is overwritten."""
+    """The newest checkpoint is renamed first. best.pt is renamed last, even if it is damaged. No
+    file is overwritten."""
     for iteration in (1, 2, 3):
         path = checkpoint.write_checkpoint(tmp_path, state(iteration), keep=9)
     checkpoint.link_as("best.pt", path, tmp_path)
@@ -191,7 +191,7 @@ def test_damaged_attributes_in_the_zip_directory_are_detected(written, tmp_path)
                 assert_same(checkpoint.load_checkpoint(path), state)
 
 
-def test_oldest_format_is_accepted_although_it_has_no_checksum(tmp_path):
+def test_oldest_checkpoint_format_is_accepted_although_it_has_no_checksum(tmp_path):
     torch.save(state(3), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     assert_same(checkpoint.load_checkpoint(tmp_path / "old.pt"), state(3))
 

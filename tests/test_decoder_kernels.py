@@ -454,7 +454,7 @@ def test_decoder_uses_plain_operations_when_graphs_fail(monkeypatch):
     monkeypatch.setattr(graphs, "_attention_energies", broken)
     case = problem(((7, 5), (3, 4))).to(device=DEVICE)
     assert graphs_of(case) == "RuntimeError: out of resource: shared memory"
-    with warnings.catch_warnings(action="ignore"):  # on a GPU, the fallback also warns
+    with warnings.catch_warnings(action="ignore"):  # on a GPU, there is a warning too
         assert differences(case) == {}
 
 
@@ -575,8 +575,9 @@ def loss_of(precision, dropout, steps=12):
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"] if GPU else ["bf16"])
 def test_losses_stay_close_when_the_precision_changes(precision, monkeypatch):
-    """Rounding errors make the losses of any two runs drift apart. Therefore the limit is twice the largest difference between this run in float32 and three runs
-    in float32 with different dropout."""
+    """Rounding errors make the losses of any two runs drift apart. Therefore the limit comes from
+    runs in float32. It is twice the largest difference between a run and three runs with different
+    dropout."""
     if not GPU:  # on a GPU, the decoder already uses the kernels
         monkeypatch.undo()
     exact, found = loss_of("fp32", 0), loss_of(precision, 0)

@@ -197,7 +197,7 @@ def launch(log: Path, port: int, arguments: list[str]) -> None:
 
 @pytest.mark.thorough
 def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
-    """The two torchrun processes behave like processes on two machines."""
+    """Each of the two torchrun processes stands for a machine."""
     settings = {"epochs": 8, "epochs_per_validation": 8, "keep_checkpoints": 2}
     undisturbed, out = tmp_path / "undisturbed", tmp_path / "out"
     assert Child(flags(undisturbed, corpus, **settings)).end().code == 0
@@ -262,7 +262,7 @@ def wait_until(condition, logs: list[Path]) -> None:
 # ---------------------------------------------------------------------------- deadlocks
 
 
-def test_processes_exit_when_one_process_does_not_answer(corpus, tmp_path):
+def test_processes_exit_when_one_process_does_not_respond(corpus, tmp_path):
     arguments = flags(tmp_path / "out", corpus, "--process-timeout", "2")
     stopped = act_at, Trainer, "step", stop_answering, 3
     both = Together(2, arguments, {1: stopped})

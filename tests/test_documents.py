@@ -45,8 +45,8 @@ GROUPS = (
     ("docs/guides/performance.md", "docs/guides/several-gpus.md", "docs/guides/migration.md"),
     ("docs/guides/speakers.md",),
 )
-# Commands that other tests run: CI runs make, test_wheel.py runs pip, and test_table2.py runs the
-# scripts.
+# Commands that run elsewhere.
+# CI runs make, test_wheel.py runs pip, and test_table2.py runs the scripts.
 RUN_ELSEWHERE = re.compile(
     r"make |git clone |pip install |tensorboard |"
     r"(\w+=(\"[^\"]*\"|\S*) )*(\S+\.sh)"

@@ -138,7 +138,7 @@ def reference_of(recordings, hparams=HPARAMS, vocoder="Griffin-Lim", quality_mod
     return measure_reference(recordings, StandIn(lambda _: None, hparams), vocoder, evaluators)
 
 
-def test_measures_of_recordings_are_computed_again_only_when_settings_change(recordings):
+def test_recordings_are_measured_again_only_when_settings_change(recordings):
     """The settings that matter are the log-mel settings, the vocoder, the recognizer and the
     quality model."""
     reference = reference_of(recordings)
@@ -234,7 +234,7 @@ def test_program_passes_its_options_to_evaluate(monkeypatch, tmp_path):
 
 
 def test_read_recordings_accepts_a_filelist(recordings, tmp_path):
-    """The measures of the recordings are saved next to the filelist."""
+    """The measurements of the recordings are saved next to the filelist."""
     clips, filelist = read_recordings(recordings), tmp_path / "val.txt"
     filelist.write_text("".join(f"{clip.path}|{clip.text}|0.5\n" for clip in clips))
     assert read_recordings(filelist) == clips
@@ -323,7 +323,7 @@ def test_evaluate_rejects_speakers_that_are_not_in_the_model(with_speakers, chec
     assert "did you mean 'bert'?" in message
 
 
-def test_measures_of_recordings_are_computed_for_each_speaker(with_speakers):
+def test_recordings_are_measured_for_each_speaker(with_speakers):
     """If the speakers of the recordings change, the recordings are measured again."""
     reference = reference_of(with_speakers)
     used = StandInRecognizer.used
@@ -396,7 +396,7 @@ def test_speaker_accuracy_is_measured_per_speaker_and_in_total(with_voices, tmp_
     used = StandInEncoder.used
     program.main(arguments)
     assert read_result(out, Intelligibility) == heard
-    assert StandInEncoder.used == used + 5  # the saved measures of the recordings are reused
+    assert StandInEncoder.used == used + 5  # the saved measurements of the recordings are reused
 
 
 def test_speaker_accuracy_is_measured_only_when_requested(with_voices):

@@ -1,7 +1,7 @@
 """Test the export of published HiFi-GAN weights to a file for --vocoder.
 
-The exported file must compute the same audio as the published code. For all other files, the error
-must contain the reason.
+The exported file must compute the same audio as the published code. The export must
+reject all other files and print the reason.
 """
 
 import importlib

@@ -76,7 +76,7 @@ def test_relative_path_is_resolved_from_the_folder_of_the_filelist(sounds, tmp_p
 
 
 def test_moved_clips_are_found_in_clips_folder(sounds, tmp_path):
-    """The program searches clips_folder for the longest end of the listed path that exists."""
+    """Leading folders are removed from a listed path until the rest exists in clips_folder."""
     (tmp_path / "new" / "wavs").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "wavs")
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "b.wav")

@@ -101,7 +101,7 @@ def test_lock_fails_when_another_process_has_locked_the_folder(tmp_path):
 
 
 def test_lock_is_released_when_its_process_ends_before_its_workers(tmp_path):
-    """After a run was killed, it takes its workers a few seconds to notice this."""
+    """After a run is killed, its workers need a few seconds to notice this."""
     reader, writer = os.pipe()
     holder = os.fork()
     if holder == 0:

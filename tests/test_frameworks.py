@@ -63,7 +63,7 @@ def run(folder: Path, processes: int, *jobs: str) -> list[list]:
         if "still running" not in done.stderr:
             break
         # In about 1 in 100 runs, a loader worker hangs in os.fork of Python 3.11.
-        # It hangs in _PyThreadState_DeleteExcept, because a gloo thread holds a Python lock.
+        # The worker hangs in _PyThreadState_DeleteExcept, because a gloo thread holds a Python lock.
         # Therefore a run that hangs is repeated once.
         # If the sampler causes a deadlock, the second run hangs too.
         warnings.warn(f"waited forever, started again: {jobs}: {done.stderr}", stacklevel=2)
@@ -91,8 +91,7 @@ def losses_of_plain_loop(tmp_path_factory):
 
 
 def random_stops(program: str, processes: int, epoch: int) -> list[tuple[int, list[int]]]:
-    """Return random runs as the number of workers and the optimizer steps at which the run
-    stops."""
+    """Return random pairs: a number of workers, and the optimizer steps at which the run stops."""
     draw = random.Random(f"stops {program} {processes}")
     # At these stops, an earlier version of the documented training loop lost clips.
     known = [7, 18] if processes == 1 else [4, 9]

@@ -368,7 +368,7 @@ def test_name_of_the_recording_is_removed_when_all_texts_begin_with_it(tmp_path,
     assert "note:" in capsys.readouterr().out
 
 
-def test_text_file_is_found_when_its_name_has_another_unicode_form(tmp_path):
+def test_text_file_is_found_when_its_name_and_the_audio_name_differ_in_unicode_form(tmp_path):
     soundfile.write(tmp_path / "cafe\u0301.wav", np.zeros(100), 22050)
     (tmp_path / "caf\u00e9.txt").write_text("Yes.")
     [clip], _ = read_layout(tmp_path)
@@ -426,7 +426,9 @@ def test_name_of_the_recording_is_removed_together_with_the_following_colon(name
         "wavs/U{}.WAV ",
     ],
 )
-def test_name_of_the_recording_is_removed_from_the_text_in_every_form(beginning, tmp_path, capsys):
+def test_recording_name_is_removed_from_the_text_with_any_extension_folder_or_delimiter(
+    beginning, tmp_path, capsys
+):
     for number in (1, 2):
         write_prompts(tmp_path, f"s1/u{number}.wav")
         text = f"{beginning.format(number)}Hi there."

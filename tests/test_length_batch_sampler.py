@@ -297,7 +297,7 @@ def test_ranks_train_every_clip_once_and_share_each_optimizer_step(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_clips_are_cut_as_evenly_as_possible(seed):
+def test_cut_evenly_minimizes_the_padded_frames_of_the_largest_batch(seed):
     lengths = np.random.default_rng(seed).integers(1, 50, 9).astype(float)
     plan = plan_epoch(lengths, 3, "random")
     cuts = [np.split(lengths[plan.order], places) for places in combinations(range(1, 9), 3)]
@@ -450,7 +450,8 @@ def test_state_dict_raises_when_the_number_of_trained_batches_is_missing_or_too_
 @with_and_without_randomization
 def test_ranks_have_nearly_equal_work(randomize, world_size):
     """The slowest rank computes at most 1 % more decoder steps and padded frames than the average
-    rank. Compared with the order of the plan, four ranks save 19 % of the decoder steps."""
+    rank. Four ranks need 19 % fewer decoder steps than if they always shared four consecutive
+    batches of the plan."""
     lengths = np.random.default_rng(world_size).permutation(LJSPEECH)[:10_480]
     options = {"dynamic_batch_size": True, "batch_randomization": randomize}
     [sampler, *_] = samplers_of_ranks(world_size, lengths, 16, "semi_sorted", **options)
@@ -524,7 +525,7 @@ def test_sampler_error_contains_the_type_or_shape_when_lengths_are_not_an_array(
     ],
     ids=str,
 )
-def test_sampler_error_contains_its_own_options_when_an_option_is_unknown(options, words):
+def test_sampler_lists_its_options_when_an_option_is_unknown(options, words):
     with pytest.raises(BatchingError) as raised:
         LengthBatchSampler(TWENTY, 3, "semi_sorted", **options)
     for word in words:
@@ -562,7 +563,7 @@ def test_sampler_warns_when_batch_capacity_fits_fewer_than_two_clips_on_average(
             )
 
 
-def test_length_batches_error_contains_the_extra_when_torch_is_missing():
+def test_length_batches_error_contains_the_pip_extra_when_torch_is_missing():
     program = textwrap.dedent(
         """
         import sys
@@ -600,8 +601,8 @@ def steps_of(plan):
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_sampler_plans_fewer_batches_after_the_random_epochs(size):
-    """In an earlier version, later epochs had as many batches as random epochs. This lost half of
-    the saving."""
+    """In an earlier version, later epochs had as many batches as random epochs, so they saved only
+    half as much as they could."""
     plans = plans_of_sampler(batches_per_epoch="per_phase", batches_per_update=size)
     needed = plans_of_sampler(batches_per_update=size)
     with pytest.warns(UserWarning, match='batches_per_epoch="constant"'):
@@ -611,7 +612,7 @@ def test_sampler_plans_fewer_batches_after_the_random_epochs(size):
     for epoch in range(4):
         assert sorted(plans[epoch].order) == list(range(600))
         assert steps_of(plans[epoch]) < 1.05 * steps_of(needed[epoch])
-    # Random epochs must not change, because older runs saved states and records.
+    # Batches of random epochs must not change, because older runs saved states and records of them.
     for epoch in range(2):
         assert list(map(list, plans[epoch])) == list(map(list, constant[epoch]))
 
@@ -631,7 +632,7 @@ def test_number_of_batches_never_increases_after_the_random_epochs():
     [{"random_epochs": 0}, {"batches_per_epoch": "per_phase"}, {"batches_per_epoch": 90}],
     ids=str,
 )
-def test_sampler_does_not_warn_without_needless_batches_in_later_epochs(changed):
+def test_sampler_does_not_warn_when_needless_batches_are_impossible_or_requested(changed):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plans_of_sampler(**({"batches_per_epoch": "constant"} | changed))

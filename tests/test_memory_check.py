@@ -170,7 +170,7 @@ def test_memory_check_has_no_side_effects_when_memory_runs_out(error, as_on_a_gp
     before = state_of(trainer)
     with pytest.raises(UserError, match="clip of 20 frames does not fit") as refusal:
         check_memory(trainer, clips([9, 20, 7], [4, 6, 2]), VALIDATION)
-    # the second error belongs to validation
+    # The message also contains the error of the validation batch.
     assert "clip of 12 frames does not fit" in str(refusal.value)
     assert_same(state_of(trainer), before)
 

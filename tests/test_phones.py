@@ -84,7 +84,7 @@ def test_espeak_version_is_the_version_of_the_library():
     assert [int(number) for number in found] >= [1, 52, 0]
 
 
-# This program stands in for eSpeak. At some texts, it exits as if eSpeak had crashed.
+# This program stands in for eSpeak. If it receives "sechs", it aborts as if eSpeak had crashed.
 FRAGILE = """
 import os, runpy, sys
 espeak = runpy.run_path(sys.argv[1])
@@ -103,7 +103,7 @@ espeak["main"]()
 
 @pytest.fixture
 def fragile(monkeypatch):
-    """Start a program that stands in for eSpeak and exits at the text "sechs"."""
+    """Start a program that stands in for eSpeak and aborts if it receives the text "sechs"."""
     monkeypatch.setattr(phones, "COMMAND", [*phones.COMMAND[:2], "-c", FRAGILE, COMMAND[-1]])
     espeak = phones.Espeak()
     monkeypatch.setattr(phones, "_espeak", espeak)
@@ -299,7 +299,7 @@ def test_letters_that_espeak_reads_are_accepted(language, text):
 
 
 @pytest.mark.parametrize("word", ["这儿", "一点儿", "玩儿", "女儿"])
-def test_mandarin_words_in_er_are_read_character_by_character(word):
+def test_mandarin_words_that_end_in_er_are_read_character_by_character(word):
     [found] = to_phones([word], "cmn")
     assert found.replace(" ", "").endswith(to_phones(["儿"], "cmn")[0])
     assert "f" not in found  # English digits, such as "four" and "five", contain this phone
@@ -310,7 +310,7 @@ def test_percentages_are_read_in_mandarin():
 
 
 @pytest.mark.parametrize("pictures", ["🙏🏽", "♥", "❤\ufe0f", "🙂🙂", "\\"])
-def test_pictures_and_backslashes_have_no_phones(pictures):
+def test_emoji_and_backslashes_have_no_phones(pictures):
     assert to_phones([f"Thanks {pictures} all."], "en-us") == to_phones(["Thanks all."], "en-us")
     assert phones.is_silent(pictures[0], "en-us")
 

@@ -148,8 +148,7 @@ def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
         # The two paths share only the root folder.
         ("/q/c/wavs/a.wav", "/p/filelists/c", "/q/c/wavs/a.wav"),
         ("/p/data/a.wav", "/p/x/y/z", "/p/data/a.wav"),  # a relative path would be too long
-        # A relative path would begin with a space, and this space would be removed when the line is
-        # read.
+        # A relative path would begin with a space, which the reader of the filelist would remove.
         ("/p/c/ a.wav", "/p/c", "/p/c/ a.wav"),
     ],
 )
@@ -310,8 +309,8 @@ def test_bad_clips_are_not_in_the_filelists_when_skip_bad_is_given(tmp_path, cap
     assert all(place in printed for place in expected)
     train, val = read_lists(tmp_path / "lists")
     assert sorted(ids_of(train) | ids_of(val)) == [f"c{i:02}" for i in range(10)]
-    # When the user has fixed the bad clips, these clips are in the training or validation set. The
-    # other clips stay in their sets.
+    # Bad clips that the user has fixed are in the training or validation set.
+    # All other clips stay in their sets.
     lines = (corpus / "metadata.csv").read_text(encoding="utf-8").splitlines()[:14]
     lines += ["mute|raw|Mute.", "both|raw|Both."]
     for name in (*BAD_SOUNDS, "both"):
@@ -363,7 +362,7 @@ def test_long_clips_are_not_in_the_filelists_when_max_seconds_is_set(corpus, tmp
 def test_note_lists_audio_files_that_are_not_in_the_metadata(corpus, tmp_path, capsys):
     write_tone(corpus / "wavs" / "c00.flac", 9000)  # c00.wav is read, not c00.flac
     write_tone(corpus / "wavs" / "stray.wav", 5000)
-    (corpus / "wavs" / "._c01.wav").touch()  # macOS creates such files
+    (corpus / "wavs" / "._c01.wav").touch()  # macOS creates files that begin with ._
     (corpus / "wavs" / "notes.txt").touch()
     prepare(Preparation(corpus, tmp_path / "lists"))
     assert (

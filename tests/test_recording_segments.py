@@ -318,7 +318,7 @@ def test_error_contains_the_line_number_when_the_times_of_a_subtitle_are_invalid
         "1e0\t2.5\tGood morning.\n3.0\t4.0\tYes.\n",
     ],
 )
-def test_labels_are_recognized_when_numbers_or_delimiters_have_another_form(labels, tmp_path):
+def test_labels_are_recognized_with_different_number_formats_and_delimiters(labels, tmp_path):
     assert are_labels(labels)
     assert texts_of(tmp_path / "a.txt", labels) == ["Good morning.", "Yes."]
 

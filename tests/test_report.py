@@ -271,7 +271,8 @@ def test_verdict_counts_comparisons_when_their_results_differ():
 
 
 def test_saving_is_undecided_when_minutes_per_epoch_vary(tmp_path):
-    """If our saving is smaller than the paper's saving, the finding counts as partly confirmed."""
+    """If the measured saving is smaller than the saving in the paper, the finding counts as partly
+    confirmed."""
     claim = CLAIMS[2][0]
     minutes = {"RAND": 3.0, BEST: 1.5}
     quiet = write_study(tmp_path / "quiet", tuple(minutes), minutes=minutes.get)

@@ -166,11 +166,11 @@ def drawn(*speakers):
     return figure.axes
 
 
-def test_clips_have_the_color_of_their_speaker_when_there_are_few():
+def test_clips_have_the_color_of_their_speaker_when_there_are_few_speakers():
     rates, _ = drawn(clips_of("$a$", 9), clips_of("_b", 9, 0.09), clips_of("c", 9, 0.05))
     assert len({tuple(points.get_facecolor()[0]) for points in rates.collections[:3]}) == 3
 
 
 def test_clips_have_one_color_when_there_are_many_speakers():
     rates, _ = drawn(*(clips_of(f"p{i:03}", 3, 0.04 + i / 5000) for i in range(59)))
-    assert len(rates.collections) == 2  # one collection of usual clips and one of unusual clips
+    assert len(rates.collections) == 2  # points of usual and of unusual clips

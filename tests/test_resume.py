@@ -264,7 +264,8 @@ def test_warm_started_run_resumes_when_killed_before_the_first_optimizer_step(
 
 
 def reference_style(path: Path, corpus) -> dict:
-    """Write a checkpoint like NVIDIA's recipe, without loop state or settings."""
+    """Write a checkpoint like NVIDIA's recipe, without the state of the training loop or
+    settings."""
     torch.manual_seed(99)
     other = Tacotron2(create_hparams(corpus.hparams()))
     optimizer = torch.optim.Adam(other.parameters())

@@ -38,7 +38,7 @@ def test_row_costs_is_rejected_when_it_is_not_a_table_of_costs(text):
 def time_like_a_gpu(monkeypatch, host: float) -> None:
     """Replace the measured times with the times of a GPU.
 
-    Each pass takes at least `host` seconds, as with a host that is slower than the GPU.
+    Each measured time is at least `host` seconds, as if the host were slower than the GPU.
     """
 
     def pass_seconds(trainer, num_clips, frames, symbols):
@@ -49,8 +49,8 @@ def time_like_a_gpu(monkeypatch, host: float) -> None:
 
 
 def test_measurement_covers_every_size_and_does_not_change_the_model(monkeypatch):
-    """The passes are computed, but their times are replaced, because the times on a busy machine
-    are too noisy."""
+    """The model computes each batch, but the measured times are replaced, because times on a busy
+    machine are too noisy."""
     compute = row_costs.pass_seconds
     time_like_a_gpu(monkeypatch, host=0.0)
     simulated = row_costs.pass_seconds

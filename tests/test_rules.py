@@ -25,7 +25,7 @@ def test_hash_of_the_rules_ignores_comments_docstrings_and_layout():
 
 
 @pytest.mark.parametrize("other", ["drive", "", "doctor "])
-def test_hash_of_the_rules_changes_when_a_word_changes(other):
+def test_hash_of_the_rules_changes_when_a_replacement_changes(other):
     assert code_of(RULE) != code_of(RULE.replace("doctor", other))
 
 

@@ -29,8 +29,7 @@ def test_audio_is_the_same_for_digits_and_words(checkpoint_path, tmp_path, monke
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    # `make test` sets these variables, and with these variables, make would print the name of its
-    # folder.
+    # `make test` sets these variables. With them, make would print the name of its folder.
     left_out = {"TEXT", "MAKEFLAGS", "MFLAGS", "MAKELEVEL"}
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     return subprocess.run(
@@ -39,7 +38,8 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_make_passes_its_variables_to_the_program(tmp_path, monkeypatch):
-    monkeypatch.setenv("LANGUAGE", "en_GB:en")  # on many desktops, this is a list of languages
+    # On many desktops, the variable LANGUAGE is set to a list of languages.
+    monkeypatch.setenv("LANGUAGE", "en_GB:en")
     shutil.copy(ROOT / "Makefile", tmp_path)
     for target in ("say-number", "serve-numbers"):
         refused = make(tmp_path, target, "TEXT=7")

@@ -83,7 +83,7 @@ def passed(stream, epoch=0, workers=0):
 
 @pytest.mark.parametrize("count", [1, 40, 100, 149, 150, 470])
 def test_stream_yields_every_item_once(count):
-    """Windows are planned separately. If the last items fill less than half of a window, they
+    """Each window is planned separately. If the last items fill less than half of a window, they
     become part of the previous window."""
     stream = stream_of(count)
     first, second = (passed(stream, epoch) for epoch in (0, 1))
@@ -150,7 +150,7 @@ def test_stream_resumes_in_the_loader_of_torchdata():
 
     for workers in (0, 2):
         whole = list(loader(workers))
-        # With the last value, the state is saved after a complete epoch.
+        # With `len(whole) + 1`, the state is saved after the epoch has ended.
         for trained in (1, 4, len(whole) + 1):
             first, second = loader(workers), loader(workers)
             trained_batches = list(itertools.islice(first, trained))

@@ -74,7 +74,7 @@ def answers_in_turn(monkeypatch, *answers):
     """Make the next calls of the check return these results.
 
     Returns:
-        A list, which will contain the facts of each call.
+        A list, to which each call appends its argument `facts`.
     """
     tried = []
     left = list(answers)
@@ -209,7 +209,7 @@ def test_check_fails_when_there_is_nothing_to_compare(monkeypatch):
     assert not check().is_right
 
 
-def test_check_sizes_include_every_setting_that_a_decoder_reads():
+def test_sizes_of_the_kernel_check_include_every_setting_that_a_decoder_reads():
     class Noting:
         def __init__(self):
             self.read = set()

@@ -427,7 +427,7 @@ def test_metrics_contain_counts_of_texts_and_seconds_of_audio(voice):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_encoded_audio_is_complete_for_any_piece_size(name):
+def test_encoded_audio_is_complete_when_samples_arrive_in_uneven_pieces(name):
     samples = 0.3 * np.sin(np.arange(22050) * 0.05).astype(np.float32)
     pieces = np.split(samples, [0, 1, 700, 15_000, 15_000])
     encoder = Encoder(name, 22050)
@@ -548,7 +548,7 @@ def test_program_stops_immediately_when_interrupted_during_synthesis(voices):
         assert not response or status_of(response) in (200, 503)
 
 
-def test_error_suggests_the_extra_when_a_package_is_missing(voices):
+def test_error_suggests_the_pip_extra_when_a_package_is_missing(voices):
     script = (
         "import sys; sys.modules['starlette'] = None; sys.argv = ['tacotron2-voice', 'serve', "
         f"{str(voices.int8[0])!r}]; from tacotron2_voice.__main__ import run; run()"

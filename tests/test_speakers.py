@@ -43,13 +43,13 @@ def lists(tmp_path):
 # ---------------------------------------------------------------------------- lists and tables
 
 
-def test_fourth_field_contains_the_speaker():
+def test_fourth_field_of_a_filelist_line_contains_the_speaker():
     assert split_filelist_line("a.wav|Hi.|1.5|anna") == ("a.wav", "Hi.", 1.5, "anna")
     assert split_filelist_line("a.wav|Hi.| | anna ") == ("a.wav", "Hi.", None, "anna")
     assert split_filelist_line("a.wav|Hi.|1.5|") == ("a.wav", "Hi.", 1.5, "")
     assert split_filelist_line("a.wav|Hi.") == ("a.wav", "Hi.", None, "")
-    # An accented letter can consist of one or two characters, but both forms must result in the
-    # same name.
+    # An accented letter can consist of one or two characters.
+    # Both forms must result in the same name.
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
 
 
@@ -83,7 +83,7 @@ def test_fingerprint_changes_when_speakers_change():
     assert len({nobody, anna, fingerprint("anna", "bert"), fingerprint("bert", "anna")}) == 4
 
 
-def test_error_counts_lines_without_speaker(lists):
+def test_error_counts_lines_without_a_speaker_when_other_lines_have_speakers(lists):
     with open(lists / "train.txt", "a") as file:
         file.write(f"{lists}/0.wav|Clip.\n")
     message = refusal(read_filelist, lists / "train.txt", TINY_MODEL)

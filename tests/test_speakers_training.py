@@ -173,8 +173,8 @@ def test_balanced_draws_equal_values_computed_by_hand():
 
 
 def test_costs_are_compared_for_the_same_drawn_clips_when_epochs_are_balanced():
-    """The costs are compared with random batches of the same drawn clips, so random batches save
-    0."""
+    """The costs of a plan are compared with the costs of random batches of the same drawn clips. In
+    this test, the batches of the plan are random too, so the saving is 0."""
     same = {"batching_strategy": "random", "dynamic_batch_size": False, "speaker_balance": 1.0}
     hparams = replace(SPEAKERS, batch_randomization=False, **same)
     weights = balancing_weights(FRAMES, NUMBERS, hparams)
@@ -282,8 +282,8 @@ def test_loss_sums_per_clip_exclude_padding(r):
 
 @pytest.mark.parametrize("r", [1, 2])
 def test_validation_losses_per_speaker_equal_values_computed_by_hand(r, corpus, tmp_path):
-    """The expected losses of the speakers are computed from the outputs for each batch. If r is 1, their
-    mean, weighted by frames, equals the loss over all clips."""
+    """The test computes the loss of each speaker from the outputs of the model. If r is 1, the mean
+    of these losses, weighted by frames, equals the loss over all clips."""
     out = tmp_path / "out"
     run(out, corpus, **MANY, p_prenet_dropout=0, n_frames_per_step=r)
     saved = load(out / "best.pt")
@@ -344,7 +344,7 @@ def test_validation_synthesizes_an_example_for_every_speaker(corpus, tmp_path, m
 
 
 def test_example_has_no_speaker_names_when_there_is_one_speaker(corpus, tmp_path):
-    """The metrics, printed lines and plots contain no speaker names either."""
+    """The metrics, printed lines and plots contain no speaker names."""
     places = {}
     for name, dim in (("voice", 0), ("speaker", 4)):
         table = ClipTable.of(

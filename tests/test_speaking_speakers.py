@@ -90,7 +90,7 @@ def made(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["checkpoint", "fp32"])
 def test_audio_differs_between_speakers(kind, made):
-    """Complete or streamed, the audio of a speaker is the same in every call."""
+    """The audio of a speaker is the same in every call. A space before the name has no effect."""
     speaker = load_synthesizer(getattr(made, kind))
     sounds = [np.concatenate([*speaker.stream(SENTENCE, speaker=name)]).tobytes() for name in NAMES]
     assert len(set(sounds)) == 3
@@ -339,8 +339,8 @@ def test_speaker_uses_the_rate_of_the_corpus_when_it_has_few_clips():
 
 
 def test_duration_of_long_texts_is_predicted_when_clips_have_similar_lengths():
-    """If the clips have similar lengths, a fitted line could have any slope, so long texts could be
-    cut off."""
+    """A line fitted to clips of similar lengths could have any slope. If the slope were too small,
+    long texts would be cut off."""
     frames, symbols, indices = corpus(0.06)
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -365,8 +365,8 @@ def test_speaker_has_the_statistics_of_the_corpus_when_the_speaker_has_no_clips(
     assert one.minutes > 0
 
 
-def test_failures_and_limits_depend_on_the_speaker():
-    """A rate can be too slow for one speaker and normal for another speaker."""
+def test_speaking_rate_failures_and_length_limits_depend_on_the_speaker():
+    """The same rate can be normal for one speaker and too fast for another speaker."""
     speaker = Scripted(GOOD, settings=replace(H, speakers=NAMES))
     speaker.training = replace(speaker.training, speaker_statistics=STATISTICS)
     assert speaker.synthesize(TEXT, speaker="anna").warnings == []

@@ -55,13 +55,13 @@ def through(gates=(), frames=(), after=()) -> list:
     return reading + [(frame, gate, at(len(WORDS) - 1)) for frame, gate in rest] + list(after)
 
 
-def test_speech_ends_immediately_when_the_stop_token_is_predicted():
+def test_speech_ends_at_the_stop_token_when_audio_is_quiet():
     finder, told = run(through([0.1, 0.6, 0.1], [LOUD, QUIET, QUIET]))
     assert (finder.reason, finder.num_steps, told) == (StopReason.GATE, 9, 9)
     assert finder.is_quiet
 
 
-def test_speech_ends_when_its_loud_end_has_become_quiet():
+def test_speech_continues_after_the_stop_token_until_audio_is_quiet():
     finder, _ = run(through([0.6, 0.1, 0.1, 0.1], [LOUD, LOUD, QUIET, QUIET]))
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, 10)
 

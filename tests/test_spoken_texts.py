@@ -116,8 +116,8 @@ def test_texts_of_the_included_corpora_are_kept():
 
 
 @pytest.mark.parametrize("form", ["{letter}) {text}", "{number}. {text}", "{number} {text}"])
-def test_texts_are_rejected_when_list_items_are_in_any_order(form):
-    """For example, the lines of the table were shuffled."""
+def test_texts_are_rejected_when_they_begin_with_list_letters_or_numbers_in_any_order(form):
+    """If the lines of a table are shuffled, the numbers are not in order."""
     texts = [
         form.format(letter="abcdefghijkl"[i], number=7 * i % 12 + 1, text=text)
         for i, text in enumerate(SENTENCES)
@@ -168,7 +168,9 @@ def test_names_of_audio_files_are_rejected_when_a_table_repeats_them_in_the_text
         ("u{}", "C:\\data\\{name}.wav|{text}"),
     ],
 )
-def test_names_with_digits_are_left_out_when_all_texts_contain_them(name, form, tmp_path, capsys):
+def test_recording_names_with_digits_are_removed_when_all_texts_contain_them(
+    name, form, tmp_path, capsys
+):
     for i, text in enumerate(SENTENCES, 1):
         base = name.format(i)
         write_tone(tmp_path / f"{base}.wav", 100)

@@ -153,8 +153,8 @@ def test_values_are_summed_over_the_epochs_of_a_run(make_study):
 
 
 def test_lost_values_are_restored_from_the_runs(make_study):
-    """No run is trained again. If a new point is before the last epoch of a finished run, there is
-    an error."""
+    """No run is trained again. A new epoch in --points is an error if a finished run is already
+    past this epoch."""
     make_study(points=(1, 2)).run([1], concurrent_runs=1)
     (made := make_study()).out.joinpath("values.csv").unlink()
     again = make_study(train="false", points=(1, 2))

@@ -113,7 +113,7 @@ def test_row_is_reported_when_its_quotation_mark_is_not_closed(path):
 
 
 @pytest.mark.parametrize("delimiter", "|\t")
-def test_quotation_marks_are_removed_when_the_quotation_marks_in_the_field_are_doubled(
+def test_quotation_marks_around_a_field_are_removed_when_the_marks_inside_are_doubled(
     path, delimiter
 ):
     lines = [f'a{delimiter}"""Well,"" he said."', f'b{delimiter}"Well," he said.']
@@ -123,7 +123,7 @@ def test_quotation_marks_are_removed_when_the_quotation_marks_in_the_field_are_d
     ]
 
 
-def test_lines_are_numbered_as_in_the_file(path):
+def test_clips_have_the_line_numbers_of_the_file_when_it_has_empty_lines(path):
     path.write_text("\nid|text\n\nc0|One.\nc1|Two.\n")
     entries, _ = read_table(Table(path))
     assert entries == [Entry("c0", "One.", f"{path}:4"), Entry("c1", "Two.", f"{path}:5")]
@@ -302,7 +302,7 @@ def test_offset_and_duration_select_a_part_of_the_recording(path):
     assert problems == []
 
 
-def test_line_is_reported_when_only_other_segments_of_its_recording_have_an_offset(path):
+def test_line_is_reported_when_it_lacks_an_offset_and_the_recording_has_other_segments(path):
     lines = [
         {"audio_filepath": "a", "offset": 1.5, "duration": 2, "text": "One."},
         {"audio_filepath": "a", "offset": None, "duration": 1, "text": "Two."},

@@ -86,7 +86,7 @@ def test_pause_has_the_requested_length():
     assert len(silent) - silent.sum() == 2 * 120 / 1.25
 
 
-def test_piece_is_silent_when_it_has_no_words():
+def test_text_between_pause_tags_is_dropped_when_it_has_no_words():
     text = "One two three. [pause 1] ... [pause 1]"
     assert prepare_utterance(text, H) == Utterance([Segment(TEXT, 2.0)], text)
     with pytest.raises(UserError, match="nothing to speak"):

@@ -69,7 +69,7 @@ def test_symbols_equal_the_symbols_of_the_nvidia_recipe():
         ("Mr Smith at first.", "mr smith at first."),
         ("the 1st. St", "the first. st"),
         ("best. _mr.", "best. _mr."),
-        # The rule for "mister" runs first, and removes the start of "st".
+        # The rule for "mister" runs first. After this rule, no word begins with "st".
         ("Mr.St.", "misterst."),
     ],
 )
@@ -96,10 +96,10 @@ def test_years_are_read_like_pairs_of_digits_in_inflect():
         ("{{ B} D}", "{B} d"),
         ("{} {B}", ""),  # these braces contain the unknown phones "}" and "{B"
         ("{}", ""),
-        # Each piece is cleaned separately.
+        # The texts before and after the phones are cleaned separately.
         ("1{B}000", "one{B}zero"),
-        # Only the first line may contain phones in braces. If the first line contains such phones,
-        # later lines are dropped.
+        # Phones in braces are read only in the first line of a text.
+        # If the first line contains such phones, later lines are dropped.
         ("{A\nB}", "a b"),
         ("one\n{B}", "one b"),
         ("{B} one\ntwo", "{B} one"),

@@ -270,7 +270,7 @@ def test_gradient_clipping_works_with_any_optimizer(make, monkeypatch):
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
-def test_weights_do_not_change_when_any_optimizer_skips_a_step(make, monkeypatch):
+def test_skipped_optimizer_steps_do_not_change_weights_with_any_optimizer(make, monkeypatch):
     use_optimizer(monkeypatch, make)
     trainer = Trainer(small(n_mel_channels=MELS), CPU)
     losses_of = trainer.losses_of

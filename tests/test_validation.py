@@ -60,7 +60,7 @@ def test_validation_uses_the_same_batches_and_masks_in_every_run(corpus, tmp_pat
     other = {"seed": 5, "batching_strategy": "random", "dynamic_batch_size": False}
     other |= {"batch_size": 4, "num_workers": 1}
     run(tmp_path / "two", corpus, epochs=1, epochs_per_validation=1, **other)
-    assert len(seen) == 6  # three validations have batches of 3 and 2 clips
+    assert len(seen) == 6  # each of the three validations has two batches
     for later in (seen[2:4], seen[4:6]):
         for (clips, masks), (later_clips, later_masks) in zip(seen[:2], later, strict=True):
             assert clips == later_clips
@@ -73,8 +73,8 @@ def test_validation_uses_the_same_batches_and_masks_in_every_run(corpus, tmp_pat
 
 
 def test_validation_equals_values_computed_by_hand(corpus, tmp_path):
-    """The test checks how the mean over a batch of 3 clips and a batch of 2 clips is weighted. test_model.py and
-    test_alignment.py check the values of single batches."""
+    """The test checks how much a batch of 3 clips and a batch of 2 clips contribute to the means
+    over all clips. test_model.py and test_alignment.py check the values of single batches."""
     out, r = tmp_path / "out", 2
     settings = {"p_prenet_dropout": 0, "n_frames_per_step": r}
     run(out, corpus, epochs=1, epochs_per_validation=1, **settings)

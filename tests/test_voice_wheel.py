@@ -147,7 +147,7 @@ def test_folder_contains_no_plots_when_matplotlib_is_missing(python, voices, tmp
     ]
 
 
-def test_wheel_error_contains_the_extra_when_a_plot_needs_matplotlib(python, voices, tmp_path):
+def test_wheel_error_contains_the_pip_extra_when_a_plot_needs_matplotlib(python, voices, tmp_path):
     program = f"""
 import sys
 from pathlib import Path
@@ -166,14 +166,14 @@ write_speech(Path("b"), speech, voice.settings.table, save_plot=False)
 
 
 def test_wheel_works_when_the_server_packages_are_missing(python, voices, tmp_path):
-    """The error of `serve` contains the extra that installs these packages."""
+    """The error of `serve` contains the pip extra that installs these packages."""
     served = run(python, "-m", "tacotron2_voice", "serve", voices.int8[0], folder=tmp_path)
     assert served.returncode == 1
     assert '"tacotron2-voice[server,wyoming]"' in served.stderr
     assert served.stderr.count("\n") == 1
 
 
-def test_packages_of_each_extra_equal_the_pinned_packages():
+def test_packages_of_each_pip_extra_equal_the_pinned_packages():
     extras = PROJECT["project"]["optional-dependencies"]
     for names, file in ((("server", "wyoming"), "server.txt"), (("phones",), "phones.txt")):
         pinned = (ROOT / "requirements" / file).read_text(encoding="utf-8")

@@ -39,7 +39,8 @@ END = 0.05  # seconds of silence at both ends of a valid clip
 
 
 def sound(before: float = 0.0, seconds: float = 1.0, after: float = 0.0, seed: int = 0):
-    """Return 16-bit noise. The ends of the noise are 57 dB softer."""
+    """Return 16-bit noise that lasts `before`, `seconds` and `after` seconds. The noise in `before`
+    and `after` is 57 dB softer."""
     rng = np.random.default_rng(seed)
     noise = rng.uniform(-1, 1, sum(round(part * RATE) for part in (before, seconds, after)))
     start = round(before * RATE)
@@ -408,7 +409,9 @@ def test_words_in_square_brackets_are_listed_by_line(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("num_english", "is_reported"), [(3, False), (12, True)])
-def test_texts_in_another_script_are_reported_when_there_are_many(num_english, is_reported):
+def test_texts_in_another_script_are_reported_when_many_clips_have_such_texts(
+    num_english, is_reported
+):
     """In an earlier version, English translations were used as the texts of Korean audio."""
     texts = ["Good morning."] * num_english + ["안녕하세요, Anna."] * (20 - num_english)
     clips = [Clip(f"c{i}.wav", text, where=f"m.csv:{i}") for i, text in enumerate(texts)]

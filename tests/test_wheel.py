@@ -189,7 +189,7 @@ def test_readme_examples_run(example, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out
 
 
-def test_lightning_classes_in_the_readme_equal_those_in_the_example():
+def test_lightning_classes_in_the_readme_equal_the_classes_in_the_example():
     [classes] = re.findall(
         r"\n```py\nimport lightning\n.*?\n(class .*?)\n\n\ndevices = ", README, re.DOTALL
     )

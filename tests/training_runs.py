@@ -96,8 +96,8 @@ def half_of_a_log_line(kind: str) -> None:
     pytest.MonkeyPatch().setattr(RunLogger, "_write", write)
 
 
-# Moments at which runs are killed: before or after a given call of a function. An entry contains
-# the owner and name of the function, the number of the call, and `after`.
+# Moments at which runs are killed: before or after a given call of a function.
+# An entry contains the owner and name of the function, the number of the call, and `after`.
 KILLS = {
     "before the first checkpoint": (checkpoint, "save", 1, False),
     "before the first optimizer step": (Trainer, "step", 1, False),
