@@ -364,6 +364,7 @@ def ends(program, *arguments) -> str:
     return str(stop.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("clean_process")
 @pytest.mark.parametrize(("part", "change", "refused_by"), CASES)
 def test_programs_report_a_broken_part_of_a_checkpoint_in_one_line(

@@ -222,6 +222,7 @@ def test_results_stay_the_same_when_the_attention_energies_are_split_by_dimensio
 FP16 = pytest.param(torch.float16, marks=() if GPU else pytest.mark.thorough)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", [torch.bfloat16, FP16], ids=str)
 def test_kernels_are_as_accurate_as_the_reference_when_autocast_is_on(precision, monkeypatch):
     """The test compares typical errors, because in some random batches, attention amplifies the
@@ -536,6 +537,7 @@ def test_graphs_have_no_backward_pass_when_gradients_are_off():
     assert hasattr(graphs_of(case), "_attention_backward")
 
 
+@pytest.mark.thorough
 def test_kernels_compile_for_a_gpu_and_stay_within_its_resources():
     """The kernels are compiled for sm_90. They must not spill registers, and must wait for the
     previous launch."""
@@ -573,6 +575,7 @@ def loss_of(precision, dropout, steps=12):
     return statistics.mean(losses[-steps // 4 :])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", ["tf32", "bf16"] if GPU else ["bf16"])
 def test_losses_stay_close_when_the_precision_changes(precision, monkeypatch):
     """Rounding errors make the losses of any two runs drift apart. Therefore the limit comes from

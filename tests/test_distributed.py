@@ -175,6 +175,7 @@ def test_all_processes_stop_when_one_process_receives_a_signal(corpus, alone, tm
     assert_same_result(out, alone)
 
 
+@pytest.mark.thorough
 def test_run_with_two_processes_resumes_with_four(corpus, alone_of_four, tmp_path):
     out = tmp_path / "out"
     check_all(Together(2, flags(out, corpus, **OF_FOUR), {1: (stop_at, 1)}).end())
@@ -279,6 +280,7 @@ def stop_answering() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+@pytest.mark.thorough
 def test_processes_save_and_exit_when_a_clip_is_unreadable(corpus, alone, tmp_path):
     folder, out = tmp_path / "clips", tmp_path / "out"
     filelist, clip = copied_corpus(corpus, folder), folder / "train05.wav"

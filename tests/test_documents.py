@@ -207,6 +207,7 @@ LIBRARY_PROGRAMS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", LIBRARY_PROGRAMS)
 def test_library_examples_run_without_the_recipe(program, tmp_path):
     shutil.copytree(ROOT / "length_batching", tmp_path / "length_batching")
@@ -215,6 +216,7 @@ def test_library_examples_run_without_the_recipe(program, tmp_path):
     assert run.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", fenced(DOCUMENTS["docs/guides/deploy.md"], "python"))
 def test_speech_examples_run_with_the_included_voice(program, tmp_path):
     (tmp_path / "voices").symlink_to(ROOT / "voices")

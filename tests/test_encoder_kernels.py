@@ -45,6 +45,7 @@ def largest_error(case, function, exact, precision=None):
     return max(relative_errors(case.run(function, precision), exact).values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ENCODER_SIZES)
 @pytest.mark.parametrize("loops", [graphs.lstm_graphs_for, plain_lstm_loops])
 def test_encoder_kernels_match_the_lstm_of_torch(name, loops):

@@ -121,6 +121,7 @@ def test_slow_or_replaceable_package_is_imported_only_by_its_owners():
             assert packages.isdisjoint(REPORT_PACKAGES), file
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "unwanted_after",
     [

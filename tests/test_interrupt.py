@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import onnx
+import pytest
 from helpers import ROOT
 from onnx import helper, numpy_helper
 
@@ -56,6 +57,7 @@ def write_slow_vocoder(path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_a_program_during_onnx_computation(voices, tmp_path):
     write_slow_vocoder(tmp_path / "slow.onnx")
     text = "A dog came. " * 200

@@ -155,6 +155,7 @@ def test_message_differs_between_failed_and_stopped_stages(tmp_path, code, expec
     assert expected in str(raised.value)
 
 
+@pytest.mark.thorough
 def test_stages_print_no_command_to_resume_when_another_program_runs_them(tmp_path, capfd):
     """A command to resume a single stage would not start the later stages, so my_voice.py prints
     its own command."""

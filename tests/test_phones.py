@@ -117,6 +117,7 @@ def test_error_contains_the_text_when_espeak_crashes(fragile):
     assert to_phones(["eins"], "de") == ["ˈaɪns"]
 
 
+@pytest.mark.thorough
 def test_threads_get_the_phones_of_their_own_texts(fragile):
     texts = ["eins", "zwei, drei", "sechs", "acht"] * 10
 

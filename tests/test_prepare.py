@@ -176,6 +176,7 @@ def settings_of(folder):
     return create_hparams(f"@{folder / 'settings.txt'}")
 
 
+@pytest.mark.thorough
 def test_settings_file_can_be_used_to_prepare_the_corpus_again(corpus, tmp_path):
     out = tmp_path / "lists"
     prepare(Preparation(corpus, out, "hop_length=200", mels=tmp_path / "mels"))
@@ -325,6 +326,7 @@ def test_bad_clips_are_not_in_the_filelists_when_skip_bad_is_given(tmp_path, cap
     assert ids_of(val) <= ids_of(fixed_val)
 
 
+@pytest.mark.thorough
 def test_prepare_writes_the_same_caches_as_training(corpus, tmp_path):
     add_line(corpus, "c10|raw|  Blanks, and a  {HH AY1}. ")
     write_tone(corpus / "wavs" / "c10.wav", 5000)
@@ -585,6 +587,7 @@ def test_output_folder_is_rejected_when_it_is_the_corpus(corpus, tmp_path):
     assert contents(corpus) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["Windows encoding", "semicolons", "named column"])
 def test_filelists_are_the_same_for_every_table_format(corpus, tmp_path, form):
     """Training can read these audio files, so the test never uses --convert."""

@@ -30,6 +30,7 @@ def run(folder: Path, body: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, path], **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_program_prints_help_when_started_in_another_folder(path, tmp_path):
     command = [sys.executable, path, "--help"]

@@ -55,6 +55,7 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 # ---------------------------------------------------------------------------- damaged checkpoints
 
 
+@pytest.mark.thorough
 def test_resume_uses_an_earlier_checkpoint_when_the_newest_checkpoint_is_damaged(
     copied, whole, capsys
 ):
@@ -346,6 +347,7 @@ def test_error_suggests_the_option_for_new_clips_when_clips_have_changed(
     assert snapshot(copied) == before
 
 
+@pytest.mark.thorough
 def test_resume_keeps_weights_and_numbers_of_steps_and_epochs_when_clips_have_changed(
     corpus, tmp_path, monkeypatch, capsys
 ):

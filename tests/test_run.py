@@ -192,6 +192,7 @@ def test_run_fails_when_the_output_folder_is_a_file(out, corpus, tmp_path, capsy
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("error", [ValueError, OSError, RuntimeError])
 # The error occurs during set-up (Trainer) or in the training loop (schedule_at).
 @pytest.mark.parametrize("place", ["Trainer", "schedule_at"])

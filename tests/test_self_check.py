@@ -148,6 +148,7 @@ def wrong_encoder(monkeypatch):
 FAILURES = {smaller_tanh: "", no_first_gradient: "grad ", not_finite: "", wrong_encoder: "encoder"}
 
 
+@pytest.mark.thorough
 @interpreted
 @pytest.mark.parametrize("failure", FAILURES)
 def test_check_fails_when_kernels_compute_incorrect_values(failure, monkeypatch):
@@ -334,6 +335,7 @@ def trained(hparams):
     return torch.nn.utils.parameters_to_vector(trainer.model.parameters()), trainer
 
 
+@pytest.mark.thorough
 @interpreted
 def test_training_uses_plain_operations_when_the_check_fails(monkeypatch):
     no_first_gradient(monkeypatch)

@@ -74,6 +74,7 @@ def speech_of(voice, text=SENTENCES, **options):
 # ---------------------------------------------------------------------------- the OpenAI client
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FORMATS)
 def test_openai_client_gets_decodable_audio_in_every_format(name, client, voice):
     response = client.audio.speech.create(
@@ -103,6 +104,7 @@ def test_openai_client_gets_the_same_audio_as_direct_synthesis(client, voice):
     assert response.content[44:] == to_int16(expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mp3", "opus", "wav", "pcm"])
 def test_streaming_starts_before_the_whole_text_is_synthesized(name, paused):
     with running(paused) as server:
@@ -277,6 +279,7 @@ def test_texts_are_rejected_when_the_server_accepts_only_numbers(voice):
 # ---------------------------------------------------------------------------- the queue
 
 
+@pytest.mark.thorough
 def test_several_clients_get_the_same_replies_as_one_client(server, client, voice):
     def speak(seed):
         text = f"Sentence {seed}. " * (1 + seed % 4)
@@ -470,6 +473,7 @@ def start(*options: object, program: str = "-m tacotron2_voice serve") -> tuple:
     return process, line
 
 
+@pytest.mark.thorough
 def test_program_fails_when_a_voice_is_missing_or_two_names_are_equal(voices, tmp_path):
     small = voices.int8[0]
     (tmp_path / small.name).symlink_to(small)
@@ -488,6 +492,7 @@ def test_program_fails_when_a_voice_is_missing_or_two_names_are_equal(voices, tm
     used.close()
 
 
+@pytest.mark.thorough
 def test_checkpoints_and_voices_are_served_together_under_their_names(
     voices, checkpoint_path, tmp_path
 ):
@@ -523,6 +528,7 @@ def test_model_name_is_the_name_of_its_folder_or_run(path, name):
     assert name_of(Path(path)) == name
 
 
+@pytest.mark.thorough
 def test_program_stops_immediately_when_interrupted_during_synthesis(voices):
     endless = "gate_threshold=2,attention_rest_time=0,max_decoder_steps=10000"
     process, line = start(voices.int8[0], "--hparams", endless, "--workers", "1")

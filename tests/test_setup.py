@@ -229,6 +229,7 @@ def read_in_two(lists) -> list:
     return in_two_processes(lambda processes: read_clips(lists, processes, new_run=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("has_table", [True, False])
 def test_one_process_per_machine_checks_clips(has_table, lists, tmp_path, opened):
     """If the cache cannot be written, every process checks the clips."""

@@ -93,6 +93,7 @@ def print_into_full_file_until_terminated() -> None:
     act_at(Trainer, "step", lambda: os.kill(os.getpid(), signal.SIGTERM), 5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("number", "hook"),
     [

@@ -196,6 +196,7 @@ def options(lists, **changes) -> str:
     return tiny(**named | defaults | changes)
 
 
+@pytest.mark.thorough
 def test_run_with_several_speakers_trains_and_resumes(lists, capsys):
     out, other = lists / "run", lists / "other"
     train.main(flags(out, options(lists)))
@@ -236,6 +237,7 @@ def test_filelists_are_rejected_when_speaker_names_look_alike(lists):
     assert f"speaker names {places} differ only in case" in message
 
 
+@pytest.mark.thorough
 def test_resume_is_rejected_when_filelists_contain_new_speakers(lists):
     """The error does not suggest --new-clips, because this option does not accept new speakers. The
     option that it suggests works."""
@@ -280,6 +282,7 @@ def test_resume_is_rejected_when_filelists_have_no_speakers(lists):
     assert f"has no speakers. {fix} (docs" in message
 
 
+@pytest.mark.thorough
 def test_speaker_stays_in_the_model_when_the_filelists_have_no_clips_of_this_speaker(lists, capsys):
     train.main(flags(lists / "run", options(lists, epochs=1)))
     for name in ("train.txt", "val.txt"):
@@ -323,6 +326,7 @@ def test_warm_start_keeps_the_speech_of_a_model_with_one_speaker(lists):
     assert new["state_dict"]["speaker_embedding.weight"].abs().min() > 0
 
 
+@pytest.mark.thorough
 def test_warm_start_is_rejected_when_filelists_lack_speakers(lists):
     train.main(flags(lists / "many", options(lists, epochs=1)))
     for name in ("train.txt", "val.txt"):
@@ -334,6 +338,7 @@ def test_warm_start_is_rejected_when_filelists_lack_speakers(lists):
         assert "speaker_embedding" in refusal(train.main, again, error=SystemExit)
 
 
+@pytest.mark.thorough
 def test_warm_start_is_rejected_when_speaker_vectors_have_no_names(lists, tmp_path):
     """Weights from other projects, such as Mellotron, can contain speaker vectors without names.
     The option that the error suggests works."""
@@ -353,6 +358,7 @@ def test_warm_start_is_rejected_when_speaker_vectors_have_no_names(lists, tmp_pa
     assert load(newest(lists / "other"))["iteration"] > 0
 
 
+@pytest.mark.thorough
 def test_warm_start_keeps_speaker_vectors_by_name(lists, capsys):
     """The order of speakers changes, one speaker is removed, and a new speaker starts with the mean
     of the old vectors."""

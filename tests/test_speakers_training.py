@@ -280,6 +280,7 @@ def test_loss_sums_per_clip_exclude_padding(r):
         assert gate / steps == pytest.approx(float(losses.gate_unpadded), rel=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("r", [1, 2])
 def test_validation_losses_per_speaker_equal_values_computed_by_hand(r, corpus, tmp_path):
     """The test computes the loss of each speaker from the outputs of the model. If r is 1, the mean
@@ -479,6 +480,7 @@ def test_run_line_contains_the_minutes_of_each_speaker(corpus, tmp_path, capsys)
     assert record["hparams"]["speaker_balance"] == 1
 
 
+@pytest.mark.thorough
 def test_results_of_one_and_two_processes_are_equal(corpus, tmp_path):
     """The runs use the fast decoder. Their weights, speaker records and examples are bitwise
     equal."""
@@ -496,6 +498,7 @@ def test_results_of_one_and_two_processes_are_equal(corpus, tmp_path):
     assert of_validation[0] == of_validation[1]
 
 
+@pytest.mark.thorough
 def test_balanced_run_resumes_inside_an_epoch(corpus, tmp_path):
     settings = LONG | {"speaker_embedding_dim": 4, "speaker_balance": 0.5}
     whole, out = tmp_path / "whole", tmp_path / "out"

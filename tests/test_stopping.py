@@ -50,6 +50,7 @@ def test_killed_run_resumes_with_bitwise_equal_results(moment, workers, corpus, 
     assert not list(out.glob(".*.tmp"))
 
 
+@pytest.mark.thorough
 def test_run_resumes_with_bitwise_equal_results_when_it_was_killed_while_resuming(
     corpus, whole, tmp_path
 ):
@@ -83,6 +84,7 @@ def resumed_like_uninterrupted(hparams: str, folder: Path) -> Path:
     return uninterrupted
 
 
+@pytest.mark.thorough
 def test_run_with_fast_decoder_resumes_with_bitwise_equal_results(corpus, tmp_path):
     """In the first 9 of 16 to 20 optimizer steps, the weight of the guided attention loss is
     positive. This loss must be logged."""
@@ -120,6 +122,7 @@ def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float
     act_at(*PLACES[place], send, call)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("number", "place", "call"),
     [
@@ -151,6 +154,7 @@ def session_members(leader: int) -> list[int]:
     return members
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_to_the_process_group_leaves_no_orphans(number, corpus, whole, tmp_path):
     out = tmp_path / "out"
@@ -202,6 +206,7 @@ def compute_for_minutes(interrupts: int, limit: float) -> None:
     act_at(Trainer, "step", compute, 7)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("interrupts", "limit"), [(1, 0.5), (2, 1000)])
 def test_ctrl_c_stops_the_run_when_an_optimizer_step_takes_minutes(
     interrupts, limit, corpus, whole, tmp_path

@@ -24,6 +24,7 @@ def filelist(request, tmp_path, no_plots):
     return tmp_path / "lists" / f"train{request.param}.txt"
 
 
+@pytest.mark.thorough
 def test_teacher_forced_mels_match_the_recordings_in_length_and_depend_on_them(
     filelist, tmp_path, capsys
 ):

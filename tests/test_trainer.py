@@ -330,6 +330,7 @@ class ScaledAttention(layers.LocationSensitiveAttention):
     """A subclass of the built-in attention. The fast decoder does not support subclasses."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attention", [ContentAttention, ScaledAttention])
 def test_custom_attention_trains_with_the_reference_decoder(attention, monkeypatch):
     pytest.importorskip("fast_decoder.graphs", reason="the folder fast_decoder is missing")

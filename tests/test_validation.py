@@ -116,6 +116,7 @@ def test_validation_equals_values_computed_by_hand(corpus, tmp_path):
     assert {name: record[name] for name in expected} == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.thorough
 def test_validation_warns_once_when_the_alignment_has_not_formed(
     corpus, tmp_path, monkeypatch, capsys
 ):
@@ -185,6 +186,7 @@ def test_run_trains_and_resumes_without_validation_clips(corpus, tmp_path, capsy
     assert "no such checkpoint" in refused(flags(out, "", "--resume-from", "best"), capsys)
 
 
+@pytest.mark.thorough
 def test_validation_does_not_change_training(corpus, tmp_path):
     """Validation includes free-running inference of an example."""
     for name, every in (("often", 1), ("never", 1000)):
@@ -265,6 +267,7 @@ def fail(*_, **__) -> None:
 FAILURES = ["loss", "clip", "alignment_sums", "speak", "draw_mels"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", FAILURES)
 def test_training_continues_when_validation_fails(what, corpus, tmp_path, monkeypatch, capsys):
     """If validation fails, the warning contains the cause."""

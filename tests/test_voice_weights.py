@@ -75,6 +75,7 @@ def test_model_and_voice_have_the_same_postnet_output(voices):
     np.testing.assert_allclose(found, Voice(voices.fp32[0]).refine(mel), atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_included_voice_can_be_loaded_as_a_model():
     synthesizer = synthesizer_of(ENGLISH)
     assert synthesizer.settings.speakers == ("hibari", "kathleen", "linda")

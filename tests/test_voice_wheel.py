@@ -84,6 +84,7 @@ def run(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 def test_console_command_writes_the_same_bytes_as_synthesize_py(python, voices, tmp_path):
     options = voices.int8[0], "--text", TEXT, "--seed", 3
     name, _, function = PROJECT["project"]["scripts"]["tacotron2-voice"].partition(":")
@@ -130,6 +131,7 @@ def test_wheel_error_is_one_line_when_the_path_is_a_checkpoint(python, voices, t
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_folder_contains_no_plots_when_matplotlib_is_missing(python, voices, tmp_path):
     """A single note contains the command that installs matplotlib."""
     options = voices.int8[0], "--text", TEXT

@@ -256,6 +256,7 @@ def test_trimmed_clips_keep_a_short_silence(tmp_path, capsys):
             assert os.path.samefile(Path(clip.path).parent, trimmed)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "subtype"),
     [("a.wav", "PCM_U8"), ("a.wav", "PCM_24"), ("a.wav", "FLOAT"), ("a.flac", "PCM_24")],

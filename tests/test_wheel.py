@@ -170,6 +170,7 @@ def mypy_errors(folder, wheel, code):
     return {code.splitlines()[int(line) - 1]: message for line, message in found}
 
 
+@pytest.mark.thorough
 def test_mypy_reports_exactly_the_incorrect_lines(folder, wheel):
     errors = mypy_errors(folder, wheel, WRONG_USE + CORRECT_USE)
     _, _, wrong_lines = WRONG_USE.partition("lengths = [3, 1, 2]\n")

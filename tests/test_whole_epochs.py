@@ -50,6 +50,7 @@ def test_folder_is_rejected_when_it_contains_the_mels_of_another_filelist(fileli
         whole_epochs.write_corpus(filelist, tmp_path / "out", hparams)
 
 
+@pytest.mark.thorough
 def test_csv_file_has_a_row_for_each_chosen_experiment_of_table_2(filelist, tmp_path):
     out = tmp_path / "out"
     sizes = tiny().split(",")

@@ -46,6 +46,7 @@ def run(project: Path, *command: str) -> str:
     return ended.output
 
 
+@pytest.mark.thorough
 def test_training_uses_the_reference_decoder_when_the_folder_is_missing(trained, project):
     directory, printed = trained
     assert [line for line in printed.splitlines() if "decoder:" in line] == [DECODER]
@@ -77,6 +78,7 @@ def test_remaining_tests_pass_when_the_folder_is_missing(project):
     assert " passed" in printed  # a failed import would make pytest fail
 
 
+@pytest.mark.thorough
 def test_fast_decoder_counts_as_missing_when_only_compiled_files_exist(trained, project, corpus):
     """Python treats a folder that contains only __pycache__ as an empty package."""
     directory, _ = trained
