@@ -257,6 +257,9 @@ def test_punctuation_between_words_is_kept_when_there_is_no_space(language, text
         ("en-us", "⅛", "⅛"),
         ("ja", "\u22125", "\u2212"),
         ("ja", "これは Hello です", "Helo"),
+        ("ja", "5+3", "+"),
+        ("ko", "50%", "%"),
+        ("th", "3/4", "/"),
         ("en-us", "to Αθήνα", "Αθήνα"),
         ("hr", "λόγος", "λόγος"),
     ],
@@ -290,7 +293,8 @@ def test_letters_that_espeak_spells_by_name_are_rejected(language, text, spelled
         ("de", "½ ¾ ™"),
         ("de", "\u22125 ☂"),
         ("cmn", "\u22125"),
-        ("ja", "5+3 ★ です"),
+        ("ja", "5 ★ です"),
+        ("de", "5+3=8, 50%, 3/4 & #"),
         ("ja", "USA です"),
         ("de", "λόγος"),
     ],
@@ -306,8 +310,9 @@ def test_mandarin_words_that_end_in_er_are_read_character_by_character(word):
     assert "f" not in found  # English digits, such as "four" and "five", contain this phone
 
 
-def test_percentages_are_read_in_mandarin():
-    assert to_phones(["50%"], "cmn") == to_phones(["百分之50"], "cmn")
+@pytest.mark.parametrize("language", ["cmn", "yue"])
+def test_percentages_are_read_in_chinese(language):
+    assert to_phones(["50%"], language) == to_phones(["百分之50"], language)
 
 
 @pytest.mark.parametrize("pictures", ["🙏🏽", "♥", "❤\ufe0f", "🙂🙂", "\\"])

@@ -26,6 +26,7 @@ from tacotron2_voice.utils.errors import UserError
 ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # eSpeak's codes for common language codes
 SIGNS = "%&@#§‰"  # signs that Unicode classifies as punctuation, but that eSpeak reads as words
 SPOKEN = f"{SIGNS}*/_"  # characters that eSpeak either reads as words or skips
+NAMED_SIGNS = "%&@#§+=/"  # in languages without a word for these signs, eSpeak speaks English
 ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24b6-\u24ea\u3251-\u325f\u32b1-\u32bf"
 # Punctuation that may occur inside a word, as in l'eau, Nord-Süd, col·legi, գնա՛նք and צה״ל.
 WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
@@ -51,7 +52,7 @@ ENGLISH_FRACTIONS = ("hɑːf", "θɜːd")
 # eSpeak reads most words that end in 儿, such as 这儿, as English letters. It reads 而, which has the
 # same pronunciation, correctly.
 ERHUA = re.compile("(?<=[\u4e00-\u9fff])儿")
-PERCENTAGE = re.compile(r"(\d+(?:\.\d+)?)\s?[%％]")  # eSpeak says "percent" in Mandarin
+PERCENTAGE = re.compile(r"(\d+(?:\.\d+)?)\s?[%％]")
 LONG_VOWELS = re.compile("ー{2,}")
 LONG_N = re.compile("(?<=[んン])ー")
 KANA = ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA")
@@ -318,6 +319,7 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
     ]
     signs = [x for x in dict.fromkeys(words) if unicodedata.category(x)[0] == "S"]
     spelled += [x for x in signs if not x.isascii() and _is_spoken_as_script(x, language)]
+    spelled += [x for x in dict.fromkeys(words) if x in NAMED_SIGNS and _is_english(x, language)]
     for letter in dict.fromkeys(NOT_LATIN.findall(words)):
         # eSpeak cannot read Japanese kanji. eSpeak skips kanji if kana follow.
         if language == "ja" and _script(letter) == "CJK":
@@ -357,6 +359,13 @@ def _count_parts(phones: str) -> int:
     """Return the number of words or, if it is larger, of main stresses. eSpeak may join the names
     of letters to a single word."""
     return max(phones.count(" ") + 1, phones.count("ˈ"))
+
+
+def _is_english(sign: str, language: str) -> bool:
+    """Return whether eSpeak speaks the English name of a sign in another language."""
+    if language.startswith("en"):
+        return False
+    return _joined(_phones_of_word(sign, language)) == _joined(_phones_of_word(sign, "en-gb"))
 
 
 def _is_spoken_as_script(sign: str, language: str) -> bool:
@@ -493,9 +502,9 @@ def with_plain_numbers(text: str, language: str) -> str:
 
     Digits that eSpeak cannot read in this language become 0 to 9, because eSpeak skips the digits of
     most scripts. Roman and circled numerals become plain letters and digits, because eSpeak reads Ⅷ
-    as "letter 2177". In Mandarin, percentages are written in Chinese.
+    as "letter 2177". In Mandarin and Cantonese, percentages are written in Chinese.
     """
-    if language == "cmn":
+    if language in ("cmn", "yue"):
         text = PERCENTAGE.sub(r"百分之\1", text)
     if text.isascii():
         return text
