@@ -130,7 +130,7 @@ def _start_worker(_worker_id: int) -> None:
         parent.join()
         os._exit(1)
 
-    # Without this call, a forked worker would send its signals to the trainer.
+    # Without this call, a signal that a forked worker receives would also wake the trainer.
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -29,7 +29,7 @@ from tacotron2_voice.utils.console import markdown_table, progress_bar
 from tacotron2_voice.utils.files import map_in_threads
 from tacotron2_voice.utils.program import run_program
 
-# Strengths of each problem, weakest first, in the units of UNITS.
+# Strengths at which each problem is tested, weakest first. UNITS contains the units.
 STRENGTHS: dict[str, tuple[float, ...]] = {
     "noise": (25, 20, 15, 10, 5),
     "hum": (-30, -25, -20, -15, -10),

@@ -203,7 +203,7 @@ def table(counts_of: dict[str, Counts], num_texts: int, num_audio: int) -> str:
     add("chunks ended by end detection", (f"{c.stop_reasons['REST']:,}" for c in all_counts))
     add("chunks faded out", (f"{counts.faded_out:,}" for counts in all_counts))
     add("chunks with retries", (f"{counts.retried:,}" for counts in all_counts))
-    add("duration of the longest speech (s)", (f"{counts.longest:.2f}" for counts in all_counts))
+    add("duration of the longest audio (s)", (f"{counts.longest:.2f}" for counts in all_counts))
     add(
         "total duration of the speech (minutes)",
         (f"{counts.audio / 60:.1f}" for counts in all_counts),

@@ -103,7 +103,7 @@ def make_corpus(
 
     Args:
         clips: number of clips. Each clip contains one random number.
-        seed: seed of the numbers and of the noise.
+        seed: random seed for the numbers and the noise.
         skip: how many of the drawn numbers to skip, for example because another corpus contains
             these numbers.
         language: eSpeak's code for the language, such as de.

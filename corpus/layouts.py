@@ -240,7 +240,8 @@ def speakers_of_folders(corpus: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def each_or_all_errors(function: Callable[[Any], Any], names: Iterable[Any]) -> list[Any]:
-    """Call the function for each name, and raise one UserError with all error messages."""
+    """Return the results of the function for all names. If calls fail, raise one UserError with all error
+    messages."""
     results = []
     errors = []
     for name in names:

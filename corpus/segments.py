@@ -417,8 +417,8 @@ def read_kaldi(folder: Path) -> list[Entry]:
     texts = _read_map(folder / "text")
     if without_text := [utterance for utterance in segments if utterance not in texts]:
         print(
-            f"note: {len(without_text):,} of {len(segments):,} segments have no text in "
-            f"{folder / 'text'}, so they are not used, such as {without_text[0]}"
+            f"note: {len(without_text):,} of {len(segments):,} segments, such as {without_text[0]}, "
+            f"have no text in {folder / 'text'}, so they are not used"
         )
     entries = []
     for utterance, (text, where) in texts.items():

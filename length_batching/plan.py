@@ -1,4 +1,4 @@
-"""Plan the batches of one epoch from the clips' lengths: `plan_epoch`.
+"""Plan the batches of one epoch from the clips' lengths. The main function is `plan_epoch`.
 
     batches = plan_epoch(lengths, 16, "semi_sorted", dynamic_batch_size=True, epoch=3)
     for batch in batches:  # an array of clip indices

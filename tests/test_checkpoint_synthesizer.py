@@ -48,8 +48,8 @@ TEXTS = (
 def spoken(sequence: list[int], end: int, seed: int) -> np.ndarray:
     """Return an alignment like those of a trained model.
 
-    Attention stays on each symbol for several decoder steps, with some weight on the neighbors. It
-    skips silent symbols, and never reaches symbol `end`.
+    Attention stays on each symbol for several decoder steps, with some weight on the neighbors, and
+    never reaches symbol `end`.
     """
     rng = np.random.default_rng(seed)
     centers = np.repeat(np.arange(end, dtype=float), rng.integers(1, 9, end))

@@ -143,7 +143,7 @@ def test_number_of_batches_per_update_is_increased_to_the_number_of_processes(co
     out = tmp_path / "out"
     first, second = Together(2, flags(out, corpus, batches_per_update=1, epochs=1)).end()
     check_all([first, second])
-    assert "note: batches_per_update=2" in first.output
+    assert "note: batches_per_update was changed to 2" in first.output
     assert second.output == ""
     [record] = metrics(out, "run")
     assert record["hparams"]["batches_per_update"] == 2

@@ -115,6 +115,6 @@ def test_checkpoint_and_voice_contain_the_trained_phones(tmp_path):
     assert Voice(tmp_path / "voice").training.trained_phones == ["@HH"]
 
 
-def test_long_text_of_letters_is_checked_quickly():
+def test_long_run_of_letters_is_checked_quickly():
     """If a regular expression could match this text in many ways, the search would take hours."""
     check_notations("NG" * 5000 + " AH0AH0" + "NG" * 5000 + "x", CORRECTED, ENGLISH)

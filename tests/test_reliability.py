@@ -117,7 +117,7 @@ def test_benchmark_requires_a_speaker_when_the_model_has_several(tmp_path, monke
         run(tmp_path)
 
 
-def test_numbers_become_texts_with_and_without_punctuation(capsys):
+def test_number_range_is_rejected_when_it_is_invalid(capsys):
     parse = reliability.number_range
     assert parse("1-10000") == (1, 10000)
     for wrong in ("0-5", "5-1", "a-b", "7", "1-1000000"):

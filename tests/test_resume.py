@@ -206,8 +206,7 @@ def kill_when_renamed() -> None:
 
 
 def test_run_resumed_from_an_earlier_checkpoint_can_be_killed_and_resumed(corpus, tmp_path):
-    """The run resumes from a renamed checkpoint, and is killed twice during its start. After that,
-    --resume continues the run."""
+    """The run resumes from a renamed checkpoint, and is killed twice while it starts. --resume must then continue the run."""
     whole, out = tmp_path / "whole", tmp_path / "out"
     run(whole, corpus, **LONG | {"keep_checkpoints": 20, "epochs": 3})
     shutil.copytree(whole, out)

@@ -19,7 +19,8 @@ from training import checkpoint
 from training.distributed import AlreadyReported, Processes, leave_at_exit
 
 OF_DEAD_PROCESSES = ("gloo/transport", "Application timeout caused pair closure")
-# Beginning of the message of an error that PyTorch may raise anywhere in the code.
+# Beginning of PyTorch's error message when a DataLoader worker has died. PyTorch may raise this
+# error anywhere in the code.
 OF_DEAD_WORKERS = "DataLoader worker (pid"
 
 

@@ -183,8 +183,8 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
         if hparams.batches_per_update == 1 and processes.world_size > 1:
             hparams = replace(hparams, batches_per_update=processes.world_size)
             print(
-                f"note: batches_per_update={hparams.batches_per_update}, because each process "
-                "needs at least one batch per optimizer step. Compared with a run with one process, "
+                f"note: batches_per_update was changed to {hparams.batches_per_update}, because each "
+                "process needs at least one batch per optimizer step. Compared with a run with one process, "
                 "there are fewer optimizer steps with more clips per step, so the results differ"
             )
         if hparams.sync_batch_norm and processes.device == torch.device("cpu"):

@@ -2,8 +2,8 @@
 
     sentence_of("4,072")  # "Four thousand seventy two."
 
-Because the vocabulary is fixed, a recognizer can transcribe numbers that are not in the training
-set. The texts have 4 to about 70 letters, so random batches contain about as much padding as random
+Because the vocabulary is small and fixed, a recognizer can check the speech of a model, even for
+numbers that the model was not trained on. The texts have 4 to about 70 letters, so random batches contain about as much padding as random
 batches of LJSpeech (31% in batches of 16). In languages other than English, num2words provides the
 words.
 """

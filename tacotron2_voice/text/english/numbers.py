@@ -46,8 +46,7 @@ def spell_number(number: str, andword: str = "") -> str:
 
 
 def spell_number_or_year(digits: str) -> str:
-    """Spell 1001 to 2999 as years, in pairs of digits, except 2000 to 2009. Spell all other digits
-    as a number."""
+    """Spell 1001 to 2999 as years, in pairs of digits, except 2000 to 2009. Spell other strings of digits as ordinary numbers."""
     digits = digits.lstrip("0") or "0"
     value = int(digits) if len(digits) == 4 else 0
     if not 1000 < value < 3000 or 2000 <= value < 2010:
