@@ -8,8 +8,8 @@ the other recipes uses its own model and its own loss, with autocast for bf16. M
 audio libraries, that other recipes import but do not need for an optimizer step are replaced with
 empty modules. The recipes run one after another, each in its own process. The times of other
 recipes are medians of two optimizer steps after a warm-up. The times of this recipe are medians of
-five blocks of ten optimizer steps. In a block, an optimizer step is launched while the GPU still
-runs the previous optimizer step. Training overlaps optimizer steps in the same way.
+five blocks of ten optimizer steps. In a block, as in training, an optimizer step is launched while
+the GPU still runs the previous optimizer step.
 """
 
 if not __package__:
@@ -86,7 +86,7 @@ class Shape(NamedTuple):
 
 
 def add_module(name: str, **content: Any) -> None:
-    """Make `import name` return a module with only this content."""
+    """Make `import name` return a module that contains only `content`."""
     module = types.ModuleType(name)
     vars(module).update(content)
     sys.modules[name] = module

@@ -250,8 +250,8 @@ def change_settings(base: Settings, overrides: str) -> Settings:
     length becomes the next power of two.
 
     Raises:
-        UserError: if an override is wrong. The message lists every wrong override with its file and
-            line.
+        UserError: if an override is wrong. The error message lists every wrong override with its
+            file and line.
     """
     kind = type(base)
     changes: dict[str, Any] = {}
@@ -497,7 +497,8 @@ def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dic
 
 
 def _place_of(problem: str, places: Mapping[str, str]) -> str:
-    """Return "FILE:LINE: " for the first setting in a problem that is from a file, or ""."""
+    """Find the first setting in a problem that is from a file. Return "FILE:LINE: " for this
+    setting, or "" if no setting is from a file."""
     for name in re.findall(r"\w+", problem):
         if places.get(name):
             return places[name]

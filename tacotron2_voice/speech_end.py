@@ -54,8 +54,8 @@ class EndDetector:
 
     Speech ends at the first of these events:
     - The stop probability exceeds `gate_threshold` after attention has reached the last word, or
-      while the alignment is blurred. If the audio becomes quiet within DYING_SECONDS of this step,
-      speech ends at the first quiet step.
+      while the alignment is blurred. Speech ends at this decoder step or, if the audio becomes
+      quiet within DYING_SECONDS after this decoder step, at the first quiet decoder step.
     - Attention has rested on the last symbols for `attention_rest_time`, or has moved from the last
       symbols back into the text. Speech then ends at the quiet decoder step with the highest stop
       probability while attention rested on the last symbols. This decoder step is the correct end

@@ -114,8 +114,8 @@ def _speaker_of(tag: SpeakerTag, settings: VoiceSettings) -> int:
 def text_to_ids(text: str, settings: VoiceSettings, *, drop_unknown: bool = False) -> list[int]:
     """Convert a text without tags to symbol ids.
 
-    Unknown symbols are always dropped in English. In other languages, unknown symbols are dropped
-    only if `drop_unknown` is set.
+    Unknown symbols are always dropped in English. In languages other than English, unknown symbols
+    are dropped only if `drop_unknown` is set.
 
     Raises:
         UserError: if there is nothing to speak, or if the text contains unknown symbols that are

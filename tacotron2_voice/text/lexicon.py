@@ -88,9 +88,9 @@ def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Seq
     replaced words.
 
     The English reading rules read "John VI" as "John the sixth", because John is the name of kings,
-    and they drop the full stop of "Dr. Brown". The rules do not recognize a respelling as a name.
-    Therefore numerals and full stops next to words in the lexicon are read before the words are
-    replaced.
+    and they drop the full stop of a title before a name. The rules do not recognize a respelling as
+    a name. Therefore numerals and full stops next to words in the lexicon are read before the words
+    are replaced.
 
     Args:
         pronunciations: strings of the form "word<TAB>respelling", as in the settings.

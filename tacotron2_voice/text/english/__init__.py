@@ -183,11 +183,11 @@ def _read_shouted_it(match: Match) -> str:
 
 
 def _read_capitals(match: Match) -> str:
-    """Read FBI as letters and NASA as a word, and use the same apostrophe for TVs and TV's.
+    """Read names in capitals, such as FBI (as letters) or NASA (as a word).
 
     A name in capitals is read as a word if it has at least four letters or is in WORDS_IN_CAPITALS.
     A name in capitals is read as letters if it is in INITIALISMS, has no vowel, or begins with
-    consonants that begin no English word.
+    consonants that begin no English word. Plurals of letters, such as TVs, are read like TV's.
     """
     word, ending = match[1], match[2] or ""
     onset = re.split("[AEIOUY]", word)[0]
@@ -251,8 +251,8 @@ _NAME_FOLLOWS = re.compile(r"\s+[A-Z]")
 
 def _read_street(match: Match) -> str:
     """Read "St." and "Dr." after the name of a street, such as "Main St." or "Elm Dr." in an
-    address. In titles and after opening words, such as "Ask Dr. Brown", the later rules read these
-    abbreviations."""
+    address. A title, such as "Dr." before a name or after an opening word, is not changed here,
+    because later rules read titles."""
     before, short = match[1], match[2].capitalize()
     ends = full_stop(match)
     name_follows = not ends and _NAME_FOLLOWS.match(match.string, match.end())
