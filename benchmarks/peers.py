@@ -300,10 +300,10 @@ def table_of(results: list[dict[str, Any]]) -> str:
 
 
 def shapes(text: str) -> list[Shape]:
-    """Parse a text such as 16x774x120,64x203x32.
+    """Parse a list of shapes such as 16x774x120,64x203x32.
 
     Raises:
-        ValueError: if the text has a different form.
+        ValueError: if a shape does not consist of three whole numbers that are separated by "x".
     """
     for shape in text.split(","):
         if not re.fullmatch(r"[1-9]\d*x[1-9]\d*x[1-9]\d*", shape):
@@ -312,7 +312,7 @@ def shapes(text: str) -> list[Shape]:
 
 
 def precisions(text: str) -> list[str]:
-    """Parse a text such as bf16,fp32."""
+    """Parse a list of precisions such as bf16,fp32."""
     return [options.precision(name) for name in text.split(",")]
 
 

@@ -61,8 +61,8 @@ class Reply(NamedTuple):
 
 @contextlib.contextmanager
 def server(args: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    """Start a server, and yield its address (host:port) and process ID. Stop the server at the
-    end."""
+    """Start a server, and yield its address (host:port) and process ID. Stop the server at the end
+    of the `with` block."""
     command = [sys.executable, "-m", "tacotron2_voice", "serve", str(args.voice), "--port", "0"]
     if args.vocoder:
         command += ["--vocoder", str(args.vocoder)]

@@ -87,7 +87,7 @@ class Evaluators:
 
     Args:
         recognizer: speech recognizer; None: do not measure the word error rate.
-        quality_model: DistillMOS; None: do not measure the quality.
+        quality_model: the model that predicts the quality; None: do not measure the quality.
         language: eSpeak's code for the language of the texts.
         encoder: speaker encoder; None: do not identify speakers.
     """

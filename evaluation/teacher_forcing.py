@@ -4,7 +4,7 @@
     paths = write_teacher_forced_mels(synthesizer, Path("filelists/mine/train.txt"), Path("forced"))
 
 The model gets the previous frames of the recording as input to predict the next frames. Therefore
-each log-mel has the same length as the recording.
+each predicted log-mel has the same length as the recording.
 """
 
 import io

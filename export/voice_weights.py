@@ -4,7 +4,8 @@
     state["state_dict"]["embedding.weight"]
 
 In the graphs of a voice, each convolution is merged with the batch norm that follows it. Therefore
-the batch norms in the model's state have no effect. This module needs the package onnx.
+the batch norms in the state that this module returns have no effect. This module needs the package
+onnx.
 """
 
 import lzma

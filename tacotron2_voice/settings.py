@@ -10,7 +10,8 @@
 
 An override has the form `name=value` or `name=[a,b]`. If a name occurs twice, the last value is
 used. `@PATH` stands for the overrides in a file, one per line; `#` at the start of a line or after
-a space begins a comment. All problems are reported together, with the file and the line.
+a space begins a comment. All problems in overrides are reported together, with the file and the
+line.
 """
 
 import difflib
@@ -178,7 +179,7 @@ class VoiceSettings:
 
     @property
     def labels(self) -> dict[str, tuple[str, ...]]:
-        """Return {label: names with embeddings}, or {} for a model with one unnamed speaker."""
+        """Return {"speaker": names of the speakers}, or {} for a model with one unnamed speaker."""
         names = {"speaker": self.speakers}
         return {label: known for label, known in names.items() if known}
 

@@ -5,10 +5,10 @@
         ...
     detector.num_steps, detector.reason              # number of steps of speech, and why it ended
 
-The stop-token predictor ("gate") alone is not reliable. The predictor is trained on only one stop
-frame per clip, so the stop probability may peak below the threshold. If speech does not end, the
-model hums until the limit, or reads the text again (see docs/background/end-of-speech.md for
-measurements).
+The stop-token predictor ("gate") alone is not reliable. The stop-token predictor is trained on only
+one stop frame per clip, so the stop probability may peak below the threshold. If the end of speech
+is not detected, the model hums until the maximum number of decoder steps, or reads the text again
+(see docs/background/end-of-speech.md for measurements).
 """
 
 from collections.abc import Sequence

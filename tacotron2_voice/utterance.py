@@ -78,8 +78,9 @@ def prepare_utterance(
     """Convert a text with tags for pauses and speakers (text/tags.py) to an utterance.
 
     Raises:
-        UserError: if the text or its pauses are too long, if it contains unknown tags, speakers or
-            symbols that are not dropped, or if there is nothing to speak.
+        UserError: if the text or its pauses are too long, if the text contains unknown tags,
+            unknown speakers, or unknown symbols that are not dropped, or if there is nothing to
+            speak.
     """
     _check_length(text)
     segments: list[Segment] = []

@@ -63,7 +63,8 @@ def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
     """Return the settings, including the pronunciations from a file.
 
     With `path`, the pronunciations in the file are added to the pronunciations in the settings. If
-    a word has two pronunciations, the pronunciation in the file is used.
+    the file and the settings contain different pronunciations of a word, the pronunciation in the
+    file is used.
 
     Without `path`, the setting `lexicon` is the path of the file. If the setting `lexicon` is
     empty, the returned settings contain no pronunciations.

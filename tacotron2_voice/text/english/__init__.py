@@ -150,8 +150,8 @@ def roman_value(letters: str) -> int | None:
 def _without_shouting(text: str) -> str:
     """Convert a text of two or more words in capitals to capitalized words.
 
-    In a text that is all capitals, capitals do not show which words are initials. Known initials
-    and Roman numerals stay in capitals.
+    If a whole text is in capitals, the capitals do not show which words are read as letters. Known
+    initials and Roman numerals stay in capitals.
     """
     pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)  # words have odd indices
     if len(pieces) < 5:
