@@ -4,8 +4,9 @@
     nearest = nearest_recordings(recordings, cepstra, spoken_cepstra)
 
 The distance is computed from mel-cepstra aligned with dynamic time warping, as in mel-cepstral
-distortion (Kubichek 1993). The distance does not depend on the tempo of the speech, because the
-frames are aligned, or on its level, because the mel-cepstra do not contain the level.
+distortion (Kubichek 1993). The frames are aligned, so the distance does not depend on the tempo of
+the speech. The mel-cepstra do not contain the level, so the distance does not depend on the level
+of the speech.
 """
 
 from collections.abc import Sequence

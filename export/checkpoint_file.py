@@ -198,9 +198,9 @@ def load_state(
     kind: str,
     reasons: Sequence[str] = (),
 ) -> None:
-    """Copy weights into `model`. If the weights do not fit, raise a UserError that lists the
-    `reasons` or, without reasons, PyTorch's error messages. The error message refers to the model
-    as `kind`."""
+    """Copy weights into `model`. If the weights do not fit the model, raise a UserError that lists
+    the `reasons` or, without reasons, PyTorch's error messages. The error message refers to the
+    model as `kind`."""
     try:
         model.load_state_dict(weights)
     # Skip the first line of PyTorch's message, which contains only the name of the class.

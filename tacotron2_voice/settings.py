@@ -480,8 +480,8 @@ def _convert_integer(text: str) -> int:
 
 
 def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
-    """Convert times in ms to lengths in samples. If `changes` contains a length, the saved time for
-    this length is removed."""
+    """Convert times in ms to lengths in samples. If `changes` contains a length, such as
+    win_length, the time that belongs to this length, such as win_time, becomes None."""
     values = dict(values)
     for time, length in TIMES:
         if length in changes:

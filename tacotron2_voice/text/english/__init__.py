@@ -185,9 +185,10 @@ def _read_shouted_it(match: Match) -> str:
 def _read_capitals(match: Match) -> str:
     """Read names in capitals, such as FBI (as letters) or NASA (as a word).
 
-    A name in capitals is read as a word if it has at least four letters or is in WORDS_IN_CAPITALS.
-    A name in capitals is read as letters if it is in INITIALISMS, has no vowel, or begins with
-    consonants that begin no English word. Plurals of letters, such as TVs, are read like TV's.
+    A name in capitals is read as a word if it has at least four letters or is in WORDS_IN_CAPITALS,
+    unless it is in INITIALISMS, has no vowel, or begins with consonants that begin no English word.
+    All other names in capitals are read as letters. Plurals of letters, such as TVs, are read like
+    TV's.
     """
     word, ending = match[1], match[2] or ""
     onset = re.split("[AEIOUY]", word)[0]
