@@ -9,11 +9,10 @@ optimizer step consists of forward pass, loss, backward pass, gradient clipping 
 decoders take turns in the same process. Each ratio in the report is a ratio of medians.
 
 In each repeat, the reference decoder runs one optimizer step, and the fast decoder runs --steps
-optimizer steps in a row. In training, the host prepares an optimizer step while the GPU still runs
-the previous optimizer step. To include this overlap, the benchmark times several optimizer steps of
-the fast decoder in a row. Peak memory is measured in a separate process for each decoder. On a CPU,
-peak memory is the memory of the whole process. On a GPU, peak memory is the memory that PyTorch has
-allocated.
+optimizer steps in a row. The benchmark times several optimizer steps in a row because, in training,
+the host prepares an optimizer step while the GPU still runs the previous optimizer step. Peak
+memory is measured in a separate process for each decoder. On a CPU, peak memory is the memory of
+the whole process. On a GPU, peak memory is the memory that PyTorch has allocated.
 """
 
 if not __package__:

@@ -117,7 +117,7 @@ class FolderOutput(Output):
         folder: an existing folder.
         options: options for Synthesizer.stream.
         keys: {name of a text: hash of the text and its options}.
-        save_plot: whether to write plots. Plots need the package matplotlib.
+        save_plot: whether to write plots, which need the package matplotlib.
         save_mel: whether to write log-mels.
         timings: format of the files that list the times of the words: one of timings.FORMATS, or
             None for no such files.
@@ -241,7 +241,7 @@ def write_speech(
     Args:
         base: path of the files without extension.
         table: symbol table of the model, for the plot.
-        save_plot: whether to write the plot as `base`.png. Plots need the package matplotlib.
+        save_plot: whether to write the plot, which needs the package matplotlib, as `base`.png.
         save_mel: whether to write the log-mel as `base`.npy, float32 [n_mels, frames].
 
     Raises:

@@ -54,7 +54,7 @@ class EndDetector:
 
     Speech ends at the first of these events:
     - The stop probability exceeds `gate_threshold` after attention has reached the last word, or
-      while the alignment is blurred. Speech ends at this decoder step or, if the audio becomes
+      while the alignment is blurred; speech ends at this decoder step or, if the audio becomes
       quiet within DYING_SECONDS after this decoder step, at the first quiet decoder step.
     - Attention has rested on the last symbols for `attention_rest_time`, or has moved from the last
       symbols back into the text. Speech then ends at the quiet decoder step with the highest stop

@@ -307,7 +307,7 @@ class Synthesizer(ABC):
             seed: seed of the prenet dropout, from 0 to 2**64 - 1.
             speed: factor by which to change the speaking rate, from 0.7 to 1.5. The speed does not
                 change the length of pauses.
-            pause: pause after a chunk that ends with a sentence, in seconds from 0 to 60. Pauses
+            pause: pause after a chunk that ends with a sentence, in seconds from 0 to 60; pauses
                 after all other chunks are shorter. `pause` does not change the duration of pause
                 tags.
             retries: maximum number of retries per chunk, from 0 to 100.

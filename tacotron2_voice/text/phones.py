@@ -407,9 +407,8 @@ def _has_part(phones: str, code: str) -> bool:
 
 @functools.cache
 def _word_for_letter(language: str) -> str:
-    """Return the phones of the word that eSpeak says before the code point of an unknown letter.
-
-    For example, the English word is "letter", as in "letter 2135"."""
+    """Return the phones of the word that eSpeak says before the code point of an unknown letter,
+    such as "letter" in the English "letter 2135"."""
     names = [_joined(_phones_of_word(letter, language)) for letter in UNKNOWN_LETTERS]
     return os.path.commonprefix(names)  # noqa: RUF071
 
