@@ -56,7 +56,8 @@ def add_noise(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
 
 def add_hum(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
     """Add a hum that consists of the first three harmonics of a fundamental frequency. The
-    fundamental frequency is 50 Hz, or 60 Hz if the number of samples is odd."""
+    fundamental frequency is 50 Hz in clips with an even number of samples, and 60 Hz in all other
+    clips."""
     base = 60 if len(clip) % 2 else 50
     times = np.arange(len(clip)) / rate
     hum = sum(np.sin(2 * np.pi * base * k * times + k) / k for k in (1, 2, 3))

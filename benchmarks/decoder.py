@@ -9,8 +9,8 @@ optimizer step consists of forward pass, loss, backward pass, gradient clipping 
 decoders take turns in the same process. Each ratio in the report is a ratio of medians.
 
 In each repeat, the reference decoder runs one optimizer step, and the fast decoder runs --steps
-optimizer steps in a row. In training, the host prepares an optimizer step while the GPU still runs
-the previous optimizer step. Timing several optimizer steps in a row includes this overlap. Peak
+optimizer steps in a row. The benchmark times several optimizer steps in a row because, in training,
+the host prepares an optimizer step while the GPU still runs the previous optimizer step. Peak
 memory is measured in a separate process for each decoder. On a CPU, peak memory is the memory of
 the whole process. On a GPU, peak memory is the memory that PyTorch has allocated.
 """
@@ -87,8 +87,8 @@ def in_a_process(measure: Callable, *arguments: Any) -> Any:
 
 
 def measure_memory(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the peak memory of each decoder, and the ratio of the two values, for the JSON file. A
-    value is None if measuring failed."""
+    """Return the peak memory of each decoder, and the ratio of the two values, for the JSON file.
+    If a measurement failed, its value is None."""
     memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
     ratio = memory["fast"] / memory["reference"] if all(memory.values()) else None
     return {"peak_memory_bytes": memory, "peak_memory_ratio": ratio}

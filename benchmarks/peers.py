@@ -8,8 +8,8 @@ the other recipes uses its own model and its own loss, with autocast for bf16. M
 audio libraries, that other recipes import but do not need for an optimizer step are replaced with
 empty modules. The recipes run one after another, each in its own process. The times of other
 recipes are medians of two optimizer steps after a warm-up. The times of this recipe are medians of
-five blocks of ten optimizer steps. In a block, an optimizer step is launched while the GPU still
-runs the previous optimizer step. Training overlaps optimizer steps in the same way.
+five blocks of ten optimizer steps. In a block, as in training, an optimizer step is launched while
+the GPU still runs the previous optimizer step.
 """
 
 if not __package__:
@@ -86,7 +86,7 @@ class Shape(NamedTuple):
 
 
 def add_module(name: str, **content: Any) -> None:
-    """Make `import name` return a module with only this content."""
+    """Make `import name` return a module that contains only `content`."""
     module = types.ModuleType(name)
     vars(module).update(content)
     sys.modules[name] = module
@@ -300,10 +300,10 @@ def table_of(results: list[dict[str, Any]]) -> str:
 
 
 def shapes(text: str) -> list[Shape]:
-    """Parse a text such as 16x774x120,64x203x32.
+    """Parse a list of shapes such as 16x774x120,64x203x32.
 
     Raises:
-        ValueError: if the text has a different form.
+        ValueError: if a shape does not consist of three whole numbers that are separated by "x".
     """
     for shape in text.split(","):
         if not re.fullmatch(r"[1-9]\d*x[1-9]\d*x[1-9]\d*", shape):
@@ -312,7 +312,7 @@ def shapes(text: str) -> list[Shape]:
 
 
 def precisions(text: str) -> list[str]:
-    """Parse a text such as bf16,fp32."""
+    """Parse a list of precisions such as bf16,fp32."""
     return [options.precision(name) for name in text.split(",")]
 
 

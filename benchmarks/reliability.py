@@ -14,8 +14,8 @@ The third mode adds retries to the second mode. The table contains the number of
 failure.
 
 --audio sets how many randomly chosen texts are also converted to audio. The benchmark compares the
-computing times for these texts. --transcribe adds the word error rate of this audio, and --quality
-adds its mean DistillMOS score.
+computing times of the three modes for the texts that are converted to audio. --transcribe adds the
+word error rate of the audio, and --quality adds the mean DistillMOS score of the audio.
 """
 
 if not __package__:

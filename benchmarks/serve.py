@@ -61,8 +61,8 @@ class Reply(NamedTuple):
 
 @contextlib.contextmanager
 def server(args: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    """Start a server, and yield its address (host:port) and process ID. Stop the server at the
-    end."""
+    """Start a server, and yield its address (host:port) and process ID. Stop the server at the end
+    of the `with` block."""
     command = [sys.executable, "-m", "tacotron2_voice", "serve", str(args.voice), "--port", "0"]
     if args.vocoder:
         command += ["--vocoder", str(args.vocoder)]
@@ -130,8 +130,8 @@ def memory_of(process_id: int) -> float:
 
 
 def text_mix(path: Path) -> list[str]:
-    """Return one text per line of a file. Every fifth text, starting with the first, also contains
-    the next four lines."""
+    """Return one text per line of a file. Each text is a single line, except the texts 1, 6, 11 and
+    so on, which also contain the next four lines."""
     lines = [text for _, text in numbered_lines(path, "no such text file")]
     mix = []
     for index, line in enumerate(lines):

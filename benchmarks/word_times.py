@@ -3,8 +3,8 @@
     python -m benchmarks.word_times --voice voices/english --speaker linda
 
 A text is skipped if pocketsphinx cannot align it, for example because a word is missing from
-pocketsphinx's dictionary. A positive difference means that the time from `--timings` is later.
-pocketsphinx rounds times to 0.01 s.
+pocketsphinx's dictionary. A positive difference means that the time from `--timings` is later than
+the time from pocketsphinx. pocketsphinx rounds times to 0.01 s.
 """
 
 if not __package__:

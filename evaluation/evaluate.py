@@ -87,7 +87,7 @@ class Evaluators:
 
     Args:
         recognizer: speech recognizer; None: do not measure the word error rate.
-        quality_model: DistillMOS; None: do not measure the quality.
+        quality_model: the model that predicts the quality; None: do not measure the quality.
         language: eSpeak's code for the language of the texts.
         encoder: speaker encoder; None: do not identify speakers.
     """
@@ -386,8 +386,8 @@ def labeled_transcripts(
     names: Sequence[str | None],
     nearest_speakers: Sequence[str],
 ) -> list[Transcript]:
-    """Return copies of the transcripts that also contain the text of the nearest recording, the
-    requested speaker and the nearest speaker."""
+    """Return copies of the transcripts in which three more fields are set: the text of the nearest
+    recording, the requested speaker and the nearest speaker."""
     nearest_texts = [""] * len(recordings)
     if nearest:
         nearest_texts = [recordings[i].text.lower().rstrip(".") for i in nearest]

@@ -110,7 +110,7 @@ def draw_progress(
     Args:
         values: one row per run and epoch, with the columns `name`, `epoch`, `quantities` and
             `over`. Times on the x axis are means over all runs with the same name.
-        quantities: columns to draw, such as "validation_loss". Empty columns are not drawn.
+        quantities: columns to draw, such as "validation_loss", except columns without values.
         over: columns to use as x axes.
     """
     names = list(values["name"].unique())

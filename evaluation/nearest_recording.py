@@ -4,8 +4,9 @@
     nearest = nearest_recordings(recordings, cepstra, spoken_cepstra)
 
 The distance is computed from mel-cepstra aligned with dynamic time warping, as in mel-cepstral
-distortion (Kubichek 1993). Therefore the distance does not depend on the tempo or the level of the
-speech.
+distortion (Kubichek 1993). The frames are aligned, so the distance does not depend on the tempo of
+the speech. The mel-cepstra do not contain the level, so the distance does not depend on the level
+of the speech.
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,8 @@
     result = read_result(Path("intelligibility.json"), Intelligibility)
     print(result.summary())
 
-The field names are the keys in these JSON files. Earlier versions used the same keys.
+The field names are the keys in the JSON files, and are the same as in earlier versions of this
+project.
 """
 
 from dataclasses import dataclass, field
@@ -149,6 +150,6 @@ def read_result(path: Path, expected: type[Result]) -> Result:
     """Read a JSON file into the dataclass `expected`.
 
     Raises:
-        UserError: if the file is invalid. The message contains the file and the field.
+        UserError: if the file is invalid. The error message contains the file and the field.
     """
     return read_as(path, expected, "no such file. Run scripts/evaluate.py to write it")

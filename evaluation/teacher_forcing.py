@@ -3,8 +3,8 @@
     synthesizer = load_checkpoint_synthesizer("runs/mine/best.pt")
     paths = write_teacher_forced_mels(synthesizer, Path("filelists/mine/train.txt"), Path("forced"))
 
-The model gets the previous frames of the recording as input to predict the next frames. Therefore
-each log-mel has the same length as the recording.
+The model predicts the frames from the previous frames of the recording, so each predicted log-mel
+has the same length as the recording.
 """
 
 import io

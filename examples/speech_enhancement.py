@@ -5,9 +5,10 @@ enhancement.
     python -m examples.speech_enhancement OUT --quick    # two minutes: less speech, one seed
 
 The paper is Gonzalez, Alstrøm, May, "On batching variable size inputs for training end-to-end
-speech enhancement systems", ICASSP 2023. The authors trained a causal Conv-TasNet on speech with
-noise and reverberation. This example trains a small Conv-TasNet on spoken numbers (eSpeak NG) in
-synthetic rooms and noise. Lightning trains the model, and LengthBatches plans the batches.
+speech enhancement systems", ICASSP 2023. The authors of the paper trained a causal Conv-TasNet on
+speech with noise and reverberation. This example trains a small Conv-TasNet on spoken numbers
+(eSpeak NG) in synthetic rooms and noise. Lightning trains the model, and LengthBatches plans the
+batches.
 
 OUT will contain report.md and the finished runs. If you stop the program, resume it with the same
 command. Install requirements/frameworks.txt and requirements/pesq.txt first.

@@ -5,10 +5,10 @@ recognition.
     python -m examples.speech_recognition OUT --quick    # two minutes: less speech, one seed
 
 The paper is Doetsch, Golik, Ney, "A comparative study of batch construction strategies for
-recurrent neural networks in MXNet", arXiv 1705.02414. The authors trained a bidirectional LSTM on
-CHiME-4. This example trains a small bidirectional LSTM on spoken numbers in noise. The LSTM learns
-phones with the CTC loss, and a Viterbi search finds the words. eSpeak NG reports the time of each
-phone, so the phones in every chunk of an utterance are known.
+recurrent neural networks in MXNet", arXiv 1705.02414. The authors of the paper trained a
+bidirectional LSTM on CHiME-4. This example trains a small bidirectional LSTM on spoken numbers in
+noise. The LSTM learns phones with the CTC loss, and a Viterbi search finds the words. eSpeak NG
+reports the time of each phone, so the phones in every chunk of an utterance are known.
 
 The training loop uses accelerate. If you stop the program, resume it with the same command. Install
 requirements/frameworks.txt first.

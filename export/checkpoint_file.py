@@ -6,8 +6,8 @@ files.
 
 All checkpoints have the keys of NVIDIA's checkpoints (`iteration`, `state_dict`, `optimizer`,
 `learning_rate`). Checkpoints from this project also contain the settings (`hparams`) and the state
-of the run, which training/checkpoint.py writes and reads. This module checks the parts that
-synthesis needs.
+of the run, which training/checkpoint.py writes and reads. This module checks the parts of a
+checkpoint that synthesis needs.
 """
 
 import io
@@ -173,8 +173,8 @@ def load_weights(
     """Copy a checkpoint's weights into `model`, except the tensors in `ignore_layers`.
 
     Raises:
-        UserError: if tensors are missing, unknown, or of the wrong shape. The message lists the
-            settings that differ, or the tensors if no setting differs.
+        UserError: if tensors are missing, unknown, or of the wrong shape. The error message lists
+            the settings that differ, or the tensors if no setting differs.
     """
     own = model.state_dict()
     weights = dict(state["state_dict"])
@@ -198,9 +198,9 @@ def load_state(
     kind: str,
     reasons: Sequence[str] = (),
 ) -> None:
-    """Copy weights into `model`. If the weights do not fit, raise a UserError that lists the
-    `reasons` or, without reasons, PyTorch's error messages. The message refers to the model as
-    `kind`."""
+    """Copy weights into `model`. If the weights do not fit the model, raise a UserError that lists
+    the `reasons` or, without reasons, PyTorch's error messages. The error message refers to the
+    model as `kind`."""
     try:
         model.load_state_dict(weights)
     # Skip the first line of PyTorch's message, which contains only the name of the class.
@@ -223,8 +223,8 @@ def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list
     """Check the weights and the settings of a checkpoint, and the parts that `kinds` lists. Return
     one line for each problem.
 
-    Each line begins with the name of the part. Checkpoints from other projects contain no settings,
-    so only the weights of these checkpoints are checked.
+    Each line begins with the name of the part that has the problem. Checkpoints from other projects
+    contain no settings, so only the weights of these checkpoints are checked.
     """
     problems = weight_problems(state["state_dict"], "state_dict")
     if not is_of_this_recipe(state):

@@ -192,7 +192,7 @@ def without_normalization(weights: Mapping[str, torch.Tensor]) -> dict[str, torc
     """Return the weights in float32, with weight normalization removed.
 
     Raises:
-        UserError: if weights contain the length of a weight vector, but not its direction.
+        UserError: if the direction of a normalized weight is missing.
     """
     plain = {name: tensor.float() for name, tensor in weights.items()}
     for length_part, direction_part in LENGTH_AND_DIRECTION.items():

@@ -279,8 +279,8 @@ def write_description(folder: Path, description: VoiceDescription) -> None:
 class ComparedVoice(Voice):
     """A voice that compares every output of its graphs with PyTorch's output.
 
-    Attention amplifies rounding errors. Therefore the graphs also get PyTorch's outputs of the
-    previous decoder step as inputs.
+    Attention amplifies rounding errors from step to step, so the graphs get PyTorch's outputs of
+    the previous decoder step as inputs, instead of their own outputs.
     """
 
     model: Tacotron2

@@ -3,8 +3,8 @@
     state = state_of_voice(Path("voices/english"))
     state["state_dict"]["embedding.weight"]
 
-In the graphs of a voice, each convolution is merged with the batch norm that follows it. Therefore
-the batch norms in the model's state have no effect. This module needs the package onnx.
+In the graphs of a voice, each convolution is merged with the batch norm that follows it, so the
+batch norms in the returned state have no effect. This module needs the package onnx.
 """
 
 import lzma

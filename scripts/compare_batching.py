@@ -6,9 +6,9 @@ no GPU.
 
 The program prints the cost of every strategy with fixed and with dynamic batch sizes (DBS). The
 program also prints the settings for train.py that need the fewest decoder steps and still mix the
-clips well. The folder `--out` will contain this report, the table of the report as a CSV, and a
-plot of the first batches of an epoch. For lengths from other projects, use
-`python -m length_batching`.
+clips well. The folder `--out` will contain the printed report, the table of the report as a CSV,
+and a plot of the first batches of an epoch. If the lengths come from another project, use
+`python -m length_batching` instead.
 """
 
 import project_root

@@ -45,8 +45,8 @@ SETTINGS = (
 
 
 class Demo(NamedTuple):
-    """The settings of a demo. The learning rate is constant for three quarters of the optimizer
-    steps."""
+    """The settings of a demo. The learning rate is constant for the first three quarters of the
+    optimizer steps, and then decreases."""
 
     model: str  # file with the settings of the model
     epochs: int
@@ -66,8 +66,8 @@ def text_settings(language: str, *, phones: bool) -> str:
     """Return the settings of text processing for a language.
 
     Raises:
-        UserError: if num2words or eSpeak does not support the language. For example, eSpeak does
-            not support Japanese number words, because it pronounces all of them in the same way.
+        UserError: if num2words or eSpeak does not support the language. For example, Japanese is
+            not supported, because eSpeak pronounces all Japanese number words in the same way.
     """
     if language == ENGLISH and not phones:
         return ""
@@ -132,7 +132,8 @@ def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibili
 
 
 def export(out: Path, checkpoint: Path) -> Path:
-    """Export the checkpoint unless the exported voice is newer. Return the folder of the voice."""
+    """Export the checkpoint, unless the exported voice is newer than the checkpoint. Return the
+    folder of the voice."""
     voice = out / "voice"
     if is_outdated(voice / DESCRIPTION_FILE, checkpoint):
         shutil.rmtree(voice, ignore_errors=True)

@@ -12,9 +12,9 @@ the speech with a recognizer. The program writes a JSON file that contains
 - the identification rate: the fraction of synthesized texts whose most similar recording has the
   same text.
 
-A model with several speakers speaks each text with the speaker of the recording. The name of this
-speaker is in the fourth field of the filelist, or in the column of metadata.csv that
---speaker-column selects. If there are several speakers, the JSON file also contains the rates of
+A model with several speakers speaks each text with the speaker of the recording. The name of a
+recording's speaker is in the fourth field of the filelist, or in the column of metadata.csv that
+--speaker-column selects. If there are several speakers, the JSON file also contains the rates for
 each speaker.
 """
 

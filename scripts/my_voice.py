@@ -274,8 +274,8 @@ def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
 
 
 def are_options(text: str) -> bool:
-    """Return whether a shell could split the text, and the text contains no option from
-    OWN_OPTIONS."""
+    """Return True if a shell can split the text into arguments, and if the text contains no option
+    from OWN_OPTIONS."""
     try:
         names = {word.partition("=")[0] for word in shlex.split(text)}
     except ValueError:

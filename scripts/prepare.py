@@ -14,8 +14,8 @@ CORPUS is a folder in one of these layouts:
     a table anywhere                add --csv FILE
     one folder per speaker          add --speaker-folders; each folder has one of these layouts
 
-Training needs mono WAV or FLAC files with the same sampling rate. For recordings in other formats,
---convert DIR writes copies in this format. The program does not change CORPUS.
+Training needs mono WAV or FLAC files with the same sampling rate. If your recordings are in other
+formats, add --convert DIR to write converted copies to DIR. The program does not change CORPUS.
 
 Output in OUT (default: filelists/ljspeech):
 
@@ -31,7 +31,7 @@ Output in OUT (default: filelists/ljspeech):
     audio.png
 
 The program reads and checks every clip completely. If any clip is bad, the program lists all bad
-clips and writes no filelist. Add --skip-bad to leave bad clips out of the filelists instead.
+clips and writes no filelist. With --skip-bad, the program writes filelists without the bad clips.
 Warnings list clips that make training harder (docs/guides/own-data.md). For several speakers, see
 docs/guides/speakers.md.
 """
@@ -189,8 +189,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def table_of(args: argparse.Namespace) -> Table | None:
-    """Return the table that the options describe. If the options describe no table, return None.
-    Without a table, `read_layout` looks for a table or for texts in CORPUS."""
+    """Return the table that the options describe. If the options describe no table, return None. If
+    this function returns None, `read_layout` looks for a table or for texts in CORPUS."""
     is_described = args.path_column or args.text_column or args.delimiter
     has_table = args.csv or (args.corpus / METADATA).exists()
     if not args.csv and not is_described and not (args.encoding and has_table):

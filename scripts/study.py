@@ -62,7 +62,7 @@ def read_settings(given: Sequence[str]) -> dict[str, str]:
 
     Raises:
         UserError: if any line does not have the form "NAME: OVERRIDES", or if a name occurs twice.
-            The message lists all bad lines.
+            The error message lists all bad lines.
     """
     lines: list[tuple[str, str]] = []  # pairs (place, text)
     for text in given:
@@ -259,9 +259,9 @@ class Study:
 def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequence[int]) -> str:
     """Return a Markdown table that compares a quantity between names at equal budgets.
 
-    Each point has one budget: the amount of `spent`, such as minutes, that the run with the
-    smallest amount needed to reach this point. Each cell contains the mean over seeds, its standard
-    error, and the difference from the first name in percent.
+    `spent` is a cumulative amount, such as minutes. The budget of a point is the smallest amount
+    that any run has spent when it reaches this point. Each cell contains the mean over seeds, its
+    standard error, and the difference from the first name in percent.
     """
     names = list(values["name"].unique())
     cells: dict[float, list[str]] = {}

@@ -30,8 +30,8 @@ def is_silence(log_mel: np.ndarray) -> bool:
 
 
 def cut_silence(log_mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield log-mels [n_mels, frames] that contain the same frames, with long silence as separate
-    log-mels.
+    """Split log-mels [n_mels, frames] so that long silence is in separate log-mels, and yield the
+    resulting log-mels.
 
     The vocoder skips log-mels of silence, so a long pause takes neither time nor memory.
     """

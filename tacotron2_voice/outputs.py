@@ -94,7 +94,7 @@ class Output(ABC):
         return ""
 
     def files_of_earlier_runs(self) -> list[Path]:
-        """Return the files next to the output of this run that earlier runs may have written."""
+        """Return the files that earlier runs may have written next to the output of this run."""
         return []
 
     def __enter__(self) -> "Output":
@@ -117,10 +117,10 @@ class FolderOutput(Output):
         folder: an existing folder.
         options: options for Synthesizer.stream.
         keys: {name of a text: hash of the text and its options}.
-        save_plot: whether to write plots. Plots need the package matplotlib.
+        save_plot: whether to write plots, which need the package matplotlib.
         save_mel: whether to write log-mels.
-        timings: format of the files that list the times of the words, one of timings.FORMATS. None:
-            do not write these files.
+        timings: format of the files that list the times of the words: one of timings.FORMATS, or
+            None for no such files.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ def write_speech(
     Args:
         base: path of the files without extension.
         table: symbol table of the model, for the plot.
-        save_plot: whether to write the plot as `base`.png. Plots need the package matplotlib.
+        save_plot: whether to write the plot, which needs the package matplotlib, as `base`.png.
         save_mel: whether to write the log-mel as `base`.npy, float32 [n_mels, frames].
 
     Raises:
@@ -341,17 +341,17 @@ class AudioFileOutput(Output):
     """Write all texts to one audio file, with a pause between texts.
 
     Each text is appended to `NAME.part.wav`, a 16-bit WAV that players can read at any time. At the
-    end of a `with` block, this file is renamed to `NAME.wav`, or converted to the format of the
-    output file. After an error, `NAME.part.wav` keeps the complete texts, and the next run
+    end of a `with` block, `NAME.part.wav` is renamed to `NAME.wav`, or converted to the format of
+    the output file. After an error, `NAME.part.wav` keeps the complete texts, and the next run
     continues after these texts. If a text has changed, this text and all later texts are
     synthesized again.
 
     Args:
-        path: path of the audio file. The extension selects the format, one of AUDIO_FORMATS.
+        path: path of the audio file, whose extension selects one of the formats in AUDIO_FORMATS.
         options: options for Synthesizer.stream.
         keys: {name of a text: hash of the text and its options}.
-        timings: format of the file that lists the times of all words, one of timings.FORMATS. None:
-            do not write this file.
+        timings: format of the file that lists the times of all words: one of timings.FORMATS, or
+            None for no such file.
 
     Raises:
         BlockingIOError: if another process writes to the same file.

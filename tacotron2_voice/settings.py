@@ -10,7 +10,8 @@
 
 An override has the form `name=value` or `name=[a,b]`. If a name occurs twice, the last value is
 used. `@PATH` stands for the overrides in a file, one per line; `#` at the start of a line or after
-a space begins a comment. All problems are reported together, with the file and the line.
+a space begins a comment. All problems in overrides are reported together, with the file and the
+line.
 """
 
 import difflib
@@ -178,7 +179,7 @@ class VoiceSettings:
 
     @property
     def labels(self) -> dict[str, tuple[str, ...]]:
-        """Return {label: names with embeddings}, or {} for a model with one unnamed speaker."""
+        """Return {"speaker": names of the speakers}, or {} for a model with one unnamed speaker."""
         names = {"speaker": self.speakers}
         return {label: known for label, known in names.items() if known}
 
@@ -250,8 +251,8 @@ def change_settings(base: Settings, overrides: str) -> Settings:
     length becomes the next power of two.
 
     Raises:
-        UserError: if an override is wrong. The message lists every wrong override with its file and
-            line.
+        UserError: if an override is wrong. The error message lists every wrong override with its
+            file and line.
     """
     kind = type(base)
     changes: dict[str, Any] = {}
@@ -479,8 +480,8 @@ def _convert_integer(text: str) -> int:
 
 
 def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
-    """Convert times in ms to lengths in samples. If `changes` contains a length, the saved time for
-    this length is removed."""
+    """Convert times in ms to lengths in samples. If `changes` contains a length, such as
+    win_length, the time that belongs to this length, such as win_time, becomes None."""
     values = dict(values)
     for time, length in TIMES:
         if length in changes:
@@ -497,7 +498,8 @@ def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dic
 
 
 def _place_of(problem: str, places: Mapping[str, str]) -> str:
-    """Return "FILE:LINE: " for the first setting in a problem that is from a file, or ""."""
+    """Find the first setting in a problem that is from a file. Return "FILE:LINE: " for this
+    setting, or "" if no setting is from a file."""
     for name in re.findall(r"\w+", problem):
         if places.get(name):
             return places[name]

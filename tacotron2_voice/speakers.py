@@ -43,7 +43,8 @@ def speaker_index(name: str, speakers: Sequence[str], where: str, label: str = "
         label: the kind of name, such as "speaker", for messages.
 
     Raises:
-        UserError: if `speakers` does not contain the name. The message suggests a similar name.
+        UserError: if `speakers` does not contain the name. The error message suggests a similar
+            name.
     """
     composed = unicodedata.normalize("NFC", name.strip())
     if composed in speakers:

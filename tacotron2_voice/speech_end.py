@@ -5,10 +5,10 @@
         ...
     detector.num_steps, detector.reason              # number of steps of speech, and why it ended
 
-The stop-token predictor ("gate") alone is not reliable. The predictor is trained on only one stop
-frame per clip, so the stop probability may peak below the threshold. If speech does not end, the
-model hums until the limit, or reads the text again (see docs/background/end-of-speech.md for
-measurements).
+The stop-token predictor ("gate") alone is not reliable. The stop-token predictor is trained on only
+one stop frame per clip, so the stop probability may peak below the threshold. If the end of speech
+is not detected, the model hums until the maximum number of decoder steps, or reads the text again
+(see docs/background/end-of-speech.md for measurements).
 """
 
 from collections.abc import Sequence
@@ -54,8 +54,8 @@ class EndDetector:
 
     Speech ends at the first of these events:
     - The stop probability exceeds `gate_threshold` after attention has reached the last word, or
-      while the alignment is blurred. If the audio becomes quiet within DYING_SECONDS of this step,
-      speech ends at the first quiet step.
+      while the alignment is blurred; speech ends at this decoder step or, if the audio becomes
+      quiet within DYING_SECONDS after this decoder step, at the first quiet decoder step.
     - Attention has rested on the last symbols for `attention_rest_time`, or has moved from the last
       symbols back into the text. Speech then ends at the quiet decoder step with the highest stop
       probability while attention rested on the last symbols. This decoder step is the correct end

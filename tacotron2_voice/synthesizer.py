@@ -307,11 +307,12 @@ class Synthesizer(ABC):
             seed: seed of the prenet dropout, from 0 to 2**64 - 1.
             speed: factor by which to change the speaking rate, from 0.7 to 1.5. The speed does not
                 change the length of pauses.
-            pause: pause after a chunk that ends with a sentence, in seconds from 0 to 60. Pauses
-                after all other chunks are shorter. Pause tags set their own duration.
+            pause: pause after a chunk that ends with a sentence, in seconds from 0 to 60; pauses
+                after all other chunks are shorter. `pause` does not change the duration of pause
+                tags.
             retries: maximum number of retries per chunk, from 0 to 100.
-            max_symbols: maximum number of symbols per chunk. Default: the length of the longest
-                training text, if it is known.
+            max_symbols: maximum number of symbols per chunk (default: the length of the longest
+                training text, if it is known).
 
         Raises:
             UserError: if the text cannot be spoken, if the speaker is missing or unknown, if an
@@ -580,7 +581,8 @@ class Synthesizer(ABC):
     def _attempt(
         self, ids: list[int], speaker: int | None, seed: int
     ) -> Generator[np.ndarray, None, SpokenChunk]:
-        """Yield the decoder's log-mels [n_mels, frames], and return the details of this attempt.
+        """Synthesize a chunk once. Yield the decoder's log-mels [n_mels, frames], and return the
+        details of the attempt.
 
         The postnet has not been applied to the log-mels. Frames are yielded only when they are
         certain to be speech.

@@ -145,7 +145,7 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
 
     Raises:
         UserError: if a line that contains something to speak is invalid, or if no line can be
-            spoken. The message lists the invalid lines.
+            spoken. The error message lists the invalid lines.
     """
     source, lines = _read_lines(args)
     texts: list[InputText] = []

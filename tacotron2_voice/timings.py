@@ -57,7 +57,7 @@ class Timings:
     symbols: list[Timing] = field(default_factory=list)
 
     def add(self, other: "Timings", offset: float) -> None:
-        """Add the times of audio that begins after `offset` seconds."""
+        """Add the times in `other`, whose audio begins after `offset` seconds of this audio."""
         for mine, added in ((self.words, other.words), (self.symbols, other.symbols)):
             for text, start, end in added:
                 mine.append(Timing(text, start + offset, end + offset))

@@ -78,8 +78,9 @@ def prepare_utterance(
     """Convert a text with tags for pauses and speakers (text/tags.py) to an utterance.
 
     Raises:
-        UserError: if the text or its pauses are too long, if it contains unknown tags, speakers or
-            symbols that are not dropped, or if there is nothing to speak.
+        UserError: if the text or its pauses are too long, if the text contains unknown tags,
+            unknown speakers, or unknown symbols that are not dropped, or if there is nothing to
+            speak.
     """
     _check_length(text)
     segments: list[Segment] = []
@@ -114,8 +115,8 @@ def _speaker_of(tag: SpeakerTag, settings: VoiceSettings) -> int:
 def text_to_ids(text: str, settings: VoiceSettings, *, drop_unknown: bool = False) -> list[int]:
     """Convert a text without tags to symbol ids.
 
-    Unknown symbols are always dropped in English. In other languages, unknown symbols are dropped
-    only if `drop_unknown` is set.
+    Unknown symbols are always dropped in English. In languages other than English, unknown symbols
+    are dropped only if `drop_unknown` is set.
 
     Raises:
         UserError: if there is nothing to speak, or if the text contains unknown symbols that are

@@ -77,8 +77,8 @@ def check_mel_settings(
         vocoder_settings: {name in MEL_SETTINGS: value}, with numbers or strings as values.
 
     Raises:
-        UserError: if a setting of the vocoder differs from the setting of the voice. The message
-            lists all settings that differ.
+        UserError: if a setting of the vocoder differs from the setting of the voice. The error
+            message lists all settings that differ.
     """
     different = []
     for name in MEL_SETTINGS:

@@ -96,8 +96,8 @@ class Voice(Synthesizer):
     Args:
         folder: the folder of the voice, or its voice.json.
         overrides: changed settings, such as "gate_threshold=0.4,attention_window=6".
-        threads: number of CPU threads per graph. With int8 weights on two cores, one thread is
-            fastest.
+        threads: number of CPU threads per graph. On two cores, int8 voices are fastest with one
+            thread.
 
     Raises:
         UserError: if a file is missing or damaged, or does not match voice.json.

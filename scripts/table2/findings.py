@@ -164,7 +164,7 @@ def at_budget(
             `spent` must increase within a run.
         quantity, spent: names of columns.
         budget: the value of `spent`.
-        least: lower values are replaced by this value, because 0 has no logarithm.
+        least: values below `least` are replaced by `least`, because 0 has no logarithm.
 
     Returns:
         One row per run, with the columns label, seed and value.

@@ -5,7 +5,7 @@
 Each RUN_DIR is an output folder of train.py, or a folder that contains such folders. The program
 writes report.md, report.csv (all values in the tables) and the plots. Runs that differ only in the
 seed form one row, which contains the mean ± standard error. The tables omit damaged and unfinished
-runs. The report lists these runs separately. The program does not need a GPU.
+runs, which the report lists separately. The program does not need a GPU.
 """
 
 import re

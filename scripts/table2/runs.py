@@ -110,7 +110,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
     """Read all finished runs in `folders` and their subfolders.
 
     Raises:
-        UserError: if there is no finished run. The message contains the reasons.
+        UserError: if there is no finished run. The error message contains the reasons.
     """
     directories: dict[Path, Path] = {}
     left_out, finished = [], []
@@ -325,8 +325,8 @@ def deviations(runs: Runs) -> list[str]:
 
 
 def comparison_warnings(runs: Runs) -> list[str]:
-    """Return messages about differences between the runs, other than the strategy, and about
-    changes within resumed runs."""
+    """Return messages about differences between the runs in anything except the strategy, and about
+    runs that were resumed with changes."""
     facts = runs.facts.drop(columns=[*BATCHING, *HEAD])
     warnings = []
     for name in facts.columns[facts.nunique() > 1]:

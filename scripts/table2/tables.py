@@ -162,7 +162,7 @@ class Measured:
         """Return the mean and the standard error of a quantity over the runs of each row. The mean
         and the standard error are NaN if the value of any run is missing.
 
-        Gonzalez et al. (ICASSP 2023) report the same two statistics.
+        Gonzalez et al. (ICASSP 2023) report their results as a mean and a standard error, too.
         """
         by_row = self.values[key].groupby(self.runs.table["label"])
         summary = by_row.agg(["mean", "sem", "count"]).set_axis(CELL[1:4], axis=1).assign(note="")

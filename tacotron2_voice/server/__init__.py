@@ -12,7 +12,7 @@
 - wyoming_server: the Wyoming protocol, which Home Assistant uses
 - workers: synthesis threads and the bounded queue
 - encoding: audio formats
-- metrics: Prometheus metrics
+- metrics: counters for Prometheus
 
 The extra `server` installs the packages for HTTP, and the extra `wyoming` installs the packages for
 the Wyoming protocol.

@@ -9,8 +9,8 @@
 - `basic_cleaners` keep any alphabet, for symbols=corpus.
 - `phones` converts a text of any language to the International Phonetic Alphabet.
 
-Transliteration and basic cleaners do not convert digits. The English symbol table contains no
-digits, so write numbers in words for these cleaners.
+If you use transliteration or basic cleaners with the English symbol table, write numbers in words:
+these cleaners do not convert digits, and the table contains no digits.
 """
 
 import functools
@@ -172,8 +172,8 @@ def clean_pieces(
     """Apply the cleaners, in the given order, to each piece of a text separately.
 
     Args:
-        language: eSpeak's code for the language. This code determines the phones and the lower case
-            of I.
+        language: eSpeak's code for the language, which determines the phones and the lower case of
+            I.
 
     Raises:
         UserError: if a cleaner is unknown.

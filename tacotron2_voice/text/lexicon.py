@@ -63,7 +63,8 @@ def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
     """Return the settings, including the pronunciations from a file.
 
     With `path`, the pronunciations in the file are added to the pronunciations in the settings. If
-    a word has two pronunciations, the pronunciation in the file is used.
+    the file and the settings contain different pronunciations of a word, the pronunciation in the
+    file is used.
 
     Without `path`, the setting `lexicon` is the path of the file. If the setting `lexicon` is
     empty, the returned settings contain no pronunciations.
@@ -88,9 +89,9 @@ def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Seq
     replaced words.
 
     The English reading rules read "John VI" as "John the sixth", because John is the name of kings,
-    and they drop the full stop of "Dr. Brown". The rules do not recognize a respelling as a name.
-    Therefore numerals and full stops next to words in the lexicon are read before the words are
-    replaced.
+    and they drop the full stop of a title before a name. The rules do not recognize a respelling as
+    a name. Therefore numerals and full stops next to words in the lexicon are read before the words
+    are replaced.
 
     Args:
         pronunciations: strings of the form "word<TAB>respelling", as in the settings.

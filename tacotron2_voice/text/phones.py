@@ -110,7 +110,8 @@ class Espeak:
         """Send a request to the eSpeak process, and return its answer.
 
         Raises:
-            Crashed: if the eSpeak process exits. The next request starts a new process.
+            Crashed: if the eSpeak process exits. After a crash, the next request starts a new
+                process.
             UserError: if eSpeak reports a problem.
         """
         with self._lock:
@@ -225,8 +226,8 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
 
     Punctuation is kept, and consecutive spaces become one space. A text without words has no
     phones. eSpeak only receives the words between punctuation marks. This function does not use
-    phonemizer's option that keeps punctuation. With this option, phonemizer loses full-width
-    punctuation, and mixes up the texts if a text is empty.
+    phonemizer's option that keeps punctuation, because the option loses full-width punctuation, and
+    mixes up the texts if a text is empty.
 
     Raises:
         UserError: if eSpeak does not support the language or crashes on a text, or if a package is
@@ -356,13 +357,14 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
 
 
 def _count_parts(phones: str) -> int:
-    """Return the number of words or, if it is larger, of main stresses. eSpeak may join the names
-    of letters to a single word."""
+    """Return the number of words or the number of main stresses, whichever is larger. eSpeak may
+    join the names of letters to a single word."""
     return max(phones.count(" ") + 1, phones.count("ˈ"))
 
 
 def _is_english(sign: str, language: str) -> bool:
-    """Return whether eSpeak speaks the English name of a sign in another language."""
+    """Return whether eSpeak speaks a sign by its English name although the language is not
+    English."""
     if language.startswith("en"):
         return False
     return _joined(_phones_of_word(sign, language)) == _joined(_phones_of_word(sign, "en-gb"))
@@ -405,9 +407,8 @@ def _has_part(phones: str, code: str) -> bool:
 
 @functools.cache
 def _word_for_letter(language: str) -> str:
-    """Return the phones of the word that eSpeak says before the code point of an unknown letter.
-
-    In English, for example, this is "letter" in "letter 2135"."""
+    """Return the phones of the word that eSpeak says before the code point of an unknown letter,
+    such as "letter" in the English "letter 2135"."""
     names = [_joined(_phones_of_word(letter, language)) for letter in UNKNOWN_LETTERS]
     return os.path.commonprefix(names)  # noqa: RUF071
 
@@ -428,8 +429,8 @@ def _letter_names(script: str, language: str) -> tuple[str, ...]:
 
     If eSpeak cannot read the letters of a script, it speaks the names of these letters. The names
     of a script's letters begin with the same word, such as "Arabic" in "Arabic seen", or "letter"
-    before the code point. If eSpeak can read the letters of the script, the letters begin with
-    different phones, and the result is ().
+    before the code point. If eSpeak can read the letters of the script, their phones have no common
+    beginning, and the result is ().
     """
     found = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
     # In every language, letters that differ only in case and accents have similar names.

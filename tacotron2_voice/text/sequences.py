@@ -24,7 +24,7 @@ def clean(
     The following phones are not cleaned: ARPAbet phones in braces (`{HH AH0 L OW1}`) if the table
     contains them, and IPA phones in slashes (`/hɛlˈoʊ/`) if the cleaners produce phones. As in
     NVIDIA's code, an underscore in English becomes the padding symbol, and if the first line
-    contains phones, all later lines are dropped. Therefore pass one line at a time.
+    contains phones, all later lines are dropped. To prevent dropped lines, pass one line at a time.
 
     Raises:
         UserError: if a cleaner is unknown, or if eSpeak cannot convert the text.

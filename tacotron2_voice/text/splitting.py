@@ -75,8 +75,8 @@ def split_sequence(
 ) -> list[ChunkSpan]:
     """Split the symbol ids of a text into chunks of at most `limit` symbols.
 
-    The text must contain a letter or a phone. Each returned chunk contains a letter or a phone,
-    too. The chunks contain all symbols except the spaces between chunks.
+    The text must contain a letter or a phone. Each returned chunk contains at least one letter or
+    phone. The chunks contain all symbols except the spaces between chunks.
     """
     if len(sequence) <= limit:
         return [ChunkSpan(0, len(sequence), Ending.SENTENCE)]
@@ -88,8 +88,8 @@ def split_sequence(
 def _smallest_units(line: str) -> list[ChunkSpan]:
     """Split a text wherever a chunk may end.
 
-    A piece without letters, digits or phones, such as a dash, stays with the previous word. At the
-    start of the text, the piece stays with the next word.
+    A piece without letters, digits or phones, such as a dash, stays with the previous word or, at
+    the start of the text, with the next word.
     """
     spans: list[tuple[int, int]] = []
     for match in _UNITS.finditer(line):

@@ -88,7 +88,7 @@ def sentence_of(text: str, language: str = ENGLISH) -> str:
 
     In English, the text may also be a number in words. In other languages, the text must consist of
     digits. Only English sentences begin with a capital letter, because in other languages a capital
-    letter may change the word. For example, the capital of the Turkish letter i is not I.
+    letter may change the word (the capital of the Turkish letter i is not I).
 
     Raises:
         UserError: if the text is not a number.

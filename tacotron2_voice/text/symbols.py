@@ -2,8 +2,8 @@
 embedding.
 
 `ENGLISH` contains the 148 symbols of NVIDIA/tacotron2 in the same order as the rows of trained
-embeddings. The phones in this table begin with "@", so that the ARPAbet phone B and the letter B
-are different symbols. For other languages, `table_of` makes a table from the texts of a corpus, and
+embeddings. The phones in `ENGLISH` begin with "@", so that the ARPAbet phone B and the letter B are
+different symbols. For other languages, `table_of` makes a table from the texts of a corpus, and
 `read_table` reads a table from a file. Each run stores its symbol table.
 """
 

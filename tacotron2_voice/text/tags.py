@@ -52,7 +52,8 @@ def split_tags(text: str) -> list[str | Pause | SpeakerTag]:
 
     Raises:
         UserError: if a tag is unknown, if a tag has no valid value or no closing bracket, or if the
-            text contains markup tags. A model would read markup tags aloud.
+            text contains markup tags. Markup tags are rejected because a model would read them
+            aloud.
     """
     if markup := _MARKUP.search(text):
         expected = "expected plain text with tags such as [pause 0.5]"

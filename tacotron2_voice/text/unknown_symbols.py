@@ -71,8 +71,8 @@ def columns_of(
 ) -> list[int]:
     """Return the columns, counted from 1, of the characters in a text that become `symbol`.
 
-    If whole words become the symbol, because texts are converted to phones, return the first column
-    of each of these words.
+    If only whole words can become `symbol`, for example because texts are converted to phones,
+    return the column where each of these words begins.
     """
 
     def makes_symbol(part: str) -> bool:

@@ -113,7 +113,7 @@ def processors() -> int:
 def thread_count(text: str) -> int:
     """Convert a number of threads, and reject numbers above the number of CPU cores.
 
-    Additional threads would only compete for the same cores.
+    More threads than cores would only compete for the same cores.
     """
     most = processors()
     expected = f"a whole number from 1 to {most}, the number of CPU cores of this program"

@@ -40,8 +40,9 @@ class UnfailingFile(io.FileIO):
 def print_without_failing() -> None:
     """Keep `print` from raising errors in this process and in processes forked from it.
 
-    A long run then continues even if its terminal or pipe (`| tee`) is closed, or if the disk is
-    full. Streams that other code has replaced are not changed.
+    Call this function at the start of a long run, so that the run continues even if its terminal or
+    pipe (`| tee`) is closed, or if the disk is full. Streams that other code has replaced are not
+    changed.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)

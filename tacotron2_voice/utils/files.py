@@ -92,7 +92,7 @@ def open_file(path: str | Path, if_missing: str = NO_FILE) -> BufferedReader:
 
     Raises:
         UserError: if the file is missing (with the message `if_missing`), is not a regular file, or
-            cannot be opened. The message does not contain the path.
+            cannot be opened. The error message does not contain the path.
     """
     try:
         mode = os.stat(path).st_mode
@@ -143,8 +143,8 @@ def read_json(
     """Return the content of a JSON file.
 
     Raises:
-        UserError: if the file cannot be read, is too large, or is not JSON. The message about a
-            file that is not JSON ends with `if_none`.
+        UserError: if the file cannot be read, is too large, or is not JSON. The error message about
+            a file that is not JSON ends with `if_none`.
     """
     content = read_bytes(path, MAX_JSON_BYTES, if_missing)
     try:
@@ -163,8 +163,8 @@ def read_as(
     """Read a JSON file as an instance of the dataclass `expected`.
 
     Raises:
-        UserError: if the file is invalid. The message contains the file, the field and its value,
-            and ends with `fix`.
+        UserError: if the file is invalid. The error message contains the file, the field and its
+            value, and ends with `fix`.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -201,7 +201,7 @@ def decode_utf8(path: str | Path, content: bytes) -> str:
     """Decode UTF-8 and remove the byte-order mark.
 
     Raises:
-        UserError: if the content is not UTF-8. The message contains the line and the bytes.
+        UserError: if the content is not UTF-8. The error message contains the line and the bytes.
     """
     try:
         return content.decode("utf-8-sig")
@@ -304,7 +304,7 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
 def check_is_folder(path: Path, option: str) -> None:
     """Raise UserError if `path` or one of its parents is a file.
 
-    The message contains `option`, the command-line option that specifies the path.
+    The error message contains `option`, the command-line option that specifies the path.
     """
     for folder in (path, *path.parents):
         if os.path.lexists(folder):

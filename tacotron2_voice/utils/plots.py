@@ -107,8 +107,8 @@ def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
     """Plot several log-mels below one another, with the names of the log-mels as titles.
 
     Args:
-        like: name of the log-mel that determines the color scale of all plots. Default: the first
-            log-mel.
+        like: name of the log-mel that determines the color scale of all plots (default: the first
+            log-mel).
         mels: the log-mels [n_mels, frames]; the names of the arguments become the titles.
     """
     figure = _figure(1 + 2 * len(mels))

@@ -1,4 +1,5 @@
-"""Run the `main` of a program. Print errors that the user can fix on a single line.
+"""Run the `main` of a program. If the user can fix an error, print a single line instead of a
+traceback.
 
 if __name__ == "__main__":
     run_program(main)
@@ -31,7 +32,7 @@ def run_program(main: Callable[[], object]) -> None:
     - If the output is closed, for example by `| head`, print nothing, and exit with code 141.
     - After a UserError or a system error, or if a package is missing, print one line, and exit with
       code 1.
-    - All other exceptions are bugs. Print a traceback, and exit with code 1.
+    - After any other exception, which is a bug, print a traceback, and exit with code 1.
     """
     # Escape unsupported characters, because the terminal's encoding may not support all characters
     # of a path. sys.stdout is None if the output is closed (>&-).

@@ -150,8 +150,8 @@ def roman_value(letters: str) -> int | None:
 def _without_shouting(text: str) -> str:
     """Convert a text of two or more words in capitals to capitalized words.
 
-    In a text that is all capitals, capitals do not show which words are initials. Known initials
-    and Roman numerals stay in capitals.
+    If a whole text is in capitals, the capitals do not show which words are read as letters. Known
+    initials and Roman numerals stay in capitals.
     """
     pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)  # words have odd indices
     if len(pieces) < 5:
@@ -183,11 +183,12 @@ def _read_shouted_it(match: Match) -> str:
 
 
 def _read_capitals(match: Match) -> str:
-    """Read FBI as letters and NASA as a word, and use the same apostrophe for TVs and TV's.
+    """Read names in capitals, such as FBI (as letters) or NASA (as a word).
 
-    A name in capitals is read as a word if it has at least four letters or is in WORDS_IN_CAPITALS.
-    A name in capitals is read as letters if it is in INITIALISMS, has no vowel, or begins with
-    consonants that begin no English word.
+    A name in capitals is read as a word if it has at least four letters or is in WORDS_IN_CAPITALS,
+    unless it is in INITIALISMS, has no vowel, or begins with consonants that begin no English word.
+    All other names in capitals are read as letters. Plurals of letters, such as TVs, are read like
+    TV's.
     """
     word, ending = match[1], match[2] or ""
     onset = re.split("[AEIOUY]", word)[0]
@@ -251,8 +252,8 @@ _NAME_FOLLOWS = re.compile(r"\s+[A-Z]")
 
 def _read_street(match: Match) -> str:
     """Read "St." and "Dr." after the name of a street, such as "Main St." or "Elm Dr." in an
-    address. In titles and after opening words, such as "Ask Dr. Brown", the later rules read these
-    abbreviations."""
+    address. A title, such as "Dr." before a name or after an opening word, is not changed here,
+    because later rules read titles."""
     before, short = match[1], match[2].capitalize()
     ends = full_stop(match)
     name_follows = not ends and _NAME_FOLLOWS.match(match.string, match.end())
