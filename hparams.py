@@ -84,7 +84,7 @@ class HParams(VoiceSettings):
     keep_checkpoints: Count = 3  # number of newest checkpoints to keep, in addition to best.pt
     log_interval: Count = 10  # number of optimizer steps between two log entries; larger: slightly faster
     seed: Seed = 1234  # seed for all random numbers in the run
-    num_workers: Workers = 2  # number of processes that read clips; 0: the training process reads them itself
+    num_workers: Workers = 2  # number of processes that read clips; 0: the training process reads the clips itself
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"  # numeric precision of the computation; tf32 and fp16 need a GPU, bf16 needs a GPU or a recent CPU
     decoder: Literal["fast", "reference"] = "fast"  # decoder for training; both decoders compute the same results, but `fast` takes less time
     ignore_layers: tuple[str, ...] = ()  # names of the tensors that --warm_start skips
@@ -92,10 +92,10 @@ class HParams(VoiceSettings):
     # --- data
     training_files: str = "filelists/ljspeech/train.txt"  # path of the training filelist
     validation_files: str = "filelists/ljspeech/val.txt"  # path of the validation filelist; empty or none: no validation
-    clips_folder: str = ""  # new folder of the clips, if you moved them after running prepare
+    clips_folder: str = ""  # new folder of the clips, if you moved the clips after you ran scripts/prepare.py
     load_mel_from_disk: bool = False  # True: the filelists list cached log-mels (.npy) instead of audio files
-    text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # text cleaners, applied in this order
-    language: str = ""  # eSpeak language code, such as de; required for phones, and for Turkish and Azerbaijani, in which I becomes ı
+    text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # names of the text cleaners, applied in the order of this list
+    language: str = ""  # eSpeak language code, such as de; required for phones, and for Turkish and Azerbaijani, in which the lowercase letter of I is ı
     symbols: str = "english"  # symbol table: english (as in NVIDIA's recipe), corpus (all characters in your texts), or the path of a .json file
     symbol_table: tuple[
         str, ...
@@ -134,7 +134,7 @@ class HParams(VoiceSettings):
     random_epochs: CountOrZero = 2  # number of epochs with random batches at the start of the run; 0: none
     batches_per_update: Count = 1  # number of batches per optimizer step, over all processes; larger: fewer optimizer steps
     speaker_balance: Share = 0.0  # how strongly speakers with few recordings are oversampled; 0: every clip once per epoch; 1: the same amount of speech for every speaker
-    prepare_trainset_per_epoch: bool = True  # False: all epochs after random_epochs use the same batches
+    prepare_trainset_per_epoch: bool = True  # False: all epochs after the random epochs use the same batches
 
     # --- optimization
     learning_rate: Positive = 1e-3  # learning rate of the Adam optimizer
