@@ -38,6 +38,7 @@ CORRECTED = ["english_cleaners_corrected"]
         ("the DH AH0", ["phones"], LETTERS, "DH AH0"),
         ("{W IH1 N} DH AH0", CORRECTED, ENGLISH, "DH AH0"),
         ("he2 ping2 song4", CORRECTED, ENGLISH, "he2 ping2 song4"),
+        ("Say xie4xie5.", CORRECTED, ENGLISH, "xie4xie5"),
         ("say HH-AH0-L-OW1", CORRECTED, ENGLISH, "HH-AH0-L-OW1"),
         ("HH,AH0,L,OW1 there", CORRECTED, ENGLISH, "HH,AH0,L,OW1"),
         ("HH_AH0_L_OW1 there", CORRECTED, ENGLISH, "HH_AH0_L_OW1"),

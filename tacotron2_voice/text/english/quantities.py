@@ -290,6 +290,7 @@ AMOUNT_RULES: list[Rule] = [
     rule(r"\b([lL])/(?=100\s?km\b)", r"\1 per "),
     rule(r"(?<![\w.,])(\d*\.\d+)s\b", r"\1 seconds"),
     rule(r"(?<![\w.,])(\d+)\s?h\s?(\d+)\s?m\b", r"\1 h \2 min"),
+    rule(r"(?<![\w.,])(\d+)\s?m\s(\d+)\s?s\b", r"\1 min \2 sec"),
     # Units come before fractions, because the number of a unit may contain a fraction.
     rule(
         r"(?P<article>\b[Aa]n?\s)?"
