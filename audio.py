@@ -162,8 +162,9 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 def is_truncated(file: BinaryIO, file_format: str) -> bool:
     """Return whether the end of an audio file is missing. soundfile does not report this.
 
-    The header of a WAV, RF64 or AIFF file contains the size of the file. A flag marks the last page
-    of an Ogg file. FLAC and MP3 files contain the number of samples, which `read_samples` checks.
+    For WAV, RF64 and AIFF files, compare the size of the file with the size in its header. For Ogg
+    files, look for the last page, which a flag marks. For all other formats, return False. FLAC and
+    MP3 files contain the number of samples, which `read_samples` checks.
     """
     size = os.fstat(file.fileno()).st_size
     if file_format == "OGG":

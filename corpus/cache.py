@@ -58,8 +58,8 @@ class ClipTable:
         complete: whether the full contents of the clips were checked, not only the headers.
         fingerprint: hash of file names, texts, lengths and labels. The hash does not depend on
             folders.
-        made_from: a JSON object with everything that the table depends on. If any value changes,
-            the cache is out of date.
+        made_from: a JSON object with everything that the table depends on. If any value in this
+            object changes, the cache is out of date.
         is_on_disk: whether the table was read from a cache file, which other processes can open.
     """
 

@@ -1,4 +1,4 @@
-"""Make a corpus of spoken numbers in the layout of LJSpeech. The voice is eSpeak NG.
+"""Make a corpus of spoken numbers in the layout of LJSpeech, with speech from eSpeak NG.
 
 make_corpus("demo/corpus", clips=1000)
 """

@@ -361,8 +361,8 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
                 "name"
             )
             continue
-        # Add the name of the audio file, because several audio files can share a text file in a
-        # text folder.
+        # Also put the name of the audio file into `where`, because several audio files can share a
+        # text file in a text folder.
         where = f"{path} of {by_name[name]}" if folder else str(path)
         if text_without_name is not None:
             text = " ".join(text_without_name.split())

@@ -65,8 +65,8 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         batch_size, strategy, options: see `LengthBatchSampler`. Dynamic batch sizes require
             `batch_capacity`, because the length of the longest item is not known.
         window: number of items that are planned together. If less than half a window is left at the
-            end of the stream, these items join the last window. Two windows are in memory at the
-            same time.
+            end of the stream, the remaining items are added to the previous window. Two windows are
+            in memory at the same time.
         batches_per_update: number of batches per optimizer step, summed over all processes; a
             multiple of `world_size`. Default: `world_size`. To resume training with a different
             number of processes, keep `batches_per_update` the same.
