@@ -128,7 +128,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 
     Raises:
         UserError: if the file does not exist, if libsndfile cannot read it or would read only a
-            part of it, or if its end is missing. The message does not contain the path.
+            part of it, or if its end is missing. The error message does not contain `path`.
     """
     with open_file(
         path, "no such file; check the corpus folder and the paths in the filelist"
@@ -370,7 +370,7 @@ def read_header(path: str | Path, hparams: VoiceSettings) -> int:
     read_header("wavs/a.wav", hparams)  # 22050
 
     Raises:
-        UserError: if training cannot use the file. The message does not contain the path.
+        UserError: if training cannot use the file. The error message does not contain `path`.
     """
     with _open_clip(path, hparams) as audio:
         return audio.frames

@@ -151,8 +151,8 @@ class ClipTable:
         return len(self.num_frames)
 
     def __getitem__(self, index: int) -> Clip:
-        # Indexing a range supports negative indices, and raises IndexError if the index is out of
-        # range.
+        # Index a range, because a range accepts negative indices, and raises IndexError if the
+        # index is too large or too small.
         i = range(len(self))[index]
         row = {name: self._batch.column(place)[i].as_py() for place, name in enumerate(COLUMNS)}
         labels: dict[str, Any] = {x: names[row[x]] for x, names in self.names.items() if names}

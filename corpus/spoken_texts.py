@@ -160,8 +160,9 @@ def _is_written_twice(clip: Clip) -> bool:
 def check_repeated_words(clips: Sequence[Clip]) -> None:
     """Raise UserError if nearly all texts begin or end with the same word, such as "sil".
 
-    Also raise UserError if most texts contain the same words twice. The texts of each speaker are
-    also checked separately, because all texts of a speaker may begin with the speaker's name.
+    Also raise UserError if most texts repeat themselves: their second half equals their first half.
+    The texts of each speaker are also checked separately, because all texts of a speaker may begin
+    with the speaker's name.
     """
     twice = [clip for clip in clips if _is_written_twice(clip)]
     if len(clips) >= MIN_TEXTS and len(twice) >= MAX_SHARE * len(clips):

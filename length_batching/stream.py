@@ -53,9 +53,10 @@ class LengthBatchStream(IterableDataset[list[Any]]):
     Call `set_epoch` before every pass. You can stop a pass early and then set the same epoch again.
 
     Every process and every DataLoader worker reads the whole stream, but yields only its own share
-    of the batches. Because of this, the items should be small, such as paths, and `collate_fn`
-    should load the data. All processes receive the same number of batches. Do not pass the
-    DataLoader to accelerate's `prepare`, because it would distribute the batches a second time.
+    of the batches. Because every worker reads all items, the items should be small, such as paths,
+    and `collate_fn` should load the data. All processes receive the same number of batches. Do not
+    pass the DataLoader to accelerate's `prepare`, because it would distribute the batches a second
+    time.
 
     Args:
         read: a function `read(skip)` that returns the stream's items except the first `skip`. The

@@ -151,8 +151,8 @@ class UpdatePlanner:
         self.batches_per_epoch = batches_per_epoch
         self.short_last_update = short_last_update
         self._warn_if_capacity_is_small()
-        # Numbers of batches that the random epochs and the later epochs need. If the number of
-        # batches is constant, it is computed from these two numbers.
+        # Numbers of batches that a random epoch and a later epoch need. A constant number of
+        # batches per epoch is computed from these two numbers.
         self._random_count = 0
         self._later_count = 0
         if isinstance(batches_per_epoch, str):

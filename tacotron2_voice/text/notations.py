@@ -28,7 +28,7 @@ _ONLY_IPA_WORD = re.compile(r"\S*[ˈˌːɪʊɜɑʃɹʁɾɐɒʌɯɤɸʂʐ]\S*")
 _NESTED_BRACES = re.compile(r"\{[^{}]*\{[^{}]*")
 # IPA letters that also occur in alphabets. These letters are read as phones only between slashes.
 _IPA_OR_LETTER = re.compile("[æçðøŋœβθχ]")
-_STRESSED_PHONE = re.compile(r"[A-Z]{2}\d")  # an ARPAbet vowel, even with an unknown stress digit
+_STRESSED_PHONE = re.compile(r"[A-Z]{2}\d")  # an ARPAbet vowel with any digit from 0 to 9
 _PHONE = "(?:" + "|".join(symbol[1:] for symbol in symbols if symbol[0] == "@") + ")"
 _STRESSED = "[A-Z]{2}[0-2]"
 _WORD_PHONE = f"{_PHONE}(?:_[BIES])?"  # Kaldi appends the phone's position in the word

@@ -245,7 +245,7 @@ def _read_unit(match: Match) -> str:
         parts = "half" if match["only"] == "1/2" else f"{spell_fraction(match['only'])} of"
         return f"{article}{parts} {the} {name}"
     if whole.isdigit() and len(whole) == 4:
-        whole = f"{int(whole):,}"  # the number is not a year
+        whole = f"{int(whole):,}"  # a number with a comma is not read as a year
     return f"{article}{whole}{fraction}{match['join'] if describes else ' '}{name}"
 
 
