@@ -244,7 +244,7 @@ def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
 
     When torchrun restarts processes, it keeps the same store, which still contains the addresses of
     dead processes. With these addresses, new processes would wait forever for dead processes
-    (PyTorch issue 135712). To prevent this, the first process chooses a new key prefix at each
+    (PyTorch issue 135712). To prevent this wait, the first process chooses a new key prefix at each
     start, and lists the processes that have answered.
 
     Raises:

@@ -396,8 +396,8 @@ RULES: list[Rule] = [
     rule(r"\b([A-G])#", r"\1 sharp"),
     rule(r"#(?=[A-Za-z])", "hashtag "),
     rule(r"\bv\.?(?=\d)", "version "),
-    # Numbers with other characters come next, together with the rule that adds spaces between
-    # digits and letters ("MP3").
+    # Numbers that are attached to letters or signs come next, together with the rule that adds
+    # spaces between digits and letters ("MP3").
     *PLURAL_RULES,
     rule(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])(?!(?i:st|nd|rd|th)\b)", " "),
     *CORRECTED_NUMBER_RULES,
