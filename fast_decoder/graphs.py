@@ -171,7 +171,7 @@ def lstm_graphs_for(
     batch_size: int,
     operand_dtype: torch.dtype,
 ) -> "Graphs | str":
-    """Return graphs for one LSTM without dropout, or a message that says why this is not possible."""
+    """Return graphs for one LSTM without dropout, or a message that says why this fails."""
     reason = problem(weight.device, weight.dtype)
     if reason is not None:
         return reason

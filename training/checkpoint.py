@@ -249,8 +249,8 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
             f"{path}: cannot write the checkpoint ({first_line(error)}). Free some space or make "
             "the folder writable. Earlier checkpoints have not changed"
         ) from None
-    # Neither count nor remove checkpoints with larger numbers, because they belong to a different
-    # run.
+    # Neither count nor remove checkpoints with a larger number than the new checkpoint, because
+    # they belong to a different run.
     own = [old for number, old in list_checkpoints(directory) if number <= state["iteration"]]
     least = 1 if (directory / BEST).exists() else 2
     for old in own[: -max(keep, least)]:

@@ -34,7 +34,7 @@ from tacotron2_voice.utils.errors import UserError, explained
 
 T = TypeVar("T")
 SECONDS_TO_LEAVE = 0.1
-SECONDS_BETWEEN_HEARTBEATS = 1  # number of seconds, while processes wait for another process
+SECONDS_BETWEEN_HEARTBEATS = 1  # used while processes wait for another process
 
 
 class AlreadyReported(UserError):

@@ -158,7 +158,7 @@ class Espeak:
         """After a fork, forget the eSpeak process, because it belongs to the parent process."""
         if self.process is not None:
             # Set a return code, so that Python does not wait for the eSpeak process. Waiting would
-            # fail, because the eSpeak process is a child of the parent process.
+            # fail, because the eSpeak process is not a child of the forked process.
             self.process.returncode = 0
         self.process = None
         self._lock = threading.Lock()
