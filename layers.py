@@ -125,8 +125,8 @@ def draw_keep_mask(
     """Draw a bool mask for `drop`, or return None if p is 0.
 
     With a generator, the mask is drawn on the generator's device. On a CPU, each random 64-bit word
-    is split into four values, so the probability is rounded to a multiple of 1/65,536. Splitting
-    words is three times faster than `torch.Tensor.bernoulli_`.
+    is split into four 16-bit values, so the probability is rounded to a multiple of 1/65,536.
+    Splitting words is three times faster than `torch.Tensor.bernoulli_`.
     """
     if p == 0:
         return None

@@ -41,7 +41,7 @@ class PaddingStats:
     """The amount of padding in an epoch's batches. Rates are fractions, not percentages.
 
     B_j: number of clips in batch j; L_j: length of the longest clip in batch j; x: the clips'
-    lengths; r: `frames_per_step`; P_j = ceil(L_j / r) r: the length to which batch j is padded.
+    lengths; r: `frames_per_step`; P_j = ceil(L_j / r) * r: the length to which batch j is padded.
     """
 
     num_batches: int
