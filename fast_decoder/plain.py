@@ -1,7 +1,7 @@
 """Run the loops with ordinary PyTorch operations, for devices that do not support the kernels.
 
 In the backward pass, all values that do not depend on later steps are computed for CHUNK steps at
-once. These values are the slopes of the LSTM cells, the slopes of the tanh in attention, and band
+once: the slopes of the LSTM cells, the slopes of the tanh in attention, and band
 matrices. A band matrix maps the gradient of a step's energies to the gradients of both alignments
 in the windows of this step. recurrences.py explains the names of dimensions.
 """

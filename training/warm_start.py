@@ -74,8 +74,8 @@ def map_symbols(
     """Adapt a checkpoint's symbol embedding to the symbols in `table`.
 
     A symbol that is in the checkpoint keeps its row. Each value in the row of a new symbol is drawn
-    with `seed` from a normal distribution. The mean and the standard deviation of this distribution
-    are those of the same column in the checkpoint.
+    with `seed` from a normal distribution. This distribution has the mean and the standard deviation
+    of the same column in the checkpoint.
 
     Return the adapted state and the new symbols.
 
