@@ -128,7 +128,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 
     Raises:
         UserError: if the file does not exist, if libsndfile cannot read it or would read only a
-            part of it, or if its end is missing. The message does not contain the path.
+            part of it, or if its end is missing. The error message does not contain `path`.
     """
     with open_file(
         path, "no such file; check the corpus folder and the paths in the filelist"
@@ -162,8 +162,9 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 def is_truncated(file: BinaryIO, file_format: str) -> bool:
     """Return whether the end of an audio file is missing. soundfile does not report this.
 
-    The header of a WAV, RF64 or AIFF file contains the size of the file. A flag marks the last page
-    of an Ogg file. FLAC and MP3 files contain the number of samples, which `read_samples` checks.
+    For WAV, RF64 and AIFF files, compare the size of the file with the size in its header. For Ogg
+    files, look for the last page, which a flag marks. For all other formats, return False. FLAC and
+    MP3 files contain the number of samples, which `read_samples` checks.
     """
     size = os.fstat(file.fileno()).st_size
     if file_format == "OGG":
@@ -369,7 +370,7 @@ def read_header(path: str | Path, hparams: VoiceSettings) -> int:
     read_header("wavs/a.wav", hparams)  # 22050
 
     Raises:
-        UserError: if training cannot use the file. The message does not contain the path.
+        UserError: if training cannot use the file. The error message does not contain `path`.
     """
     with _open_clip(path, hparams) as audio:
         return audio.frames

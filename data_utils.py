@@ -59,8 +59,8 @@ class TextMelDataset(Dataset):
             mel = self._mel(clip.path)
         except UserError as error:
             raise UserError(f"{name}: {error}. {HOW_TO_CHANGE_CLIPS}") from None
-        # Compare only the size and the modification time. The third value is the status change
-        # time. A backup or a change of permissions also changes this time.
+        # Compare only the size and the modification time of the file. Do not compare the status
+        # change time, because a backup or a change of permissions also changes this time.
         is_same_file = Identity.of(clip.path)[:2] == clip.identity[:2]
         if mel.shape[1] != clip.num_frames or not is_same_file:
             raise UserError(

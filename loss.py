@@ -50,8 +50,8 @@ class Tacotron2Loss(nn.Module):
 
     Args:
         gate_positive_weight: weight of the stop-token error at the last decoder step of a clip. 1:
-            unweighted. The last decoder step is the only positive example among hundreds of decoder
-            steps.
+            unweighted. A weight above 1 is useful, because the last decoder step is the only
+            positive example among hundreds of decoder steps.
     """
 
     def __init__(self, gate_positive_weight: float = 1.0):

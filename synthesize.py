@@ -12,9 +12,9 @@ With -o FOLDER, each text gets a WAV and a plot of the alignment. The file names
 number: out/0012.wav. --save-mel adds the log-mel, float32 [n_mels, frames], for HiFi-GAN and
 WaveGlow. -o NAME.wav writes the speech of all texts into one WAV, with pauses between the texts.
 You can also use NAME.mp3, NAME.flac or NAME.ogg. --stream writes 16-bit samples to standard output
-as soon as they are computed. With `wav`, the output begins with a header that does not contain the
-length. With `raw`, the output has no header. Griffin-Lim produces the audio. Use --vocoder for
-another vocoder (docs/guides/deploy.md).
+as soon as they are computed. With `--stream wav`, the output begins with a header that does not
+contain the length. With `--stream raw`, the output has no header. Griffin-Lim produces the audio.
+Use --vocoder for another vocoder (docs/guides/deploy.md).
 
 If you stop the command, run it again to continue where it stopped. A text that is longer than the
 longest training text is split into chunks, after sentences where possible. An exported voice

@@ -308,8 +308,8 @@ def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None
     if meaning:
         print(meaning)
     if not hparams.load_mel_from_disk:
-        # Import librosa now, which `silent_bands` does, so that the workers and the first epoch do
-        # not wait for the import.
+        # `silent_bands` imports librosa. Call this function now, so that the workers and the first
+        # epoch do not wait for the import.
         warning = silent_bands(hparams)
         if warning:
             print(warning)

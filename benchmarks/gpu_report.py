@@ -56,7 +56,8 @@ MEMORY = ("--only", "memory")
 # Batch size and lengths for --cpu-dry-run. On a CPU, an optimizer step with these sizes takes less
 # than a second.
 TINY = ("--batch-size", "2", "--frames", "8", "--symbols", "6", "--repeats", "1", "--steps", "1")
-# Settings for the run that the test kills. The model is small, but large enough for the kernels.
+# Settings for the run that tests/test_soak.py kills. The model is small, but large enough for the
+# kernels.
 SMALL_MODEL = (
     "symbols_embedding_dim=64,encoder_embedding_dim=64,attention_rnn_dim=128,decoder_rnn_dim=128,"
     "prenet_dim=32,attention_dim=32,postnet_embedding_dim=64"

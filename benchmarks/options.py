@@ -61,8 +61,8 @@ def check_fast_decoder() -> None:
         UserError: if the folder is missing.
     """
     spec = importlib.util.find_spec("fast_decoder")
-    # If the folder contains only leftovers, such as __pycache__, Python finds a package without an
-    # origin.
+    # If fast_decoder/ contains only leftovers, such as __pycache__, Python finds a package without
+    # an origin.
     if spec is None or spec.origin is None:
         raise UserError("fast_decoder/: no such folder, but this benchmark needs the fast decoder")
 

@@ -58,8 +58,8 @@ class ClipTable:
         complete: whether the full contents of the clips were checked, not only the headers.
         fingerprint: hash of file names, texts, lengths and labels. The hash does not depend on
             folders.
-        made_from: a JSON object with everything that the table depends on. If any value changes,
-            the cache is out of date.
+        made_from: a JSON object with everything that the table depends on. If any value in this
+            object changes, the cache is out of date.
         is_on_disk: whether the table was read from a cache file, which other processes can open.
     """
 
@@ -151,8 +151,8 @@ class ClipTable:
         return len(self.num_frames)
 
     def __getitem__(self, index: int) -> Clip:
-        # Indexing a range supports negative indices, and raises IndexError if the index is out of
-        # range.
+        # Index a range, because a range accepts negative indices, and raises IndexError if the
+        # index is too large or too small.
         i = range(len(self))[index]
         row = {name: self._batch.column(place)[i].as_py() for place, name in enumerate(COLUMNS)}
         labels: dict[str, Any] = {x: names[row[x]] for x, names in self.names.items() if names}

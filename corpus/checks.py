@@ -32,7 +32,7 @@ SPEECH_DECIBELS = 30
 MIN_CLIPPED_RUN = 3
 # Minimum number of flat peaks in a clip that was clipped and then scaled. In a test with 87 clips,
 # the original clips contained no flat peaks. After each clip was clipped at 70% of its peak, it
-# contained at least three.
+# contained at least three flat peaks.
 MIN_FLAT_TOPS = 3
 # A peak is flat if all its samples are close to the highest sample: within this number of 16-bit
 # steps (because of dither) and within this fraction of the highest sample.

@@ -1,4 +1,4 @@
-"""Make a corpus of spoken numbers in the layout of LJSpeech. The voice is eSpeak NG.
+"""Make a corpus of spoken numbers in the layout of LJSpeech, with speech from eSpeak NG.
 
 make_corpus("demo/corpus", clips=1000)
 """
@@ -67,7 +67,7 @@ class EspeakVoice:
         synchronous = 2  # a constant in eSpeak's speak_lib.h
         rate = library.espeak_Initialize(synchronous, 0, os.fsencode(data), self.OPTIONS)
         library.espeak_SetSynthCallback(self._callback)
-        # Some of eSpeak's voices have only the short language code, such as fr instead of fr-fr.
+        # If eSpeak has no voice for a code such as fr-fr, try the short code, such as fr.
         names = language.encode(), language.partition("-")[0].encode()
         if rate != SAMPLE_RATE or all(library.espeak_SetVoiceByName(name) for name in names):
             raise UserError(

@@ -230,8 +230,8 @@ def encoded_part(path: str, start: int, stop: int) -> memoryview:
     """
     with audio.open_audio(path) as source:
         subtype = source.subtype if source.subtype in EXACT_SUBTYPES else "PCM_16"
-        # int32 represents all integer samples exactly, and float64 represents all floating-point
-        # samples exactly.
+        # Choose a dtype that represents all samples of the file exactly: float64 for floating-point
+        # samples, and int32 for integer samples.
         dtype = "float64" if subtype in ("FLOAT", "DOUBLE") else "int32"
         samples = audio.read_samples(source, dtype, audio.MAX_SAMPLES)
         if len(samples) < stop:

@@ -417,7 +417,7 @@ def cached_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
 
 
 def cache_table(table: ClipTable, hparams: HParams) -> ClipTable:
-    """Write the cache of a filelist. Read the table back from the cache, and return it.
+    """Write a table to the cache of its filelist, and return the table that the cache contains.
 
     If the cache cannot be written, print a warning and return `table`.
 

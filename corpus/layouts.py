@@ -361,8 +361,8 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
                 "name"
             )
             continue
-        # Add the name of the audio file, because several audio files can share a text file in a
-        # text folder.
+        # Also put the name of the audio file into `where`, because several audio files can share a
+        # text file in a text folder.
         where = f"{path} of {by_name[name]}" if folder else str(path)
         if text_without_name is not None:
             text = " ".join(text_without_name.split())
@@ -447,7 +447,11 @@ def _has_audio(path: Path) -> bool:
 
 
 def subtitles_in_languages(corpus: Path) -> dict[Path, list[Path]]:
-    """Return {path of NAME: subtitles with a language in their name, such as NAME.en.vtt}."""
+    """Return the subtitle files that have a language in their name, such as NAME.en.vtt.
+
+    Returns:
+        {path of the subtitle file without language and extension: subtitle files}
+    """
     found = defaultdict[Path, list[Path]](list)
     for path in visible_files(corpus):
         language = LANGUAGE.search(path.name)
@@ -457,7 +461,13 @@ def subtitles_in_languages(corpus: Path) -> dict[Path, list[Path]]:
 
 
 def texts_with_longer_names(corpus: Path) -> dict[Path, Path]:
-    """Return {path of NAME: text with a longer name, such as NAME_en.srt or NAME.English.srt}."""
+    """Return the text files that may belong to an audio file with a shorter name.
+
+    For example, NAME_en.srt and NAME.English.srt may belong to NAME.wav.
+
+    Returns:
+        {path with a shorter name and without an extension: text file}
+    """
     suffixes = tuple(x.lower() for x in (*TEXT_SUFFIXES, *SEGMENT_SUFFIXES))
     found: dict[Path, Path] = {}
     for path in visible_files(corpus):
@@ -634,7 +644,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
         files[comparable(path.stem)].append(path)
     names = [comparable(without_folder_and_suffix(entry.name)) for entry in entries]
     check_texts(entries, names, files)
-    # Entries with the same name, such as 001 of two speakers, must be in different folders.
+    # Count the entries with the same file name, such as 001 of two speakers. The files of such
+    # entries must be in different folders.
     counts = Counter(comparable(without_folder_and_suffix(x)) for x in {x.name for x in entries})
     # If the listed folders are speakers, a file with the same name in another folder is a different
     # recording.

@@ -64,7 +64,7 @@ TIMED_LINE = re.compile(
 # Minimum fraction of the subtitles that repeat a line of the previous subtitle in automatic
 # captions.
 MIN_ROLLING_SHARE = 0.3
-MIN_ROLLING_SHARE_WITH_GAPS = 0.8  # the same fraction if there are gaps between the subtitles
+MIN_ROLLING_SHARE_WITH_GAPS = 0.8  # like MIN_ROLLING_SHARE, for subtitles with gaps between them
 MAX_ROLLING_GAP = 0.1  # a time of more than this many seconds between two subtitles is a gap
 MIN_SPEECH_SECONDS = 0.1  # a shorter subtitle contains no speech
 MAX_OVERLAP = 0.05  # seconds by which consecutive subtitles may overlap
@@ -260,7 +260,7 @@ def _repeated_lines(cues: Sequence[tuple[float, float, str]]) -> list[int]:
     """Return the number of lines that each subtitle repeats from the previous subtitle.
 
     The first lines of a subtitle may repeat the last lines of the previous subtitle. The number is
-    0 if the subtitle contains no new line and is long enough for speech.
+    0 if the subtitle contains only repeated lines and is long enough for speech.
     """
     counts = []
     previous: list[str] = []

@@ -41,7 +41,7 @@ LIST_MARK = re.compile(
 )
 MARK_AT_END = re.compile(r"([\[(][^\W\d]*\d+(\.\d+)?[\])]|[.!?]\s*\d+)$")  # such as "[u001]"
 # Matches a number such as "1" or "S1". Sentences can also begin with numbers, so numbers are the
-# marks of list items only if they count the texts.
+# marks of list items only if `_count_texts` returns True.
 NUMBER_AT_START = re.compile(r"[^\W\d_]{0,2}(\d+)_?\s(?=.*[^\W\d_])")
 # The name of a speaker in a script, before a text that is not in capitals
 NAME_IN_CAPITALS = re.compile(r"[A-Z][A-Z'-]+[.:]?\s(?=.*[a-z])")
@@ -57,8 +57,8 @@ MAX_SHARE = 0.8  # maximum fraction of texts that contain times, names or column
 # with the most frequent first word.
 MIN_DIFFERENT_TEXTS = 10
 MAX_WORD_SHARE = 0.95
-# Texts may share words that are spoken, as in "Say the word dog" and "Say the word cat". Such texts
-# contain fewer than this number of other words.
+# Texts may share words that are spoken, as in "Say the word dog" and "Say the word cat". In
+# such texts, the mean number of other words is less than this number.
 MIN_OTHER_WORDS = 3
 
 
@@ -106,7 +106,11 @@ def check_are_spoken(clips: Sequence[Clip]) -> None:
 
 
 def _count_texts(numbers: Sequence[int]) -> bool:
-    """Return whether numbers count texts: most numbers rise, or all differ and few are left out."""
+    """Return whether the numbers in texts are the positions of these texts in a list.
+
+    The function returns True if most numbers are larger than the previous number, or if all numbers
+    differ and few numbers between the smallest and the largest number are missing.
+    """
     num_rising = sum(a < b for a, b in pairwise(numbers))
     if num_rising + 1 >= MAX_SHARE * len(numbers):
         return True
@@ -131,7 +135,7 @@ def has_name_at_start(clip: Clip) -> bool:
 
 
 def _is_name(clip: Clip) -> bool:
-    """Return whether a clip's text consists only of its audio file's name, which is not a word."""
+    """Return whether a clip's text is only its audio file's name, and this name is not a word."""
     name = Path(clip.path).with_suffix("")
     if clip.segment or not re.search(r"[^\W\d_]", name.name) or not RECORDING_ID.match(name.name):
         return False
@@ -156,8 +160,9 @@ def _is_written_twice(clip: Clip) -> bool:
 def check_repeated_words(clips: Sequence[Clip]) -> None:
     """Raise UserError if nearly all texts begin or end with the same word, such as "sil".
 
-    Also raise UserError if most texts contain the same words twice. The texts of each speaker are
-    also checked separately, because all texts of a speaker may begin with the speaker's name.
+    Also raise UserError if most texts repeat themselves: their second half equals their first half.
+    The texts of each speaker are also checked separately, because all texts of a speaker may begin
+    with the speaker's name.
     """
     twice = [clip for clip in clips if _is_written_twice(clip)]
     if len(clips) >= MIN_TEXTS and len(twice) >= MAX_SHARE * len(clips):
@@ -199,7 +204,7 @@ def words_of(text: str) -> list[str]:
 
 
 def _common_words(texts: Sequence[Sequence[str]]) -> list[str]:
-    """Return the first words that nearly all texts have in common."""
+    """Return the words with which nearly all texts begin."""
     common = []
     for place in range(max(map(len, texts))):
         counts = Counter(words[place] for words in texts if place < len(words))

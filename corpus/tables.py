@@ -228,8 +228,9 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
     try:
         for fields in reader:
             if any(fields):
-                # In a valid file, a line break inside a field is a part of the text. A field with
-                # the delimiter may lack its quotation mark, so that it continues in the next row.
+                # In a valid file, replace line breaks inside a field with spaces. Keep the line
+                # breaks if the field also contains the delimiter. Such a field may contain the next
+                # row, because its closing quotation mark is missing.
                 fields = [
                     " ".join(x.split("\n")) if is_strict and delimiter not in x else x
                     for x in fields
@@ -249,9 +250,9 @@ def _is_valid_csv(text: str, delimiter: str) -> bool:
 
 
 def _unquoted(field: str) -> str:
-    """Return a field without quotation marks around it, if quotation marks inside it are doubled.
+    """Remove the quotation marks around a field if the quotation marks inside it are doubled.
 
-    Many programs quote such fields in tables with every delimiter.
+    Many programs quote fields that contain quotation marks, whatever the delimiter is.
     """
     inner = field[1:-1]
     is_quoted = len(field) > 2 and field[0] == field[-1] == '"' and '""' in inner
@@ -525,7 +526,7 @@ def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) ->
 
 
 def start_of(columns: TimeColumns | None, titles: Sequence[str], fields: Sequence[str]) -> str:
-    """Return the start in a row, or "" if the row has no start."""
+    """Return the start time in a row, or "" if the row has no start time."""
     return dict(zip(titles, fields, strict=False)).get(columns.start, "") if columns else ""
 
 

@@ -34,7 +34,7 @@ class Event(ctypes.Structure):
 class TimedVoice(EspeakVoice):
     """An eSpeak voice that also reports the time of each phone."""
 
-    OPTIONS = EspeakVoice.OPTIONS | 1  # the same options, and espeakINITIALIZE_PHONEME_EVENTS
+    OPTIONS = EspeakVoice.OPTIONS | 1  # adds espeakINITIALIZE_PHONEME_EVENTS to the options
     # Event types that are defined in speak_lib.h.
     END = 0
     WORD = 1

@@ -77,7 +77,7 @@ class Progress:
 
 SPEAKER_EMBEDDING = "speaker_embedding.weight"  # missing in single-speaker models
 
-# Types of the optional entries of a checkpoint that synthesis uses.
+# Types of the optional checkpoint entries that synthesis uses.
 KINDS: dict[str, Any] = {
     "loop": Progress,
     "longest_text": CountFrom1,  # length of the longest training text, in symbols

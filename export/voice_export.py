@@ -210,7 +210,7 @@ def quantize_lstms(path: Path) -> None:
             f"{x.name}_MatMul" for x in onnx.load(path).graph.node if "_rnn" in x.name
         ],
         per_channel=True,
-        reduce_range=True,  # 8-bit products overflow on CPUs without VNNI
+        reduce_range=True,  # avoids an overflow on CPUs without VNNI
     )
     logging.disable(logging.NOTSET)
 

@@ -40,7 +40,7 @@ def free_running(
 ) -> Iterator[SpokenSteps]:
     """Run `model.free_running` on a GPU in chunks of CHUNK decoder steps.
 
-    The last chunk ends at `max_steps`. All chunks read and write the same tensors. On a CPU and
+    The last chunk ends at `max_steps`. All chunks read and write the same tensors. On a CPU or
     under autocast, decoder steps run one by one, without CUDA graphs. (Under autocast, a graph
     would contain the copies of weights that autocast makes.)
 

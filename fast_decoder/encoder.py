@@ -3,8 +3,8 @@
     model.encoder.run_lstm = bidirectional_lstm
 
 cuDNN launches several kernels per symbol, one after another. With 16 texts of 120 symbols, these
-launches took 11.6 ms of host time per optimizer step on an H100. The loop in this file takes 0.3
-ms.
+launches took 11.6 ms of host time per optimizer step on an H100. For the same texts, the loop in
+this file takes 0.3 ms.
 """
 
 from collections.abc import Callable

@@ -171,7 +171,7 @@ def lstm_graphs_for(
     batch_size: int,
     operand_dtype: torch.dtype,
 ) -> "Graphs | str":
-    """Return graphs for one LSTM without dropout, or a message that says why it has no graphs."""
+    """Return graphs for one LSTM without dropout, or a message that says why this fails."""
     reason = problem(weight.device, weight.dtype)
     if reason is not None:
         return reason
@@ -258,8 +258,8 @@ class _Loop:
         for done in range(0, num_steps, CHUNK):
             count = min(CHUNK, num_steps - done)
             start = num_steps - done - count if self.backwards else done
-            # Without a CUDA graph, write the table for every chunk. The next launch may read the
-            # table before the kernel `next_chunk` has updated it.
+            # Without a CUDA graph, write the table for every chunk, because the next launch may
+            # read the table before the kernel `next_chunk` has updated it.
             if done == 0 or (self.table.is_cuda and self.graph is None):
                 self._write({"START": start, "STOP": start + count, "STEPS": num_steps, **entries})
             if self.graph is None:

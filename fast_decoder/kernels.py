@@ -27,7 +27,8 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 START, STOP, STEPS, BATCH, SYMBOLS = (tl.constexpr(place) for place in range(5))
 # Addresses of the LSTM buffers.
 WEIGHT = tl.constexpr(5)  # [4 * S, inner], multiplied by the rows of the previous step
-# [T, B, 4 * S]: first the gates before activation, then the activated gates, then their gradients.
+# [T, B, 4 * S]. The buffer at first contains the gates before activation, later the activated
+# gates, and finally their gradients.
 GATES = tl.constexpr(6)
 CELLS = tl.constexpr(7)  # [T, B, S]
 KEEP = tl.constexpr(8)  # bool [T, B, S]
@@ -95,8 +96,8 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     capture, the table contains only zeros, and there are no buffers.
 
     If LET_NEXT is False, the next launch starts only after all programs of this launch have ended.
-    Use False if the programs of both launches cannot all run at the same time, because the programs
-    of the next launch would crowd onto the few free multiprocessors.
+    Set LET_NEXT to False if the programs of both launches cannot all run at the same time.
+    Otherwise, the programs of the next launch would crowd onto the few free multiprocessors.
     """
     if EARLY:
         tl.extra.cuda.gdc_wait()
@@ -483,10 +484,10 @@ def attention_gradient(
 ):
     """Compute denergy for some symbols, and the query gradient that comes from these symbols.
 
-    Program ids: (clip, symbols). The softmax backward pass subtracts the sum over n of alignment_n
-    dalignment_n, which is dcontext . context plus the sum over n of alignment_n times the gradient
-    that does not come from the context. Each program computes this whole sum, so that no program
-    waits for another program.
+    Program ids: (clip, symbols). The softmax backward pass subtracts the sum of alignment_n
+    dalignment_n over n. This sum equals dcontext . context, plus the sum of alignment_n times the
+    gradient that does not come from the context. Each program computes the whole sum, so that no
+    program waits for another program.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)

@@ -1,7 +1,7 @@
 """Run the loops with ordinary PyTorch operations, for devices that do not support the kernels.
 
 In the backward pass, all values that do not depend on later steps are computed for CHUNK steps at
-once. These values are the slopes of the LSTM cells, the slopes of the tanh in attention, and band
+once: the slopes of the LSTM cells, the slopes of the tanh in attention, and band
 matrices. A band matrix maps the gradient of a step's energies to the gradients of both alignments
 in the windows of this step. recurrences.py explains the names of dimensions.
 """
@@ -248,7 +248,7 @@ class _CellBackward:
 
 
 def _scales(buffers: LSTMBuffers, p_dropout: float) -> Tensor | list[None]:
-    """Return the dropout factors of all steps, or None for each step without dropout."""
+    """Return the dropout factors of all steps; without dropout, return a list of None."""
     keep = buffers.keep
     cells = buffers.cells
     return [None] * len(cells) if keep is None else _scale(keep, p_dropout, cells.dtype)

@@ -25,8 +25,8 @@ class LSTMBuffers:
     # [4 * S, S], or [4 * S, W] if the context of attention is fed back; in the dtype of matrix
     # products.
     weight: torch.Tensor
-    # [T, B, 4 * S]: first the contribution of the inputs, then the activated gates, then the
-    # gradients of the gates.
+    # [T, B, 4 * S]. The buffer at first contains the contribution of the inputs, later the
+    # activated gates, and finally the gradients of the gates.
     gates: torch.Tensor
     cells: torch.Tensor  # [T, B, S], written by the forward pass
     # [T, B, W], the hidden state after dropout (written by the forward pass) and the context.

@@ -41,7 +41,7 @@ class PaddingStats:
     """The amount of padding in an epoch's batches. Rates are fractions, not percentages.
 
     B_j: number of clips in batch j; L_j: length of the longest clip in batch j; x: the clips'
-    lengths; r: `frames_per_step`; P_j = ceil(L_j / r) r: the length to which batch j is padded.
+    lengths; r: `frames_per_step`; P_j = ceil(L_j / r) * r: the length to which batch j is padded.
     """
 
     num_batches: int
@@ -76,12 +76,12 @@ def padding_stats(
         lengths: [clips] positive length of each clip, such as its number of frames.
         batches: the clip indices of each batch. A clip may be in several batches.
         frames_per_step: number of frames per decoder step. Batches are padded to multiples of this
-            number. The rates and lengths from the papers ignore this padding.
+            number. The rates and lengths that the papers define ignore this additional padding.
         cost: a function that returns the cost per clip of a batch (see `plan_epoch`). This function
             is required if clips have several kinds of length, because the cost of each clip then
             replaces its lengths.
-        row_costs: cost of one step for each batch size (see `plan_epoch`). If given, `step_cost` is
-            computed in the unit of these costs.
+        row_costs: cost of one step for each batch size (see `plan_epoch`). With row costs,
+            `step_cost` is computed in the unit of the row costs.
         clip_cost: cost that each clip adds to every step of its batch, in the unit of `row_costs`.
 
     Raises:

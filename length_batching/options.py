@@ -151,7 +151,8 @@ def _parameter_problems(options: Mapping[str, Any]) -> Iterator[str]:
         value = options.get(parameter.name, parameter.default)
         low, high = parameter.limits()
         note = ""
-        # The batch size affects only the limits of the selected strategy's parameter.
+        # Pass the batch size only for the parameter of the selected strategy, because the strategy
+        # ignores all other parameters.
         is_used = strategy is not None and parameter is strategy.parameter
         if is_used and not batch_size_is_wrong:
             low, high = parameter.limits(batch_size=batch_size)

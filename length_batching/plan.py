@@ -130,12 +130,12 @@ def plan_epoch(
         too_long: how to treat clips that are longer than `batch_capacity`. "reject" raises
             BatchingError. "alone" puts each long clip into its own batch. "leave_out" removes long
             clips from the epoch, even with fixed batch sizes. To cut long clips, see `segments_of`.
-        size_multiple: make the number of clips in each batch a multiple of this number. Smaller
-            batches are allowed if they have fewer clips than this number.
+        size_multiple: make the number of clips in each batch a multiple of this number. Batches
+            with fewer clips than this number are also allowed.
         row_costs: cost of one step (a frame or a token) for each batch size, such as {16: 33, 32:
             48, 48: 57}. GPU kernels compute full tiles, so a step with 17 clips costs as much as a
             step with 32 clips. When the next clip does not fit, the batch either ends before this
-            clip or is shortened to one of these sizes. The size with the lowest cost per clip is
+            clip or is shortened to a size in `row_costs`. The size with the lowest cost per clip is
             used. Row costs never make a batch larger.
         cost: a function `cost(*largest)` that receives the largest length of each kind in a batch.
             The function returns the batch's cost per clip, and this cost then replaces the length.

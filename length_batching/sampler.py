@@ -52,8 +52,8 @@ class LengthBatchSampler:
             epochs, in each case from the first of these epochs. With None, every epoch has as many
             batches as it needs, rounded up to a multiple of `batches_per_update`.
         short_last_update: allow the last optimizer step of an epoch to have fewer than
-            `batches_per_update` batches. Some processes may then have no batch in the last
-            optimizer step.
+            `batches_per_update` batches. With this option, some processes may have no batch
+            in the last optimizer step.
         rank, world_size: the rank of this process, and the number of processes that share the
             batches. Default: a single process.
 

@@ -321,7 +321,7 @@ class SearchResult:
 
     @property
     def best(self) -> Survey | None:
-        """Return the survey with the lowest `price` that reaches `min_novelty`, or None."""
+        """Return the first of the `ranked` surveys, or None if no survey reaches `min_novelty`."""
         return self.ranked[0] if self.ranked else None
 
 

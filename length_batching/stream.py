@@ -53,9 +53,10 @@ class LengthBatchStream(IterableDataset[list[Any]]):
     Call `set_epoch` before every pass. You can stop a pass early and then set the same epoch again.
 
     Every process and every DataLoader worker reads the whole stream, but yields only its own share
-    of the batches. Because of this, the items should be small, such as paths, and `collate_fn`
-    should load the data. All processes receive the same number of batches. Do not pass the
-    DataLoader to accelerate's `prepare`, because it would distribute the batches a second time.
+    of the batches. Because every worker reads all items, the items should be small, such as paths,
+    and `collate_fn` should load the data. All processes receive the same number of batches. Do not
+    pass the DataLoader to accelerate's `prepare`, because it would distribute the batches a second
+    time.
 
     Args:
         read: a function `read(skip)` that returns the stream's items except the first `skip`. The
@@ -65,8 +66,8 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         batch_size, strategy, options: see `LengthBatchSampler`. Dynamic batch sizes require
             `batch_capacity`, because the length of the longest item is not known.
         window: number of items that are planned together. If less than half a window is left at the
-            end of the stream, these items join the last window. Two windows are in memory at the
-            same time.
+            end of the stream, the remaining items are added to the previous window. Two windows are
+            in memory at the same time.
         batches_per_update: number of batches per optimizer step, summed over all processes; a
             multiple of `world_size`. Default: `world_size`. To resume training with a different
             number of processes, keep `batches_per_update` the same.

@@ -28,8 +28,8 @@ from length_batching.plan import BatchCosts, EpochPlan, check_clips, plan_epoch,
 from length_batching.strategies import StrategyName
 
 BatchesPerEpoch = int | Literal["constant", "per_phase"]
-# With a constant number of batches per epoch, this number is the number that the first epoch of the
-# phase needs, multiplied by CONSTANT_MARGIN.
+# If the number of batches per epoch is constant, it is CONSTANT_MARGIN times the number of batches
+# that the first epoch of the phase needs.
 CONSTANT_MARGIN = 1.01
 # A warning is issued if an epoch after the random epochs contains more than this many times the
 # number of batches that it needs.
@@ -114,7 +114,7 @@ class UpdatePlanner:
             epochs, in each case from the first of these epochs. With None, every epoch has as many
             batches as it needs, rounded up to a multiple of K.
         short_last_update: allow the last optimizer step of an epoch to have fewer than K batches.
-            Some processes may then have no batch in the last optimizer step.
+            With this option, some processes may have no batch in the last optimizer step.
 
     Raises:
         BatchingError: if an option or a length is invalid.
@@ -151,8 +151,8 @@ class UpdatePlanner:
         self.batches_per_epoch = batches_per_epoch
         self.short_last_update = short_last_update
         self._warn_if_capacity_is_small()
-        # Numbers of batches that the random epochs and the later epochs need. If the number of
-        # batches is constant, it is computed from these two numbers.
+        # Numbers of batches that a random epoch and a later epoch need. A constant number of
+        # batches per epoch is computed from these two numbers.
         self._random_count = 0
         self._later_count = 0
         if isinstance(batches_per_epoch, str):

@@ -142,7 +142,7 @@ class GriffinLim:
                 samples[: len(known)] = known
             else:
                 samples = self._invert(self.magnitudes(log_mel), known, rng)
-            # If more frames follow, `windowed` yields only the samples of this many frames.
+            # If more frames follow, `windowed` yields only the samples of the first `ready` frames.
             ready = log_mel.shape[1] - context
             known = samples[max(0, ready - context) * self.hop : max(0, ready) * self.hop + half]
             return samples[half : half + log_mel.shape[1] * self.hop - 1]

@@ -32,7 +32,8 @@ DIED_AWAY = -25.0
 # quietest of these steps.
 NEARLY_QUIETEST = 3.0
 DYING_SECONDS = 0.25  # maximum seconds after the stop token until the audio must have died away
-# Maximum seconds without progress in the text. In the demo, the maximum was 0.19 seconds.
+# Maximum seconds without progress in the text. In the demo, the longest time without progress was
+# 0.19 seconds.
 STUCK_SECONDS = 2.0
 DECIBELS = 20 / np.log(10)
 

@@ -249,8 +249,8 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
             f"{path}: cannot write the checkpoint ({first_line(error)}). Free some space or make "
             "the folder writable. Earlier checkpoints have not changed"
         ) from None
-    # Neither count nor remove checkpoints with larger numbers, because they belong to a different
-    # run.
+    # Neither count nor remove checkpoints with a larger number than the new checkpoint, because
+    # they belong to a different run.
     own = [old for number, old in list_checkpoints(directory) if number <= state["iteration"]]
     least = 1 if (directory / BEST).exists() else 2
     for old in own[: -max(keep, least)]:
@@ -329,7 +329,7 @@ def set_aside_newer(directory: Path, iteration: int) -> list[tuple[Path, bool]]:
         A list of tuples (new path of a checkpoint, whether the checkpoint is damaged).
 
     Raises:
-        UserError: if `best.pt` cannot be read. No checkpoint is renamed before this error.
+        UserError: if `best.pt` cannot be read. In this case, no checkpoint has been renamed.
     """
     found = list_checkpoints(directory)[::-1]
     newer = [(path, False) for number, path in found if number > iteration]
@@ -367,8 +367,8 @@ def load_newest(directory: Path) -> Checkpoint:
 
     Raises:
         UserError: if a checkpoint cannot be read or is rejected, or if the run has no undamaged
-            checkpoint. A new run is not started instead, because it would overwrite the files in
-            the folder.
+            checkpoint. In this case, --resume does not start a new run, because a new run would
+            overwrite the files in the folder.
     """
     best = [directory / BEST] if (directory / BEST).exists() else []
     damaged = []

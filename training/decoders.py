@@ -46,7 +46,7 @@ def choose_decoder(
     if name == "reference":
         return reference()
     spec = importlib.util.find_spec("fast_decoder")
-    # If a folder has no __init__.py, it is a namespace package without an origin.
+    # If fast_decoder/ has no __init__.py, Python finds a namespace package without an origin.
     if spec is None or spec.origin is None:
         return reference("the folder fast_decoder/ is missing")
     # Reject subclasses, because they may compute attention differently.

@@ -34,7 +34,7 @@ from tacotron2_voice.utils.errors import UserError, explained
 
 T = TypeVar("T")
 SECONDS_TO_LEAVE = 0.1
-SECONDS_BETWEEN_HEARTBEATS = 1  # number of seconds, while processes wait for another process
+SECONDS_BETWEEN_HEARTBEATS = 1  # used while processes wait for another process
 
 
 class AlreadyReported(UserError):
@@ -244,7 +244,7 @@ def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
 
     When torchrun restarts processes, it keeps the same store, which still contains the addresses of
     dead processes. With these addresses, new processes would wait forever for dead processes
-    (PyTorch issue 135712). To prevent this, the first process chooses a new key prefix at each
+    (PyTorch issue 135712). To prevent this wait, the first process chooses a new key prefix at each
     start, and lists the processes that have answered.
 
     Raises:
@@ -259,7 +259,7 @@ def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
         return PrefixStore(mine, store)
     deadline = time.monotonic() + seconds
     while True:
-        start = store.get("start").decode()  # this name may be from an earlier start
+        start = store.get("start").decode()  # may be the key prefix of an earlier start
         store.set(f"{start}/answer {rank}", mine)
         time.sleep(0.02)
         if store.check([f"{start}/all"]) and mine.encode() in store.get(f"{start}/all").split():

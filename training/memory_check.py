@@ -43,9 +43,9 @@ def worst_case_shapes(
     """Return a list of (clips, frames, symbols): the training batches that need the most memory.
 
     With a fixed batch size, the list contains one batch: `batch_size` clips as long as the longest
-    clip and the longest text. With a frame budget per batch, the list contains two batches: one
-    with the longest text and with the largest number of padded frames that the budget and the
-    corpus allow, and one with the largest possible number of clips, which are the shortest clips.
+    clip and the longest text. With a frame budget per batch, the list contains two batches. The
+    first batch has the longest text, and as many padded frames as the budget and the corpus allow.
+    The second batch has the largest possible number of clips, which are the shortest clips.
 
     Args:
         capacity: frame budget per batch; None if the batch size is fixed.
@@ -60,7 +60,8 @@ def worst_case_shapes(
     lengths, positions = np.unique(x, return_inverse=True)
     counts = np.bincount(positions, max_draws).astype(int).cumsum()
     # For each length, compute the maximum number of clips in a batch whose longest clip has this
-    # length. An epoch draws as many clips as the corpus contains.
+    # length. The number is at most len(x), because an epoch draws as many clips as the corpus
+    # contains.
     clips = np.minimum(capacity // lengths, np.minimum(counts, len(x)))
     frames = clips * lengths
     # If several batches have the largest number of frames, use the batch with the longest clips.

@@ -136,7 +136,7 @@ def linear_length(trainer: Trainer, symbols: int) -> int | None:
         )
         is_proportional = middle - short >= (1 - MAX_CURVATURE) * (long - middle) / 2
         # Also require that the time grows. If the host is slower than the GPU at all three lengths,
-        # the three times are equal, which is proportional too.
+        # the three times are equal, and `is_proportional` is also true.
         if is_proportional and long > 1.5 * middle:
             return frames
         frames *= 2

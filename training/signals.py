@@ -76,7 +76,7 @@ class StopRequest:
         self._sender.close()  # the second thread then exits
 
     def leave(self) -> None:
-        """Keep the second thread from ending the process, because the main thread exits."""
+        """Prevent the second thread from ending the process, because the main thread will exit."""
         self._is_leaving = True
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:

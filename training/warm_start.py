@@ -73,8 +73,9 @@ def map_symbols(
 ) -> tuple[dict[str, Any], list[str]]:
     """Adapt a checkpoint's symbol embedding to the symbols in `table`.
 
-    A symbol that is in the checkpoint keeps its row. For a new symbol, each column is drawn with
-    `seed` from a normal distribution with the mean and standard deviation of the checkpoint's rows.
+    A symbol that is in the checkpoint keeps its row. Each value in the row of a new symbol is drawn
+    with `seed` from a normal distribution. This distribution has the mean and the standard deviation
+    of the same column in the checkpoint.
 
     Return the adapted state and the new symbols.
 

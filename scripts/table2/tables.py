@@ -93,7 +93,7 @@ def tidy(tables: Sequence[Table]) -> pd.DataFrame:
         headings = [column.heading for column in table.columns]
         name = ""
         for column in table.columns:
-            # A heading that occurs several times belongs to the closest unique heading before it.
+            # If a heading occurs several times, put the closest unique heading to its left first.
             several = headings.count(column.heading) > 1
             name = name if several else column.heading
             quantity = f"{name}: {column.heading}" if several else name

@@ -140,7 +140,7 @@ class Handler(AsyncEventHandler):
         self.limited_reader: Any = LimitedReader(reader)
         self.voices = voices
         self.workers = workers
-        # None before synthesize-start and after synthesize-stop.
+        # This detector is None before synthesize-start and after synthesize-stop.
         self.sentences: SentenceBoundaryDetector | None = None
         self.voice: SynthesizeVoice | None = None
         self.num_characters = 0

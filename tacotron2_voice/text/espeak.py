@@ -38,7 +38,7 @@ def _backend(language: str) -> Any:
     logger.setLevel(logging.ERROR)  # without this line, phonemizer warns about every foreign word
     return _backends()(
         language,
-        # This pattern matches nothing, because phones.py handles punctuation.
+        # Use a pattern that matches nothing, because phones.py already handles punctuation.
         punctuation_marks=re.compile(r"(?!)"),
         with_stress=True,
         language_switch="remove-flags",

@@ -22,13 +22,13 @@ _PINYIN = re.compile(rf"(?<!\w)(?:{_SYLLABLE}[1-5¹²³⁴⁵][ '-]*){{2,}}(?!\w
 CHINESE = ("cmn", "yue", "hak", "zh")  # eSpeak's codes for Chinese languages
 IPA_LETTER = re.compile("[\u0250-\u02afˈˌː]")
 _IPA_WORD = re.compile(rf"\S*{IPA_LETTER.pattern}\S*")
-# Marks and letters that no alphabet contains. Alphabets contain other letters of the IPA, such as ə
-# (Azerbaijani) and ŋ (Sami).
+# Marks and letters of the IPA that no alphabet contains. Other letters of the IPA, such as ə
+# (Azerbaijani) and ŋ (Sami), also occur in alphabets.
 _ONLY_IPA_WORD = re.compile(r"\S*[ˈˌːɪʊɜɑʃɹʁɾɐɒʌɯɤɸʂʐ]\S*")
 _NESTED_BRACES = re.compile(r"\{[^{}]*\{[^{}]*")
 # IPA letters that also occur in alphabets. These letters are read as phones only between slashes.
 _IPA_OR_LETTER = re.compile("[æçðøŋœβθχ]")
-_STRESSED_PHONE = re.compile(r"[A-Z]{2}\d")  # an ARPAbet vowel, even with an unknown stress digit
+_STRESSED_PHONE = re.compile(r"[A-Z]{2}\d")  # an ARPAbet vowel with any digit from 0 to 9
 _PHONE = "(?:" + "|".join(symbol[1:] for symbol in symbols if symbol[0] == "@") + ")"
 _STRESSED = "[A-Z]{2}[0-2]"
 _WORD_PHONE = f"{_PHONE}(?:_[BIES])?"  # Kaldi appends the phone's position in the word

@@ -15,8 +15,8 @@ from tacotron2_voice.text.sequences import ARPABET_SPAN
 from tacotron2_voice.text.symbols import SymbolTable
 
 CORRECTED = "english_cleaners_corrected"
-# Placeholder for a span of phones. The placeholder looks like a name, but occurs in no real text.
-# At its end, each span gets a different letter.
+# Beginning of the placeholders for spans of phones. A placeholder looks like a name, but occurs in
+# no real text. The last letter of each placeholder is different.
 NAME = "Vuzqonal"
 ROMAN_NUMERAL = re.compile(r"\b[IVXLC]+\b")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -26,7 +26,8 @@ from tacotron2_voice.utils.errors import UserError
 ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # eSpeak's codes for common language codes
 SIGNS = "%&@#§‰"  # signs that Unicode classifies as punctuation, but that eSpeak reads as words
 SPOKEN = f"{SIGNS}*/_"  # characters that eSpeak either reads as words or skips
-NAMED_SIGNS = "%&@#§+=/"  # in languages without a word for these signs, eSpeak speaks English
+# eSpeak reads each of these signs with an English word if the language has no word for the sign.
+NAMED_SIGNS = "%&@#§+=/"
 ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24b6-\u24ea\u3251-\u325f\u32b1-\u32bf"
 # Punctuation that may occur inside a word, as in l'eau, Nord-Süd, col·legi, գնա՛նք and צה״ל.
 WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
@@ -76,7 +77,7 @@ STRESS = re.compile("[ˈˌ]")
 # `_letter_names` compares the names of this many letters at the beginning of a script, and of the
 # same number of letters spread over the script.
 SAMPLES = 16
-# The names of several letters must begin with the same phone characters, at least this many.
+# Minimum number of phone characters that the beginnings of several letter names have in common.
 MIN_NAME = 5
 GRACE_SECONDS = 1  # seconds to wait for the eSpeak process to exit before it is killed
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
@@ -158,7 +159,7 @@ class Espeak:
         """After a fork, forget the eSpeak process, because it belongs to the parent process."""
         if self.process is not None:
             # Set a return code, so that Python does not wait for the eSpeak process. Waiting would
-            # fail, because the eSpeak process is a child of the parent process.
+            # fail, because the eSpeak process is not a child of the forked process.
             self.process.returncode = 0
         self.process = None
         self._lock = threading.Lock()
@@ -348,8 +349,7 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
         spoken = _phones_of_word(word, language)
         if _count_parts(spoken) < len(word):
             continue
-        # Only most of the phones must be equal, because eSpeak adapts some phones to their
-        # neighbors.
+        # Some of the phones may differ, because eSpeak adapts some phones to their neighbors.
         letters = "".join(_joined(_phones_of_word(letter, language)) for letter in word)
         if difflib.SequenceMatcher(None, _joined(spoken), letters).ratio() > MIN_SIMILARITY:
             spelled += word

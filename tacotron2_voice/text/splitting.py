@@ -59,7 +59,8 @@ _DOTTED = ABBREVIATIONS.keys() | set(
     "no nos vs prof messrs gov sen rep pres mt ave vol fig pp ed "
     "jan feb aug sept oct nov dec".split()
 )
-# Words that occur in numbers and amounts. Cleaning turns "$3.50" into "three dollars, fifty cents".
+# Words that occur in numbers and amounts, because cleaning turns "$3.50" into "three dollars, fifty
+# cents".
 _NUMBER_WORD = re.compile(
     r"(?:zero|oh|point|hundred|thousand|[a-z]*illion|ten|eleven|twelve|twelf"
     r"|dollars?|cents?|pounds?|penny|pence|euros?|percent"

@@ -13,7 +13,7 @@ from tacotron2_voice.utils.errors import UserError
 MAX_PAUSE_SECONDS = 60
 KNOWN_TAGS = "[pause SECONDS] or [speaker NAME]"
 _TAG = re.compile(r"\[\s*(pause|speaker)\b([^\[\]]*)\]", re.IGNORECASE)
-# Matches brackets around words, footnote numbers, as in "word[1]", and closing tags such as
+# Matches brackets around words, footnote numbers (as in "word[1]"), and closing tags such as
 # "[/b]". Brackets around a few letters of a word, as in "[T]he", "colo[u]r" and "claim[s]", are not
 # tags.
 WORDS_IN_BRACKETS = re.compile(

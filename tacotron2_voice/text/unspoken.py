@@ -19,8 +19,8 @@ MAX_SHOWN = 20
 # Unicode categories of characters that are not spoken: dashes, brackets, quotation marks, spaces,
 # invisible characters and combining accents.
 UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
-# Characters that a cleaner does not speak, keyed by cleaner. This cleaner reads "and/or" as two
-# words.
+# Characters that a cleaner does not speak, keyed by cleaner. For example,
+# english_cleaners_corrected reads "and/or" as two words.
 UNSPOKEN = {"english_cleaners_corrected": '"/'}
 
 

@@ -153,7 +153,7 @@ def _without_shouting(text: str) -> str:
     If a whole text is in capitals, the capitals do not show which words are read as letters. Known
     initials and Roman numerals stay in capitals.
     """
-    pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)  # words have odd indices
+    pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)  # capitals have odd indices
     if len(pieces) < 5:
         return text
     numbered = {*COUNTED, *COUNTED_OR_LETTERED, *MONARCHS, "War"}
@@ -338,13 +338,14 @@ RULES: list[Rule] = [
     # Days of the week come before dates, because a date may follow a day.
     rule(rf"\b({_DAY})\b\.?\s?[-–]\s?({_DAY})\b\.?", _read_days),
     rule(rf"\b({_DAY})\b(?:\.(?=,)|\.?(?=,?\s+(?:{MONTH}|\d)))", _read_days),
-    # This rule does not match "in the sun." or "he sat."
+    # "Sun." and "Sat." are days only after "on", because "sun" and "sat" are also words.
     rule(rf"(?:(?<=\bon )|(?!S))\b({_DAY})\.", _read_days),
     # Dates and telephone numbers come before ranges, because all of them contain hyphens.
     *DATE_RULES,
     rule(rf"\b({_MONTH})\.", _read_month),
     *PHONE_RULES,
-    # "No. 5", before Roman numerals ("Vol. IV"). "No." alone is a word.
+    # Abbreviations before a number ("No. 5") come before Roman numerals, because the number may be
+    # a Roman numeral ("Vol. IV"). Without a number, "No." is a word.
     rule(
         rf"(?i)(?<![\w.])({'|'.join(sorted(BEFORE_NUMBERS, key=len, reverse=True))})"
         r"\.\s?(?=\d|[IVX]{2,}\b|V\b)",
@@ -396,8 +397,8 @@ RULES: list[Rule] = [
     rule(r"\b([A-G])#", r"\1 sharp"),
     rule(r"#(?=[A-Za-z])", "hashtag "),
     rule(r"\bv\.?(?=\d)", "version "),
-    # Numbers with other characters come next, together with the rule that adds spaces between
-    # digits and letters ("MP3").
+    # Numbers that are attached to letters or signs come next, together with the rule that adds
+    # spaces between digits and letters ("MP3").
     *PLURAL_RULES,
     rule(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])(?!(?i:st|nd|rd|th)\b)", " "),
     *CORRECTED_NUMBER_RULES,

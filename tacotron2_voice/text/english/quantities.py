@@ -137,10 +137,10 @@ PHONE_RULES: list[Rule] = [
         _read_groups,
     ),
     rule(r"(?<![\w.,$£€¥/-])[2-9]\d{2}-\d{4}(?![\w/-]|[.,]\d)", _read_groups),
-    rule(r"(?<![\w.,-])0\d{2,4}\s\d{3,4}\s\d{3,4}(?!\d)", _read_groups),  # British
+    rule(r"(?<![\w.,-])0\d{2,4}\s\d{3,4}\s\d{3,4}(?!\d)", _read_groups),  # British phone numbers
     rule(r"(?<![\w.,-])\d+(?:-\d+){2,}(?![\w-])", _read_groups),  # numbers of books and bank cards
     rule(r"(?i)(?<=\bcall )(?:911|999|112)\b", _read_groups),
-    rule(r"(?<=\b[A-Z]{2} )\d{5}\b|(?<=[A-Z]\.[A-Z]\. )\d{5}\b", _read_groups),  # a postal code
+    rule(r"(?<=\b[A-Z]{2} )\d{5}\b|(?<=[A-Z]\.[A-Z]\. )\d{5}\b", _read_groups),  # postal codes
     rule(r"(?i)(?<=\bdial )\d{3}\b", _read_groups),
 ]
 
@@ -245,7 +245,7 @@ def _read_unit(match: Match) -> str:
         parts = "half" if match["only"] == "1/2" else f"{spell_fraction(match['only'])} of"
         return f"{article}{parts} {the} {name}"
     if whole.isdigit() and len(whole) == 4:
-        whole = f"{int(whole):,}"  # the number is not a year
+        whole = f"{int(whole):,}"  # a number with a comma is not read as a year
     return f"{article}{whole}{fraction}{match['join'] if describes else ' '}{name}"
 
 
@@ -300,7 +300,7 @@ AMOUNT_RULES: list[Rule] = [
         r"(?P<join>[\s-]?)(?!(?<=\d)s\b)"  # "20s" means twenties, not 20 seconds
         rf"(?P<unit>{_UNIT}|in(?=\.))(?P<power>[²³23])?"
         rf"(?:\s?/\s?(?P<per>{_UNIT}|{'|'.join(PER)})(?P<per_power>[²³23])?)?"
-        # Inside a sentence, the match includes the dot.
+        # If the sentence continues after the dot of a unit, the match includes this dot.
         r"(?![\w²³/-]|'\w)(?:\.(?=[,;:)]|\s+[a-z0-9]))?",
         _read_unit,
     ),
