@@ -66,7 +66,7 @@ def attacked(request, tmp_path):
 
 
 def clip_of(path, hparams=H):
-    """Read a clip like training does."""
+    """Read a clip with the dataset that training uses."""
     return TextMelDataset(ClipTable.of("list.txt", [(1, Clip(str(path), "A.", (1,)))]), hparams)[0]
 
 
@@ -79,7 +79,7 @@ def compare_lengths(path):
 
 TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", (1,), 5, ""))])
 CLIPS = Clips(TABLE, TABLE, "other")
-# If two entries read the same file, their keys differ by an additional word.
+# Each key is the name of a file. If a file has a second reader, a word follows the name.
 READERS: dict[str, Callable[[Path], object]] = {
     "list.txt": lambda path: read_filelist(path, H),
     "list.txt.clips": read_cache,

@@ -190,7 +190,7 @@ def test_record_is_rejected_when_random_epochs_have_more_batches(tmp_path):
 
 @pytest.mark.parametrize("trained", [2, None])
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_state_is_accepted_only_from_random_epochs_when_batches_per_epoch_changes(epoch, trained):
+def test_new_batches_per_epoch_is_accepted_only_when_state_is_from_a_random_epoch(epoch, trained):
     """Random epochs have the same batches with both values of `batches_per_epoch`. Later epochs
     differ."""
     constant = make(random_epochs=1)
@@ -305,7 +305,7 @@ def test_training_raises_when_the_loader_changes_the_order_or_number_of_batches(
     assert re.search("world_size=|batch_size=", error_of(lambda: train(batches, loader)))
 
 
-def test_loader_raises_when_the_sampler_distributes_batches_a_second_time():
+def test_loader_raises_when_distributed_sampler_wraps_rank_sampler():
     batches = make(2)
     again = DistributedSampler(RankSampler(batches, 1), 2, 1, shuffle=False)
     with pytest.raises(BatchingError, match="world_size=2"):
@@ -321,7 +321,8 @@ class SlowFirst(list):
 
 
 def test_loader_raises_when_workers_are_out_of_order():
-    """The first worker is slow, so the second worker receives the indices of the first worker."""
+    """The first worker is slow. With `in_order=False`, the loader therefore sends indices of the
+    first worker to the second worker."""
     batches = make()
     batches.dataset = SlowFirst(range(20))
     loader = loader_of(batches, num_workers=2, in_order=False)
@@ -466,7 +467,7 @@ def test_torchdata_loader_resumes_with_the_same_batches(options):
         first.sampler.set_epoch(1)
         seen = list(itertools.islice(first, drawn))
         second.load_state_dict(first.state_dict())
-        if drawn <= count:  # with count + 1 batches, epoch 2 has already begun
+        if drawn <= count:  # with count + 1, the state is saved after epoch 1
             second.sampler.set_epoch(1)
             seen += list(second)
         second.sampler.set_epoch(2)

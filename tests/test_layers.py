@@ -71,7 +71,7 @@ def test_packed_sequences_equal_torch_packed_sequences(lengths):
 
 
 @pytest.mark.parametrize("lengths", [[0, 3], [4, 5]])
-def test_packing_raises_when_a_length_exceeds_the_batch(lengths):
+def test_packing_raises_when_a_length_is_out_of_range(lengths):
     with pytest.raises(ValueError, match="from 1 to 4"):
         packing(torch.tensor(lengths), 4)
 

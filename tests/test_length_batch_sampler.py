@@ -266,7 +266,7 @@ def test_ranks_train_every_clip_once_and_share_each_optimizer_step(
     cut = [update for update in updates if update not in whole]
     assert len(cut) == bool(rest)
     # The clips of the last, incomplete optimizer step are divided into new batches.
-    # No new batch is larger than the old batches.
+    # No new batch is larger than the largest original batch.
     for pieces in cut:
         assert sorted(clips_of(pieces)) == sorted(clips_of(rest))
         assert 1 <= len(pieces) <= size
@@ -553,7 +553,7 @@ def test_strategy_error_suggests_the_options_when_a_name_is_from_the_papers(name
 
 @pytest.mark.parametrize(("capacity", "warns"), [(40, True), (90, False)])
 def test_sampler_warns_when_batch_capacity_fits_fewer_than_two_clips_on_average(capacity, warns):
-    """The mean length is 21.65, and the largest length is 40."""
+    """The mean length is 21.65, so a batch capacity of 40 fits fewer than two clips on average."""
     expected = pytest.warns(UserWarning, match="batch_capacity=") if warns else nullcontext()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -601,8 +601,8 @@ def steps_of(plan):
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_sampler_plans_fewer_batches_after_the_random_epochs(size):
-    """In an earlier version, later epochs had as many batches as random epochs, so they saved only
-    half as much as they could."""
+    """In an earlier version, later epochs had as many batches as random epochs. Therefore length
+    batching saved only half of the decoder steps that it can save."""
     plans = plans_of_sampler(batches_per_epoch="per_phase", batches_per_update=size)
     needed = plans_of_sampler(batches_per_update=size)
     with pytest.warns(UserWarning, match='batches_per_epoch="constant"'):
@@ -632,7 +632,7 @@ def test_number_of_batches_never_increases_after_the_random_epochs():
     [{"random_epochs": 0}, {"batches_per_epoch": "per_phase"}, {"batches_per_epoch": 90}],
     ids=str,
 )
-def test_sampler_does_not_warn_when_needless_batches_are_impossible_or_requested(changed):
+def test_sampler_does_not_warn_about_needless_batches_when_options_exclude_or_request_them(changed):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plans_of_sampler(**({"batches_per_epoch": "constant"} | changed))

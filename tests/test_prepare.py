@@ -86,7 +86,7 @@ def test_prepare_lists_every_clip_once(corpus, tmp_path):
 
 
 def test_prepare_writes_the_same_files_when_it_runs_twice(corpus, tmp_path, monkeypatch):
-    monkeypatch.undo()  # draw the plots from here on
+    monkeypatch.undo()  # this test draws real plots
     prepare(Preparation(corpus, tmp_path / "lists"))
     before = contents(tmp_path / "lists")
     prepare(Preparation(corpus, tmp_path / "lists"))

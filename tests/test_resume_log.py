@@ -152,7 +152,7 @@ def test_wav_is_complete_when_the_command_was_stopped_and_repeated(
             break
         except KeyboardInterrupt:
             stops += 1
-        # All results are complete, so the next call would start from the beginning.
+        # If the WAV exists, all texts are complete, and the next call starts from the beginning.
         if wav.exists():
             wav.unlink()
             begun += 1

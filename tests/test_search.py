@@ -104,8 +104,8 @@ def test_parameter_values_are_ordered_from_least_to_most_random(strategy):
 
 
 def test_parameter_values_double_in_eight_steps():
-    """Randomization factors range from 0 to 1.6 and have two digits. Numbers of bins range from 1
-    to the number of batches."""
+    """Randomization factors range from 0 to 1.6 and have two significant digits. Numbers of bins
+    range from 1 to the number of batches."""
     factors = np.array(parameter_values("semi_sorted", 10_000, 16))
     assert (factors[0], factors[-1]) == (0, 1.6)
     assert np.count_nonzero((factors >= 0.1) & (factors < 0.8)) == 8 * 3
@@ -190,7 +190,7 @@ def test_library_and_command_find_the_same_options(tmp_path, capsys, monkeypatch
     [overrides] = [x.split()[-1] for x in lines if "train.py --hparams " in x]
     call["batching_strategy"] = call.pop("strategy")
     assert set(overrides.split(",")) == {f"{name}={value}" for name, value in call.items()}
-    plan_epoch(lengths, strategy=call.pop("batching_strategy"), **call)  # the call must be valid
+    plan_epoch(lengths, strategy=call.pop("batching_strategy"), **call)  # this call must not fail
 
 
 def test_search_defaults_equal_the_defaults_in_hparams():

@@ -350,7 +350,7 @@ def test_training_uses_plain_operations_when_the_check_fails(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(graphs, "problem", lambda *_: "no CUDA device")
         expected, _ = trained(HPARAMS)
-    # Correct kernels round differently, so equal bits show that plain operations ran.
+    # Kernels round differently from plain operations, so equal bits show that no kernel ran.
     assert torch.equal(found, expected)
 
 

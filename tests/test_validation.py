@@ -140,7 +140,7 @@ def test_validation_warns_once_when_the_alignment_has_not_formed(
 def test_validation_warns_once_when_attention_ignores_the_text(
     corpus, tmp_path, monkeypatch, capsys
 ):
-    """The thresholds are set so that an untrained model meets the condition."""
+    """With the thresholds in this test, the validation of an untrained model prints the warning."""
     monkeypatch.setattr(validation, "SHARP", 0.0)
     monkeypatch.setattr(validation, "TEXT_EFFECT", 1.0)
     monkeypatch.setattr(validation, "STEPS_TO_READ", 9)  # an epoch has 4 or 5 optimizer steps
