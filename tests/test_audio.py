@@ -239,7 +239,9 @@ def test_clip_is_rejected_when_its_samples_are_invalid(tmp_path, bad, words):
         (1, 22050, {"subtype": "FLOAT"}, 32768),
     ],
 )
-def test_conversion_command_in_the_error_message_works(tmp_path, channels, rate, options, factor):
+def test_conversion_command_succeeds_when_copied_from_the_error(
+    tmp_path, channels, rate, options, factor
+):
     speech = speech_like(0.5).numpy().astype(np.float64)
     samples = factor * np.stack([speech / np.abs(speech).max()] * channels, axis=1)
     soundfile.write(tmp_path / "in.wav", samples, rate, **options)

@@ -151,7 +151,7 @@ def test_batch_randomization_shuffles_uniformly():
         places[place[7]] += 1
         distances[(place[7] - place[0]) % 8] += 1
     # On average, batch 7 is at each of the 8 positions 25 times.
-    # In about 1 of 10,000 such tests, a position has a count of 8 or less.
+    # With correct code, a position has a count of 8 or less in about 1 of 10,000 tests.
     assert len(places) == 8
     assert min(places.values()) > 8
     # On average, each distance from batch 0 to batch 7 occurs 29 times.

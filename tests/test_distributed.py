@@ -392,7 +392,7 @@ def test_error_is_printed_once_when_it_occurs_in_all_processes(corpus, tmp_path)
     assert len(said.splitlines()) == 1
 
 
-def test_make_sampler_rejects_optimizer_steps_that_cannot_be_split_among_processes():
+def test_sampler_is_rejected_when_optimizer_steps_cannot_be_split_among_processes():
     hparams = create_hparams("batches_per_update=3,batch_size=2")
     with pytest.raises(UserError, match="multiple of 2"):
         make_sampler(np.arange(1, 9), hparams, world_size=2)

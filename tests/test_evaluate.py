@@ -233,7 +233,7 @@ def test_program_passes_its_options_to_evaluate(monkeypatch, tmp_path):
     }
 
 
-def test_read_recordings_accepts_a_filelist(recordings, tmp_path):
+def test_recordings_can_be_listed_in_a_filelist(recordings, tmp_path):
     """The measurements of the recordings are saved next to the filelist."""
     clips, filelist = read_recordings(recordings), tmp_path / "val.txt"
     filelist.write_text("".join(f"{clip.path}|{clip.text}|0.5\n" for clip in clips))

@@ -200,7 +200,7 @@ def test_sampler_yields_the_rest_of_the_epoch_when_resumed(set_epoch_again):
     ],
     ids=str,
 )
-def test_load_state_dict_raises_when_clips_or_options_differ_from_the_saved_state(changed):
+def test_saved_state_is_rejected_when_clips_or_options_differ(changed):
     arguments = {"lengths": TWENTY, "batch_size": 3, "strategy": "semi_sorted", **RECIPE}
     sampler = LengthBatchSampler(**arguments)
     sampler.set_epoch(3)
@@ -212,7 +212,7 @@ def test_load_state_dict_raises_when_clips_or_options_differ_from_the_saved_stat
     assert len(list(other)) == len(other.plan)
 
 
-def test_load_state_dict_raises_when_batch_boundaries_differ_from_the_saved_state():
+def test_saved_state_is_rejected_when_batch_boundaries_differ():
     state = LengthBatchSampler(TWENTY, 4, "sorted").state_at(2)
     with pytest.raises(BatchingError, match=r"epoch 0 .*2 of"):
         LengthBatchSampler(TWENTY, 5, "sorted").load_state_dict(state)
@@ -434,7 +434,7 @@ def test_ranks_yield_the_remaining_batches_when_the_world_size_changes(trained, 
         four.load_state_dict(sampler.state_at(6))
 
 
-def test_state_dict_raises_when_the_number_of_trained_batches_is_missing_or_too_large():
+def test_saving_raises_when_the_number_of_trained_batches_is_missing_or_too_large():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     with pytest.raises(BatchingError, match=r"state_dict\(\)"):
         sampler.state_dict()
@@ -563,7 +563,7 @@ def test_sampler_warns_when_batch_capacity_fits_fewer_than_two_clips_on_average(
             )
 
 
-def test_length_batches_error_contains_the_pip_extra_when_torch_is_missing():
+def test_error_contains_the_pip_extra_when_torch_is_missing():
     program = textwrap.dedent(
         """
         import sys

@@ -220,7 +220,9 @@ def test_run_resumed_from_an_earlier_checkpoint_can_be_killed_and_resumed(corpus
     assert_same_run(out, whole)
 
 
-def test_resume_reads_the_number_of_steps_from_the_checkpoint_when_its_name_differs(copied, capsys):
+def test_resume_reads_the_number_of_steps_in_the_checkpoint_when_the_file_name_differs(
+    copied, capsys
+):
     """Temporary files of a killed run are deleted from the events folder, because TensorBoard would
     read them."""
     shutil.copy(copied / "best.pt", copied / "checkpoint_999.pt")

@@ -30,7 +30,7 @@ def test_table_error_is_the_relative_difference_from_the_measured_cost_of_24_cli
 @pytest.mark.parametrize(
     "text", ["16", "x:3", "16:0", "clip:1 16:-2", "16:33 16:48", "16:3 clip:-1", "16:3;32:4"]
 )
-def test_row_costs_is_rejected_when_it_is_not_a_table_of_costs(text):
+def test_setting_row_costs_is_rejected_when_it_is_not_a_table_of_costs(text):
     with pytest.raises(UserError, match="row_costs"):
         HParams(row_costs=text)
 

@@ -42,7 +42,7 @@ def sweep(lengths, batch_size, strategy, values, **options):
     ("strategy", "batch_size", "chance"), [("random", 20, 19 / 399), ("bucket", 10, 9 / 39)]
 )
 def test_pair_novelty_equals_its_expected_value_when_order_is_random(strategy, batch_size, chance):
-    """Clips are shuffled either among all 400 clips, or within buckets of 40 clips."""
+    """The strategy shuffles clips either among all 400 clips, or within buckets of 40 clips."""
     found = survey(distinct_lengths(400), batch_size, strategy, bucket_size=40, epochs=60)
     assert 1 - found.novelty == pytest.approx(chance, rel=0.03)
 
@@ -173,7 +173,7 @@ def test_cost_table_has_a_row_for_every_survey():
     [row] = [dict(zip(titles, cells, strict=True)) for cells in rows if cells[1] == "SB"]
     assert row["strategy"] == "sorted"
     assert (row["batches"], row["steps"], row["clips"], row["frames"]) == ("2", "60", "2", "80")
-    assert row["padding %"] == "16.67"  # 20 of 120 padded frames are padding
+    assert row["padding %"] == "16.67"  # 20 of 120 frames are padding
     assert row["novelty %"] == "0.00"
     assert float(row["% of RAND"]) == pytest.approx(100 * 60 / surveys[0].decoder_steps, abs=0.05)
 

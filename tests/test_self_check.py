@@ -57,7 +57,7 @@ def a_gpu_of_ours(monkeypatch, tmp_path):
 
 
 def in_this_process(facts, device):
-    """Return the result that a new process would return."""
+    """Return the result that the kernel check would return in a new process."""
     given = json.dumps({"facts": facts, "device": device})
     output = io.StringIO()
     with (

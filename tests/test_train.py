@@ -475,7 +475,7 @@ def test_run_stops_after_20_skipped_optimizer_steps_in_a_row(corpus, tmp_path, m
 
 
 def test_loss_scale_decreases_when_fp16_overflows(corpus, tmp_path, monkeypatch):
-    """With the first loss scale, only the infinite value overflows."""
+    """With a loss scale of 256, only the infinite value overflows."""
     states = poison_gradients(monkeypatch, {1})
     scaler = functools.partial(torch.amp.GradScaler, init_scale=256.0)
     monkeypatch.setattr(torch.amp, "GradScaler", scaler)
