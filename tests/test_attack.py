@@ -119,7 +119,7 @@ OPTIONAL = {"clips.csv", "part.txt"}
 def test_reader_error_contains_the_path_when_the_file_is_unusable(attacked, name):
     path = attacked(name.partition(" ")[0])
     if name == "texts.txt" and path.is_fifo():
-        return  # users can pipe texts into the program, so it may wait for a pipe
+        return  # the program may wait for a pipe, because users can pipe texts
     exists = path.exists()
     is_small = path.is_file() and path.stat().st_size < 10**7
     try:

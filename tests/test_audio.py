@@ -330,7 +330,7 @@ def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
     [
         ("FLAC", 0, False),  # the header of a FLAC stream can lack the length
         ("FLAC", 44100, False),
-        # The header of a WAV file from a pipe contains this length instead of the real length.
+        # Programs that write a WAV file into a pipe put 0xFFFFFFFF into the header as the length.
         ("WAV", 0xFFFFFFFF, True),
         ("WAV", 0, False),
     ],

@@ -198,7 +198,7 @@ def test_clips_of_equal_length_have_random_positions(strategy):
     for place in (0, 3, 7):
         counts = Counter(order[place] for order in orders)
         assert len(counts) == 8
-        assert min(counts.values()) > 25  # this fails by chance in fewer than 1 of 10,000 runs
+        assert min(counts.values()) > 25  # with correct code, 1 of 10,000 runs fails
 
 
 # --- each strategy against an independent reference
@@ -312,7 +312,7 @@ def class_edges(strategy, lengths, num_buckets):
 def test_batches_never_mix_length_classes(strategy, mode, data):
     integers = st.lists(st.integers(1, 300), min_size=2, max_size=50)
     lengths, batch_size, options = draw_case(data, strategy, mode, lengths=integers)
-    # No edge equals the length of a clip, so rounding cannot move a clip into a different class.
+    # No class edge equals a clip length, so rounding cannot move a clip into a different class.
     divided = len(lengths) - 1 if "quantile" in strategy else max(lengths) - min(lengths)
     options["num_buckets"] = data.draw(
         st.integers(1, 12).filter(lambda count: math.gcd(count, divided) == 1), "num_buckets"

@@ -98,7 +98,7 @@ def test_costs_are_not_used_when_the_clips_cost_more_than_the_tiles(monkeypatch)
 
 
 def measure_as_on_a_gpu(monkeypatch, text: str, problem: str = "") -> None:
-    """Let runs on this CPU use these costs as if a GPU had been measured."""
+    """Let runs on this CPU use the costs in `text`, as if a GPU had been measured."""
     monkeypatch.setattr(row_costs, "measure", lambda *_: (text, problem))
     monkeypatch.setattr(row_costs, "is_useful_on", lambda _: True)
 

@@ -16,7 +16,7 @@ H = create_hparams(SETTINGS)
 WORDS = text_to_sequence("One two.", ["basic_cleaners"])
 # Log-mel values (natural logarithm). QUIET is 69 dB softer than LOUD.
 LOUD, QUIET = np.full(80, 0.0, np.float32), np.full(80, -8.0, np.float32)
-REST = 8  # speech ends after this number of decoder steps with resting attention
+REST = 8  # attention that rests for this number of decoder steps ends the speech
 
 
 def at(symbol: int, sharpness: float = 0.9) -> np.ndarray:
@@ -26,7 +26,7 @@ def at(symbol: int, sharpness: float = 0.9) -> np.ndarray:
 
 
 def softer(decibels: float) -> np.ndarray:
-    """Return a frame that is this much softer than LOUD."""
+    """Return a frame that is `decibels` dB softer than LOUD."""
     return np.full(80, -decibels / (20 / np.log(10)), np.float32)
 
 

@@ -110,7 +110,7 @@ PLACES = {
 
 def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float = 0) -> None:
     def send() -> None:
-        # A worker accepts SIGTERM from its parent, so a separate process sends the signal.
+        # Workers obey a SIGTERM from the parent process, so a separate process sends the signal.
         if to_group:
             code = "import os, sys; os.killpg(*map(int, sys.argv[1:]))"
             command = [sys.executable, "-c", code, str(os.getpgrp()), str(int(number))]

@@ -238,7 +238,7 @@ def test_free_running_inference_equals_synthesis_with_the_checkpoint(
     assert np.array_equal(take.alignment, attempt.alignment)
     assert take.symbols == [speaker.settings.table.symbols[i] for i in attempt.ids]
     decoded = speaker.decode(attempt.ids, 0, speaker.max_steps(len(attempt.ids)))
-    gates = [steps.gate for steps in decoded]  # this includes decoder steps after the end of speech
+    gates = [steps.gate for steps in decoded]  # decoding continues after the end of speech
     assert np.array_equal(take.gate, np.concatenate(gates)[: len(take.gate)])
     assert len(take.gate) >= len(take.alignment)
     [record] = metrics(out, "validation")
