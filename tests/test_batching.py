@@ -198,7 +198,7 @@ def test_clips_of_equal_length_have_random_positions(strategy):
     for place in (0, 3, 7):
         counts = Counter(order[place] for order in orders)
         assert len(counts) == 8
-        assert min(counts.values()) > 25  # with correct code, 1 of 10,000 runs fails
+        assert min(counts.values()) > 25  # by chance, fewer than 1 of 10,000 runs fail
 
 
 # --- each strategy against an independent reference
