@@ -52,7 +52,7 @@ def own_signals() -> Iterator[None]:
 
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads this variable when it is imported
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads this variable during its import
 
 
 # By default, hypothesis fails if an example takes 0.2 s, which is too short for busy machines.

@@ -46,7 +46,7 @@ def numbers(batches):
     return [batch["numbers"].tolist() for batch in batches]
 
 
-# Random epochs need more batches than later epochs.
+# With these options, random epochs have more batches than later epochs.
 PHASES = {"random_epochs": 1, "batches_per_epoch": "per_phase"}
 
 

@@ -78,7 +78,7 @@ def tiny(**settings) -> str:
     return ",".join(f"{name}={value}" for name, value in (TINY | settings).items())
 
 
-# Settings of a model for synthesis, which always stops after 12 decoder steps.
+# Settings of a small model whose speech always ends after 12 decoder steps.
 SMALL_MODEL = (
     "symbols_embedding_dim=16,encoder_embedding_dim=16,attention_rnn_dim=16,decoder_rnn_dim=16,"
     "prenet_dim=8,attention_dim=8,attention_location_n_filters=4,postnet_embedding_dim=16,"
@@ -163,7 +163,7 @@ def curves(directory: Path) -> dict[str, list]:
             found[tag] = [(step,) for step, _ in found[tag]]
     found |= {tag: [(e.step,) for e in events.Images(tag)] for tag in events.Tags()["images"]}
     found |= {tag: [(e.step,) for e in events.Audio(tag)] for tag in events.Tags()["audio"]}
-    # TensorBoard reads files in the order of their names, so points may be out of order.
+    # TensorBoard reads files in the order of their names, so the points may not be sorted.
     return {tag: sorted(points) for tag, points in found.items()}
 
 
@@ -201,7 +201,7 @@ def fork_server():
     modules (preload.py)."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preload"])
-    # The first call starts the server, which reads PYTHONPATH only once.
+    # The first call starts the fork server. Only at its start does the server read PYTHONPATH.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
         multiprocessing.forkserver.ensure_running()
@@ -227,7 +227,7 @@ class Child:
     def end(self, timeout: float = 120) -> Ended:
         self.process.join(timeout)
         if self.process.exitcode is None:
-            os.kill(self.process.pid, signal.SIGUSR1)  # prints the stacks of all threads
+            os.kill(self.process.pid, signal.SIGUSR1)  # makes the process print all stacks
             self.process.join(1)
             self.process.kill()
             self.process.join()
@@ -314,7 +314,7 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
         train.main(arguments)
     except SystemExit as stop:
         code = stop.code
-    sys.stdout.flush()  # when Python exits, it flushes stdout before it prints the exit message
+    sys.stdout.flush()  # Python also flushes stdout before it prints an exit message
     sys.exit(code)  # deletes the objects of the run, as at the end of a program
 
 
@@ -358,7 +358,7 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
     sys.path[:] = [str(own), *libraries]
     os.chdir(folder)
     os.environ["PYTHONPATH"] = ""  # child processes of the program must also import the copy
-    # Without this call, the program would use the start method of the fork server.
+    # Without this call, the program would start its own processes with the fork server.
     multiprocessing.set_start_method("fork", force=True)
     context = multiprocessing.get_context("fork")
     save_figure = Figure.savefig

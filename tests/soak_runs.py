@@ -95,7 +95,7 @@ def is_gone(group: int, number: int = 0) -> bool:
 def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Path) -> Stop:
     """Start the run, stop it at a random moment, and check its output and exit code."""
     # Imitate a full disk with a file size limit.
-    # The limit does not apply to the output, because a separate process writes the output.
+    # The limit does not affect the printed output, because a separate process writes that file.
     with open(log, "wb") as file:
         writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
     output = writer.stdin
@@ -105,7 +105,7 @@ def start_and_stop(kind: str, arguments: list[str], draw: random.Random, log: Pa
     assert output is not None
     output.close()
     if kind == FULL_DISK:
-        max_bytes = draw.randrange(1, 420_000)  # limit per file; a checkpoint has 140,000 bytes
+        max_bytes = draw.randrange(1, 420_000)  # a checkpoint file has 140,000 bytes
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
 
     def has_ended() -> bool:
@@ -140,7 +140,7 @@ def failure_of(by_itself: bool, code: int, printed: str, accepted_message: str) 
 
     Args:
         by_itself: true if the start ended without a signal.
-        accepted_message: pattern of the message with which a start without a signal may end.
+        accepted_message: a start without a signal may fail if its message matches this pattern.
     """
     traceback = re.search("^(Traceback|At:$)", printed, re.MULTILINE)  # torch prints "At:"
     if traceback:
@@ -237,7 +237,7 @@ def soak(
             shutil.copytree(log / "before", run)
         shutil.rmtree(log / "before", ignore_errors=True)
     records = []
-    # The file does not exist if all starts were stopped during set-up.
+    # metrics.jsonl does not exist if all starts were stopped during set-up.
     if (run / METRICS_FILE).exists():
         records = read_metrics(run)
     epochs = 2 + max((record["epoch"] for record in records), default=0)

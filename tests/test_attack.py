@@ -66,7 +66,7 @@ def attacked(request, tmp_path):
 
 
 def clip_of(path, hparams=H):
-    """Read a clip like training does."""
+    """Read a clip with the dataset that training uses."""
     return TextMelDataset(ClipTable.of("list.txt", [(1, Clip(str(path), "A.", (1,)))]), hparams)[0]
 
 
@@ -79,7 +79,7 @@ def compare_lengths(path):
 
 TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", (1,), 5, ""))])
 CLIPS = Clips(TABLE, TABLE, "other")
-# If two entries read the same file, their keys differ by an additional word.
+# Each key is the name of a file. If a file has a second reader, a word follows the name.
 READERS: dict[str, Callable[[Path], object]] = {
     "list.txt": lambda path: read_filelist(path, H),
     "list.txt.clips": read_cache,
@@ -119,7 +119,7 @@ OPTIONAL = {"clips.csv", "part.txt"}
 def test_reader_error_contains_the_path_when_the_file_is_unusable(attacked, name):
     path = attacked(name.partition(" ")[0])
     if name == "texts.txt" and path.is_fifo():
-        return  # users can pipe texts into the program, so it may wait for a pipe
+        return  # the program may wait for a pipe, because users can pipe texts
     exists = path.exists()
     is_small = path.is_file() and path.stat().st_size < 10**7
     try:

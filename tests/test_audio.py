@@ -152,7 +152,7 @@ def test_samples_are_16_bit_values_divided_by_32768(tmp_path, name):
 
 def test_only_loud_samples_are_scaled_when_a_wav_is_written(tmp_path):
     wave = np.sin(2 * np.pi * np.arange(8000) / 100)
-    for factor in (3, 0.25):  # only the samples with factor 3 are too loud
+    for factor in (3, 0.25):  # with factor 3, the samples are too loud
         write_wav(tmp_path / "a.wav", factor * wave, 22050)
         read = read_audio(tmp_path / "a.wav", REFERENCE).numpy()
         assert np.abs(read - min(factor, 1) * wave).max() < 1e-4
@@ -239,7 +239,9 @@ def test_clip_is_rejected_when_its_samples_are_invalid(tmp_path, bad, words):
         (1, 22050, {"subtype": "FLOAT"}, 32768),
     ],
 )
-def test_conversion_command_in_the_error_message_works(tmp_path, channels, rate, options, factor):
+def test_conversion_command_succeeds_when_copied_from_the_error(
+    tmp_path, channels, rate, options, factor
+):
     speech = speech_like(0.5).numpy().astype(np.float64)
     samples = factor * np.stack([speech / np.abs(speech).max()] * channels, axis=1)
     soundfile.write(tmp_path / "in.wav", samples, rate, **options)
@@ -269,7 +271,7 @@ def test_suggested_settings_keep_the_frame_duration(rate, mel_fmax):
         ("win_time=50,hop_time=12.5", True),
         ("sampling_rate=24000", True),
         ("sampling_rate=16000", False),
-        ("sampling_rate=44100,hop_length=512", False),  # a window of 1,024 samples lasts only 23 ms
+        ("sampling_rate=44100,hop_length=512", False),  # the window is too short (23 ms)
         ("hop_length=600", False),
     ],
 )
@@ -305,7 +307,7 @@ def test_flac_is_rejected_when_its_samples_are_damaged(tmp_path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 16
     path.write_bytes(content)
-    assert read_header(path, REFERENCE) == 22050  # reading only the header finds no error
+    assert read_header(path, REFERENCE) == 22050  # the header reveals no damage
     with pytest.raises(ValueError, match=r"truncated or damaged"):
         read_checked(path, REFERENCE)
 
@@ -328,7 +330,7 @@ def test_clip_is_rejected_when_it_is_truncated(tmp_path, kind, share):
     [
         ("FLAC", 0, False),  # the header of a FLAC stream can lack the length
         ("FLAC", 44100, False),
-        # The header of a WAV file from a pipe contains this length instead of the real length.
+        # Programs that write a WAV file into a pipe put 0xFFFFFFFF into the header as the length.
         ("WAV", 0xFFFFFFFF, True),
         ("WAV", 0, False),
     ],

@@ -172,7 +172,7 @@ def test_training_resumes_exactly_when_later_epochs_have_fewer_batches(stops, wo
         assert Counter(itertools.chain(*epoch)) == Counter(range(20))
 
 
-def test_total_batches_counts_the_batches_of_all_epochs():
+def test_total_batches_is_the_number_of_batches_of_all_epochs():
     batches = make(2, **TWO_PHASES)
     counts = [len(epoch) for epoch in plans(2, **TWO_PHASES)]
     for epochs in range(4):
@@ -190,7 +190,7 @@ def test_record_is_rejected_when_random_epochs_have_more_batches(tmp_path):
 
 @pytest.mark.parametrize("trained", [2, None])
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_state_is_accepted_only_from_random_epochs_when_batches_per_epoch_changes(epoch, trained):
+def test_new_batches_per_epoch_is_accepted_only_when_state_is_from_a_random_epoch(epoch, trained):
     """Random epochs have the same batches with both values of `batches_per_epoch`. Later epochs
     differ."""
     constant = make(random_epochs=1)
@@ -305,7 +305,7 @@ def test_training_raises_when_the_loader_changes_the_order_or_number_of_batches(
     assert re.search("world_size=|batch_size=", error_of(lambda: train(batches, loader)))
 
 
-def test_loader_raises_when_the_sampler_distributes_batches_a_second_time():
+def test_loader_raises_when_distributed_sampler_wraps_rank_sampler():
     batches = make(2)
     again = DistributedSampler(RankSampler(batches, 1), 2, 1, shuffle=False)
     with pytest.raises(BatchingError, match="world_size=2"):
@@ -321,7 +321,8 @@ class SlowFirst(list):
 
 
 def test_loader_raises_when_workers_are_out_of_order():
-    """The first worker is slow, so the second worker receives the indices of the first worker."""
+    """The first worker is slow. With `in_order=False`, the loader therefore sends indices of the
+    first worker to the second worker."""
     batches = make()
     batches.dataset = SlowFirst(range(20))
     loader = loader_of(batches, num_workers=2, in_order=False)
@@ -360,7 +361,7 @@ def test_loader_raises_when_set_epoch_is_called_during_iteration(num_workers, ot
     "changed", [{"seed": 12}, {"batch_size": 4}, {"lengths": [*TWENTY[:-1], 15]}], ids=str
 )
 @pytest.mark.parametrize("trained", [2, None])
-def test_load_state_dict_raises_when_clips_or_options_differ_from_the_saved_state(changed, trained):
+def test_saved_state_is_rejected_when_clips_or_options_differ(changed, trained):
     batches = make()
     loader = loader_of(batches)
     loader.sampler.set_epoch(1)
@@ -466,7 +467,7 @@ def test_torchdata_loader_resumes_with_the_same_batches(options):
         first.sampler.set_epoch(1)
         seen = list(itertools.islice(first, drawn))
         second.load_state_dict(first.state_dict())
-        if drawn <= count:  # with count + 1 batches, epoch 2 has already begun
+        if drawn <= count:  # with count + 1, the state is saved after epoch 1
             second.sampler.set_epoch(1)
             seen += list(second)
         second.sampler.set_epoch(2)
@@ -528,13 +529,13 @@ def test_error_mentions_rank_sampler_when_the_loader_does_not_use_rank_sampler()
     [({"collate_fn": list}, "collate_fn: .*collate"), ({"rank": 0}, "rank: .*world_size.*record")],
     ids=["collate_fn", "rank"],
 )
-def test_length_batches_lists_its_options_when_an_option_is_unknown(options, words):
+def test_error_lists_the_options_of_the_dataset_when_an_option_is_unknown(options, words):
     with pytest.raises(BatchingError, match=words):
         make(**options)
 
 
 @pytest.mark.parametrize("count", [49, 51])
-def test_length_batches_raises_when_the_numbers_of_clips_and_lengths_differ(count):
+def test_dataset_raises_when_the_numbers_of_clips_and_lengths_differ(count):
     """With 49 lengths for 50 clips, one clip would never be trained."""
     with pytest.raises(BatchingError) as raised:
         LengthBatches(range(50), range(1, count + 1), 4, "random", collate=list)
@@ -558,7 +559,7 @@ def test_length_batches_raises_when_the_numbers_of_clips_and_lengths_differ(coun
         {"epoch": 0, "batches_trained": 1, "num_batches": 3, "plan_checksum": np.array([1, 2])},
     ],
 )
-def test_load_state_dict_raises_when_the_state_is_invalid(state):
+def test_saved_state_is_rejected_when_it_is_invalid(state):
     """An earlier version accepted `batches_trained=-1`, and then started the epoch again."""
     with pytest.raises(BatchingError):
         make().load_state_dict(state)

@@ -39,7 +39,7 @@ IN_ONE_ORDER = [strategy for strategy in STRATEGIES if strategy not in BY_CLASS]
 SEMI_SORTED = ("semi_sorted", "semi_sorted_rank", "semi_sorted_exponential")
 MODES = ("fixed", "dynamic", "dynamic, given frame budget")
 DBS, BR = {"dynamic_batch_size": True}, {"batch_randomization": True}
-# With these values, plans of only a few clips are possible too.
+# These small values allow plans with only a few clips.
 SMALL = {"num_bins": 4, "bucket_size": 16, "num_buckets": 2}
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
@@ -151,7 +151,7 @@ def test_batch_randomization_shuffles_uniformly():
         places[place[7]] += 1
         distances[(place[7] - place[0]) % 8] += 1
     # On average, batch 7 is at each of the 8 positions 25 times.
-    # In about 1 of 10,000 such tests, a position has a count of 8 or less.
+    # With correct code, a position has a count of 8 or less in about 1 of 10,000 tests.
     assert len(places) == 8
     assert min(places.values()) > 8
     # On average, each distance from batch 0 to batch 7 occurs 29 times.
@@ -177,7 +177,7 @@ def test_plan_stays_the_same_when_global_seeds_differ(strategy, randomize):
 def test_plan_differs_when_seed_or_epoch_differs(strategy):
     """If the code only added the epoch to the seed, some of these plans would be equal."""
     lengths = lengths_like_speech(64)
-    # Each length occurs at least twice.
+    # Give every second clip the length of the next clip.
     # If all lengths differed, `sorted` would return the same order for every seed.
     lengths[::2] = lengths[1::2]
     plans = {
@@ -198,7 +198,7 @@ def test_clips_of_equal_length_have_random_positions(strategy):
     for place in (0, 3, 7):
         counts = Counter(order[place] for order in orders)
         assert len(counts) == 8
-        assert min(counts.values()) > 25  # this fails by chance in fewer than 1 of 10,000 runs
+        assert min(counts.values()) > 25  # by chance, fewer than 1 of 10,000 runs fail
 
 
 # --- each strategy against an independent reference
@@ -252,7 +252,7 @@ def test_pair_frequency_matches_its_closed_form(strategy, power, distance, squar
     """The unit of the noise is the length for `semi_sorted`, and the rank for all other
     strategies."""
     lengths = np.linspace(1, 10, 20_000) ** power
-    # The noise has a range of 1000 ranks.
+    # A factor of 0.05 gives the noise a range of 1000 ranks.
     options = {"local_randomization_factor": 0.05, "batch_randomization": True}
     before, now = (plan_epoch(lengths, 20, strategy, epoch=e, **options) for e in (0, 1))
     ranks = now.order.reshape(-1, 20)  # [batches, clips]; the index of a clip is its rank by length
@@ -271,7 +271,7 @@ def test_exponential_noise_mixes_short_and_long_clips_equally():
     for low, high, tolerance in ((1000, 7000, 0.1), (8300, 10_000, 0.2)):
         inside = [batch for batch in now if low < batch.min() and batch.max() < high]
         again = [math.comb(n, 2) for batch in inside for n in Counter(batch_before[batch]).values()]
-        # The squared density is 1 / (4 m) with m = 28,000 frames * 0.05 / 2.
+        # The integral of f^2 is 1 / (4 m), with a mean m of 28,000 frames * 0.05 / 2.
         # A batch contains 160 frames.
         pairs = sum(math.comb(len(batch), 2) for batch in inside)
         assert sum(again) / pairs == pytest.approx(160 / (4 * 700), rel=tolerance)
@@ -312,7 +312,7 @@ def class_edges(strategy, lengths, num_buckets):
 def test_batches_never_mix_length_classes(strategy, mode, data):
     integers = st.lists(st.integers(1, 300), min_size=2, max_size=50)
     lengths, batch_size, options = draw_case(data, strategy, mode, lengths=integers)
-    # No edge equals the length of a clip, so rounding cannot move a clip into a different class.
+    # No class edge equals a clip length, so rounding cannot move a clip into a different class.
     divided = len(lengths) - 1 if "quantile" in strategy else max(lengths) - min(lengths)
     options["num_buckets"] = data.draw(
         st.integers(1, 12).filter(lambda count: math.gcd(count, divided) == 1), "num_buckets"
@@ -461,7 +461,7 @@ def test_options_error_lists_every_problem():
         ({"batch_capacity": 500}, ["batch_capacity=500", "dynamic_batch_size=True"]),
         ({"lengths": []}, ["lengths", "(0,)"]),
         ({"lengths": [5, 0, math.nan]}, ["lengths[1]=0", "2 of 3"]),
-        # This value must be rejected before an array of this size is allocated.
+        # The function must reject this value before it allocates an array of this size.
         ({"batch_size": 10**300}, ["batch_size=1"]),
     ],
     ids=lambda value: ",".join(map(str, value.values()))[:40] if type(value) is dict else "",
@@ -492,7 +492,7 @@ def test_cost_functions_raise_when_batches_are_invalid():
     [
         # The values are from Ge et al., Tables 1 and 2, except the numbers of batches with DBS.
         # The published numbers of batches with DBS (606, 449, 419) do not fit the stated frame budget.
-        # Therefore the numbers of batches below are computed with the rule in the paper.
+        # The numbers of batches with DBS below are computed with the rule in the paper.
         ("random", {}, 32.02, 773.82, 655),
         ("sorted", BR, 0.16, 526.43, 655),
         ("semi_sorted", BR, 6.22, 556.22, 655),

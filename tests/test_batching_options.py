@@ -104,7 +104,8 @@ def test_costs_replace_lengths_when_a_cost_function_is_given(strategy, randomize
 @every_strategy
 @pytest.mark.parametrize("capacity", [3_000, 200_000])
 def test_plan_stays_the_same_when_a_second_length_of_0_is_added(strategy, capacity):
-    """Clips with two lengths are planned by different code, which must return the same batches."""
+    """If each clip has two lengths, different code plans the batches. The plan must stay the
+    same."""
     lengths, options = LJSPEECH[:2000], DBS | {"epoch": 5, "batch_capacity": capacity}
     plan = plan_epoch(lengths, 16, strategy, **options)
     both = np.stack([lengths, 0 * lengths], axis=1)
@@ -137,7 +138,7 @@ def test_number_of_draws_of_a_clip_is_proportional_to_its_weight():
     plans = [plan_epoch([5] * 6, 2, "random", epoch=epoch, **options) for epoch in range(epochs)]
     times = np.bincount(np.concatenate([plan.order for plan in plans]))
     # In each epoch, the number of draws of a clip is its share, rounded up or down.
-    # Therefore the standard deviation of this number is at most one half.
+    # Per epoch, the standard deviation of the number of draws of a clip is at most one half.
     expected = epochs * 4 * np.array(weights) / sum(weights)
     assert np.abs(times - expected).max() < 5 * 0.5 * math.sqrt(epochs)
     pairs = {tuple(sorted(pair)) for plan in plans for pair in combinations(set(plan.order), 2)}

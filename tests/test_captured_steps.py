@@ -68,7 +68,8 @@ def assert_same(outputs, expected):
 
 
 def ends_at(longest, texts, r):
-    """Return a model that ends the longest of the first `texts` texts at decoder step `longest`."""
+    """Return a model that speaks the first `texts` texts. The longest speech has `longest` decoder
+    steps."""
     model = speaker(n_frames_per_step=r)
     make_stop(model, *inputs(model, texts), wanted=lambda steps: steps.max() == longest)
     return model
@@ -157,7 +158,7 @@ def test_graph_results_are_bitwise_equal_to_the_reference_loop_on_a_gpu(full_siz
 
     expected = steps_of(readable.free_running)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # if the capture fails, it issues a warning
+        warnings.simplefilter("error")  # a failed capture issues a warning
         for _ in range(2):
             assert_same(steps_of(free_running), expected)
 

@@ -67,7 +67,7 @@ def test_earlier_checkpoints_are_kept_when_a_write_fails(error, tmp_path, monkey
         raise error
 
     monkeypatch.setattr(torch, "save", fail)
-    for iteration in (1, 2):  # first replace an older best checkpoint, then write a new checkpoint
+    for iteration in (1, 2):  # iteration 1 replaces a checkpoint, iteration 2 writes a new file
         with pytest.raises(UserError, match="cannot write the checkpoint") as refusal:
             checkpoint.write_checkpoint(tmp_path, state(iteration), keep=1)
         assert f"checkpoint_{iteration}.pt" in str(refusal.value)
@@ -360,7 +360,7 @@ CASES += [(*case, "training") for case in OF_TRAINING] + [(*case, "run") for cas
 def ends(program, *arguments) -> str:
     with pytest.raises((SystemExit, UserError)) as stop:
         program([str(argument) for argument in arguments])
-    assert str(stop.value) not in ("1", "2")  # the exit value is the message instead of a number
+    assert str(stop.value) not in ("1", "2")  # the exit value is the error message, not a number
     return str(stop.value)
 
 

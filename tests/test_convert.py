@@ -124,7 +124,7 @@ def test_copy_is_made_again_only_when_its_recording_has_changed(recordings, tmp_
 
 
 @pytest.mark.parametrize("inside", ["", "wavs/more"])
-def test_output_folder_is_rejected_when_it_is_inside_the_corpus_or_contains_it(
+def test_output_folder_is_rejected_when_it_is_inside_or_above_the_corpus(
     recordings, tmp_path, inside
 ):
     """A link to a folder inside the corpus is rejected too. The corpus does not change."""
@@ -143,8 +143,8 @@ def test_output_folder_is_rejected_when_it_is_inside_the_corpus_or_contains_it(
 
 
 def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path, monkeypatch):
-    """The earlier call may have been interrupted before it wrote the first copy, or between two
-    copies."""
+    """An earlier call of prepare may have been interrupted before it wrote the first copy, or
+    between two copies."""
     out = tmp_path / "out"
 
     def killed(*_):

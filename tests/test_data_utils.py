@@ -225,7 +225,7 @@ def test_workers_ignore_signals_that_are_sent_to_all_processes(cached_mels):
         subprocess.run(["kill", f"-{name}", str(first._workers[0].pid)], check=True)
     assert sum(1 for _ in first) == 17
     next(second)
-    # active_children() may still list the worker of the first loader.
+    # The list of active_children() may still contain a worker of the first loader.
     worker = second._workers[0]
     worker.terminate()
     worker.join(60)

@@ -62,7 +62,7 @@ class ForkedProgram:
 
 
 @pytest.mark.thorough
-def test_demo_runs_twice_when_its_path_contains_spaces(tmp_path, monkeypatch, capsys):
+def test_demo_can_be_repeated_when_its_path_contains_spaces(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "where I work"
     folder.mkdir()
     monkeypatch.chdir(folder)

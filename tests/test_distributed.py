@@ -55,7 +55,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(corpus, tmp_path_factory) -> Path:
-    """Return the folder of a run with SETTINGS in one process."""
+    """Return the output folder of a run in one process with the settings SETTINGS."""
     out = tmp_path_factory.mktemp("alone") / "out"
     assert Child(flags(out, corpus)).end().code == 0
     return out
@@ -115,7 +115,7 @@ OF_FOUR = {"batches_per_update": 4, "batch_size": 1, "epochs": 3, "epochs_per_va
 
 @pytest.fixture(scope="module")
 def alone_of_four(corpus, tmp_path_factory) -> Path:
-    """Return the folder of a run with OF_FOUR in one process."""
+    """Return the output folder of a run in one process with the settings OF_FOUR."""
     out = tmp_path_factory.mktemp("of_four") / "out"
     assert Child(flags(out, corpus, **OF_FOUR)).end().code == 0
     return out
@@ -176,7 +176,7 @@ def test_all_processes_stop_when_one_process_receives_a_signal(corpus, alone, tm
 
 
 @pytest.mark.thorough
-def test_run_with_two_processes_resumes_with_four(corpus, alone_of_four, tmp_path):
+def test_run_with_two_processes_resumes_with_four_processes(corpus, alone_of_four, tmp_path):
     out = tmp_path / "out"
     check_all(Together(2, flags(out, corpus, **OF_FOUR), {1: (stop_at, 1)}).end())
     assert 0 < load(newest(out))["loop"]["batches_trained"] < 14
@@ -218,7 +218,7 @@ def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
         )
         again = f"stopped and saved; resume with: {again} train.py -o {out}"
         wait_until(lambda: again in "".join(log.read_text() for log in logs), logs)
-        # torchrun may need more time to exit.
+        # After this message, torchrun may need some time to exit.
         wait_until(lambda: not started_by(machines[1]), logs)
     finally:
         for machine in machines:
@@ -392,7 +392,7 @@ def test_error_is_printed_once_when_it_occurs_in_all_processes(corpus, tmp_path)
     assert len(said.splitlines()) == 1
 
 
-def test_make_sampler_rejects_optimizer_steps_that_cannot_be_split_among_processes():
+def test_sampler_is_rejected_when_optimizer_steps_cannot_be_split_among_processes():
     hparams = create_hparams("batches_per_update=3,batch_size=2")
     with pytest.raises(UserError, match="multiple of 2"):
         make_sampler(np.arange(1, 9), hparams, world_size=2)

@@ -136,7 +136,7 @@ def prepare(clone: Path) -> None:
     for folder in (run, clone):
         (folder / "lengths.csv").write_text("id,frames\n" + "".join(frames), encoding="utf-8")
     weights = Tacotron2(create_hparams(TINY)).state_dict()
-    # Checkpoints from NVIDIA have this format.
+    # Checkpoints from NVIDIA contain their weights in the entry `state_dict`.
     torch.save({"state_dict": weights}, clone / "tacotron2_statedict.pt")
 
 
@@ -274,7 +274,7 @@ def test_every_setting_mentioned_in_the_docs_exists():
     assert "bucket_size=1024" in settings
     for setting in settings:
         if setting.split("=")[0].islower() and not setting.startswith("name=value"):
-            assert create_hparams(setting)  # raises an error if a name or a value is unknown
+            assert create_hparams(setting)  # fails if the name or the value is invalid
 
 
 def table_rows(document: str, heading: str) -> list[list[str]]:

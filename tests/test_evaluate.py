@@ -233,7 +233,7 @@ def test_program_passes_its_options_to_evaluate(monkeypatch, tmp_path):
     }
 
 
-def test_read_recordings_accepts_a_filelist(recordings, tmp_path):
+def test_recordings_can_be_listed_in_a_filelist(recordings, tmp_path):
     """The measurements of the recordings are saved next to the filelist."""
     clips, filelist = read_recordings(recordings), tmp_path / "val.txt"
     filelist.write_text("".join(f"{clip.path}|{clip.text}|0.5\n" for clip in clips))
@@ -461,7 +461,7 @@ def test_warped_distance_ignores_tempo_and_level():
     a = rng.standard_normal((12, 30))
     assert warped_distance(a, a.repeat(3, axis=1)) == pytest.approx(0, abs=1e-6)
     steps = warped_distance(np.array([[0.0, 1, 3]]), np.array([[0.0, 3]]))
-    assert steps == pytest.approx(1 / 3)  # the paired values are 0-0, 1-0 and 3-3
+    assert steps == pytest.approx(1 / 3)  # the function compares 0 with 0, 1 with 0, and 3 with 3
     sound = torch.from_numpy(rng.standard_normal(22050)).float() / 8
     cepstra = mel_cepstra(sound, HPARAMS)
     np.testing.assert_allclose(mel_cepstra(sound / 2, HPARAMS), cepstra, atol=1e-3)

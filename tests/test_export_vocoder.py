@@ -117,7 +117,7 @@ def test_vocoder_is_rejected_when_its_mel_settings_differ_from_the_settings_of_t
     assert not (folder / "vocoder.onnx").exists()
 
 
-def test_export_command_in_the_vocoder_error_works(voices, tmp_path, monkeypatch):
+def test_export_command_succeeds_when_copied_from_the_vocoder_error(voices, tmp_path, monkeypatch):
     """The command must also work if the path contains a space."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(DATA / "hifi_gan" / KINDS[0], "LJ V1")

@@ -15,9 +15,9 @@ from fast_decoder.parity import EQUAL, Problem, relative_errors
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 # Tolerances are relative to the largest value of a tensor.
-# They are needed because the order of summation differs from the reference.
+# Results differ slightly from the reference, because the order of summation differs.
 # The largest observed errors were 2e-12 (float64) and 4e-6 (float32).
-# They were measured on an EPYC with SSE4.1, AVX2 and AVX-512, with one to four threads.
+# The errors were measured on an EPYC with SSE4.1, AVX2 and AVX-512, with one to four threads.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 4e-5}
 WITHOUT_DROPOUT = {"p_prenet_dropout": 0.0, "p_attention_dropout": 0.0, "p_decoder_dropout": 0.0}
 
@@ -59,9 +59,9 @@ def problem(
 
 
 def errors_by_precision(draws, lengths, precision, run):
-    """Return the errors of the fast decoder and of the reference, compared with float64 results.
+    """Return two dicts: the errors of the fast decoder, and the errors of the reference decoder.
 
-    Both dicts map a tensor name to the errors of all random draws.
+    Each dict maps a tensor name to the differences from float64 results, one per random draw.
     """
     changes = {"attention_rnn_dim": 32, "decoder_rnn_dim": 32, "prenet_dim": 16}
     fast, reference = {}, {}
@@ -191,8 +191,8 @@ def test_fast_decoder_is_as_accurate_as_the_reference_when_autocast_is_on(precis
 
 
 def test_backward_pass_keeps_full_precision_when_autocast_is_on():
-    """If the loss depends only on alignments, the gradient of the attention vector v comes from the
-    hand-written backward pass."""
+    """The loss in this test depends only on the alignments, so the gradient of the attention vector
+    v comes from the hand-written backward pass."""
     case = problem()
     weight = case.decoder.attention_layer.v.linear_layer.weight
     gradients = []

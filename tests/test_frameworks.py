@@ -58,13 +58,13 @@ def run(folder: Path, processes: int, *jobs: str) -> list[list]:
             capture_output=True,
             text=True,
             timeout=MAX_SECONDS + 60,
-            start_new_session=True,  # so that end_waiting can kill all processes of this session
+            start_new_session=True,  # end_waiting kills all processes of this session
         )
         if "still running" not in done.stderr:
             break
         # In about 1 in 100 runs, a loader worker hangs in os.fork of Python 3.11.
         # The worker hangs in _PyThreadState_DeleteExcept, because a gloo thread holds a Python lock.
-        # Therefore a run that hangs is repeated once.
+        # Because of this bug in Python, a run that hangs is repeated once.
         # If the sampler causes a deadlock, the second run hangs too.
         warnings.warn(f"waited forever, started again: {jobs}: {done.stderr}", stacklevel=2)
         shutil.move(folder, folder.with_name("waited"))
@@ -131,7 +131,7 @@ def test_programs_train_every_clip_once_when_they_are_stopped(
 
 
 def packages_of(framework: str) -> list[str]:
-    return ["torchdata", framework]  # a single program imports both packages, and runs all jobs
+    return ["torchdata", framework]  # framework_runs.py imports both packages
 
 
 COMPLETE = {
@@ -191,7 +191,7 @@ WRONG_USES = {
         "trainer_changed seed=1": r"batches\.txt",
     },
     "lightning": {
-        # If the first batch matches the plan by chance, saving raises the error instead.
+        # By chance, the first batch can match the plan. Then saving the checkpoint raises an error.
         "fit folder='shuffled' loader_options={'shuffle':True}": f"{WRONG_BATCH}|trained=1",
         "fit folder='pairs' loader_options={'batch_size':2}": SEVERAL_BATCHES,
         "fit folder='four' world_size=4": "world_size=4",

@@ -49,7 +49,7 @@ def test_report_contains_the_measured_memory_and_its_ratio(ratio, expected):
     assert expected in gpu_report.describe(result)
 
 
-def test_report_rejects_an_unknown_part(tmp_path):
+def test_error_contains_the_option_when_a_report_part_is_unknown(tmp_path):
     with pytest.raises(UserError, match="--only nothing"):
         gpu_report.main([str(tmp_path), "--only", "nothing"])
 

@@ -353,7 +353,7 @@ def test_defaults_equal_the_published_values():
     assert {name: getattr(HParams(), name) for name in PUBLISHED} == PUBLISHED
 
 
-def test_every_plan_epoch_argument_for_speech_is_a_setting():
+def test_every_argument_of_plan_epoch_for_speech_is_a_setting():
     parameters = inspect.signature(length_batching.plan_epoch).parameters
     others = {"lengths", "strategy", "epoch"}
     # Clips of speech do not need these arguments.

@@ -64,7 +64,7 @@ def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
     def begin(self, *place):
         nonlocal waited
         waited = False
-        if not any(place):  # a launch begins with this program
+        if not any(place):  # the first program of a launch
             written[:] = written[1], set()
         set_grid(self, *place)
 

@@ -71,7 +71,7 @@ def test_packed_sequences_equal_torch_packed_sequences(lengths):
 
 
 @pytest.mark.parametrize("lengths", [[0, 3], [4, 5]])
-def test_packing_raises_when_a_length_exceeds_the_batch(lengths):
+def test_packing_raises_when_a_length_is_out_of_range(lengths):
     with pytest.raises(ValueError, match="from 1 to 4"):
         packing(torch.tensor(lengths), 4)
 
@@ -85,7 +85,7 @@ def test_fraction_of_dropped_values_equals_the_probability(p):
     assert abs(kept - (1 - p)) < 6 * math.sqrt(p * (1 - p) / count) + 2**-16 + 1e-6
 
 
-def test_values_of_a_keep_mask_are_independent():
+def test_values_of_a_dropout_mask_are_independent():
     """Each random 64-bit word supplies four consecutive values of the mask. Therefore the test checks
     that values 1, 2, 3, 4 and 8 positions apart are uncorrelated."""
     keep = draw_keep_mask((1_000_003,), 0.5, CPU, seeded()).double() - 0.5
@@ -109,7 +109,7 @@ def test_dropout_scales_the_values_that_it_keeps():
     assert dropout(x, 0.25, training=False) is x
 
 
-def test_keep_masks_depend_only_on_the_generator():
+def test_dropout_masks_depend_only_on_the_generator():
     masks = []
     for seed in (1, 2):
         torch.manual_seed(seed)

@@ -200,7 +200,7 @@ def test_sampler_yields_the_rest_of_the_epoch_when_resumed(set_epoch_again):
     ],
     ids=str,
 )
-def test_load_state_dict_raises_when_clips_or_options_differ_from_the_saved_state(changed):
+def test_saved_state_is_rejected_when_clips_or_options_differ(changed):
     arguments = {"lengths": TWENTY, "batch_size": 3, "strategy": "semi_sorted", **RECIPE}
     sampler = LengthBatchSampler(**arguments)
     sampler.set_epoch(3)
@@ -212,7 +212,7 @@ def test_load_state_dict_raises_when_clips_or_options_differ_from_the_saved_stat
     assert len(list(other)) == len(other.plan)
 
 
-def test_load_state_dict_raises_when_batch_boundaries_differ_from_the_saved_state():
+def test_saved_state_is_rejected_when_batch_boundaries_differ():
     state = LengthBatchSampler(TWENTY, 4, "sorted").state_at(2)
     with pytest.raises(BatchingError, match=r"epoch 0 .*2 of"):
         LengthBatchSampler(TWENTY, 5, "sorted").load_state_dict(state)
@@ -266,7 +266,7 @@ def test_ranks_train_every_clip_once_and_share_each_optimizer_step(
     cut = [update for update in updates if update not in whole]
     assert len(cut) == bool(rest)
     # The clips of the last, incomplete optimizer step are divided into new batches.
-    # No new batch is larger than the old batches.
+    # No new batch is larger than the largest original batch.
     for pieces in cut:
         assert sorted(clips_of(pieces)) == sorted(clips_of(rest))
         assert 1 <= len(pieces) <= size
@@ -434,7 +434,7 @@ def test_ranks_yield_the_remaining_batches_when_the_world_size_changes(trained, 
         four.load_state_dict(sampler.state_at(6))
 
 
-def test_state_dict_raises_when_the_number_of_trained_batches_is_missing_or_too_large():
+def test_saving_raises_when_the_number_of_trained_batches_is_missing_or_too_large():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     with pytest.raises(BatchingError, match=r"state_dict\(\)"):
         sampler.state_dict()
@@ -553,7 +553,7 @@ def test_strategy_error_suggests_the_options_when_a_name_is_from_the_papers(name
 
 @pytest.mark.parametrize(("capacity", "warns"), [(40, True), (90, False)])
 def test_sampler_warns_when_batch_capacity_fits_fewer_than_two_clips_on_average(capacity, warns):
-    """The mean length is 21.65, and the largest length is 40."""
+    """The mean length is 21.65, so a batch capacity of 40 fits fewer than two clips on average."""
     expected = pytest.warns(UserWarning, match="batch_capacity=") if warns else nullcontext()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -563,7 +563,7 @@ def test_sampler_warns_when_batch_capacity_fits_fewer_than_two_clips_on_average(
             )
 
 
-def test_length_batches_error_contains_the_pip_extra_when_torch_is_missing():
+def test_error_contains_the_pip_extra_when_torch_is_missing():
     program = textwrap.dedent(
         """
         import sys
@@ -601,8 +601,8 @@ def steps_of(plan):
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_sampler_plans_fewer_batches_after_the_random_epochs(size):
-    """In an earlier version, later epochs had as many batches as random epochs, so they saved only
-    half as much as they could."""
+    """In an earlier version, later epochs had as many batches as random epochs. Therefore length
+    batching saved only half of the decoder steps that it can save."""
     plans = plans_of_sampler(batches_per_epoch="per_phase", batches_per_update=size)
     needed = plans_of_sampler(batches_per_update=size)
     with pytest.warns(UserWarning, match='batches_per_epoch="constant"'):
@@ -632,7 +632,7 @@ def test_number_of_batches_never_increases_after_the_random_epochs():
     [{"random_epochs": 0}, {"batches_per_epoch": "per_phase"}, {"batches_per_epoch": 90}],
     ids=str,
 )
-def test_sampler_does_not_warn_when_needless_batches_are_impossible_or_requested(changed):
+def test_sampler_does_not_warn_about_needless_batches_when_options_exclude_or_request_them(changed):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plans_of_sampler(**({"batches_per_epoch": "constant"} | changed))

@@ -76,7 +76,7 @@ def test_printed_call_keeps_the_size_limits_of_the_command(tmp_path, capsys):
     assert max(map(len, plan)) <= 40
 
 
-def test_printed_plan_epoch_call_runs_when_fixed_batch_sizes_are_best(tmp_path, capsys):
+def test_printed_call_of_plan_epoch_is_valid_when_fixed_batch_sizes_are_best(tmp_path, capsys):
     """For fixed sizes, the call must not contain batch_capacity, because only dynamic batches use
     it."""
     np.savetxt(tmp_path / "lengths", LENGTHS)

@@ -138,7 +138,7 @@ def test_demo_corpus_records_its_language_and_uses_a_voice_of_that_language(tmp_
         EspeakVoice("xx")
 
 
-def test_demo_corpus_begins_after_the_first_numbers_when_skip_is_given(corpus, tmp_path):
+def test_demo_corpus_leaves_out_the_first_numbers_when_skip_is_given(corpus, tmp_path):
     make_corpus(tmp_path / "unseen", clips=3, seed=0, skip=16)
     rows = read_lines(corpus) + read_lines(tmp_path / "unseen")
     assert [name for name, _, _ in rows] == [f"DEMO-{number:04d}" for number in range(1, 20)]

@@ -22,7 +22,7 @@ MELS = 6
 # These tolerances are for the comparison with NVIDIA's float32 arrays.
 # The tests compute in float64, so the differences are the rounding errors in NVIDIA's arrays.
 # The largest differences, in the order of the constants, are 1.8e-6, 1e-5, 7e-8, 6.7e-5 and 1.8e-5.
-# The difference for INFERENCE occurs after 60 decoder steps.
+# The largest difference of INFERENCE occurs after 60 decoder steps.
 OUTPUTS, ALIGNMENTS, LOSS, GRADIENTS, INFERENCE = 2e-5, 1e-4, 1e-5, 1e-3, 1e-4
 # In batched inference, the order of summation depends on matrix shapes.
 # The largest observed difference was 1.9e-6.
@@ -323,7 +323,7 @@ def test_prenet_dropout_stays_on_after_training():
     assert masks.attention_hidden.shape == (200, 8, 30)
     assert masks.decoder_hidden.shape == (200, 8, 50)
     # The published dropout probabilities are 0.5 and 0.1.
-    # With at least 48,000 draws, the standard deviation is at most 0.0023.
+    # Each rate is a mean of at least 48,000 draws, so its standard deviation is at most 0.0023.
     rates = [m.float().mean().item() for m in (*masks.prenet, *masks[1:])]
     assert rates == pytest.approx([0.5, 0.5, 0.9, 0.9], abs=0.015)
 

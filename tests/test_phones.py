@@ -307,7 +307,7 @@ def test_letters_that_espeak_reads_are_accepted(language, text):
 def test_mandarin_words_that_end_in_er_are_read_character_by_character(word):
     [found] = to_phones([word], "cmn")
     assert found.replace(" ", "").endswith(to_phones(["儿"], "cmn")[0])
-    assert "f" not in found  # English digits, such as "four" and "five", contain this phone
+    assert "f" not in found  # the English words "four" and "five" contain this phone
 
 
 @pytest.mark.parametrize("language", ["cmn", "yue"])

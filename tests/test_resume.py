@@ -60,7 +60,7 @@ def test_resume_uses_an_earlier_checkpoint_when_the_newest_checkpoint_is_damaged
     copied, whole, capsys
 ):
     broken = newest(copied)
-    os.truncate(broken, 1000)  # best.pt is a hard link to this file, so it is damaged too
+    os.truncate(broken, 1000)  # this also damages best.pt, a hard link
     train.main([*flags(copied, ""), "--resume"])
     assert f"warning: skipped a checkpoint: {broken}: damaged" in capsys.readouterr().out
     assert_same_run(copied, whole)
@@ -220,7 +220,9 @@ def test_run_resumed_from_an_earlier_checkpoint_can_be_killed_and_resumed(corpus
     assert_same_run(out, whole)
 
 
-def test_resume_reads_the_number_of_steps_from_the_checkpoint_when_its_name_differs(copied, capsys):
+def test_resume_reads_the_number_of_steps_in_the_checkpoint_when_the_file_name_differs(
+    copied, capsys
+):
     """Temporary files of a killed run are deleted from the events folder, because TensorBoard would
     read them."""
     shutil.copy(copied / "best.pt", copied / "checkpoint_999.pt")

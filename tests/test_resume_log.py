@@ -152,7 +152,7 @@ def test_wav_is_complete_when_the_command_was_stopped_and_repeated(
             break
         except KeyboardInterrupt:
             stops += 1
-        # All results are complete, so the next call would start from the beginning.
+        # If the WAV exists, all texts are complete, and the next call starts from the beginning.
         if wav.exists():
             wav.unlink()
             begun += 1
@@ -239,7 +239,7 @@ def test_only_changed_texts_are_synthesized_again(synthesized, book, tmp_path):
     book.write_text(BOOK.replace("sat", "SAT").replace("---", "One more."), encoding="utf-8")
     assert f"of 2 texts to {out}; 4 already complete, 1 line skipped, " in synthesized(out)
     assert "of 6 texts to" in synthesized(out, "--speed", "1.1")
-    assert "of 6 texts to" in synthesized(out)  # the checksums in the log do not match these files
+    assert "of 6 texts to" in synthesized(out)  # the previous call replaced the files
 
 
 def test_file_names_sort_by_line_when_there_are_many_lines(tmp_path):
@@ -366,7 +366,7 @@ def test_note_suggests_the_text_file_option_when_the_text_is_a_file_name(voices,
         assert capsys.readouterr().err.count(f"--text-file '{path}'?") == count
 
 
-def test_save_mel_is_rejected_when_output_is_a_wav():
+def test_option_save_mel_is_rejected_when_the_output_is_a_wav():
     for target in (["-o", "a.wav"], ["--stream", "raw"]):
         with pytest.raises(UserError, match="--save-mel: "):
             synthesize.main(["--voice", "voice", "--text", "a", "--save-mel", *target])

@@ -179,7 +179,7 @@ def test_end_punctuation_is_not_added_when_the_statistics_contain_no_valid_mark(
 
 
 def test_chunk_never_lasts_longer_than_two_minutes():
-    """No setting or corpus statistic changes this limit."""
+    """No setting or corpus statistic changes the limit of two minutes."""
     settings = create_hparams("n_frames_per_step=2,n_mel_channels=4,max_decoder_steps=100000")
     speaker = Scripted(GOOD, settings=settings)
     most = 120 * settings.sampling_rate / (2 * settings.hop_length)

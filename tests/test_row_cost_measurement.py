@@ -30,7 +30,7 @@ def test_table_error_is_the_relative_difference_from_the_measured_cost_of_24_cli
 @pytest.mark.parametrize(
     "text", ["16", "x:3", "16:0", "clip:1 16:-2", "16:33 16:48", "16:3 clip:-1", "16:3;32:4"]
 )
-def test_row_costs_is_rejected_when_it_is_not_a_table_of_costs(text):
+def test_setting_row_costs_is_rejected_when_it_is_not_a_table_of_costs(text):
     with pytest.raises(UserError, match="row_costs"):
         HParams(row_costs=text)
 
@@ -98,7 +98,7 @@ def test_costs_are_not_used_when_the_clips_cost_more_than_the_tiles(monkeypatch)
 
 
 def measure_as_on_a_gpu(monkeypatch, text: str, problem: str = "") -> None:
-    """Let runs on this CPU use these costs as if a GPU had been measured."""
+    """Let runs on this CPU use the costs in `text`, as if a GPU had been measured."""
     monkeypatch.setattr(row_costs, "measure", lambda *_: (text, problem))
     monkeypatch.setattr(row_costs, "is_useful_on", lambda _: True)
 

@@ -29,7 +29,7 @@ def test_audio_is_the_same_for_digits_and_words(checkpoint_path, tmp_path, monke
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    # `make test` sets these variables. With them, make would print the name of its folder.
+    # `make test` sets these variables, which would make the inner make print its folder.
     left_out = {"TEXT", "MAKEFLAGS", "MFLAGS", "MAKELEVEL"}
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     return subprocess.run(

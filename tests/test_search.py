@@ -42,7 +42,7 @@ def sweep(lengths, batch_size, strategy, values, **options):
     ("strategy", "batch_size", "chance"), [("random", 20, 19 / 399), ("bucket", 10, 9 / 39)]
 )
 def test_pair_novelty_equals_its_expected_value_when_order_is_random(strategy, batch_size, chance):
-    """Clips are shuffled either among all 400 clips, or within buckets of 40 clips."""
+    """The strategy shuffles clips either among all 400 clips, or within buckets of 40 clips."""
     found = survey(distinct_lengths(400), batch_size, strategy, bucket_size=40, epochs=60)
     assert 1 - found.novelty == pytest.approx(chance, rel=0.03)
 
@@ -104,8 +104,8 @@ def test_parameter_values_are_ordered_from_least_to_most_random(strategy):
 
 
 def test_parameter_values_double_in_eight_steps():
-    """Randomization factors range from 0 to 1.6 and have two digits. Numbers of bins range from 1
-    to the number of batches."""
+    """Randomization factors range from 0 to 1.6 and have two significant digits. Numbers of bins
+    range from 1 to the number of batches."""
     factors = np.array(parameter_values("semi_sorted", 10_000, 16))
     assert (factors[0], factors[-1]) == (0, 1.6)
     assert np.count_nonzero((factors >= 0.1) & (factors < 0.8)) == 8 * 3
@@ -173,7 +173,7 @@ def test_cost_table_has_a_row_for_every_survey():
     [row] = [dict(zip(titles, cells, strict=True)) for cells in rows if cells[1] == "SB"]
     assert row["strategy"] == "sorted"
     assert (row["batches"], row["steps"], row["clips"], row["frames"]) == ("2", "60", "2", "80")
-    assert row["padding %"] == "16.67"  # 20 of 120 padded frames are padding
+    assert row["padding %"] == "16.67"  # 20 of 120 frames are padding
     assert row["novelty %"] == "0.00"
     assert float(row["% of RAND"]) == pytest.approx(100 * 60 / surveys[0].decoder_steps, abs=0.05)
 
@@ -190,7 +190,7 @@ def test_library_and_command_find_the_same_options(tmp_path, capsys, monkeypatch
     [overrides] = [x.split()[-1] for x in lines if "train.py --hparams " in x]
     call["batching_strategy"] = call.pop("strategy")
     assert set(overrides.split(",")) == {f"{name}={value}" for name, value in call.items()}
-    plan_epoch(lengths, strategy=call.pop("batching_strategy"), **call)  # the call must be valid
+    plan_epoch(lengths, strategy=call.pop("batching_strategy"), **call)  # this call must not fail
 
 
 def test_search_defaults_equal_the_defaults_in_hparams():

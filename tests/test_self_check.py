@@ -57,7 +57,7 @@ def a_gpu_of_ours(monkeypatch, tmp_path):
 
 
 def in_this_process(facts, device):
-    """Return the result that a new process would return."""
+    """Return the result that the kernel check would return in a new process."""
     given = json.dumps({"facts": facts, "device": device})
     output = io.StringIO()
     with (
@@ -350,7 +350,7 @@ def test_training_uses_plain_operations_when_the_check_fails(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(graphs, "problem", lambda *_: "no CUDA device")
         expected, _ = trained(HPARAMS)
-    # Correct kernels round differently, so equal bits show that plain operations ran.
+    # Kernels round differently from plain operations, so equal bits show that no kernel ran.
     assert torch.equal(found, expected)
 
 

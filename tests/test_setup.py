@@ -179,8 +179,8 @@ def test_set_up_fails_when_a_file_changes_while_it_is_read(lists, tmp_path, monk
 
 
 def test_processes_compare_all_training_code():
-    """Without the comparison, processes with different code would compute incorrect results without
-    an error."""
+    """Processes with different code would compute incorrect results. Without this comparison, no
+    error would occur."""
     compared = {name_of(path) for pattern in start_module.CODE for path in ROOT.glob(pattern)}
     left = {"train"}
     loaded = set()

@@ -22,7 +22,7 @@ def print_to(file: int, descriptors: tuple[int, ...]) -> None:
 def print_into_pipe(writer) -> None:
     print_to(writer.fileno(), (1, 2))
     writer.close()
-    # The reader may have exited, and print() could still write the line feed.
+    # os.write writes the whole line at once. print() may write the line feed later.
     os.write(1, b"the first line\n")
     act_at(Trainer, "step", lambda: print("of a library", file=sys.stderr, flush=True), 4)
 

@@ -49,7 +49,7 @@ def test_fourth_field_of_a_filelist_line_contains_the_speaker():
     assert split_filelist_line("a.wav|Hi.|1.5|") == ("a.wav", "Hi.", 1.5, "")
     assert split_filelist_line("a.wav|Hi.") == ("a.wav", "Hi.", None, "")
     # An accented letter can consist of one or two characters.
-    # Both forms must result in the same name.
+    # The name of the speaker must be the same with one and with two characters.
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
 
 
@@ -240,7 +240,7 @@ def test_filelists_are_rejected_when_speaker_names_look_alike(lists):
 @pytest.mark.thorough
 def test_resume_is_rejected_when_filelists_contain_new_speakers(lists):
     """The error does not suggest --new-clips, because this option does not accept new speakers. The
-    option that it suggests works."""
+    test also uses the option that the error suggests."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     with open(lists / "train.txt", "a") as file:
         file.write(f"{lists}/0.wav|Clip.||dora\n" * 2)
@@ -254,7 +254,7 @@ def test_resume_is_rejected_when_filelists_contain_new_speakers(lists):
 
 
 def test_resume_is_rejected_when_speakers_are_added_to_a_model_without_speakers(lists, capsys):
-    """The options that the warning and the error suggest work."""
+    """The test also uses the options that the warning and the error suggest."""
     run, settings = lists / "run", options(lists, epochs=1)
     train.main(flags(run, f"{settings},speaker_embedding_dim=0"))
     train.main(flags(run, "epochs=2", "--resume"))
@@ -341,7 +341,7 @@ def test_warm_start_is_rejected_when_filelists_lack_speakers(lists):
 @pytest.mark.thorough
 def test_warm_start_is_rejected_when_speaker_vectors_have_no_names(lists, tmp_path):
     """Weights from other projects, such as Mellotron, can contain speaker vectors without names.
-    The option that the error suggests works."""
+    The test also uses the option that the error suggests."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
     weights = tmp_path / "mellotron.pt"
     torch.save({"state_dict": load(newest(lists / "run"))["state_dict"]}, weights)

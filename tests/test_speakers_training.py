@@ -248,7 +248,7 @@ def test_memory_check_includes_speakers_and_repeated_draws():
     assert all("speaker" in batch.labels for batch in batches)
 
 
-def test_compare_batching_rejects_speaker_balance_when_only_lengths_are_given(tmp_path):
+def test_speaker_balance_is_rejected_when_only_lengths_are_given(tmp_path):
     path, overrides = tmp_path / "lengths.csv", "speaker_embedding_dim=4,speaker_balance=0.5"
     path.write_text("id,frames\na,9\n")
     message = refusal(compare_batching.main, [str(path), "--hparams", overrides], error=UserError)

@@ -38,7 +38,7 @@ def test_real_time_factors_are_medians_when_tasks_are_repeated(tmp_path, monkeyp
     path = tmp_path / "synthesis.json"
     synthesis.main([*OPTIONS, "--hparams", SMALL, "--json", str(path)])
     one, two, vocoder = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    assert one["way"] == two["way"] == "one by one"  # this is the only mode on a CPU
+    assert one["way"] == two["way"] == "one by one"  # the only mode on a CPU is "one by one"
     assert np.median(one["real_time_factors"]) == pytest.approx(2.0 / SECONDS_A_TEXT)
     assert np.median(two["real_time_factors"]) == pytest.approx(7.0 / (2 * SECONDS_A_TEXT))
     assert vocoder["real_time_factors"] is None

@@ -312,8 +312,9 @@ def measured(*paces: float, **sizes):
 
 
 def test_statistics_contain_the_rate_of_each_speaker():
-    """The fastest and slowest rates of a speaker are relative to the rate of this speaker. In the
-    statistics of the corpus, they are relative to the rate of all speakers."""
+    """In the statistics of a speaker, the fastest and slowest rates are relative to the rate of
+    this speaker. In the statistics of the corpus, the fastest and slowest rates are relative to the
+    rate of all speakers."""
     whole, (slow, fast) = measured(0.12, 0.05)
     for one, pace in ((slow, 0.12), (fast, 0.05)):
         assert one.statistics.seconds_per_symbol == pytest.approx(pace, rel=0.03)

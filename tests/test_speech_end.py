@@ -16,7 +16,7 @@ H = create_hparams(SETTINGS)
 WORDS = text_to_sequence("One two.", ["basic_cleaners"])
 # Log-mel values (natural logarithm). QUIET is 69 dB softer than LOUD.
 LOUD, QUIET = np.full(80, 0.0, np.float32), np.full(80, -8.0, np.float32)
-REST = 8  # speech ends after this number of decoder steps with resting attention
+REST = 8  # attention that rests for this number of decoder steps ends the speech
 
 
 def at(symbol: int, sharpness: float = 0.9) -> np.ndarray:
@@ -26,7 +26,7 @@ def at(symbol: int, sharpness: float = 0.9) -> np.ndarray:
 
 
 def softer(decibels: float) -> np.ndarray:
-    """Return a frame that is this much softer than LOUD."""
+    """Return a frame that is `decibels` dB softer than LOUD."""
     return np.full(80, -decibels / (20 / np.log(10)), np.float32)
 
 
@@ -69,7 +69,7 @@ def test_speech_continues_after_the_stop_token_until_audio_is_quiet():
 def test_speech_ends_at_the_stop_token_when_audio_stays_loud():
     finder, told = run(through([0.6] + [0.1] * 6))
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, 8)
-    assert told == 8 + 0.25 / STEP  # the end of speech is detected 0.25 s later
+    assert told == 8 + 0.25 / STEP  # the detector waits 0.25 s for quiet audio
 
 
 def test_stop_token_is_ignored_when_attention_is_inside_the_text():
@@ -80,7 +80,7 @@ def test_stop_token_is_ignored_when_attention_is_inside_the_text():
     assert run([(LOUD, 0.1, at(0)), (QUIET, 0.9, at(2, 0.2))] * 9)[0].num_steps == 2
 
 
-# In the following tests, literal values are on both sides of each threshold.
+# The following tests use values slightly below and slightly above each threshold.
 
 
 def test_stop_token_counts_only_when_its_probability_exceeds_the_setting():

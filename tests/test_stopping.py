@@ -42,7 +42,7 @@ def test_killed_run_resumes_with_bitwise_equal_results(moment, workers, corpus, 
     out = tmp_path / "out"
     first, second = (corpus.hparams(**LONG, num_workers=number) for number in workers)
     assert Child(flags(out, first), kill_at, moment).end().code == -signal.SIGKILL
-    if moment == "in the second validation":  # validation begins after all state is saved
+    if moment == "in the second validation":  # a run saves its state before validation
         assert newest(out).name == newest(whole).name
     second = Child(flags(out, second, "--resume")).end()
     assert second.code == 0, second.output
@@ -86,8 +86,8 @@ def resumed_like_uninterrupted(hparams: str, folder: Path) -> Path:
 
 @pytest.mark.thorough
 def test_run_with_fast_decoder_resumes_with_bitwise_equal_results(corpus, tmp_path):
-    """In the first 9 of 16 to 20 optimizer steps, the weight of the guided attention loss is
-    positive. This loss must be logged."""
+    """The run has 16 to 20 optimizer steps. In the first 9 optimizer steps, the weight of the
+    guided attention loss is positive, so this loss must be logged."""
     settings = LONG | {"guided_attention_weight": 5, "guided_attention_steps": 9, "log_interval": 1}
     settings["decoder"] = "fast"
     out = resumed_like_uninterrupted(corpus.hparams(**settings), tmp_path)
@@ -110,7 +110,7 @@ PLACES = {
 
 def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float = 0) -> None:
     def send() -> None:
-        # A worker accepts SIGTERM from its parent, so a separate process sends the signal.
+        # Workers obey a SIGTERM from the parent process, so a separate process sends the signal.
         if to_group:
             code = "import os, sys; os.killpg(*map(int, sys.argv[1:]))"
             command = [sys.executable, "-c", code, str(os.getpgrp()), str(int(number))]

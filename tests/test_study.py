@@ -215,7 +215,7 @@ def test_study_ignores_signals_when_its_parent_ignored_them(tmp_path, monkeypatc
 def made_up(name, seed, *, updates, steps, factor=1.0):
     """Return the epochs of a run whose loss halves every 100 optimizer steps.
 
-    The seed adds a factor to the loss.
+    The loss is multiplied by a factor that depends on the seed.
     """
     epoch = np.arange(1, 5)
     frame = pd.DataFrame({"epoch": epoch, "updates": updates * epoch, "minutes": 0.01 * epoch})

@@ -29,7 +29,7 @@ STRATEGY = {
     "ATS": "alternated_sort",
 }
 
-# This program replaces Python and records its arguments.
+# STAND_IN is a program that replaces Python and records the arguments of each call.
 # A training run takes $SECONDS_PER_RUN and writes metrics.jsonl.
 # The file $OUT/status.<experiment> contains the exit code of the run (default: 0).
 STAND_IN = """#!/usr/bin/env bash

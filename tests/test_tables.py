@@ -100,7 +100,7 @@ def test_text_is_not_read_as_json_when_it_begins_with_a_bracket(path):
 
 
 def test_line_breaks_in_quoted_texts_become_spaces(path):
-    """Spreadsheet programs write such line breaks."""
+    """Spreadsheet programs can write line breaks inside quoted texts."""
     lines = [f'c{i},"Text number\n{i}."' for i in range(4)]
     entries, problems = read(path, "\n".join(["path,text", *lines]))
     assert entries == [(f"c{i}", f"Text number {i}.") for i in range(4)]

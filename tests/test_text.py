@@ -77,7 +77,7 @@ def test_compatible_cleaners_return_the_same_text_as_the_nvidia_cleaners(text, e
     assert spoken(text) == expected
 
 
-def test_years_are_read_like_pairs_of_digits_in_inflect():
+def test_years_are_read_as_inflect_reads_pairs_of_digits():
     engine = inflect.engine()
     for year in range(1001, 3000):
         if year % 100 and not 2000 < year < 2010:
@@ -99,7 +99,7 @@ def test_years_are_read_like_pairs_of_digits_in_inflect():
         # The texts before and after the phones are cleaned separately.
         ("1{B}000", "one{B}zero"),
         # Phones in braces are read only in the first line of a text.
-        # If the first line contains such phones, later lines are dropped.
+        # If the first line contains phones in braces, all later lines are dropped.
         ("{A\nB}", "a b"),
         ("one\n{B}", "one b"),
         ("{B} one\ntwo", "{B} one"),

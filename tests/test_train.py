@@ -312,7 +312,7 @@ def test_optimizer_step_never_reads_values_from_the_device(
     assert counts == [0] * metrics(tmp_path / "out", "epoch")[0]["iteration"]
     # Losses are read every log_interval optimizer steps and at the end.
     assert sum(tolists) == math.ceil(len(counts) / 2)
-    with Reads() as reads:  # this block checks that the counter works
+    with Reads() as reads:  # the counter must count both reads
         bool(torch.ones(1) > 0)
         torch.ones(1).item()
     assert reads.count == 2
@@ -350,9 +350,9 @@ def test_losses_are_read_one_optimizer_step_later(corpus, tmp_path, monkeypatch,
     monkeypatch.setattr(train, "read_pending", reading)
     run(out, corpus, **settings)
     # Each of the two epochs has 14 optimizer steps.
-    # Losses are read after every fourth optimizer step, one step later, and after the last step.
+    # Losses of steps 1 to 4 are read after step 5, and so on. The end of an epoch reads all losses.
     assert waited == [4, 8, 12, 14, 16, 20, 24, 28]
-    # After optimizer step 1, no losses can be read yet, so `left` begins with an additional value.
+    # The first value of `left` comes from optimizer step 1, when no losses can be read yet.
     assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]
     assert without_times(metrics(out)) == without_times(metrics(plain))
     assert curves(out)["training/loss"] == curves(plain)["training/loss"]
@@ -475,7 +475,7 @@ def test_run_stops_after_20_skipped_optimizer_steps_in_a_row(corpus, tmp_path, m
 
 
 def test_loss_scale_decreases_when_fp16_overflows(corpus, tmp_path, monkeypatch):
-    """With the first loss scale, only the infinite value overflows."""
+    """With a loss scale of 256, only the infinite value overflows."""
     states = poison_gradients(monkeypatch, {1})
     scaler = functools.partial(torch.amp.GradScaler, init_scale=256.0)
     monkeypatch.setattr(torch.amp, "GradScaler", scaler)

@@ -140,7 +140,7 @@ def test_validation_warns_once_when_the_alignment_has_not_formed(
 def test_validation_warns_once_when_attention_ignores_the_text(
     corpus, tmp_path, monkeypatch, capsys
 ):
-    """The thresholds are set so that an untrained model meets the condition."""
+    """With the thresholds in this test, the validation of an untrained model prints the warning."""
     monkeypatch.setattr(validation, "SHARP", 0.0)
     monkeypatch.setattr(validation, "TEXT_EFFECT", 1.0)
     monkeypatch.setattr(validation, "STEPS_TO_READ", 9)  # an epoch has 4 or 5 optimizer steps
@@ -200,8 +200,8 @@ def test_validation_does_not_change_training(corpus, tmp_path):
 
 
 def test_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatch):
-    """If workers started again, loaders would be deleted. On Python 3.12, deleted loaders close
-    file descriptors of other loaders."""
+    """If validation stopped the workers, their loaders would be deleted. On Python 3.12, deleted
+    loaders close file descriptors of other loaders."""
     workers, validate = [], validation.validate
 
     def recorded(run, stop):
@@ -238,7 +238,7 @@ def test_free_running_inference_equals_synthesis_with_the_checkpoint(
     assert np.array_equal(take.alignment, attempt.alignment)
     assert take.symbols == [speaker.settings.table.symbols[i] for i in attempt.ids]
     decoded = speaker.decode(attempt.ids, 0, speaker.max_steps(len(attempt.ids)))
-    gates = [steps.gate for steps in decoded]  # this includes decoder steps after the end of speech
+    gates = [steps.gate for steps in decoded]  # decoding continues after the end of speech
     assert np.array_equal(take.gate, np.concatenate(gates)[: len(take.gate)])
     assert len(take.gate) >= len(take.alignment)
     [record] = metrics(out, "validation")

@@ -428,7 +428,7 @@ def write_vocoder(path, **settings: int) -> None:
     onnx.save(model, path)
 
 
-@pytest.mark.filterwarnings("ignore")  # the older exporter of torch warns
+@pytest.mark.filterwarnings("ignore")  # torch's older ONNX exporter warns
 def test_custom_vocoder_computes_the_audio(voices, tmp_path):
     write_vocoder(tmp_path / "hold.onnx")
     spoken = "--text", TEXT, "--vocoder", tmp_path / "hold.onnx"
@@ -459,7 +459,7 @@ def test_vocoder_is_rejected_when_it_does_not_fit_the_voice(made, message, tmp_p
         vocoder.load_vocoder(tmp_path / "hold.onnx", create_hparams())
 
 
-@pytest.mark.filterwarnings("ignore")  # the older exporter of torch warns
+@pytest.mark.filterwarnings("ignore")  # torch's older ONNX exporter warns
 def test_vocoder_is_rejected_when_its_inputs_or_outputs_are_not_as_expected(tmp_path):
     """Without dynamic_axes, an exported vocoder has a fixed input length."""
     path, held, h = tmp_path / "hold.onnx", Hold(), create_hparams()
@@ -531,7 +531,7 @@ def test_vocoder_is_rejected_when_its_operators_are_unknown(tmp_path):
         assert message.endswith(f": {named}")
 
 
-@pytest.mark.filterwarnings("ignore")  # the older exporter of torch warns
+@pytest.mark.filterwarnings("ignore")  # torch's older ONNX exporter warns
 def test_vocoder_is_rejected_when_it_fails_after_loading(tmp_path):
     write_vocoder(tmp_path / "late.onnx")
     model, table = onnx.load(tmp_path / "late.onnx"), np.zeros(18, np.int64)

@@ -52,8 +52,8 @@ def test_model_loaded_from_a_voice_has_the_weights_of_the_checkpoint(voices, kin
         if ".convolutions." not in name:
             largest = trained[name].abs().max()
             # The weights of a compressed voice are rounded twice.
-            # First each weight is rounded to a multiple of the largest weight / 64, then to a
-            # multiple of the largest weight / 46.
+            # The first rounding of a weight is to a multiple of `largest` / 64.
+            # The second rounding of a weight is to a multiple of `largest` / 46.
             tolerance = 0 if kind == "fp32" else largest * (1 / 128 + 1 / 92)
             difference = (weights - trained[name]).abs().max()
             assert difference <= tolerance, name

@@ -119,8 +119,8 @@ def test_three_samples_at_full_scale_count_as_clipping(dtype, full):
 
 @pytest.mark.parametrize("dtype", [np.int16, np.float32])
 def test_flat_tops_below_full_scale_count_as_clipping(dtype):
-    """The clip was clipped, and then scaled with dither. Recordings that are not clipped have no
-    flat tops."""
+    """The recording was clipped, and then made softer with dither. Recordings that were not clipped
+    have no flat tops."""
     scale = 32768 if dtype == np.float32 else 1
     files = sorted((ROOT / "tests/data/ljspeech").rglob("*.wav"))
     assert files

@@ -98,7 +98,7 @@ def test_wheel_contains_only_the_library(wheel):
     assert f"\nVersion: {length_batching.__version__}\n" in metadata
     assert re.findall(r"^Requires-Dist: ([\w-]+)[^;]*$", metadata, re.M) == ["numpy"]
     assert "\n# " in metadata  # the README is the description of the package
-    assert not re.findall(r"\]\((?!https?://|#)", metadata)  # relative links would not work
+    assert not re.findall(r"\]\((?!https?://|#)", metadata)  # relative links do not work on PyPI
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ ITS_TESTS = (
     "test_self_check.py",
     "compile_kernels.py",
 )
-# The copy does not need these files.
+# The copy of the project does not need files with these names.
 LEFT_BEHIND = (".*", "__pycache__", "runs", "results", "shared")
 DECODER = "decoder: reference, step by step: the folder fast_decoder/ is missing"
 

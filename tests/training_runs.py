@@ -97,7 +97,7 @@ def half_of_a_log_line(kind: str) -> None:
 
 
 # Moments at which runs are killed: before or after a given call of a function.
-# An entry contains the owner and name of the function, the number of the call, and `after`.
+# Values: owner and name of the function, number of the call, and true for a kill after the call.
 KILLS = {
     "before the first checkpoint": (checkpoint, "save", 1, False),
     "before the first optimizer step": (Trainer, "step", 1, False),
