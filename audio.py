@@ -162,8 +162,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 def is_truncated(file: BinaryIO, file_format: str) -> bool:
     """Return whether the end of an audio file is missing. soundfile does not report this.
 
-    For WAV, RF64 and AIFF files, compare the size of the file with the size in its header. For Ogg
-    files, look for the last page, which a flag marks. For all other formats, return False. FLAC and
+    For WAV, RF64 and AIFF files, compare the size of the file with the size in its header. For Ogg files, check whether the file ends with a page that has the end-of-stream flag. For all other formats, return False. FLAC and
     MP3 files contain the number of samples, which `read_samples` checks.
     """
     size = os.fstat(file.fileno()).st_size

@@ -189,7 +189,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--minutes",
         type=positive,
         default=1.0,
-        help="minutes of measurement for each number of clients (default: %(default)s)",
+        help="measure each number of clients for this many minutes (default: %(default)s)",
     )
     add("--first", type=int, metavar="N", help="use only the first N texts (default: all)")
     add("--json", type=output_file, metavar="FILE.json", help="also write the results to this file")

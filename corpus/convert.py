@@ -273,7 +273,7 @@ def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.
         raise UserError(
             "silent from beginning to end; record it again, or remove it from the corpus"
         )
-    # Scale the samples, which also prevents overflow when large samples are squared.
+    # Scale samples above 1 down to 1. This also prevents overflow when samples are squared.
     return samples / max(1, np.abs(samples).max()), rate
 
 

@@ -317,8 +317,8 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         )
     if ignored and not texts.suffix:
         print(
-            f"note: {len(ignored):,} audio files have two text files. For example, {ignored[0]} is not "
-            f"used. To use other text files, add {TRANSCRIPTS}"
+            f"note: {len(ignored):,} audio files have two text files, of which one is used. For "
+            f"example, {ignored[0]} is not used. To use the other text files, add {TRANSCRIPTS}"
         )
     unused = sorted({*corpus_texts(corpus)} - {*contents.values()})
     if unused and not folder:

@@ -486,7 +486,7 @@ class TimeColumns(NamedTuple):
 
 
 def time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """Return the titles of numeric columns that contain a word for a time, such as "start"."""
+    """Return the titles that contain a word for a time, such as "start", and belong to numeric columns."""
     found = []
     for index, title in enumerate(titles):
         words = re.findall(r"[a-z]+\d?", title.lower())

@@ -48,8 +48,8 @@ OPSET = 17
 CHECKED_STEPS = 200  # number of decoder steps that are compared with PyTorch
 MAX_DIFFERENCE = 1e-5  # maximum difference from PyTorch's output, relative to the largest output
 MAX_FRAMES = 200  # maximum number of frames per text in the comparison of two voices
-# Maps each operator to two values: the indices of the inputs that are stored in 8 bits, and the
-# dimension of these inputs that indexes the outputs.
+# Maps each operator to the indices of the inputs that are stored in 8 bits (its weights), and to the
+# dimension of these weights that corresponds to the output channels.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
 MIN_WEIGHTS = 2**10  # tensors with fewer values stay in float32
 LARGEST_INT8 = 127
@@ -187,7 +187,7 @@ def write_graph(
         torch.onnx.export(
             module,
             tuple(examples),
-            file,  # type: ignore[arg-type]  # bytes are accepted too
+            file,  # type: ignore[arg-type]  # torch.onnx.export also accepts io.BytesIO
             input_names=inputs,
             output_names=outputs,
             dynamic_axes={name: dict.fromkeys(numbers, "length") for name, numbers in axes.items()},

@@ -156,7 +156,7 @@ def machine(device: torch.device) -> dict:
 
 
 def cache_file(facts: dict) -> Path:
-    """Return the path of the cached answer for these facts. The file may not exist."""
+    """Return the path of the cached result of the check under these conditions. The file may not exist."""
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     return Path(folder).absolute() / "tacotron2-length-batching" / f"kernel_check_{name}.json"

@@ -461,8 +461,8 @@ class LengthBatches(Dataset[Any]):
             raise BatchingError(
                 f"epoch {epoch}: a pass has already begun. Call set_epoch before every pass."
             )
-        # If the saved pass had ended, torchdata discards the iterator that reads ahead for the
-        # workers, and begins the pass with a new iterator.
+        # If the saved pass had ended, torchdata starts the next pass twice: it discards its first
+        # iterator and creates a new one. Therefore the first start does not count.
         self._is_begun = not next_was_set
         self._loaded_epochs = ()
         self._drawn = 0

@@ -27,7 +27,9 @@ MAX_SHOWN = 5  # maximum number of words or lines to list in a note
 
 
 class Prose(NamedTuple):
-    paragraphs: list[tuple[int, str]]  # number of each paragraph's first line, and the text
+    paragraphs: list[
+        tuple[int, str]
+    ]  # line number of each paragraph's first line, and the paragraph's text
     notes: list[str]  # notes about joined words, dropped lines and skipped blocks
 
 

@@ -1,4 +1,4 @@
-"""Test how audio problems are measured in real recordings to which one problem was added."""
+"""Test the measures of audio quality. Each test adds one problem to a real recording."""
 
 import numpy as np
 import pytest

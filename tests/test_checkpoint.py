@@ -332,7 +332,7 @@ def fill(value, *keys):
 
 WEIGHT = "decoder.attention_rnn.weight_ih"
 # For each broken part: its name in the message, and a change that breaks a valid checkpoint.
-OF_ALL = [  # changes that all programs reject
+OF_ALL = [  # changes that make all programs reject the checkpoint
     ("hparams", drop("hparams")),
     ("hparams: ema_decay", put("hparams", "ema_decay", 0.9)),
     ("hparams: batch_size", put("hparams", "batch_size", "3")),

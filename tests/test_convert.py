@@ -176,7 +176,7 @@ def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path
     (recordings / "bert").rename(tmp_path / "away")
     shutil.copytree(tmp_path / "away", recordings / "bert")
     before = contents(out / "wavs")
-    # The new c.wav has an older modification time than the copy of the old c.wav.
+    # The replaced c.wav gets an earlier modification time than the first c.wav had.
     soundfile.write(tmp_path / "away" / "c.wav", speech()[:30_000], RATE)
     os.utime(tmp_path / "away" / "c.wav", (1, 1))
     convert(recordings, out, None, HPARAMS)

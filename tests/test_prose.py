@@ -182,7 +182,7 @@ def test_pause_between_paragraphs_is_longer_than_between_lines(
     assert lengths[1] - 2 * lengths[0] == round(0.4 * factor * rate)
 
 
-def test_markdown_line_breaks_separate_words_and_images_are_counted():
+def test_markdown_line_breaks_become_spaces_and_a_note_counts_the_images():
     prose = read_markdown("a.md", "Stay here.<br>Next ![a dog](dog.png) one.<BR/>End.\n")
     assert [text for _, text in prose.paragraphs] == ["Stay here. Next  one. End."]
     assert any("1 image" in note for note in prose.notes)

@@ -82,7 +82,7 @@ def test_columns_are_found_when_they_have_common_titles(path, text):
         (rows("c{i}|{text}|translated words of it"), {"text_column": "2"}),
     ],
 )
-def test_columns_are_read_when_the_user_sets_them(path, text, options):
+def test_columns_are_read_when_the_user_selects_them(path, text, options):
     assert read(path, text, **options) == expected()
 
 

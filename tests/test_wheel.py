@@ -116,8 +116,7 @@ def environment(folder):
 
 
 def run_python(environment, folder, *arguments):
-    """Run the Python interpreter of the empty environment, with numpy in a user folder. Return the
-    output."""
+    """Run Python in the empty virtual environment, with numpy on PYTHONPATH. Return the output."""
     python, packages = environment
     run = subprocess.run(
         [python, *arguments],

@@ -12,8 +12,8 @@ from tacotron2_voice.text.spoken_numbers import sentence_of
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utterance import Utterance, prepare_utterance
 
-# Many clients can send only the names of OpenAI's models and voices. A name of OpenAI's models
-# selects the first voice, and a name of OpenAI's voices selects the default speaker.
+# Many clients can send only the names of OpenAI's models and voices. The name of an OpenAI model
+# selects the first voice, and the name of an OpenAI voice selects the default speaker.
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 OPENAI_VOICES = "alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split()
 ONE_SPEAKER = "default"  # speaker name for voices without named speakers

@@ -547,8 +547,8 @@ def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
     """Return {words: phones} for the keys of `origin`.
 
     Args:
-        origin: {words: a text that contains these words}. The words have no spaces at the start or
-            end, and the texts are for messages about crashes.
+        origin: {words: a text that contains these words}. The words have no spaces at the start or end. The texts appear only in error messages about
+            crashes.
         language: eSpeak's code for the language.
     """
     words = [*origin]

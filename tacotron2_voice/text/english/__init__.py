@@ -388,7 +388,8 @@ RULES: list[Rule] = [
     rule(r"(?<=[a-z]) v\.(?= [A-Z])", " versus"),
     rule(r"(?<=\()b\.(?=\s\d{4})", "born"),
     rule(r"(?<=[(])d\.(?=\s\d{4})|(?<=\d[,;] )d\.(?=\s\d{4})", "died"),
-    # Other letters with dots come after "e.g." and "i.e.", which are read as words.
+    # The rule for other letters with dots comes after the rules for "e.g." and "i.e.", which replace
+    # these abbreviations with words.
     rule(r"(?<![\w.])(?:(?:[A-Za-z]|[A-Z]{2})\.)+[A-Za-z](?!\w)\.?", _read_dotted_letters),
     rule(r"\b([A-Z]{1,3})&([A-Z]{1,3})\b", lambda m: f"{_letters(m[1])} and {_letters(m[2])}"),
     # Signs of arithmetic and negative numbers come before the rules that turn numbers into words.
