@@ -330,15 +330,10 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
     spoken = {path: text for path, text in decoded.items() if path not in labels}
     for path, text in spoken.items():
         check_is_plain(path, text)
-    with_tab = [path for path, text in spoken.items() if "\t" in text.strip()]
-    if len(with_tab) >= max(MIN_TEXTS, MAX_SHARE * len(spoken)):
-        raise UserError(
-            f"{with_tab[0]}: {len(with_tab):,} of {len(spoken):,} text files contain columns, such as "
-            f"{spoken[with_tab[0]].strip()[:60]!r} (expected only the words that are spoken)"
-        )
     without_names = _texts_without_names(contents, spoken)
     has_names = [x is not None for x in without_names.values()]
     leave_out_names = len(has_names) > 1 and all(has_names)
+    _check_no_columns(contents, spoken, without_names if leave_out_names else {})
     if leave_out_names:
         print(
             "note: each text contains the name of its audio file. These names are removed from the "
@@ -368,6 +363,23 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             text = " ".join(text_without_name.split())
         clips.append(Clip(str(by_name[name]), text, where=where))
     return clips, problems
+
+
+def _check_no_columns(
+    contents: dict[Path, Path], texts: dict[Path, str], without_names: dict[Path, str | None]
+) -> None:
+    """Raise UserError if most texts contain a tab. Names that are left out do not count."""
+    spoken = {
+        path: without_names.get(name) or texts[path]
+        for name, path in contents.items()
+        if path in texts
+    }
+    with_tab = [path for path, text in spoken.items() if "\t" in text.strip()]
+    if len(with_tab) >= max(MIN_TEXTS, MAX_SHARE * len(spoken)):
+        raise UserError(
+            f"{with_tab[0]}: {len(with_tab):,} of {len(spoken):,} text files contain columns, such as "
+            f"{spoken[with_tab[0]].strip()[:60]!r} (expected only the words that are spoken)"
+        )
 
 
 def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:

@@ -716,6 +716,13 @@ def test_text_files_are_rejected_when_they_contain_columns(tmp_path):
     assert str(tmp_path / "a0.txt") in refusal(read_layout, tmp_path)
 
 
+def test_names_are_left_out_when_a_tab_separates_them_from_the_texts(tmp_path):
+    for i in range(6):
+        write_prompts(tmp_path, f"a{i}.wav")
+        (tmp_path / f"a{i}.txt").write_text(f"a{i}\tHi there.\n")
+    assert {clip.text for clip in read_layout(tmp_path)[0]} == {"Hi there."}
+
+
 def test_hidden_files_of_macos_are_ignored(tmp_path, capsys):
     write_prompts(tmp_path, "a.wav", "a.txt")
     (tmp_path / "__MACOSX").mkdir()

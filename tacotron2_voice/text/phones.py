@@ -53,7 +53,6 @@ ENGLISH_FRACTIONS = ("hɑːf", "θɜːd")
 # eSpeak reads most words that end in 儿, such as 这儿, as English letters. It reads 而, which has the
 # same pronunciation, correctly.
 ERHUA = re.compile("(?<=[\u4e00-\u9fff])儿")
-PERCENTAGE = re.compile(r"(\d+(?:\.\d+)?)\s?[%％]")
 LONG_VOWELS = re.compile("ー{2,}")
 LONG_N = re.compile("(?<=[んン])ー")
 KANA = ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA")
@@ -503,10 +502,8 @@ def with_plain_numbers(text: str, language: str) -> str:
 
     Digits that eSpeak cannot read in this language become 0 to 9, because eSpeak skips the digits of
     most scripts. Roman and circled numerals become plain letters and digits, because eSpeak reads Ⅷ
-    as "letter 2177". In Mandarin and Cantonese, percentages are written in Chinese.
+    as "letter 2177".
     """
-    if language in ("cmn", "yue"):
-        text = PERCENTAGE.sub(r"百分之\1", text)
     if text.isascii():
         return text
     text = re.sub(rf"(?<=\w)(?=[{CIRCLED}])|(?<=[{CIRCLED}])(?=\w)", " ", text)
