@@ -303,18 +303,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             "(expected an extension such as srt)"
         )
     if not contents and not folder and not any("several transcripts" in x for x in problems):
-        similar = next((alike[name] for name in by_name if name in alike), None)
-        fix = advice_on_tables(corpus)
-        if similar:
-            fix = f". If {similar} contains the text of an audio file, give both the same name"
-        elif other := corpus_texts(corpus):
-            listed = f"{other[0]}" + (f" and {len(other) - 1:,} more" if len(other) > 1 else "")
-            fix = f". No audio file has the name of {listed}{fix}"
-        raise UserError(
-            f"{corpus}: {len(by_name):,} audio files but no text files. Expected {METADATA}, or a "
-            "text file next to each audio file (a.wav, a.txt), or --text-folder with the folder of "
-            f"the text files{fix}"
-        )
+        raise _error_of_no_texts(corpus, by_name, alike)
     if ignored and not texts.suffix:
         print(
             f"note: {len(ignored):,} audio files have two text files, of which one is used. For "
@@ -363,6 +352,29 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             text = " ".join(text_without_name.split())
         clips.append(Clip(str(by_name[name]), text, where=where))
     return clips, problems
+
+
+def _error_of_no_texts(
+    corpus: Path, by_name: dict[Path, Path], alike: dict[Path, Path]
+) -> UserError:
+    """Return an error about audio files without any text, with advice.
+
+    Args:
+        by_name: {path without extension: audio file}.
+        alike: {path without extension: text with a longer name}.
+    """
+    similar = next((alike[name] for name in by_name if name in alike), None)
+    fix = advice_on_tables(corpus)
+    if similar:
+        fix = f". If {similar} contains the text of an audio file, give both the same name"
+    elif other := corpus_texts(corpus):
+        listed = f"{other[0]}" + (f" and {len(other) - 1:,} more" if len(other) > 1 else "")
+        fix = f". No audio file has the name of {listed}{fix}"
+    return UserError(
+        f"{corpus}: {len(by_name):,} audio files but no text files. Expected {METADATA}, or a "
+        "text file next to each audio file (a.wav, a.txt), or --text-folder with the folder of "
+        f"the text files{fix}"
+    )
 
 
 def _check_no_columns(
