@@ -24,6 +24,7 @@ from tacotron2_voice.text.lexicon import respell
 from tacotron2_voice.text.sequences import PHONES
 from tacotron2_voice.text.spoken_numbers import WORDS
 from tacotron2_voice.text.tags import WORDS_IN_BRACKETS
+from tacotron2_voice.text.uncertain import describe, uncertain_expressions
 from tacotron2_voice.text.unspoken import dropped_symbols, with_columns
 
 MAX_SILENCE_SECONDS = 0.3  # longer silence before or after speech causes a warning
@@ -234,6 +235,15 @@ def _text_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding]
         [
             (clips[i], f"{_line(clips[i])}, columns of the text: {with_columns(dropped[i])}")
             for i in _worst([*map(len, dropped)], 0)
+        ],
+    )
+    uncertain = [uncertain_expressions(text, hparams.text_cleaners) for text in texts]
+    yield Finding(
+        "expressions that may be read wrongly",
+        "Compare with the recording. If the speaker says other words, write these words",
+        [
+            (clips[i], f"{_line(clips[i])}, {describe(uncertain[i])}")
+            for i in _worst([*map(len, uncertain)], 0)
         ],
     )
     for problem, advice, pattern in UNUSUAL_TEXTS:

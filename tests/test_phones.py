@@ -16,7 +16,9 @@ from helpers import ROOT
 from test_warnings import write_corpus
 
 from corpus.prepare import Preparation, prepare
-from tacotron2_voice.text import phones
+from tacotron2_voice.text import SymbolTable, clean, phones
+from tacotron2_voice.text.cleaners import clean_pieces
+from tacotron2_voice.text.notations import check_notations
 from tacotron2_voice.text.phones import COMMAND, check_language, espeak_version, to_phones
 from tacotron2_voice.utils.errors import UserError
 
@@ -355,3 +357,17 @@ def test_text_has_the_phones_of_its_plain_spelling(language, text, plain):
     """eSpeak skips unusual forms of letters and symbols, or speaks their names. Therefore
     `to_phones` replaces these characters with their usual forms."""
     assert to_phones([text], language) == to_phones([plain], language)
+
+
+def test_english_reading_rules_can_precede_espeak():
+    cleaners = ["english_cleaners_corrected", "phones"]
+    [written] = clean_pieces(["Dr. Smith paid $5."], cleaners, "en-us")
+    [words] = clean_pieces(["doctor smith paid five dollars."], ["phones"], "en-us")
+    assert written == words
+
+
+def test_phones_between_slashes_are_accepted_when_reading_rules_precede_espeak():
+    cleaners = ("english_cleaners_corrected", "phones")
+    table = SymbolTable(("_", *" ,.abcdefghijklmnopqrstuvwxyzɪʊəˈː"))
+    check_notations("He is /wˈɪn/.", cleaners, table, "en-us")
+    assert clean("He is /wˈɪn/.", cleaners, table, "en-us")[-5:] == [*"wˈɪn."]

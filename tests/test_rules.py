@@ -90,3 +90,8 @@ def test_exported_voice_stores_the_version_of_the_reading_rules_used_in_training
     del description["text_rules"]  # a voice that was exported with 0.4.0 lacks this entry
     path.write_text(json.dumps(description))
     assert Voice(folder).rules_note() == ""
+
+
+def test_synthesizer_has_a_note_when_an_expression_may_be_read_wrongly():
+    speech = Scripted(GOOD).synthesize("It was Windows 10/11.")
+    assert "'10/11' as 'ten elevenths'" in speech.notes[0]

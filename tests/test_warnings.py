@@ -165,6 +165,11 @@ FAULTS = {
             "c09": "metadata.csv:10, columns of the text: '*' at column 10",
         },
     ),
+    "uncertain": (
+        {"c03": (None, "By 10/11.")},
+        "may be read wrongly",
+        {"c03": "metadata.csv:4, '10/11' as 'ten elevenths'"},
+    ),
     "encoded twice": (
         {"c02": (None, "Words by the â€™dozen."), "c05": (None, "Wörds by the dozen.")},
         "Windows-1252",

@@ -118,11 +118,16 @@ _BRACKET_RULES: list[Rule] = [
 ]
 
 
-def _read_as_english(text: str, language: str) -> str:
-    """Return the text with numbers, abbreviations and signs in words, and letters in ASCII."""
+def read_brackets(text: str) -> str:
+    """Return the text without the brackets around letters that an author changed or added."""
     for pattern, replacement in _BRACKET_RULES:
         text = pattern.sub(replacement, text)
-    text = read_english(text)
+    return text
+
+
+def _read_as_english(text: str, language: str) -> str:
+    """Return the text with numbers, abbreviations and signs in words, and letters in ASCII."""
+    text = read_english(read_brackets(text))
     return text if text.isascii() else "".join(map(_character_to_ascii, text))
 
 

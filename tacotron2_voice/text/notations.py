@@ -68,7 +68,7 @@ def check_notations(
     - nested braces
     - ARPAbet phones in braces, if the model has no symbols for phones, or if a phone is unknown
     - ARPAbet phones without braces, unless the model has its own symbol table
-    - IPA, if the cleaners are for English
+    - IPA, if the cleaners are for English and do not produce phones
     - pinyin with tone digits, if the cleaners are for English, or if they produce phones of a
       language other than Chinese
     - IPA with stress or length marks, but without slashes, if the cleaners produce phones
@@ -97,7 +97,7 @@ def check_notations(
         raise UserError(f"{bare[0][:60]!r}: ARPAbet phones without braces (expected {known})")
     if PHONES in cleaner_names and (ipa := _ONLY_IPA_WORD.search(IPA_SPAN.sub(" ", text))):
         raise UserError(f"{ipa[0][:60]!r}: phones without slashes (expected phones such as /wˈɪn/)")
-    if uses_english_rules(tuple(cleaner_names)):
+    if uses_english_rules(tuple(cleaner_names)) and PHONES not in cleaner_names:
         letters = [span for span in IPA_SPAN.finditer(text) if _IPA_OR_LETTER.search(span[0])]
         if ipa := _IPA_WORD.search(text) or next(iter(letters), None):
             problem = "phones, but the model reads letters"

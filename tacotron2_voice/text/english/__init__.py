@@ -61,7 +61,7 @@ def read_english(text: str) -> str:
     """Return a text with numbers, times, dates, abbreviations and signs in words. Text to which no
     rule applies is not changed.
     """
-    text = _plain_characters(text)
+    text = plain_characters(text)
     if not any(character.islower() for character in text):
         text = _without_shouting(text)
     for pattern, replacement in RULES:
@@ -85,7 +85,7 @@ _ALIKE = {
 }
 
 
-def _plain_characters(text: str) -> str:
+def plain_characters(text: str) -> str:
     """Replace variants of apostrophes, hyphens, spaces, digits, fractions and Roman numerals with
     plain characters."""
     if text.isascii():
@@ -226,7 +226,7 @@ def _word_of_address(word: str) -> str:
     return _letters(word) if letters or not re.search("[aeiouyAEIOUY]", word) else word.lower()
 
 
-_ADDRESS = (
+ADDRESS = (
     r"\b(?:https?://|ftp://|www\.)[^\s<>\"]+"
     r"|(?<![\w.+-])[\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+"
     rf"|(?<![\w@.-])(?:\w[\w-]*\.)+(?:{'|'.join(DOMAINS + FILE_ENDINGS)})\b(?:/[^\s<>\"]*)?"
@@ -280,8 +280,8 @@ def _read_days(match: Match) -> str:
     return " to ".join(days) + full_stop(match)
 
 
-_DAY = "|".join(sorted(map(str.capitalize, DAYS), key=len, reverse=True))
-_MONTH = "|".join(x.capitalize() for x in MONTHS if x != "may")
+DAY_NAMES = "|".join(sorted(map(str.capitalize, DAYS), key=len, reverse=True))
+MONTH_NAMES = "|".join(x.capitalize() for x in MONTHS if x != "may")
 
 
 # ---------------------------------------------------------------------------- Roman numerals
@@ -328,21 +328,21 @@ RULES: list[Rule] = [
         r"(?<![\d+.,:/-])\d{1,3}(?: \d{3})* 000(?! ?\d)", lambda match: match[0].replace(" ", ",")
     ),
     # Addresses come first, because no other rule may read their dots, slashes, hyphens and digits.
-    rule(_ADDRESS, _read_address),
+    rule(ADDRESS, _read_address),
     # "&c." comes before the sign "&". Abbreviations with a slash come before fractions and
     # divisions.
     rule(r"&c\.", "etc."),
     rule(r"(?i)\bw/o\b", "without"),
-    rule(r"(?i)\bw/(?=\s?\w)", "with "),
+    rule(r"(?i)(?<!\d)(?<!\d\s)\bw/(?=\s?\w)", "with "),  # but not "100 W/m²"
     rule(r"(?i)\bc/o\b", "care of"),
     # Days of the week come before dates, because a date may follow a day.
-    rule(rf"\b({_DAY})\b\.?\s?[-–]\s?({_DAY})\b\.?", _read_days),
-    rule(rf"\b({_DAY})\b(?:\.(?=,)|\.?(?=,?\s+(?:{MONTH}|\d)))", _read_days),
+    rule(rf"\b({DAY_NAMES})\b\.?\s?[-–]\s?({DAY_NAMES})\b\.?", _read_days),
+    rule(rf"\b({DAY_NAMES})\b(?:\.(?=,)|\.?(?=,?\s+(?:{MONTH}|\d)))", _read_days),
     # "Sun." and "Sat." are days only after "on", because "sun" and "sat" are also words.
-    rule(rf"(?:(?<=\bon )|(?!S))\b({_DAY})\.", _read_days),
+    rule(rf"(?:(?<=\bon )|(?!S))\b({DAY_NAMES})\.", _read_days),
     # Dates and telephone numbers come before ranges, because all of them contain hyphens.
     *DATE_RULES,
-    rule(rf"\b({_MONTH})\.", _read_month),
+    rule(rf"\b({MONTH_NAMES})\.", _read_month),
     *PHONE_RULES,
     # Abbreviations before a number ("No. 5") come before Roman numerals, because the number may be
     # a Roman numeral ("Vol. IV"). Without a number, "No." is a word.

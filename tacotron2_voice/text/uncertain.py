@@ -1,0 +1,182 @@
+"""Find the expressions in an English text that the reading rules may read wrongly.
+
+    uncertain_expressions("Use Windows 10/11.", ["english_cleaners_corrected"])
+    # [Uncertain(expression="10/11", reading="ten elevenths")]
+
+The reading rules are reliable for ordinary words, numbers, dates, amounts and known abbreviations.
+An expression is uncertain if it contains a digit or a sign, or if it looks like an abbreviation or
+a Roman numeral, and if it has none of the forms in `_CERTAIN_FORMS`.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tacotron2_voice.text.cleaners import read_brackets
+from tacotron2_voice.text.english import (
+    ADDRESS,
+    DAY_NAMES,
+    MONTH_NAMES,
+    plain_characters,
+    read_english,
+    roman_value,
+)
+from tacotron2_voice.text.english.quantities import NUMBER
+from tacotron2_voice.text.english.words import (
+    ABBREVIATIONS,
+    BEFORE_NUMBERS,
+    BIBLE,
+    CURRENCIES,
+    CURRENCY_CODES,
+    PER,
+    STREETS,
+    TITLES,
+    UNITS,
+)
+from tacotron2_voice.text.phone_spans import CORRECTED
+from tacotron2_voice.text.sequences import ARPABET_SPAN, IPA_SPAN, PHONES
+
+# What to do if a reading is wrong.
+ADVICE = "If a reading is wrong, write the expression in words"
+MAX_SHOWN = 5  # maximum number of expressions to list in a note
+
+
+class Uncertain(NamedTuple):
+    """An expression in a text, and the words that the model reads in its place."""
+
+    expression: str
+    reading: str
+
+
+def _any_of(words: Iterable[str]) -> str:
+    return f"(?:{'|'.join(map(re.escape, sorted(words, key=len, reverse=True)))})"
+
+
+_MONEY = _any_of(CURRENCIES)
+_CODE = _any_of(CURRENCY_CODES)
+_UNIT = _any_of(UNITS)
+_PER = _any_of({*PER, *UNITS})
+_TIME = r"(?:\d{1,2}(?:[:.]\d\d)?\s?[ap]\.?m\.?|\d{1,2}:\d\d(?::\d\d)?)"
+# Numbers of months, and days that cannot be the number of a month.
+_MONTH, _DAY = r"(?:0?\d|1[0-2])", r"(?:1[3-9]|2\d|3[01])"
+# These forms come in the order in which they are tried, so plain numbers come last.
+_CERTAIN_FORMS = (
+    # amounts of money, and amounts with units
+    rf"[-−]?{_MONEY}{NUMBER}(?:\s?(?:k|m|bn|b|K|M|B))?(?:\s?[-–]\s?{_MONEY}?{NUMBER})?(?:/{_PER})?",
+    rf"{NUMBER}\s?(?:[£€¥₹¢]|{_CODE})|{_CODE}\s?{NUMBER}",
+    rf"[-−]?(?:{NUMBER}|(?:\d+\s)?\d/\d)(?:\s?[-–]\s?{NUMBER})?(?:\s[mb]illion)?[\s-]?{_UNIT}[²³]?(?:/{_PER}[²³]?)?\.?",
+    # times, dates, verses and telephone numbers
+    rf"{_TIME}(?:\s?[-–]\s?{_TIME})?",
+    rf"\d{{4}}-\d\d-\d\d|{_MONTH}/{_DAY}/(?:\d\d|\d{{4}})|{_DAY}[/.]{_MONTH}[/.]\d{{4}}",
+    rf"(?:{'|'.join(BIBLE)}) \d+:\d+(?:[-–]\d+)?",
+    r"\(?\d{3}\)?[-.\s]\d{3}[-.\s]\d{4}|\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}",
+    # letters with digits, such as B-52s and 3D
+    r"[A-Z]{1,5}-?\d{1,3}s?|\d{1,3}[A-Z]",
+    # initials, abbreviations, and two words with a slash, such as "and/or"
+    r"(?:[A-Za-z]\.){2,}|[A-Z]\.",
+    rf"(?i:{_any_of([*TITLES, *STREETS, *ABBREVIATIONS, *BEFORE_NUMBERS])})\.",
+    rf"(?:{MONTH_NAMES}|{DAY_NAMES})\.",
+    r"(?i:[a-z]*[aeiou][a-z]*/[a-z]*[aeiou][a-z]*)",
+    # signs
+    r"#\d+|&|[+=×÷±≤≥≠≈]|@\w+|#[A-Za-z]+|w/o?",
+    # fractions, ordinals, decades, words such as "14-year-old", ranges and numbers
+    r"(?:\d{1,3}[\s-])?(?:1/2|1/3|2/3|[13]/4|[1-4]/5|[1357]/8)|24/7",
+    r"\d*(?:1st|2nd|3rd|\dth)|'?\d{2,4}'?s",
+    rf"(?:{NUMBER}|\.\d+)(?:-[a-z]{{3,}})+",
+    rf"{NUMBER}(?:\s?%)?\s?[-–]\s?{NUMBER}(?:\s?%)?",
+    rf"[-−]?(?:{NUMBER}|\.\d+)(?:\s?%)?",
+)
+_LEFT, _RIGHT = r"(?<![\w/.,:$£€¥+*=^<>~-])", r"(?![\w/:+*=^<>°²³·%-]|[.,]\w)"
+_CERTAIN = re.compile("|".join([ADDRESS, *(f"{_LEFT}(?:{x}){_RIGHT}" for x in _CERTAIN_FORMS)]))
+# Words, which may contain apostrophes and hyphens.
+_WORD = re.compile(r"[^\W\d_]+(?:['’&-][^\W\d_]+)*['’]?")
+_PUNCTUATION = "\"'“”‘’()[]{}«»,;:!?…–—-*_"
+# Letters without a vowel, such as a unit that is not in the table of units.
+_NO_WORD = re.compile(r"(?!(?:hm+|m+|sh+|ps+t|tsk|br+|nth)$)[b-df-hj-np-tv-xz]{2,}")
+# A short word that ends with a consonant and a full stop, and that does not end a sentence.
+_ABBREVIATION = re.compile(r"\w{0,4}[^\W\d_aeiouy]\.(?:,|\s+[a-z])")
+
+
+def uncertain_expressions(text: str, cleaner_names: Sequence[str]) -> list[Uncertain]:
+    """Return the expressions that the rules may read wrongly, in the order of the text.
+
+    Args:
+        text: a text without tags (text/tags.py).
+
+    Returns:
+        [] if the cleaners do not use the reading rules (english_cleaners_corrected).
+    """
+    if CORRECTED not in cleaner_names:
+        return []
+    phones = IPA_SPAN if PHONES in cleaner_names else ARPABET_SPAN
+    text = plain_characters(read_brackets(phones.sub("", text)))
+    certain = _CERTAIN.sub(lambda match: re.sub(r"\S", "a", match[0]), text)
+    words = [*re.finditer(r"\S+", text)]
+    uncertain = [_is_uncertain(certain, *word.span()) for word in words]
+    numerals = [_is_numeral(word[0].strip(f".{_PUNCTUATION}")) for word in words]
+    if not any(uncertain) and not any(numerals):
+        return []
+    found = []
+    read = read_english(text).split()
+    for span, reading in _aligned([word[0] for word in words], read):
+        expression = text[words[span.start].start() : words[span.stop - 1].end()]
+        is_spelled = _comparable(reading).replace(" ", "") == _comparable(expression)
+        if any(uncertain[span]) or (any(numerals[span]) and is_spelled):
+            found.append(_shown(expression, reading))
+    return found
+
+
+def _shown(expression: str, reading: str) -> Uncertain:
+    """Return an expression and its reading without the punctuation around them."""
+    expression, reading = expression.strip(_PUNCTUATION), reading.strip(_PUNCTUATION)
+    if expression != reading:  # otherwise, the full stop belongs to an abbreviation
+        expression, reading = expression.rstrip("."), reading.rstrip(".")
+    return Uncertain(expression, reading)
+
+
+def uncertain_note(text: str, cleaner_names: Sequence[str]) -> list[str]:
+    """Return a list with one note about the uncertain expressions of a text, or [] if there are
+    none."""
+    found = uncertain_expressions(text, cleaner_names)
+    return [f"may be read wrongly: {describe(found)}. {ADVICE}"] if found else []
+
+
+def describe(found: Sequence[Uncertain]) -> str:
+    """Return a list of expressions and their readings, for a message."""
+    shown = [f"{one.expression!r} as {one.reading!r}" for one in found[:MAX_SHOWN]]
+    more = len(found) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more else "")
+
+
+def _is_uncertain(text: str, start: int, end: int) -> bool:
+    """Return whether a word is uncertain. The text contains letters in place of certain
+    expressions."""
+    if _ABBREVIATION.match(text, start):
+        return True
+    word = "".join(filter(str.isprintable, text[start:end]))
+    word = word.strip(_PUNCTUATION).rstrip(".").strip(_PUNCTUATION)
+    if not any(map(str.isalnum, word)):
+        return False  # such a character is left out, which causes a warning (text/unspoken.py)
+    return not _WORD.fullmatch(word) or bool(_NO_WORD.fullmatch(word))
+
+
+def _is_numeral(word: str) -> bool:
+    return len(word) > 1 and bool(roman_value(word))
+
+
+def _aligned(words: list[str], read: list[str]) -> Iterable[tuple[slice, str]]:
+    """Yield the words that are read as they are written one by one, and the other words in groups,
+    each with its reading."""
+    same = [_comparable(word) for word in words]
+    matcher = difflib.SequenceMatcher(None, same, [_comparable(x) for x in read], autojunk=False)
+    for tag, start, end, read_start, read_end in matcher.get_opcodes():
+        if tag == "equal":
+            for i in range(end - start):
+                yield slice(start + i, start + i + 1), read[read_start + i]
+        elif end > start:
+            yield slice(start, end), " ".join(read[read_start:read_end])
+
+
+def _comparable(word: str) -> str:
+    return word.lower().strip(f".{_PUNCTUATION}")

@@ -1,0 +1,79 @@
+"""Tests of text/uncertain.py, which finds expressions that may be read wrongly."""
+
+import lzma
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacotron2_voice.text.uncertain import uncertain_expressions, uncertain_note
+from tests.conftest import DATA
+
+CLEANERS = ["english_cleaners_corrected"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expression", "reading"),
+    [
+        ("It needs Windows 10/11.", "10/11", "ten elevenths"),
+        ("He came on 3/4/2020.", "3/4/2020", "march fourth, twenty twenty"),
+        ("Gen. 1:1 begins the book.", "Gen. 1:1", "general one to one"),
+        ("The assoc. met today.", "assoc.", "assoc."),
+        ("We saw Rocky IV twice.", "IV", "i v"),
+        ("It has 1.5M users.", "1.5M", "one point five M"),
+        ("Take 5 mol/L of it.", "mol/L", "mol/L"),
+        ("The limit of 10 kgf is low.", "kgf", "kgf"),
+        ("A video in 1080p is large.", "1080p", "ten eighty p"),
+        ("Here x<y holds.", "x<y", "x<y"),
+    ],
+)
+def test_an_uncertain_expression_is_returned_with_its_reading(text, expression, reading):
+    assert uncertain_expressions(text, CLEANERS) == [(expression, reading)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Dr. Smith et al. paid $5.50 on Nov. 25, 2026, at 3:45 p.m.",
+        "The 1st of the 1990s, a 14-year-old, 5-10% and 2 1/2 cups.",
+        "AT&T, B-52s, MP3s, No. 7, #12, and/or, 24/7, Part II, Louis XIV.",
+        "It was -5°C with 20 km/h winds and 3 W/m² of light (see https://example.com/a?b=1).",
+        "“Stop.” said Tom — 2 + 2 = 4; call 555-123-4567.",
+        "9am-5pm on 25/12/1999 or 12/25/1999, -$5, $15/hour, ½ km, 5 million kg, x-ray.",
+        "Hmm, colo[u]r and {HH AH0} words.",
+    ],
+)
+def test_usual_expressions_are_certain(text):
+    assert uncertain_expressions(text, CLEANERS) == []
+
+
+@given(st.lists(st.sampled_from(["and", "Tom", "it's", "well-known", "café", "no"]), min_size=1))
+def test_ordinary_words_are_certain(words):
+    assert uncertain_expressions(f"{' '.join(words)}.", CLEANERS) == []
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_accepted(text):
+    assert isinstance(uncertain_expressions(text, CLEANERS), list)
+
+
+def test_fewer_than_one_in_100_ljspeech_texts_has_an_uncertain_expression():
+    with lzma.open(DATA / "ljspeech" / "metadata.csv.xz", "rt", encoding="utf-8") as file:
+        texts = [line.split("|")[1] for line in file][::20]
+    assert sum(bool(uncertain_expressions(text, CLEANERS)) for text in texts) < len(texts) / 100
+
+
+def test_other_cleaners_have_no_uncertain_expressions():
+    assert uncertain_expressions("Windows 10/11", ["basic_cleaners"]) == []
+    assert uncertain_expressions("Windows 10/11", ["english_cleaners"]) == []
+
+
+def test_phones_between_slashes_are_certain_when_the_model_reads_phones():
+    assert uncertain_expressions("He is /wˈɪn/.", [*CLEANERS, "phones"]) == []
+
+
+def test_a_note_lists_five_expressions_and_counts_the_rest():
+    [note] = uncertain_note("Here 1/7, and 1/9, and 1/11, and 1/12, and 1/13, and 1/14.", CLEANERS)
+    assert "'1/13' as 'one thirteenth'" in note
+    assert "and 1 more" in note
+    assert uncertain_note("Good morning.", CLEANERS) == []
