@@ -109,8 +109,20 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
         print(f"note: {path}: ignored {num_silences:,} silence labels, such as 'sil'")
     if not entries:
         raise UserError(f"{path}: contains no segment with a text")
+    _check_not_counting(path, entries)
     _check_not_growing(path, entries)
     return entries
+
+
+def _check_not_counting(path: Path, entries: Sequence[Entry]) -> None:
+    """Raise UserError if the texts are 1, 2, 3 and so on, as in the labels that Audacity writes when
+    it finds the speech in a recording."""
+    counted = [str(number) for number in range(1, len(entries) + 1)]
+    if len(entries) > 1 and [entry.text for entry in entries] == counted:
+        raise UserError(
+            f"{path}: the texts of the segments are only their numbers, 1 to {len(entries):,} "
+            "(expected the spoken words)"
+        )
 
 
 def _check_not_growing(path: Path, entries: Sequence[Entry]) -> None:

@@ -1,6 +1,7 @@
 """Define the options of programs that synthesize speech, and read the texts."""
 
 import argparse
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -28,8 +29,8 @@ from tacotron2_voice.utterance import (
 )
 
 MAX_FILE_BYTES = 2**26  # maximum size of a text file or a pipe (about a hundred books)
-
-
+# Matches the line of a subtitle (SRT or VTT) that contains its times.
+_SUBTITLE_TIMES = re.compile(r"\s*[\d:]+[.,]\d+\s*-->\s*[\d:]+[.,]\d+")
 MARKDOWN_SUFFIXES = (".md", ".markdown")
 
 
@@ -194,6 +195,7 @@ def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
     is_standard_input = args.text_file in STANDARD_INPUTS
     source = STANDARD_INPUT if is_standard_input else str(args.text_file)
     lines = numbered_lines(source, content=content)
+    _check_is_not_subtitles(source, lines)
     if not reads_lines(args):
         prose = _read_prose(source, decode_utf8(source, content))
         notes = prose.notes
@@ -209,6 +211,16 @@ def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
         expected = "one text per line" if reads_lines(args) else "paragraphs"
         raise UserError(f"{source}: contains no text (expected {expected})")
     return source, lines
+
+
+def _check_is_not_subtitles(source: str, lines: list[tuple[int, str]]) -> None:
+    """Raise UserError if a line contains the times of a subtitle, which would be read aloud."""
+    for number, line in lines:
+        if _SUBTITLE_TIMES.match(line):
+            raise UserError(
+                f"{source}:{number}: {line.strip()[:60]!r}: the times of a subtitle (expected only the "
+                "words to speak)"
+            )
 
 
 def _is_file(name: str) -> bool:

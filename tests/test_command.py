@@ -56,6 +56,15 @@ def test_messages_contain_the_line_number_when_texts_come_from_a_file():
     ]
 
 
+@pytest.mark.parametrize("times", ["00:00:01,000 --> 00:00:02,000", "00:01.000 --> 00:02.500"])
+def test_subtitles_are_rejected_when_they_are_passed_as_a_text(voices, tmp_path, times):
+    subtitles = tmp_path / "a.srt"
+    subtitles.write_text(f"1\n{times}\nGood morning.\n")
+    arguments = ["--voice", str(voices.fp32[0]), "--text-file", str(subtitles)]
+    message = refusal(synthesize.main, [*arguments, "-o", str(tmp_path / "a.wav")])
+    assert message.startswith(f"{subtitles}:2: {times!r}")
+
+
 @pytest.mark.parametrize("threads", ["0", "1000"])
 def test_number_of_threads_is_rejected_when_it_exceeds_the_number_of_cores(threads, capsys):
     with pytest.raises(SystemExit):
