@@ -337,9 +337,21 @@ def test_new_embedding_rows_have_the_mean_and_spread_of_old_rows():
     assert torch.allclose(rows[1:].mean(0), old.mean(0), atol=0.3)
     assert torch.allclose(rows[1:].std(0) / old.std(0), torch.ones(3), atol=0.05)
     assert torch.equal(map_symbols(saved, table, 1)[0]["state_dict"]["embedding.weight"], rows)
-    assert map_symbols(saved, ENGLISH, seed=1) == (saved.state, [])
+    assert map_symbols(saved, ENGLISH, seed=1) == (saved.state, {})
     saved.state["state_dict"]["embedding.weight"] = old[:50]
     assert "50 rows" in refusal(map_symbols, saved, table, 1)
+
+
+def test_new_letters_start_with_the_row_of_a_similar_letter():
+    old = torch.randn(len(ENGLISH), 3)
+    saved = Checkpoint("x.pt", {"state_dict": {"embedding.weight": old}})
+    table = table_of("aéɔʃжխ中ˈː")
+    mapped, new = map_symbols(saved, table, seed=1)
+    rows = mapped["state_dict"]["embedding.weight"]
+    similar = {"é": "e", "ɔ": "o", "ʃ": "s", "ж": "z", "խ": "k"}
+    assert new == similar | {"中": "", "ˈ": "", "ː": ""}
+    for symbol, letter in similar.items():
+        assert torch.equal(rows[table.ids[symbol]], old[ENGLISH.ids[letter]])
 
 
 def test_voice_uses_its_symbol_table(trained, tmp_path, capsys):

@@ -6,6 +6,7 @@ Symbols and speakers are matched by name.
     load_weights(model, saved, source.path, hparams, hparams.ignore_layers)
 """
 
+import unicodedata
 from typing import Any
 
 import torch
@@ -14,10 +15,16 @@ from export import checkpoint_file
 from hparams import HParams, hparams_from_dict
 from tacotron2_voice.settings import MEL_SETTINGS
 from tacotron2_voice.text import SymbolTable
+from tacotron2_voice.text.cleaners import to_ascii
 from tacotron2_voice.utils.errors import UserError
 from training.checkpoint import Checkpoint
 
 MAX_NAMED = 200  # maximum number of characters in a list of names in a message
+# Scripts whose letters stand for single sounds. Phones are Latin and Greek letters.
+ALPHABETS = (
+    *("LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "GEORGIAN", "HEBREW", "ARABIC"),
+    *("DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI"),
+)
 SPEAKERS = checkpoint_file.SPEAKER_EMBEDDING
 # Weights that multiply the encoder's output. In models with several speakers, each weight has
 # additional columns for the speaker embedding, which follows the encoder output.
@@ -43,19 +50,26 @@ def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[s
     notes: list[str] = []
     if "embedding.weight" not in hparams.ignore_layers:
         saved, new = map_symbols(source, hparams.table, hparams.seed)
-        count = len(hparams.table)
-        note = f"{count - len(new)} of {count} symbols keep their embeddings, {len(new)} are new"
-        if new:
-            names = " ".join(new)
-            note += (
-                " (random embeddings with the mean and spread of the old embeddings): "
-                f"{names:.{MAX_NAMED}}"
-            )
-        notes.append(note)
+        notes.append(_symbols_note(len(hparams.table), new))
     if hparams.speaker_embedding_dim and SPEAKERS not in hparams.ignore_layers:
         saved, note = map_speakers(Checkpoint(source.path, saved), hparams)
         notes.append(note)
     return saved, notes
+
+
+def _symbols_note(count: int, new: dict[str, str]) -> str:
+    """Return a sentence about the symbols that keep their embeddings and about the new symbols."""
+    note = f"{count - len(new)} of {count} symbols keep their embeddings, {len(new)} are new"
+    similar = " ".join(f"{symbol}={other}" for symbol, other in new.items() if other)
+    others = " ".join(symbol for symbol, other in new.items() if not other)
+    if similar:
+        note += f"; these start with the embedding of a similar letter: {similar:.{MAX_NAMED}}"
+    if others:
+        note += (
+            "; these start with random embeddings that have the mean and spread of the old "
+            f"embeddings: {others:.{MAX_NAMED}}"
+        )
+    return note
 
 
 def different_audio(source: Checkpoint, hparams: HParams) -> list[str]:
@@ -70,14 +84,16 @@ def different_audio(source: Checkpoint, hparams: HParams) -> list[str]:
 
 def map_symbols(
     source: Checkpoint, table: SymbolTable, seed: int
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Adapt a checkpoint's symbol embedding to the symbols in `table`.
 
-    A symbol that is in the checkpoint keeps its row. Each value in the row of a new symbol is drawn
-    with `seed` from a normal distribution. This distribution has the mean and the standard deviation
-    of the same column in the checkpoint.
+    A symbol that is in the checkpoint keeps its row. A new letter or phone starts with the row of
+    the Latin letter that begins its transliteration, if the checkpoint has this letter: ɔ starts
+    like o, and ж starts like z. Each value in the row of any other new symbol is drawn with `seed`
+    from a normal distribution. This distribution has the mean and the standard deviation of the same
+    column in the checkpoint.
 
-    Return the adapted state and the new symbols.
+    Return the adapted state and {new symbol: similar letter, or "" if the row is random}.
 
     Raises:
         UserError: if the number of rows differs from the number of symbols in the checkpoint.
@@ -86,7 +102,7 @@ def map_symbols(
     theirs = hparams_from_dict(saved.get("hparams", {}))
     old = checkpoint_file.embedding_of(saved["state_dict"])
     if theirs.table.symbols == table.symbols or old is None:
-        return saved, []  # `load_weights` rejects weights that do not fit
+        return saved, {}  # `load_weights` rejects weights that do not fit
     if len(old) != theirs.n_symbols:
         raise UserError(
             f"{source.path}: embedding.weight has {len(old)} rows, but the checkpoint's symbol "
@@ -97,12 +113,27 @@ def map_symbols(
     ids = {symbol: i for i, symbol in enumerate(theirs.table.symbols)}
     noise = torch.randn(len(table), old.shape[1], generator=torch.Generator().manual_seed(seed))
     rows = old.mean(dim=0) + noise * old.std(dim=0)
+    new = {symbol: _similar_letter(symbol) for symbol in table.symbols if symbol not in ids}
+    new = {symbol: letter if letter in ids else "" for symbol, letter in new.items()}
     for i, symbol in enumerate(table.symbols):
-        if symbol in ids:
-            rows[i] = old[ids[symbol]]
+        source_symbol = new.get(symbol, symbol)
+        if source_symbol:
+            rows[i] = old[ids[source_symbol]]
     weights = saved["state_dict"]
-    new = [symbol for symbol in table.symbols if symbol not in ids]
     return saved | {"state_dict": weights | {"embedding.weight": rows}}, new
+
+
+def _similar_letter(symbol: str) -> str:
+    """Return the first letter of a letter's transliteration in lower case, or "".
+
+    Characters of scripts that are not in ALPHABETS stand for syllables or words. Modifiers, such as
+    the length mark of phones, do not stand for a sound of their own.
+    """
+    is_letter = len(symbol) == 1 and unicodedata.category(symbol) in ("Ll", "Lu", "Lo")
+    if not is_letter or not unicodedata.name(symbol).startswith(ALPHABETS):
+        return ""
+    first = to_ascii(symbol)[:1].lower()
+    return first if first.isalpha() else ""
 
 
 def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], str]:
