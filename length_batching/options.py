@@ -59,8 +59,8 @@ def check_options(options: Mapping[str, Any]) -> None:
             their default values.
 
     Raises:
-        BatchingError: if an option is unknown, or if its value is invalid whatever the lengths are.
-            The message has one line per problem, with the option, its value and the allowed values.
+        BatchingError: if an option is unknown, or if its value is invalid for any lengths. The
+            message has one line per problem, with the option, its value and the allowed values.
     """
     problems = list(_problems(options))
     if problems:

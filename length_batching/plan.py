@@ -124,7 +124,7 @@ def plan_epoch(
         dynamic_batch_size: put as many consecutive clips into each batch as fit into
             `batch_capacity` after padding (DBS, Ge21).
         batch_capacity: maximum size of a padded batch (number of clips times length of the longest
-            clip). Default: `batch_size` times the length of the longest clip in the corpus.
+            clip). The default is `batch_size` times the length of the longest clip in the corpus.
         batch_randomization: shuffle the order of the finished batches (BR, Ge21).
         max_clips: maximum number of clips in a dynamic batch.
         too_long: how to treat clips that are longer than `batch_capacity`. "reject" raises
@@ -184,7 +184,7 @@ def plan_epoch(
 
 
 def seed_of_epoch(seed: int, epoch: int) -> np.random.SeedSequence:
-    """Combine seed and epoch into one seed in which these two numbers are not interchangeable.
+    """Combine seed and epoch into one seed, so that swapping the two numbers changes the seed.
 
     For example, seed 0 in epoch 1 gives a different result than seed 1 in epoch 0.
     """
@@ -321,7 +321,7 @@ class BatchCosts:
                 raise BatchingError(f"lengths: shape ({num_items}, 1), {expected}")
             raise BatchingError(
                 f"lengths: each clip has {kinds} lengths (columns). Pass a function as `cost`, which "
-                "computes the cost of a clip from them."
+                "computes the cost of a clip from these lengths."
             )
         self.item_costs = self._costs_of(self.lengths)
         self.alone = self.item_costs
@@ -375,8 +375,8 @@ class BatchCosts:
                 size = 0
                 longest = rows[start]
                 end = start
-                # Maps each possible end of the batch to the number of clips in a batch with this
-                # end.
+                # Maps each possible end of the batch to the number of clips in a batch that ends
+                # there.
                 sizes_at = dict[int, int]()
                 while end < class_end:
                     longest = list(map(max, longest, rows[end]))

@@ -10,9 +10,10 @@ corpus. A search takes a few seconds for 10,000 clips, and less than 2 minutes f
 The result does not predict how well a model learns.
 
 The search tries every strategy with fixed and with dynamic batch sizes. For each strategy, the
-search considers a list of values of the strategy's parameter (`parameter_values`). More random
-values need more decoder steps. A bisection finds the least random value that mixes the clips well
-enough. The search returns the strategy and value with the fewest decoder steps.
+search considers a list of values of the strategy's parameter (`parameter_values`). Parameter values
+that make the order more random need more decoder steps. A bisection finds the least random value
+that mixes the clips well enough. The search returns the strategy and value with the fewest decoder
+steps.
 """
 
 import functools
@@ -116,7 +117,7 @@ class Survey(PaddingStats):
     """The costs of one set of batching options, measured on the lengths of a corpus.
 
     The fields in MAXIMA are maxima over epochs; all other costs are means. Rates are fractions. A
-    value is NaN if the corpus is too small to measure the value.
+    cost is NaN if the corpus is too small to measure it.
     """
 
     strategy: str
@@ -205,7 +206,7 @@ class Surveyor:
         Args:
             value: value of the strategy's parameter. Default: the value in `options`, or the
                 parameter's default.
-            epochs: number of epochs to plan. Default: `Surveyor.epochs`.
+            epochs: number of epochs to plan. The default is `Surveyor.epochs`.
             options: see `plan_epoch`. Do not pass `epoch` or `seed`.
 
         Raises:

@@ -76,8 +76,8 @@ def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: i
         segments = segments_of([1200, 300], 500, overlap=100)
         list(segments)  # [(0, 0, 500), (0, 400, 900), (0, 800, 1200), (1, 0, 300)]
 
-    Doetsch17 cuts clips into segments that do not overlap. Gonzalez23 cuts a clip only if it
-    exceeds the frame budget of a dynamic batch.
+    Doetsch et al. (2017) cut clips into segments that do not overlap. Gonzalez et al. (2023) cut
+    only clips that exceed the frame budget of a dynamic batch.
 
     Args:
         lengths: [clips] whole numbers of frames.

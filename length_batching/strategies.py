@@ -75,7 +75,7 @@ class ShuffledClips:
 
     lengths: np.ndarray  # [clips] float64, in corpus order
     order: np.ndarray  # [clips] clip indices in random order
-    parameter_value: float  # never a factor of 0, for which `plan_epoch` uses `sorted`
+    parameter_value: float  # never 0: for a factor of 0, `plan_epoch` uses `sorted`
     dynamic_batch_size: bool
     rng: np.random.Generator
 

@@ -93,7 +93,8 @@ def tidy(tables: Sequence[Table]) -> pd.DataFrame:
         headings = [column.heading for column in table.columns]
         name = ""
         for column in table.columns:
-            # If a heading occurs several times, put the closest unique heading to its left first.
+            # If a heading occurs several times, prefix it with the closest unique heading on its
+            # left.
             several = headings.count(column.heading) > 1
             name = name if several else column.heading
             quantity = f"{name}: {column.heading}" if several else name

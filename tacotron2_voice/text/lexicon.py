@@ -128,7 +128,7 @@ def _with_numeral_read(text: str, start: int, end: int) -> str:
     if len(around) != 2 or not (read.startswith(around[0]) and read.endswith(around[1])):
         return text
     words = read[len(around[0]) : len(read) - len(around[1])]
-    # Keep the name, because it is read as a word or letter by letter.
+    # If the numeral is read as a word or letter by letter, it is a name. Keep the name.
     if words.replace(" ", "").upper() == text[start:end].upper():
         return text
     return text[:start] + (words.upper() if text.isupper() else words) + text[end:]

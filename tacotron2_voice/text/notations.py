@@ -113,7 +113,7 @@ def _check_pinyin(text: str, language: str) -> None:
     for found in _PINYIN.finditer(text):
         syllables = re.findall(r"[^\W\d]+", found[0])
         is_numbered = len({x.lower() for x in syllables}) == 1 and " " in found[0].strip()
-        # such as "LAN1 WAN2" and "Ben1 Dan2"
+        # two English words or names with digits, such as "LAN1 WAN2" and "Ben1 Dan2"
         is_english = len(syllables) == 2 and all(
             x.lower() in _ENGLISH_SYLLABLES or x.istitle() for x in syllables
         )

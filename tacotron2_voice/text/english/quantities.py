@@ -138,7 +138,7 @@ PHONE_RULES: list[Rule] = [
     ),
     rule(r"(?<![\w.,$£€¥/-])[2-9]\d{2}-\d{4}(?![\w/-]|[.,]\d)", _read_groups),
     rule(r"(?<![\w.,-])0\d{2,4}\s\d{3,4}\s\d{3,4}(?!\d)", _read_groups),  # British phone numbers
-    rule(r"(?<![\w.,-])\d+(?:-\d+){2,}(?![\w-])", _read_groups),  # numbers of books and bank cards
+    rule(r"(?<![\w.,-])\d+(?:-\d+){2,}(?![\w-])", _read_groups),  # ISBNs and bank card numbers
     rule(r"(?i)(?<=\bcall )(?:911|999|112)\b", _read_groups),
     rule(r"(?<=\b[A-Z]{2} )\d{5}\b|(?<=[A-Z]\.[A-Z]\. )\d{5}\b", _read_groups),  # postal codes
     rule(r"(?i)(?<=\bdial )\d{3}\b", _read_groups),
