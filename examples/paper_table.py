@@ -1,4 +1,5 @@
-"""Reproduce a table from a paper: measure every row with every seed, and report the results.
+"""Reproduce a table from a paper: run the experiment of every row with every seed, and report the
+results.
 
 A program creates a `PaperTable` and calls its method `main`, which writes these files:
 
@@ -192,9 +193,9 @@ class PaperTable:
             self.results(self.columns, runs),
             self.results(self.more_columns, runs),
             "Each finding of the paper compares two rows. The differences show by how much the "
-            "first row exceeds the second row. A finding is confirmed or contradicted if the "
-            f"{CONFIDENCE:.0%} confidence interval of our difference is entirely on one side of 0 "
-            "or of the margin.",
+            "first row exceeds the second row. A finding is undecided if the "
+            f"{CONFIDENCE:.0%} confidence interval of our difference contains 0 or, for a finding "
+            "with a margin, an end of the margin.",
             markdown_table(
                 ["finding of the paper", "paper", "ours", "verdict"],
                 [self.verdict(claim, runs) for claim in self.claims],

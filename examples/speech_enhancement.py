@@ -113,8 +113,8 @@ def filters_at_start(window: int) -> torch.Tensor:
 class ConvTasNet(nn.Module):
     """A causal Conv-TasNet (Luo, Mesgarani 2019) with one output, for speech enhancement.
 
-    An output sample does not depend on input samples that are more than `window` samples later.
-    Therefore padding does not change the output.
+    Padding does not change the output, because an output sample does not depend on input samples
+    that are more than `window` samples later.
     """
 
     def __init__(self, window: int = 128, channels: int = 32, hidden: int = 64, dilations: int = 5):

@@ -357,7 +357,8 @@ class LengthBatches(Dataset[Any]):
                 if the framework itself counts these batches and skips them when training resumes.
 
         Raises:
-            BatchingError: if `trained` exceeds the number of batches that `RankSampler` has drawn.
+            BatchingError: if `trained` exceeds the number of batches that `RankSampler` has
+                yielded.
         """
         # A stateful DataLoader calls `state_dict` in its workers too. The first of these calls
         # happens when the workers start.

@@ -29,7 +29,7 @@ def as_plan(batches: Batches) -> EpochPlan:
 
 
 def batch_of_position(plan: EpochPlan) -> np.ndarray:
-    """Return the batch index of each position in the plan's order [clips]."""
+    """Return the index of the batch that contains each position of the plan's order [clips]."""
     return np.repeat(np.arange(len(plan)), plan.sizes)
 
 

@@ -109,7 +109,8 @@ def plan_epoch(
 
     Args:
         lengths: [clips] positive length of each clip in any unit, such as frames. With `cost`, a
-            clip may have several kinds of length, such as audio and text: [clips, kinds].
+            clip may have several kinds of length, such as audio and text; the shape is then [clips,
+            kinds].
         batch_size: number of clips per batch. The last batch may be smaller.
         strategy: the method that decides which clips share a batch. REGISTRY describes all
             strategies.
@@ -148,8 +149,8 @@ def plan_epoch(
             drawn is proportional to its weight.
 
     Raises:
-        BatchingError: if an option or a length is invalid. The message contains the option, its
-            value and the allowed values.
+        BatchingError: if an option or a length is invalid. The error message contains the option,
+            its value and the allowed values.
     """
     options = dict(locals())
     del options["lengths"], options["epoch"]
@@ -200,9 +201,11 @@ def check_clips(
     """Check the lengths and options together.
 
     Returns:
-        A tuple of the clips' costs and the weight of each clip in the draws of an epoch [clips].
-        The weights are None if every epoch contains every clip exactly once. Raises: BatchingError:
-        if an option or a length is invalid.
+        The costs of the clips, and the weight with which an epoch draws each clip [clips]. The
+        weights are None if every epoch contains every clip exactly once.
+
+    Raises:
+        BatchingError: if an option or a length is invalid.
     """
     check_options(options)
     costs = BatchCosts(

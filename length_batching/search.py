@@ -7,7 +7,7 @@
 
 The search plans whole epochs, because the amount of padding is not proportional to the size of a
 corpus. A search takes a few seconds for 10,000 clips, and less than 2 minutes for a million clips.
-The result does not predict how well a model learns.
+The result of the search does not predict how well a model learns.
 
 The search tries every strategy with fixed and with dynamic batch sizes. For each strategy, the
 search considers a list of values of the strategy's parameter (`parameter_values`). Parameter values
@@ -140,7 +140,9 @@ class Survey(PaddingStats):
         return options
 
     def description(self) -> str:
-        """Return the name from the papers and the value, such as "SSB-DBS-BR (factor 0.1)"."""
+        """Return the strategy's name in the papers and the parameter value, such as "SSB-DBS-BR
+        (factor 0.1)".
+        """
         notes = []
         if self.parameter:
             notes.append(value_in_words(self.strategy, self.value))

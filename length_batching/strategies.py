@@ -258,7 +258,7 @@ def check_strategy(name: str) -> StrategyName:
         strategy = check_strategy(arguments.strategy)
 
     Raises:
-        BatchingError: if no strategy has this name. The message suggests a similar name.
+        BatchingError: if no strategy has this name. The error message suggests a similar name.
     """
     if isinstance(name, str) and name in REGISTRY:
         return cast(StrategyName, name)

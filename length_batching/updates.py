@@ -290,7 +290,8 @@ class UpdatePlanner:
 
 
 def halve_largest(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
-    """Halve the batches with the most clips until the plan has `count` batches, and return it.
+    """Halve the batches with the most clips until there are `count` batches, and return the new
+    plan.
 
     If several batches have the same number of clips, the shortest batches are halved first.
     `count` must not exceed the number of clips.

@@ -305,7 +305,7 @@ def change_speaking_settings(
         if value != trained_value:
             problems.append(f"{name}={value!s:.200}: expected {trained_value!s:.200}")
     if problems:
-        title = "these settings must be the same as in the training of the model:"
+        title = "these settings must be the same as in training:"
         raise UserError("\n  ".join([title, *problems]))
     return settings
 

@@ -219,8 +219,8 @@ CLAIMS: list[tuple[str, str, Pairs]] = [
     ("Batch randomization lowers the loss (VL3).", "vl3", [*published.RANDOMIZED]),
     ("Dynamic batch sizes lower the loss (VL3).", "vl3", [*published.DYNAMIC]),
     (LOWEST_LOSS, "vl3", [(name, BEST) for name in published.TABLE_2 if name != BEST]),
-    (EQUAL.format("equal training time"), "hours", [("RAND", BEST)]),
-    (EQUAL.format("equally many optimizer steps"), "updates", [("RAND", BEST)]),
+    (EQUAL.format("the same training time"), "hours", [("RAND", BEST)]),
+    (EQUAL.format("the same number of optimizer steps"), "updates", [("RAND", BEST)]),
 ]
 
 
@@ -270,7 +270,7 @@ def verdict(claim: str, measured: pd.DataFrame) -> str:
         return ("contradicted" if "contradicted" in counts else "undecided") + left_out
     saving = published.TABLE_3[BEST][1] - SMALLER_SAVING
     if claim == SAVING and "confirmed" in counts and -known["ours"].iloc[0] < saving:
-        return "confirmed in part: an epoch is shorter, but by less"
+        return "confirmed in part: an epoch is shorter, but the saving is smaller than published"
     if len(counts) == 1:
         return counts.index[0] + left_out
     counted = ", ".join(f"{kind} in {count}" for kind, count in counts.items())

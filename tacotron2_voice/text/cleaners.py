@@ -4,13 +4,14 @@
 
 - `english_cleaners_corrected` reads English as a person would (english/__init__.py).
 - `english_cleaners` are the cleaners of NVIDIA/tacotron2, including their mistakes, because
-  NVIDIA's checkpoints were trained with them: "£10" becomes "psten", "Mrs." becomes "misess".
+  NVIDIA's checkpoints were trained with these mistakes. For example, "£10" becomes "psten", and
+  "Mrs." becomes "misess".
 - `transliteration_cleaners` convert any alphabet to ASCII.
 - `basic_cleaners` keep any alphabet, for symbols=corpus.
 - `phones` converts a text of any language to the International Phonetic Alphabet.
 
-If you use transliteration or basic cleaners with the English symbol table, write numbers in words:
-these cleaners do not convert digits, and the table contains no digits.
+If you use transliteration or basic cleaners with the English symbol table, write numbers in words,
+because these cleaners do not convert digits, and the table contains no digits.
 """
 
 import functools

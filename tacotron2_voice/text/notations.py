@@ -1,4 +1,4 @@
-"""Reject pronunciations in a notation that a model does not support: ARPAbet, IPA or pinyin.
+"""Reject pronunciations in a notation that a model does not support (ARPAbet, IPA or pinyin).
 
 check_notations("Turn left on {HH AW1}.", ["basic_cleaners"], table)  # UserError
 """

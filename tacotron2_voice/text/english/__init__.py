@@ -178,7 +178,7 @@ def _letters(letters: str) -> str:
 
 
 def _read_shouted_it(match: Match) -> str:
-    """Read IT next to a word in capitals as the pronoun: "I MEAN IT", but not "IBM IT"."""
+    """Read IT next to a word in capitals as the pronoun in "I MEAN IT", but not in "IBM IT"."""
     return match[0] if match[1] in INITIALISMS else match[0].replace("IT", "it")
 
 
@@ -252,8 +252,9 @@ _NAME_FOLLOWS = re.compile(r"\s+[A-Z]")
 
 def _read_street(match: Match) -> str:
     """Read "St." and "Dr." after the name of a street, such as "Main St." or "Elm Dr." in an
-    address. A title, such as "Dr." before a name or after an opening word, is not changed here,
-    because later rules read titles."""
+    address. A title, such as "Dr." before a name or after a word that begins a sentence, is not
+    changed here, because later rules read titles.
+    """
     before, short = match[1], match[2].capitalize()
     ends = full_stop(match)
     name_follows = not ends and _NAME_FOLLOWS.match(match.string, match.end())

@@ -204,8 +204,8 @@ _TIME = (
     rf"|(?:\.(?P<after_dot>[0-5]\d))?{_HALF.format('bare_half')})(?![\d:])"
 )
 TIME_RULES: list[Rule] = [
-    # Distinguish times and chapters: "John 3:16" is not a time of day, and without the name of a
-    # book, "5:3" is not a chapter.
+    # Distinguish times from chapters. "John 3:16" is not a time of day, and "5:3" without the name
+    # of a book is not a chapter.
     rule(rf"\b({'|'.join(BIBLE)}) (\d+):(\d+)\b(?:[-–](?=\d))?", _read_verse),
     rule(r"\b(\d{1,2}):00(?=\s+o'clock)", r"\1"),
     rule(_TIME, _read_time),
