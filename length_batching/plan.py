@@ -117,16 +117,16 @@ def plan_epoch(
         seed, epoch: numbers that seed the random number generator. The same seed and epoch produce
             the same plan.
         local_randomization_factor: amount of noise in the semi-sorted strategies, as a fraction of
-            the range of lengths or ranks (Ge21, eq. 2-3). 0: no noise. With values above 1, the
-            order is nearly random.
+            the range of lengths or ranks (Ge et al. 2021, eq. 2-3). 0: no noise. With values above
+            1, the order is nearly random.
         bucket_size: number of clips per bucket, for `bucket`.
         num_bins: number of bins, for `alternated_sort`.
         num_buckets: number of length classes, for `bucket_by_width` and `bucket_by_quantile`.
         dynamic_batch_size: put as many consecutive clips into each batch as fit into
-            `batch_capacity` after padding (DBS, Ge21).
+            `batch_capacity` after padding (DBS, Ge et al. 2021).
         batch_capacity: maximum size of a padded batch (number of clips times length of the longest
             clip). The default is `batch_size` times the length of the longest clip in the corpus.
-        batch_randomization: shuffle the order of the finished batches (BR, Ge21).
+        batch_randomization: shuffle the order of the finished batches (BR, Ge et al. 2021).
         max_clips: maximum number of clips in a dynamic batch.
         too_long: how to treat clips that are longer than `batch_capacity`. "reject" raises
             BatchingError. "alone" puts each long clip into its own batch. "leave_out" removes long
@@ -431,8 +431,8 @@ def batch_starts(
     """Cut clips into batches, and return the position where each batch begins.
 
     Each batch contains as many consecutive clips of one length class as possible, under two
-    conditions: size * longest <= capacity (DBS, Ge21) and size <= max_clips. A clip longer than
-    `capacity` forms its own batch.
+    conditions: size * longest <= capacity (DBS, Ge et al. 2021) and size <= max_clips. A clip
+    longer than `capacity` forms its own batch.
 
     Args:
         lengths: [clips] in the order of the epoch.

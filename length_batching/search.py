@@ -306,7 +306,7 @@ class SearchResult:
             survey uses the least random parameter value that reaches `min_novelty`. If no value
             reaches `min_novelty`, the survey uses the most random value.
         random: the survey of RAND with fixed sizes, for comparison.
-        default: the survey of SSB-DBS-BR, the best strategy in Ge21.
+        default: the survey of SSB-DBS-BR, the best strategy of Ge et al. (2021).
         min_novelty: the required pair novelty.
     """
 

@@ -36,8 +36,8 @@ def groups_of(labels: Sequence[Any] | np.ndarray) -> EpochPlan:
         labels: [clips] the label of each clip, such as its speaker.
 
     Returns:
-        An `EpochPlan` that contains groups instead of batches. Pass its `longest(lengths)` as
-        `lengths`, and its `sizes` as `group_sizes`, to `plan_epoch` or a sampler.
+        An `EpochPlan` that contains groups instead of batches. Pass `groups.longest(lengths)` as
+        `lengths`, and `groups.sizes` as `group_sizes`, to `plan_epoch` or a sampler.
     """
     _, label = np.unique(np.asarray(labels), return_inverse=True)
     order = np.argsort(label, kind="stable")

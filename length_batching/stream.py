@@ -241,7 +241,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
             self._windows.append(Window(before, items, number))
         if items == 0:
             raise BatchingError(
-                "read(0) returned no items. It must return all items of the stream at every call"
+                "read(0) returned no items. Each call must return all items of the stream"
             )
         self._finished = True
         # If the state was saved at the end of the epoch, torchdata begins the next pass by itself.

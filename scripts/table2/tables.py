@@ -131,7 +131,8 @@ class Measured:
             step = run.hparams.epochs_per_validation
             for place, key in enumerate(VL):
                 # In the paper, VL1 to VL3 are means of three validations: before, at and after the
-                # given epoch (Ge21, section 4.3). VLavg is the mean over a range of epochs.
+                # given epoch (Ge et al. 2021, section 4.3). VLavg is the mean over a range of
+                # epochs.
                 if self.as_published and place < 3:
                     first, last = points[place] - step, points[place] + step
                 else:

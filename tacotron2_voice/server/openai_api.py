@@ -269,7 +269,7 @@ class SpeechResponse(StreamingResponse):
             result = "complete" if self.is_complete else "disconnected"
         except TimeoutError:
             result = "stalled"
-        except UserError as error:  # the response is cut off, so clients notice the failure
+        except UserError as error:  # the response ends early, so clients notice the failure
             print(f"error: {error}", flush=True)
             result = "failed"
         finally:

@@ -388,7 +388,7 @@ def _reads_fraction(fraction: str, language: str) -> bool:
 @functools.lru_cache(2**16)
 def _code_point(letter: str, language: str) -> str:
     """Return the phones of the code point in the name of a letter: of "2135" in "letter 2135" for
-    ℵ. If eSpeak does not read the letter by a name with a code point, return ""."""
+    ℵ. If the name contains no code point, return ""."""
     phones = _joined(_phones_of_word(letter, language))
     word = _word_for_letter(language)
     code = phones[len(word) :]
