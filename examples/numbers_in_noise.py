@@ -1,6 +1,6 @@
 """Generate speech and noise for the examples of speech enhancement and speech recognition.
 
-eSpeak NG speaks the numbers. The noise and the rooms are synthetic.
+eSpeak NG speaks the numbers. The noise and the room reverberation are synthetic.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from tacotron2_voice.text.spoken_numbers import draw_numbers, sentence_of
 from tacotron2_voice.utils.console import progress_bar
 
 NOISES = ("street", "crowd")
-SILENCE = 50  # a 16-bit sample counts as silence if its absolute value is at most this large
+SILENCE = 50  # a 16-bit sample counts as silence if its absolute value is at most this number
 
 
 class Event(ctypes.Structure):
@@ -34,7 +34,7 @@ class Event(ctypes.Structure):
 class TimedVoice(EspeakVoice):
     """An eSpeak voice that also reports the time of each phone."""
 
-    OPTIONS = EspeakVoice.OPTIONS | 1  # adds espeakINITIALIZE_PHONEME_EVENTS to the options
+    OPTIONS = EspeakVoice.OPTIONS | 1  # with espeakINITIALIZE_PHONEME_EVENTS
     # Event types that are defined in speak_lib.h.
     END = 0
     WORD = 1
@@ -116,7 +116,7 @@ def make_noise(
 
     Args:
         kind: "street" for noise of a random color, or "crowd" for five simultaneous talkers.
-        speech: utterances from which the talkers of a crowd are drawn.
+        speech: utterances that the talkers of a crowd speak, chosen at random.
     """
     if kind == "street":
         spectrum = np.fft.rfft(rng.normal(size=length))

@@ -1,4 +1,5 @@
-"""Reproduce a table from a paper: measure every row with every seed, and report the results.
+"""Reproduce a table from a paper: run the experiment of every row with every seed, and report the
+results.
 
 A program creates a `PaperTable` and calls its method `main`, which writes these files:
 
@@ -88,16 +89,16 @@ class PaperTable:
     `experiment` is called only if runs are missing, because the call generates the corpus.
     """
 
-    description: str  # docstring of the program
+    description: str  # description for --help
     introduction: str  # beginning of the report; {seeds} is replaced by the number of seeds
-    settings: Any  # a dataclass with the field `seeds`
-    quick: Any  # the settings for --quick
+    settings: Any  # settings of the experiment, a dataclass with the field `seeds`
+    quick: Any  # settings of the experiment with --quick
     experiment: Callable[[Any], Callable[[Row, int], Run]]
     rows: Sequence[Row]
     columns: Sequence[Column]  # columns of the table in the paper
     more_columns: Sequence[Column]
     claims: Sequence[Claim]
-    # Number of single-threaded processes. Each process makes one run at a time.
+    # Number of single-threaded processes. Each process does one run at a time.
     processes: int = 2
 
     def main(self, arguments: list[str] | None = None) -> None:
@@ -120,15 +121,16 @@ class PaperTable:
         print(report, end="")
 
     def make_runs(self, out: Path, settings: Any) -> Runs:
-        """Return {name of the row: runs} for all rows. Read the finished runs from `out`, and
-        complete the missing runs in several processes."""
+        """Return {name of the row: runs} for all rows. Read the finished runs from `out`, and do
+        the missing runs in several processes.
+        """
         check_is_folder(out, "folder")
         folder = out / "runs"
         folder.mkdir(parents=True, exist_ok=True)
         made_with = {"settings": asdict(settings), "machine": machine(CPU)}
         cells = [(row, seed) for seed in range(settings.seeds) for row in self.rows]
-        # Lock the folder, because two programs must not make runs in the same folder at once.
-        with folder_locked(out, "another process is making these runs. Wait until it has finished"):
+        # Lock the folder, because two programs must not write runs to the same folder at once.
+        with folder_locked(out, "another process is using this folder. Wait until it has finished"):
             missing = []
             for row, seed in cells:
                 path = path_of(folder, row, seed)
@@ -164,12 +166,12 @@ class PaperTable:
     def make_share_in_child(
         self, cells: Cells, folder: Path, made_with: Any, settings: Any
     ) -> None:
-        """Make some of the runs in a child process, which exits without a traceback on Ctrl-C."""
+        """Do some of the runs in a child process, which exits without a traceback on Ctrl-C."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         self.make_share(cells, folder, made_with, settings)
 
     def make_share(self, cells: Cells, folder: Path, made_with: Any, settings: Any) -> None:
-        """Make the runs in `cells`, and write each result to a file."""
+        """Do the runs in `cells` (pairs of row and seed), and write each result to a file."""
         if not cells:
             return
         start = time.perf_counter()
@@ -191,9 +193,9 @@ class PaperTable:
             self.results(self.columns, runs),
             self.results(self.more_columns, runs),
             "Each finding of the paper compares two rows. The differences show by how much the "
-            "first row exceeds the second row. A finding is confirmed or contradicted if the "
-            f"{CONFIDENCE:.0%} confidence interval of our difference is entirely on one side of 0 "
-            "or of the margin.",
+            "first row exceeds the second row. A finding is undecided if the "
+            f"{CONFIDENCE:.0%} confidence interval of our difference contains 0 or, for a finding "
+            "with a margin, an end of the margin.",
             markdown_table(
                 ["finding of the paper", "paper", "ours", "verdict"],
                 [self.verdict(claim, runs) for claim in self.claims],

@@ -99,8 +99,8 @@ class Block(nn.Module):
 def filters_at_start(window: int) -> torch.Tensor:
     """Return the filters [window, window] of a modified discrete cosine transform.
 
-    Each filter occurs with a positive and with a negative sign, so that positive outputs are enough
-    to restore the signal.
+    Each filter occurs with both signs, so that the signal can be restored from positive outputs
+    alone.
     """
     half = window // 2
     time = torch.arange(window, dtype=torch.float64) + 0.5
@@ -113,8 +113,8 @@ def filters_at_start(window: int) -> torch.Tensor:
 class ConvTasNet(nn.Module):
     """A causal Conv-TasNet (Luo, Mesgarani 2019) with one output, for speech enhancement.
 
-    An output sample does not depend on input samples that are more than `window` samples later.
-    Therefore padding does not change the output.
+    Padding does not change the output, because an output sample does not depend on input samples
+    that are more than `window` samples later.
     """
 
     def __init__(self, window: int = 128, channels: int = 32, hidden: int = 64, dilations: int = 5):
@@ -307,14 +307,15 @@ Clips that are longer than a dynamic batch are cut.
 
 ## Differences from the paper
 
-- The paper's longest utterances are about four times as long as ours. Our dynamic batches
-  therefore contain a quarter of the seconds in the names of their rows.
-- "1 clip" has one row, because strategies do not differ there.
+- The paper's longest utterances are about four times as long as ours. Therefore, our dynamic
+  batches are a quarter as long as the seconds in the row names.
+- "1 clip" has only one row, because all strategies make the same batches of one clip.
 - The filters start as a cosine transform instead of random values. Therefore a few minutes of
   training are enough.
-- The paper's values are shown where we know them. From the paper's text we test two findings:
-  smaller batches gain more, and sorted and bucket batches of dynamic size gain as much as random
-  batches of 8 clips. The margin of the second finding is our choice.
+- The table shows the paper's values where we know them.
+- We test two findings from the paper's text. First, smaller batches lead to larger gains. Second,
+  sorted batches and bucket batches of dynamic size lead to the same gains as random batches of 8
+  clips. We chose the margin of the second finding.
 """
 EIGHT = "random, 8 clips"
 SORTED = "sorted, 128 s"

@@ -33,8 +33,8 @@ from length_batching import LengthBatches, SegmentDataset, padding_stats, segmen
 MELS = create_hparams("hop_length=220,win_length=551,n_mel_channels=40")  # 10 ms per frame
 FRAMES_PER_STEP = 3  # number of frames that the LSTM reads per step
 SNRS = (-5, 0, 5, 10)  # signal-to-noise ratios of the utterances, in dB
-# Number of training utterances in the paper. The paper's numbers of bins are scaled by the ratio of
-# our number to this number.
+# Number of training utterances in the paper, used to scale the paper's numbers of bins to the size
+# of our corpus.
 PAPER_UTTERANCES = 8_738
 
 
@@ -311,12 +311,12 @@ A bidirectional LSTM learns spoken numbers in noise. Number of seeds: {seeds}.
 
 - Speed: training utterances per second of CPU time on one core.
 - Memory: peak memory that a training step on the largest batch adds to the process.
-- Bins: rows have the paper's numbers of bins. This run has fewer utterances than CHiME-4 (8,738),
-  so its number of bins is smaller in the same proportion, but at least 2.
-- Buckets: the paper does not say how many it used. This run uses 10 buckets of equal width.
-- Chunks: the paper's values are not known. The chunks of this run are in random order, and
+- Bins: the row names contain the paper's numbers of bins. This run has fewer utterances than
+  CHiME-4 (8,738), so the actual numbers of bins are reduced in proportion, to at least 2.
+- Buckets: the paper does not state the number of buckets. This run uses 10 buckets of equal width.
+- Chunks: we do not know the paper's values. The chunks of this run are in random order. The row
   "random" trains on whole utterances.
-- Word errors in chunks: the test utterances are cut as in training.
+- Word errors in chunks: the test utterances are cut into chunks as in training.
 """
 TABLE = PaperTable(
     description=__doc__ or "",

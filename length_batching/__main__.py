@@ -6,9 +6,9 @@
 
 The file is a CSV or a text file with one length per line. The lengths may be in any unit. The
 output is a table with two rows per strategy: one for fixed batch sizes and one for dynamic batch
-sizes (DBS). Below the table, the program prints a call of LengthBatchSampler. Among the options
-that mix the clips at least as well as SSB-DBS-BR, the options in this call need the fewest decoder
-steps.
+sizes (DBS). Below the table, the program prints a call of LengthBatchSampler. This call contains
+the options that need the fewest decoder steps and still mix the clips at least as well as
+SSB-DBS-BR, the best strategy of Ge et al. (2021).
 """
 
 import argparse

@@ -56,10 +56,10 @@ class PassState(NamedTuple):
 
 
 class WorkerState(NamedTuple):
-    """The position of a DataLoader worker in its pass."""
+    """The position of a DataLoader worker in its current pass over the batches."""
 
-    # Id of the worker's pass: `pass_number` with a RankSampler, -times_set with another sampler,
-    # and 0 before the first pass.
+    # Identifies the worker's pass: `pass_number` with a RankSampler, -times_set with another
+    # sampler, and 0 before the first pass.
     pass_id: int = 0
     next_index: int = 0  # index of the batch that the worker must return next
     epoch: int = 0
@@ -86,7 +86,7 @@ class LengthBatches(Dataset[Any]):
     Args:
         dataset: the clips. `dataset[i]` has the length `lengths[i]`.
         lengths, batch_size, strategy, options: see `plan_epoch`. Do not pass `epoch`.
-        collate: a function that combines a list of clips into a batch. Default: PyTorch's
+        collate: a function that combines a list of clips into a batch. The default is PyTorch's
             `default_collate`.
         world_size: number of processes that share the batches (W).
         random_epochs: number of epochs at the start of training that use random batches (RAND).
@@ -94,12 +94,12 @@ class LengthBatches(Dataset[Any]):
             `batch_capacity`, a random batch contains as many clips as fit into `batch_capacity`.
         batches_per_epoch: number of batches in every epoch, summed over all processes. With
             "constant", every epoch has 1% more batches than the first epoch needs. With
-            "per_phase", the number is computed separately for the random epochs and for all later
-            epochs, in each case from the first of these epochs. Use "per_phase" with
-            `random_epochs`, because random epochs need many more batches than later epochs. The
-            Hugging Face Trainer does not support "per_phase".
+            "per_phase", the random epochs and the later epochs have different constant numbers,
+            each computed from the first epoch of the phase. Use "per_phase" with `random_epochs`,
+            because random epochs need many more batches than later epochs. The Hugging Face Trainer
+            does not support "per_phase".
         batches_per_update: number of batches of similar length per optimizer step, summed over all
-            processes; a multiple of W. Default: W.
+            processes; a multiple of W (default: W).
         record: path of a file in the run's folder, for trainers such as the Hugging Face Trainer
             that do not save the state of their DataLoader. The first run writes a checksum of its
             batches to this file. A later run with different batches raises BatchingError. Without a
@@ -134,9 +134,9 @@ class LengthBatches(Dataset[Any]):
             )
         if record is not None and random_epochs and batches_per_epoch == "per_phase":
             raise BatchingError(
-                'record, batches_per_epoch="per_phase": a trainer that needs a record computes its '
-                "position from a constant number of batches per epoch. Set random_epochs=0, or "
-                'batches_per_epoch="constant".'
+                'record: cannot be combined with batches_per_epoch="per_phase", because a trainer '
+                "that needs a record computes its position from a constant number of batches per "
+                'epoch. Set random_epochs=0, or batches_per_epoch="constant".'
             )
         rank = None if world_size is None else 0
         _, self.world_size, size = resolve_ranks(rank, world_size, batches_per_update)
@@ -161,8 +161,8 @@ class LengthBatches(Dataset[Any]):
         self._shared_state = torch.tensor(PassState()).share_memory_()
         rows = torch.tensor([WorkerState()] * MAX_WORKERS, dtype=torch.int64)
         self._worker_states = rows.share_memory_()
-        self._in_stateful_worker = False  # True only in a worker's copy of this object
-        # After a state was loaded, the next call of `set_epoch` accepts only these epochs.
+        self._in_stateful_worker = False  # whether a stateful DataLoader's worker uses this copy
+        # After a state has been loaded, the next call of `set_epoch` accepts only these epochs.
         self._loaded_epochs: tuple[int, ...] = ()
         self._is_begun = False  # whether a RankSampler pass has begun in this epoch
         self._drawn = 0  # number of batches that this RankSampler pass has yielded
@@ -303,8 +303,8 @@ class LengthBatches(Dataset[Any]):
         follows = follows and (index, state.epoch) == (worker.next_index, worker.epoch)
         if isinstance(index, BatchIndex):
             pass_id = index.pass_number
-            # Any worker may begin the pass. When torchdata resumes, the pass begins with the worker
-            # that follows the worker of the last batch.
+            # Any worker may return the first batch of a pass. When torchdata resumes, this is the
+            # worker after the worker that returned the last batch.
             begins = 0 <= index - first < self.world_size * workers
             is_next = follows if worker.pass_id == pass_id else begins
             is_next = is_next and pass_id == state.pass_number
@@ -353,11 +353,12 @@ class LengthBatches(Dataset[Any]):
             state = batches.state_dict(trained)
 
         Args:
-            trained: number of batches that this process has trained on since `set_epoch`. None: the
-                framework itself counts these batches, and skips the batches when training resumes.
+            trained: number of batches that this process has trained on since `set_epoch`. Pass None
+                if the framework itself counts these batches and skips them when training resumes.
 
         Raises:
-            BatchingError: if `trained` exceeds the number of batches that `RankSampler` has drawn.
+            BatchingError: if `trained` exceeds the number of batches that `RankSampler` has
+                yielded.
         """
         # A stateful DataLoader calls `state_dict` in its workers too. The first of these calls
         # happens when the workers start.
@@ -528,7 +529,7 @@ class RankIterator(Iterator[int]):
     """Iterate over the batches of one rank in one pass.
 
     The pass begins when its first batch is drawn. A DataLoader with workers creates two iterators,
-    but draws batches from only one of the two iterators.
+    but draws batches from only one of them.
     """
 
     def __init__(self, batches: LengthBatches, rank: int):

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 Numbers = Sequence[float] | np.ndarray  # one number per clip
-Lengths = Numbers | Sequence[Sequence[float]]  # 2-D if clips have several kinds of length
+# 2-D if clips have several kinds of length, such as audio and text
+Lengths = Numbers | Sequence[Sequence[float]]
 MAX_COUNT = 10**15  # upper limit for counts and lengths, so that their sums are exact in float64
 
 
@@ -50,7 +51,9 @@ def check_numbers(name: str, values: Numbers, num_clips: int) -> np.ndarray:
 
 def _array(name: str, values: Any) -> np.ndarray:
     if np.ma.is_masked(values):
-        raise BatchingError(f"{name}: some values are masked, expected one number per clip")
+        raise BatchingError(
+            f"{name}: the array contains masked values, expected one number per clip"
+        )
     if isinstance(values, (Mapping, Set, Iterator)):
         found = type(values).__name__
         raise BatchingError(f"{name}: found a {found}, expected a list, an array or a tensor")

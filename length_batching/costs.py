@@ -29,7 +29,7 @@ def as_plan(batches: Batches) -> EpochPlan:
 
 
 def batch_of_position(plan: EpochPlan) -> np.ndarray:
-    """Return the batch index of each position in the plan's order [clips]."""
+    """Return the index of the batch that contains each position of the plan's order [clips]."""
     return np.repeat(np.arange(len(plan)), plan.sizes)
 
 
@@ -45,16 +45,15 @@ class PaddingStats:
     """
 
     num_batches: int
-    zero_padding_rate: float  # Ge21 eq. 1, mean over batches weighted by B_j
-    average_batch_length: float  # sum(B_j L_j) / sum(B_j), Ge21
-    padded_to_original_rate: float  # (sum(B_j L_j) - sum x) / sum x, Gonzalez23
-    padded_fraction: float  # padding frames / all frames, 1 - sum x / sum(B_j P_j)
+    zero_padding_rate: float  # Ge et al. 2021, eq. 1: mean over batches, weighted by B_j
+    average_batch_length: float  # Ge et al. 2021: sum(B_j L_j) / sum(B_j)
+    padded_to_original_rate: float  # Gonzalez et al. 2023: (sum(B_j L_j) - sum x) / sum x
+    padded_fraction: float  # padding frames / all frames: 1 - sum x / sum(B_j P_j)
     padded_frames: float  # sum(B_j P_j), the number of frames including padding
     decoder_steps: float  # sum(P_j / r), the number of sequential steps of a recurrent model
     largest_batch_size: int  # max B_j, the largest number of clips in a batch
     largest_batch_frames: float  # max B_j P_j, the size of the batch that needs the most memory
-    # sum(P_j / r (row cost of B_j clips + clip_cost B_j)), the predicted time. None without row
-    # costs.
+    # Predicted time: sum(P_j / r (row cost of B_j clips + clip_cost B_j)). None without row costs.
     step_cost: float | None
 
 

@@ -59,8 +59,9 @@ def check_options(options: Mapping[str, Any]) -> None:
             their default values.
 
     Raises:
-        BatchingError: if an option is unknown, or if its value is invalid whatever the lengths are.
-            The message has one line per problem, with the option, its value and the allowed values.
+        BatchingError: if an option is unknown, or if its value is invalid for any lengths. The
+            error message has one line per problem, with the option, its value and the allowed
+            values.
     """
     problems = list(_problems(options))
     if problems:
@@ -77,7 +78,7 @@ def check_option_names(options: Mapping[str, Any], function: Callable[..., Any])
         function: a function that accepts keyword-only parameters and `**options`.
 
     Raises:
-        BatchingError: if a name is unknown. The message suggests a similar name, or lists the
+        BatchingError: if a name is unknown. The error message suggests a similar name, or lists the
             names of all parameters and options.
     """
     parameters = inspect.getfullargspec(function).kwonlyargs

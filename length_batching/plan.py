@@ -109,23 +109,24 @@ def plan_epoch(
 
     Args:
         lengths: [clips] positive length of each clip in any unit, such as frames. With `cost`, a
-            clip may have several kinds of length, such as audio and text: [clips, kinds].
+            clip may have several kinds of length, such as audio and text; the shape is then [clips,
+            kinds].
         batch_size: number of clips per batch. The last batch may be smaller.
         strategy: the method that decides which clips share a batch. REGISTRY describes all
             strategies.
         seed, epoch: numbers that seed the random number generator. The same seed and epoch produce
             the same plan.
         local_randomization_factor: amount of noise in the semi-sorted strategies, as a fraction of
-            the range of lengths or ranks (Ge21, eq. 2-3). 0: no noise. With values above 1, the
-            order is nearly random.
+            the range of lengths or ranks (Ge et al. 2021, eq. 2-3). 0: no noise. With values above
+            1, the order is nearly random.
         bucket_size: number of clips per bucket, for `bucket`.
         num_bins: number of bins, for `alternated_sort`.
         num_buckets: number of length classes, for `bucket_by_width` and `bucket_by_quantile`.
         dynamic_batch_size: put as many consecutive clips into each batch as fit into
-            `batch_capacity` after padding (DBS, Ge21).
+            `batch_capacity` after padding (DBS, Ge et al. 2021).
         batch_capacity: maximum size of a padded batch (number of clips times length of the longest
-            clip). Default: `batch_size` times the length of the longest clip in the corpus.
-        batch_randomization: shuffle the order of the finished batches (BR, Ge21).
+            clip). The default is `batch_size` times the length of the longest clip in the corpus.
+        batch_randomization: shuffle the order of the finished batches (BR, Ge et al. 2021).
         max_clips: maximum number of clips in a dynamic batch.
         too_long: how to treat clips that are longer than `batch_capacity`. "reject" raises
             BatchingError. "alone" puts each long clip into its own batch. "leave_out" removes long
@@ -148,8 +149,8 @@ def plan_epoch(
             drawn is proportional to its weight.
 
     Raises:
-        BatchingError: if an option or a length is invalid. The message contains the option, its
-            value and the allowed values.
+        BatchingError: if an option or a length is invalid. The error message contains the option,
+            its value and the allowed values.
     """
     options = dict(locals())
     del options["lengths"], options["epoch"]
@@ -184,7 +185,7 @@ def plan_epoch(
 
 
 def seed_of_epoch(seed: int, epoch: int) -> np.random.SeedSequence:
-    """Combine seed and epoch into one seed in which these two numbers are not interchangeable.
+    """Combine seed and epoch into one seed, so that swapping the two numbers changes the seed.
 
     For example, seed 0 in epoch 1 gives a different result than seed 1 in epoch 0.
     """
@@ -200,9 +201,11 @@ def check_clips(
     """Check the lengths and options together.
 
     Returns:
-        A tuple of the clips' costs and the weight of each clip in the draws of an epoch [clips].
-        The weights are None if every epoch contains every clip exactly once. Raises: BatchingError:
-        if an option or a length is invalid.
+        The costs of the clips, and the weight with which an epoch draws each clip [clips]. The
+        weights are None if every epoch contains every clip exactly once.
+
+    Raises:
+        BatchingError: if an option or a length is invalid.
     """
     check_options(options)
     costs = BatchCosts(
@@ -321,7 +324,7 @@ class BatchCosts:
                 raise BatchingError(f"lengths: shape ({num_items}, 1), {expected}")
             raise BatchingError(
                 f"lengths: each clip has {kinds} lengths (columns). Pass a function as `cost`, which "
-                "computes the cost of a clip from them."
+                "computes the cost of a clip from these lengths."
             )
         self.item_costs = self._costs_of(self.lengths)
         self.alone = self.item_costs
@@ -375,8 +378,8 @@ class BatchCosts:
                 size = 0
                 longest = rows[start]
                 end = start
-                # Maps each possible end of the batch to the number of clips in a batch with this
-                # end.
+                # Maps each possible end of the batch to the number of clips in a batch that ends
+                # there.
                 sizes_at = dict[int, int]()
                 while end < class_end:
                     longest = list(map(max, longest, rows[end]))
@@ -428,8 +431,8 @@ def batch_starts(
     """Cut clips into batches, and return the position where each batch begins.
 
     Each batch contains as many consecutive clips of one length class as possible, under two
-    conditions: size * longest <= capacity (DBS, Ge21) and size <= max_clips. A clip longer than
-    `capacity` forms its own batch.
+    conditions: size * longest <= capacity (DBS, Ge et al. 2021) and size <= max_clips. A clip
+    longer than `capacity` forms its own batch.
 
     Args:
         lengths: [clips] in the order of the epoch.

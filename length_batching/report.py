@@ -130,7 +130,7 @@ def describe_result(result: SearchResult) -> list[str]:
     best = result.best
     if best is None:
         most = max(result.tried, key=lambda survey: survey.novelty)
-        found = f"The highest is {100 * most.novelty:.2f}%, with {most.description()}."
+        found = f"The highest pair novelty is {100 * most.novelty:.2f}%, with {most.description()}."
         return [f"No strategy reaches a pair novelty of {needed}. {found}"]
     has_costs = best.step_cost is not None
     goal = "Lowest cost" if has_costs else "Fewest steps"

@@ -48,8 +48,8 @@ class LengthBatchSampler:
             different number of processes, keep `batches_per_update` the same.
         batches_per_epoch: number of batches in every epoch, summed over all processes. With
             "constant", every epoch has 1% more batches than the first epoch needs. With
-            "per_phase", the number is computed separately for the random epochs and for all later
-            epochs, in each case from the first of these epochs. With None, every epoch has as many
+            "per_phase", the random epochs and the later epochs have different constant numbers,
+            each computed from the first epoch of the phase. With None, every epoch has as many
             batches as it needs, rounded up to a multiple of `batches_per_update`.
         short_last_update: allow the last optimizer step of an epoch to have fewer than
             `batches_per_update` batches. With this option, some processes may have no batch

@@ -7,12 +7,13 @@
 
 The search plans whole epochs, because the amount of padding is not proportional to the size of a
 corpus. A search takes a few seconds for 10,000 clips, and less than 2 minutes for a million clips.
-The result does not predict how well a model learns.
+The result of the search does not predict how well a model learns.
 
 The search tries every strategy with fixed and with dynamic batch sizes. For each strategy, the
-search considers a list of values of the strategy's parameter (`parameter_values`). More random
-values need more decoder steps. A bisection finds the least random value that mixes the clips well
-enough. The search returns the strategy and value with the fewest decoder steps.
+search considers a list of values of the strategy's parameter (`parameter_values`). Parameter values
+that make the order more random need more decoder steps. A bisection finds the least random value
+that mixes the clips well enough. The search returns the strategy and value with the fewest decoder
+steps.
 """
 
 import functools
@@ -116,7 +117,7 @@ class Survey(PaddingStats):
     """The costs of one set of batching options, measured on the lengths of a corpus.
 
     The fields in MAXIMA are maxima over epochs; all other costs are means. Rates are fractions. A
-    value is NaN if the corpus is too small to measure the value.
+    cost is NaN if the corpus is too small to measure it.
     """
 
     strategy: str
@@ -139,7 +140,9 @@ class Survey(PaddingStats):
         return options
 
     def description(self) -> str:
-        """Return the name from the papers and the value, such as "SSB-DBS-BR (factor 0.1)"."""
+        """Return the strategy's name in the papers and the parameter value, such as "SSB-DBS-BR
+        (factor 0.1)".
+        """
         notes = []
         if self.parameter:
             notes.append(value_in_words(self.strategy, self.value))
@@ -205,7 +208,7 @@ class Surveyor:
         Args:
             value: value of the strategy's parameter. Default: the value in `options`, or the
                 parameter's default.
-            epochs: number of epochs to plan. Default: `Surveyor.epochs`.
+            epochs: number of epochs to plan. The default is `Surveyor.epochs`.
             options: see `plan_epoch`. Do not pass `epoch` or `seed`.
 
         Raises:
@@ -303,7 +306,7 @@ class SearchResult:
             survey uses the least random parameter value that reaches `min_novelty`. If no value
             reaches `min_novelty`, the survey uses the most random value.
         random: the survey of RAND with fixed sizes, for comparison.
-        default: the survey of SSB-DBS-BR, the best strategy in Ge21.
+        default: the survey of SSB-DBS-BR, the best strategy of Ge et al. (2021).
         min_novelty: the required pair novelty.
     """
 

@@ -36,8 +36,8 @@ def groups_of(labels: Sequence[Any] | np.ndarray) -> EpochPlan:
         labels: [clips] the label of each clip, such as its speaker.
 
     Returns:
-        An `EpochPlan` that contains groups instead of batches. Pass its `longest(lengths)` as
-        `lengths`, and its `sizes` as `group_sizes`, to `plan_epoch` or a sampler.
+        An `EpochPlan` that contains groups instead of batches. Pass `groups.longest(lengths)` as
+        `lengths`, and `groups.sizes` as `group_sizes`, to `plan_epoch` or a sampler.
     """
     _, label = np.unique(np.asarray(labels), return_inverse=True)
     order = np.argsort(label, kind="stable")
@@ -76,8 +76,8 @@ def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: i
         segments = segments_of([1200, 300], 500, overlap=100)
         list(segments)  # [(0, 0, 500), (0, 400, 900), (0, 800, 1200), (1, 0, 300)]
 
-    Doetsch17 cuts clips into segments that do not overlap. Gonzalez23 cuts a clip only if it
-    exceeds the frame budget of a dynamic batch.
+    Doetsch et al. (2017) cut clips into segments that do not overlap. Gonzalez et al. (2023) cut
+    only clips that exceed the frame budget of a dynamic batch.
 
     Args:
         lengths: [clips] whole numbers of frames.

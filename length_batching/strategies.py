@@ -75,7 +75,7 @@ class ShuffledClips:
 
     lengths: np.ndarray  # [clips] float64, in corpus order
     order: np.ndarray  # [clips] clip indices in random order
-    parameter_value: float  # never a factor of 0, for which `plan_epoch` uses `sorted`
+    parameter_value: float  # never 0: for a factor of 0, `plan_epoch` uses `sorted`
     dynamic_batch_size: bool
     rng: np.random.Generator
 
@@ -258,7 +258,7 @@ def check_strategy(name: str) -> StrategyName:
         strategy = check_strategy(arguments.strategy)
 
     Raises:
-        BatchingError: if no strategy has this name. The message suggests a similar name.
+        BatchingError: if no strategy has this name. The error message suggests a similar name.
     """
     if isinstance(name, str) and name in REGISTRY:
         return cast(StrategyName, name)

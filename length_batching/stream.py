@@ -112,10 +112,9 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         self._world_size_given = world_size is not None
         # These tensors are in shared memory, so that persistent workers see every change.
         self._epoch_and_times_set = torch.zeros(2, dtype=torch.int64).share_memory_()
-        # [workers], for each worker: how many times an epoch had been set when the worker last
-        # finished a pass.
+        # [workers] the value of `times_set` when each worker last finished a pass, or -1.
         self._finished_at = torch.full((MAX_WORKERS,), -1).share_memory_()
-        # The loaded state. It is reset to None when a different epoch is set.
+        # The loaded state, or None after a different epoch was set.
         self._loaded: Mapping[str, int] | None = None
         self._times_set_at_load = 0
         self._begin_at(START)
@@ -242,7 +241,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
             self._windows.append(Window(before, items, number))
         if items == 0:
             raise BatchingError(
-                "read(0) returned no items. It must return all items of the stream at every call"
+                "read(0) returned no items. Each call must return all items of the stream"
             )
         self._finished = True
         # If the state was saved at the end of the epoch, torchdata begins the next pass by itself.

@@ -28,11 +28,11 @@ from length_batching.plan import BatchCosts, EpochPlan, check_clips, plan_epoch,
 from length_batching.strategies import StrategyName
 
 BatchesPerEpoch = int | Literal["constant", "per_phase"]
-# If the number of batches per epoch is constant, it is CONSTANT_MARGIN times the number of batches
-# that the first epoch of the phase needs.
+# A constant number of batches per epoch is CONSTANT_MARGIN times the number that the first epoch of
+# the phase needs (phase: random epochs or later epochs).
 CONSTANT_MARGIN = 1.01
-# A warning is issued if an epoch after the random epochs contains more than this many times the
-# number of batches that it needs.
+# Maximum ratio of the batches in an epoch after the random epochs to the batches that the epoch
+# needs. Above this ratio, the planner issues a warning.
 WASTEFUL = 1.1
 MAX_ATTEMPTS = 50  # maximum number of plans to try until a plan has few enough batches
 ATTEMPT_DISTANCE = 10**9  # attempt i plans with the epoch number epoch + i * ATTEMPT_DISTANCE
@@ -110,8 +110,8 @@ class UpdatePlanner:
         batches_per_update: number of batches per optimizer step (K).
         batches_per_epoch: number of batches in every epoch, summed over all processes. With
             "constant", every epoch has 1% more batches than the first epoch needs. With
-            "per_phase", the number is computed separately for the random epochs and for all later
-            epochs, in each case from the first of these epochs. With None, every epoch has as many
+            "per_phase", the random epochs and the later epochs have different constant numbers,
+            each computed from the first epoch of the phase. With None, every epoch has as many
             batches as it needs, rounded up to a multiple of K.
         short_last_update: allow the last optimizer step of an epoch to have fewer than K batches.
             With this option, some processes may have no batch in the last optimizer step.
@@ -290,7 +290,8 @@ class UpdatePlanner:
 
 
 def halve_largest(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
-    """Halve the batches with the most clips until the plan has `count` batches, and return it.
+    """Halve the batches with the most clips until there are `count` batches, and return the new
+    plan.
 
     If several batches have the same number of clips, the shortest batches are halved first.
     `count` must not exceed the number of clips.
@@ -308,13 +309,13 @@ def halve_largest(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
 
 
 def cut_evenly(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
-    """Divide the clips of a plan anew into up to `count` batches, without reordering them.
+    """Cut the clips of a plan into up to `count` new batches, without reordering the clips.
 
     The function minimizes the size of the largest batch (number of clips times longest length). No
     batch has more clips than the largest batch of `plan`. `plan` must have at most `count` batches.
     """
-    # Search the frame budget by bisection. The lower bound is just large enough for the longest
-    # clip. With the upper bound, every batch of `plan` fits, so at most `count` batches are needed.
+    # Find the frame budget by bisection. The lower bound is just large enough for the longest clip.
+    # With the upper bound, every batch of `plan` fits, so at most `count` batches are needed.
     sizes = costs.sizes(plan)
     max_clips = int(sizes.max())
     too_small = float(costs.alone[plan.order].max())

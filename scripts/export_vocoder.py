@@ -144,7 +144,7 @@ def main(arguments: list[str] | None = None) -> None:
     content = graph.SerializeToString()
     difference = difference_from_torch(content, generator)
     largest = MAX_DIFFERENCE_FP16 if args.fp16 else MAX_DIFFERENCE
-    if not difference <= largest:  # the condition is also true for NaN
+    if not difference <= largest:  # `not ... <=` is also true for NaN
         raise UserError(
             f"{args.weights}: the audio from the graph differs from PyTorch's audio by "
             f"{difference:.1e}, relative to the largest sample (expected at most {largest:.0e})"

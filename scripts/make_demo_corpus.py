@@ -63,7 +63,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    # The handlers only set a flag, because exceptions inside eSpeak's callback would be lost.
+    # The signal handlers only set a flag, because exceptions inside eSpeak's callback would be
+    # lost.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop_requested.set())
     run_program(main)

@@ -64,7 +64,8 @@ HALVINGS = 4.6  # number of times that the learning rate halves on its way from 
 VALIDATION = 0.05  # fraction of the clips to hold out
 MIN_VALIDATION = 10  # minimum number of clips to hold out
 TIMED_STEPS = 2  # number of optimizer steps to time
-# Options of scripts/prepare.py that this program sets, so users cannot set them.
+# Options of scripts/prepare.py that this program sets itself. Users cannot pass these options with
+# --prepare.
 OWN_OPTIONS = ("--convert", "--cache-mels", "--out", "--speaker", "--val-fraction")
 OPTIONS_FILE = "my_voice.json"
 EVALUATION_FILE = "evaluation.json"
@@ -97,8 +98,8 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
     folder.
 
     Raises:
-        UserError: if the folder was made with another name, language, start or number of optimizer
-            steps, or if the model in --start or the recognizer cannot be loaded.
+        UserError: if the folder was made with a different --name, --language, --start or --steps,
+            or if the model in --start or the recognizer cannot be loaded.
     """
     if not args.start.exists():
         raise UserError(
@@ -157,7 +158,7 @@ def training_settings(steps: int, batches_per_epoch: int) -> str:
 
 
 def seconds_per_step(hparams: HParams, clips: int, frames: int, symbols: int) -> float:
-    """Measure how many seconds an optimizer step takes on this machine, for a batch of this size."""
+    """Measure how many seconds an optimizer step takes on this machine with a synthetic batch."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trainer = Trainer(hparams, device)
     batch = synthetic_batch([frames] * clips, [symbols] * clips, hparams).to(device)

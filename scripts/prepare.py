@@ -189,8 +189,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def table_of(args: argparse.Namespace) -> Table | None:
-    """Return the table that the options describe. If the options describe no table, return None. If
-    this function returns None, `read_layout` looks for a table or for texts in CORPUS."""
+    """Return the table that the options describe, or None if the options describe no table. In the
+    latter case, `read_layout` looks for a table or for texts in CORPUS.
+    """
     is_described = args.path_column or args.text_column or args.delimiter
     has_table = args.csv or (args.corpus / METADATA).exists()
     if not args.csv and not is_described and not (args.encoding and has_table):

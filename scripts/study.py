@@ -259,13 +259,13 @@ class Study:
 def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequence[int]) -> str:
     """Return a Markdown table that compares a quantity between names at equal budgets.
 
-    `spent` is a cumulative amount, such as minutes. The budget of a point is the smallest amount
-    that any run has spent when it reaches this point. Each cell contains the mean over seeds, its
+    `spent` is a cumulative amount, such as minutes. The budget at a point is the smallest amount
+    that any run has spent when it reaches the point. Each cell contains the mean over seeds, its
     standard error, and the difference from the first name in percent.
     """
     names = list(values["name"].unique())
     cells: dict[float, list[str]] = {}
-    # A word error rate of 0 has no logarithm, so replace it with the rate of half a wrong word.
+    # A word error rate of 0 has no logarithm, so replace 0 with the rate of half a wrong word.
     least = 0.5 / values["words"].max() if quantity == RATE else 0
     at_points = values[values["epoch"].isin(points)]
     for budget in at_points.groupby("epoch")[spent].min() if spent != "epoch" else points:
@@ -294,8 +294,8 @@ def write_report(study: Study) -> None:
         f"![]({write_figure(figure, study.out / 'report.svg').name})",
         "The cells contain means ± standard errors over seeds. The numbers in parentheses are "
         "differences from the first name in percent. Differences are paired by seed; \\* marks "
-        "differences that are significant at the 5% level (Holm's method). Each budget is the amount "
-        "that the cheapest run had spent. Minutes only include training.",
+        "differences that are significant at the 5% level (Holm's method). The budget in a column is "
+        "the smallest amount that any run had spent at that point. Minutes only include training.",
     ]
     for quantity in (LOSS, RATE):
         parts.append(f"## {quantity.replace('_', ' ').capitalize()}")
@@ -352,7 +352,9 @@ def main(arguments: list[str] | None = None) -> None:
     settings = read_settings(args.settings)
     read_recordings(args.texts)
     (args.out / "logs").mkdir(parents=True, exist_ok=True)
-    with files.folder_locked(args.out, "another process is training these runs; wait for it"):
+    with files.folder_locked(
+        args.out, "another process is training these runs. Wait until it has finished"
+    ):
         remember(args.out / "study.json", args.hparams, settings)
         evaluation_options = ["--recognizer", args.recognizer]
         evaluation_options += ["--whisper-model", args.whisper_model]

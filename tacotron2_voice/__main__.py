@@ -26,9 +26,9 @@ starts with a header that contains no length, `raw` has no header.
 
 SERVE = """Serve voices over HTTP until Ctrl-C, with OpenAI's API for speech and a web demo.
 
-The first voice is the default voice. --wyoming also serves the protocol of Home Assistant. The server
-listens only on this machine. To reach it from other machines, add --host and --api-key, and list
-the names that clients use for this machine:
+The first voice is the default voice. --wyoming also serves the protocol of Home Assistant. The
+server listens only on this machine. To reach the server from other machines, add --host and
+--api-key, and list the names that clients use for this machine:
 --host 0.0.0.0 --allow-host studio.lan 192.168.1.5
 """
 

@@ -258,7 +258,7 @@ def summary(num_before: int, num_skipped: int, num_warnings: int) -> str:
 
 
 def _check_output_options(args: argparse.Namespace) -> None:
-    """Set the default output, and raise UserError if the output options do not fit together."""
+    """Set the default output, and raise UserError if the output options contradict each other."""
     if not args.stream and args.out is None:
         args.out = Path("out")
     writes_folder = args.out is not None and not is_audio_file(args.out)

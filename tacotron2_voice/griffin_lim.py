@@ -103,7 +103,7 @@ class GriffinLim:
             UserError: if the log-mel contains NaN, or a value above MAX_LOG_MEL.
         """
         peak = log_mel.max(initial=-np.inf)
-        if not peak <= MAX_LOG_MEL:  # this condition is also true for NaN
+        if not peak <= MAX_LOG_MEL:  # `not ... <=` is also true for NaN
             raise UserError(
                 f"the log-mel reaches {peak:g} (expected at most {MAX_LOG_MEL}), "
                 "because the training has diverged. Use an earlier checkpoint."

@@ -497,4 +497,4 @@ class AudioFileOutput(Output):
         else:
             convert_wav(self.part, self.path)
             self.part.unlink()
-        self.log.keep(0)  # empty the log, so that closing it also removes it
+        self.log.keep(0)  # empty the log, because closing an empty log removes the file

@@ -124,12 +124,12 @@ class VoiceSettings:
     # maximum number of symbols that attention may advance per decoder step; 0: no limit
     attention_window: CountOrZero
 
-    # The reasons why users cannot set certain settings, keyed by setting.
+    # Settings that users cannot set, each with the reason.
     not_settable: ClassVar[Mapping[str, str]] = {
-        "symbol_table": "a run reads it from the file in symbols=",
-        "espeak_version": "a run detects it",
-        "pronunciations": "a run reads them from the file in lexicon=",
-        "speakers": "a run reads them from its filelists",
+        "symbol_table": "training reads its value from the file in symbols=",
+        "espeak_version": "training detects its value",
+        "pronunciations": "training reads its value from the file in lexicon=",
+        "speakers": "training reads its value from the filelists",
     }
     # Settings that contain paths. In a settings file, these paths may be relative to the folder of
     # the settings file.
@@ -202,7 +202,8 @@ MEL_SETTINGS = (  # settings that affect a log-mel
     "mel_fmin",
     "mel_fmax",
 )
-# Number of symbols before the furthest attended symbol that the attention window includes.
+# The attention window includes this many symbols before the furthest symbol that attention has
+# reached.
 WINDOW_BACK = 2
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
@@ -232,7 +233,7 @@ def settings_from_dict(kind: type[Settings], values: Mapping[str, Any]) -> Setti
     """Restore the settings that were saved with a checkpoint or a voice. Unknown names are ignored.
 
     Raises:
-        UserError: if a setting without a default is missing, or a value is not valid.
+        UserError: if a setting without a default is missing, or if a value is invalid.
     """
     known: dict[str, Any] = {}
     for name in types_of(kind):
@@ -304,7 +305,7 @@ def change_speaking_settings(
         if value != trained_value:
             problems.append(f"{name}={value!s:.200}: expected {trained_value!s:.200}")
     if problems:
-        title = "these settings must be the same as in the training of the model:"
+        title = "these settings must be the same as in training:"
         raise UserError("\n  ".join([title, *problems]))
     return settings
 
@@ -474,7 +475,7 @@ def _convert_integer(text: str) -> int:
         number = float(text)  # accept 1e6, which is an integer too
         if number.is_integer():  # is_integer() returns False for infinity
             return int(number)
-    except ValueError:  # also raised for integers with more digits than Python's limit
+    except ValueError:  # not a number, or more digits than Python's limit for integers
         pass
     raise ValueError("expected an integer")
 

@@ -21,15 +21,15 @@ from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.text.words import word_spans
 
-FORMED = 0.3  # a decoder step counts as aligned if its largest attention weight is at least this
+FORMED = 0.3  # a decoder step is aligned if its largest attention weight is at least this value
 JUMP_BACK = 4  # if attention moves back by more symbols than this, words are repeated
 # Attention rests if the last symbols have at least this fraction of the attention weights.
 RESTING_SHARE = 0.5
 # At or below this level, the audio has died away. The level is in dB relative to the loud frames of
 # a chunk (95th percentile). In the demo, the levels at the stop token ranged from -46 to -25.9 dB.
 DIED_AWAY = -25.0
-# A decoder step during the rest of attention is quiet if it is at most this many dB above the
-# quietest of these steps.
+# While attention rests on the last symbols, a decoder step counts as quiet if it is at most this
+# many dB louder than the quietest step of this period.
 NEARLY_QUIETEST = 3.0
 DYING_SECONDS = 0.25  # maximum seconds after the stop token until the audio must have died away
 # Maximum seconds without progress in the text. In the demo, the longest time without progress was
@@ -55,8 +55,8 @@ class EndDetector:
 
     Speech ends at the first of these events:
     - The stop probability exceeds `gate_threshold` after attention has reached the last word, or
-      while the alignment is blurred; speech ends at this decoder step or, if the audio becomes
-      quiet within DYING_SECONDS after this decoder step, at the first quiet decoder step.
+      while the alignment is blurred. Speech then ends at this decoder step. However, if the audio
+      becomes quiet within the next DYING_SECONDS, speech ends at the first quiet decoder step.
     - Attention has rested on the last symbols for `attention_rest_time`, or has moved from the last
       symbols back into the text. Speech then ends at the quiet decoder step with the highest stop
       probability while attention rested on the last symbols. This decoder step is the correct end

@@ -24,7 +24,7 @@ MARKS = ".!?…;:,—।。！？，、；："  # end punctuation of texts, in s
 CLOSING = "'\")]»”’」』 "  # characters that may follow the end punctuation of a text
 # A corpus has common end punctuation if at least this fraction of its texts ends with punctuation.
 MARKED_SHARE = 0.8
-USUAL_SHARE = 0.999  # quantile of `slowest`; `fastest` is the quantile 1 - USUAL_SHARE
+USUAL_SHARE = 0.999  # quantile for `slowest`; the quantile for `fastest` is 1 - USUAL_SHARE
 MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the whole corpus
 MAX_ERROR = 0.1  # maximum standard error of a speaker's slope, as a fraction of the slope
 # Speech may be faster than the fastest usual clip by at most this factor, and slower than the

@@ -390,9 +390,9 @@ class Synthesizer(ABC):
 
         Chunks are synthesized separately and joined with silence. Griffin-Lim smooths the
         transitions between chunks and silence. If a chunk's alignment shows a failure, the chunk is
-        synthesized again with the next seed, and the best attempt is used. Therefore no frames of a
-        chunk are yielded before the last decoder step of the chunk. If `retries` is 0, frames are
-        yielded while the decoder runs.
+        synthesized again with the next seed, and the best attempt is used. Therefore, the stream
+        yields no frames of a chunk before the last decoder step of the chunk. If `retries` is 0,
+        frames are yielded while the decoder runs.
 
         Args:
             text: a text, a prepared text, or symbol ids.

@@ -203,8 +203,8 @@ def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) ->
     joined with the previous word.
     """
     tokens = without_tags(text).split()
-    expected: list[str] = []  # spoken words that the tokens should produce, in order
-    owners: list[int] = []  # for each expected word, the index of its token
+    expected: list[str] = []  # spoken words that the written words should produce, in order
+    owners: list[int] = []  # for each expected spoken word, the index of its written word
     for index, token in enumerate(tokens):
         words = _spoken_words(token, settings)
         expected += words
@@ -224,7 +224,7 @@ def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) ->
             if tokens:
                 times[owner] += found
     timings: list[Timing] = []
-    unplaced = ""  # tokens before the first word that has a time
+    unplaced = ""  # written words before the first word that has a time
     for token, own in zip(tokens, times, strict=True):
         if own:
             timings.append(Timing(f"{unplaced}{token}", own[0].start, own[-1].end))

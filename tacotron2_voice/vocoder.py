@@ -100,7 +100,7 @@ def checked_vocoder(path: str | Path, run: Vocoder, settings: VoiceSettings) -> 
     """Wrap `run` in a function that checks the shape and the values of the audio.
 
     `run` returns audio [1, 1, T * hop_length]; the new function returns audio [T * hop_length]. The
-    function is tested with silence before it is returned.
+    new function is tested with silence before it is returned.
 
     Raises:
         UserError: if the audio has the wrong shape or type, or if it is not finite.

@@ -37,7 +37,7 @@ from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import naming, read_as, read_bytes
 
 DESCRIPTION_FILE = "voice.json"
-FILTERS_FILE = "mel_filters.f32"  # float32 [n_mels, filter_length / 2 + 1]
+FILTERS_FILE = "mel_filters.f32"  # mel filters, float32 [n_mels, filter_length / 2 + 1]
 MEMORY = ["memory", "processed_memory"]
 STATE = ["frames", "state", "alignments"]
 GRAPHS = {  # names of the inputs and outputs of each graph, in order; `inputs_of` adds the speaker

@@ -183,7 +183,7 @@ def test_total_batches_is_the_number_of_batches_of_all_epochs():
 def test_record_is_rejected_when_random_epochs_have_more_batches(tmp_path):
     """The Hugging Face Trainer assumes that all epochs have the same number of batches, so it would
     resume in the wrong epoch."""
-    with pytest.raises(BatchingError, match="record, batches_per_epoch="):
+    with pytest.raises(BatchingError, match="record: cannot be combined with batches_per_epoch="):
         make(record=tmp_path / "batches.txt", **TWO_PHASES)
     make(record=tmp_path / "batches.txt", batches_per_epoch="per_phase")
 

@@ -34,7 +34,7 @@ class LaterLoader(DataLoader):
     """A DataLoader that starts its workers when the first batch is read.
 
     Lightning calls iter() before set_epoch. If a run resumes from a checkpoint at the end of an
-    epoch, workers that start in iter() would begin the next epoch too early. This would raise a
+    epoch, workers that start in iter() would begin the next epoch too early and raise a
     BatchingError.
     """
 
@@ -62,8 +62,8 @@ class SaveBatches(Callback):
 
     def on_train_epoch_start(self, trainer, pl_module):
         self.trained = 0
-        # Lightning counts the batches only once, but the epochs after the random epochs have fewer
-        # batches.
+        # Lightning counts the batches of an epoch only once, but epochs with random batches have
+        # more batches than later epochs.
         if trainer.limit_train_batches == 1.0:
             trainer.fit_loop.max_batches = len(trainer.train_dataloader)
             if isinstance(trainer.val_check_interval, float):
@@ -77,8 +77,8 @@ class SaveBatches(Callback):
         return self.batches.state_dict(self.trained) | {"world_size": self.batches.world_size}
 
     def load_state_dict(self, state_dict):
-        # Reject a different number of processes. Lightning counts the batches per process, so with
-        # a different number, the epoch would end at the wrong batch.
+        # Reject a different number of processes. Lightning counts the batches per process. If the
+        # number of processes changed, the epoch would end at the wrong batch.
         if state_dict["world_size"] != self.batches.world_size:
             expected = state_dict["world_size"]
             raise BatchingError(f"world_size={self.batches.world_size}: expected {expected}")

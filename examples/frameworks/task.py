@@ -77,7 +77,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def join_processes() -> tuple[int, int]:
-    """Join the processes that torchrun started, and return (rank, number of processes)."""
+    """Join the process group that torchrun started, and return (rank, number of processes)."""
     if "RANK" not in os.environ:
         return 0, 1
     if not distributed.is_initialized():

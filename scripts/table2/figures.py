@@ -60,7 +60,7 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
     epochs = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSSES)
     figure = Figure(figsize=(5.5 * len(panels), 6.6), layout="constrained")
     all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    if epochs.empty:  # there has been no validation yet
+    if epochs.empty:  # no run has been validated yet
         return figure
     shared = epochs.groupby(["label", "epoch"])
     unit, factor = ("hours", 1) if epochs["hours"].max() >= 1 else ("minutes", 60)
@@ -108,6 +108,6 @@ def _looks(runs: Runs, labels: list[str]) -> tuple[dict, dict, dict]:
         for index, (label, row) in enumerate(same_name.iterrows()):
             colors[label] = shades[index]
             markers[label] = FOLLOW_UP_MARKERS[index % 7] if index else style.marker
-            is_mixed = row["batch_randomization"] != "False"  # always true for random batches
+            is_mixed = row["batch_randomization"] != "False"  # true for random batches too
             dashes[label] = DASHES[f"{row['dynamic_batch_size'] == 'True':d}{is_mixed:d}"]
     return colors, markers, dashes

@@ -65,7 +65,7 @@ def paired_change(values: pd.DataFrame, first: str, second: str, least_error: fl
     p = math.nan
     if fit.df_resid >= 1:
         error = max(fit.t_test(contrast).sd.item(), least_error)
-        p = float(abs(log_ratio) < 1e-9)  # smaller differences are rounding errors
+        p = float(abs(log_ratio) < 1e-9)  # smaller log-ratios are rounding errors
         if error > 1e-12:
             p = 2 * t.sf(abs(log_ratio) / error, fit.df_resid)
     per_cent = 100 * math.exp(log_ratio)
@@ -118,7 +118,7 @@ def p_text(p: float) -> str:
 
 
 def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
-    """Return the masked validation loss [runs] of each run when the run has spent the budget.
+    """Return the masked validation loss of each run at the moment when the run has used its budget.
 
     The loss is interpolated linearly between validations. The loss is NaN if a run does not reach
     the budget.
@@ -131,7 +131,7 @@ def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
     losses = dict.fromkeys(runs.by_folder, np.nan)
     for folder, epochs in runs.epochs.dropna(subset=LOSS).groupby("run"):
         x, wanted = epochs[spent].to_numpy(float), budgets[folder]
-        if wanted <= x[-1] * (1 + 1e-12):  # allows for rounding errors
+        if wanted <= x[-1] * (1 + 1e-12):  # the factor allows for rounding errors
             losses[str(folder)] = np.interp(wanted, x, epochs[LOSS], left=np.nan)
     return pd.Series(losses)
 
@@ -219,8 +219,8 @@ CLAIMS: list[tuple[str, str, Pairs]] = [
     ("Batch randomization lowers the loss (VL3).", "vl3", [*published.RANDOMIZED]),
     ("Dynamic batch sizes lower the loss (VL3).", "vl3", [*published.DYNAMIC]),
     (LOWEST_LOSS, "vl3", [(name, BEST) for name in published.TABLE_2 if name != BEST]),
-    (EQUAL.format("equal training time"), "hours", [("RAND", BEST)]),
-    (EQUAL.format("equally many optimizer steps"), "updates", [("RAND", BEST)]),
+    (EQUAL.format("the same training time"), "hours", [("RAND", BEST)]),
+    (EQUAL.format("the same number of optimizer steps"), "updates", [("RAND", BEST)]),
 ]
 
 
@@ -231,7 +231,7 @@ def findings(measured: Measured) -> list[Finding]:
     for claim, key, pairs in CLAIMS:
         if key in ("hours", "updates"):
             key = at_equal(measured, key, [x for x in pairs[0] if x in rows] or rows)
-            theirs = ["– (mentioned as a potential)"]
+            theirs = ["– (mentioned only as a possibility)"]
         else:
             falls = zip(pairs, published_falls(key, pairs)["per_cent"], strict=True)
             theirs = [f"{first} → {second}: {_signed(-fall)}" for (first, second), fall in falls]
@@ -270,7 +270,7 @@ def verdict(claim: str, measured: pd.DataFrame) -> str:
         return ("contradicted" if "contradicted" in counts else "undecided") + left_out
     saving = published.TABLE_3[BEST][1] - SMALLER_SAVING
     if claim == SAVING and "confirmed" in counts and -known["ours"].iloc[0] < saving:
-        return "confirmed in part: an epoch is shorter, but by less"
+        return "confirmed in part: an epoch is shorter, but the saving is smaller than published"
     if len(counts) == 1:
         return counts.index[0] + left_out
     counted = ", ".join(f"{kind} in {count}" for kind, count in counts.items())

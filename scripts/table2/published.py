@@ -28,7 +28,7 @@ SETTINGS = {
     "loss": "padded",
     "guided_attention_weight": 0.0,
     "gate_positive_weight": 1.0,
-    "text_cleaners": ("english_cleaners",),  # as in NVIDIA's implementation
+    "text_cleaners": ("english_cleaners",),  # the value in NVIDIA's implementation
 }
 STRATEGIES = ("random", "sorted", "semi_sorted", "bucket", "alternated_sort")
 
@@ -37,7 +37,7 @@ class PublishedRow(NamedTuple):
     """A row of Table 2."""
 
     zero_padding_rate: float  # percent
-    average_batch_length: float  # frames of 12.5 ms
+    average_batch_length: float  # in frames of 12.5 ms
     minutes: float  # minutes per epoch
     vl1: float  # validation losses at EPOCHS_SHOWN and their average
     vl2: float

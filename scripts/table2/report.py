@@ -67,7 +67,7 @@ def compose(runs: Runs, command: str) -> dict:
         "notices": [
             ("This is not a reproduction of the paper:", unlike),
             ("The tables do not contain these runs:", left_out),
-            ("The runs do not only differ in their strategies:", comparison_warnings(runs)),
+            ("The runs differ in more than their strategies:", comparison_warnings(runs)),
         ],
         "facts": {
             "date of the report": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",

@@ -28,8 +28,9 @@ from tacotron2_voice.utils.files import METRICS_FILE, json_lines
 
 # Settings that define a strategy. A report compares the strategies.
 BATCHING = ["name", "batching_strategy", "dynamic_batch_size", "batch_randomization"]
-# Settings that do not affect the result of training, and settings that other facts already
-# describe. These facts are the fingerprint of the corpus, win_length, hop_length and started_from.
+# Settings that are not compared. Some of these settings do not affect the result of training. Other
+# facts already describe the remaining settings: the fingerprint of the corpus, win_length,
+# hop_length and started_from.
 WITHOUT_EFFECT = set(
     "seed num_workers iters_per_checkpoint keep_checkpoints log_interval ignore_layers "
     "training_files validation_files clips_folder win_time hop_time max_decoder_steps "

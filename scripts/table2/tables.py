@@ -93,7 +93,8 @@ def tidy(tables: Sequence[Table]) -> pd.DataFrame:
         headings = [column.heading for column in table.columns]
         name = ""
         for column in table.columns:
-            # If a heading occurs several times, put the closest unique heading to its left first.
+            # If a heading occurs several times, prefix it with the closest unique heading on its
+            # left.
             several = headings.count(column.heading) > 1
             name = name if several else column.heading
             quantity = f"{name}: {column.heading}" if several else name
@@ -130,7 +131,8 @@ class Measured:
             step = run.hparams.epochs_per_validation
             for place, key in enumerate(VL):
                 # In the paper, VL1 to VL3 are means of three validations: before, at and after the
-                # given epoch (Ge21, section 4.3). VLavg is the mean over a range of epochs.
+                # given epoch (Ge et al. 2021, section 4.3). VLavg is the mean over a range of
+                # epochs.
                 if self.as_published and place < 3:
                     first, last = points[place] - step, points[place] + step
                 else:

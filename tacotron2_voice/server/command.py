@@ -137,7 +137,7 @@ def warm_up(synthesizer: Synthesizer) -> None:
 
 
 def name_of(path: Path) -> str:
-    """Return the name of a model: `english` for voices/english, and `a` for runs/a/best.pt."""
+    """Return a model's name, such as `english` for voices/english or `a` for runs/a/best.pt."""
     path = path.absolute()
     if path.name in ("best.pt", DESCRIPTION_FILE):
         path = path.parent

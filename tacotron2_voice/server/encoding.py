@@ -4,8 +4,8 @@
     content = encoder.add(samples) + encoder.add(samples) + encoder.finish()
 
 The library libsndfile encodes MP3, Opus and FLAC. Opus and raw samples (pcm) use a sampling rate of
-24,000 Hz: Opus does not support 22,050 Hz, and clients of the OpenAI API expect raw samples at
-24,000 Hz.
+24,000 Hz, because Opus does not support 22,050 Hz, and clients of the OpenAI API expect raw samples
+at 24,000 Hz.
 """
 
 import io
@@ -38,9 +38,9 @@ FORMATS = {
 class Encoder:
     """Encode samples in one of the formats in FORMATS.
 
-    `add` returns MP3, Opus, WAV and raw samples as soon as the samples are encoded. FLAC is
-    complete only at the end, because the FLAC header contains the length and a checksum of all
-    samples. Therefore `finish` returns the whole FLAC file.
+    `add` returns MP3, Opus, WAV and raw samples as soon as the samples are encoded. `finish`
+    returns the whole FLAC file, because a FLAC header contains the length and a checksum of all
+    samples.
     """
 
     def __init__(self, name: str, sampling_rate: int):

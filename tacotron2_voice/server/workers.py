@@ -6,7 +6,7 @@
             ...
 
 Each thread computes one piece at a time, and the texts take turns. The next piece of a text is
-computed only after the client has received the previous piece. Therefore clients that read slowly
+computed only after the client has received the previous piece. Therefore, clients that read slowly
 or hang up do not block a thread.
 """
 

@@ -140,7 +140,7 @@ class Handler(AsyncEventHandler):
         self.limited_reader: Any = LimitedReader(reader)
         self.voices = voices
         self.workers = workers
-        # This detector is None before synthesize-start and after synthesize-stop.
+        # The sentence detector is None before synthesize-start and after synthesize-stop.
         self.sentences: SentenceBoundaryDetector | None = None
         self.voice: SynthesizeVoice | None = None
         self.num_characters = 0

@@ -4,7 +4,7 @@
     sequence_to_text(ids)
 
 The English symbols, the text cleaning and the handling of braces are the same as in
-NVIDIA/tacotron2. Therefore NVIDIA's checkpoints get the same symbols as in training. symbols.py
+NVIDIA/tacotron2. Therefore, NVIDIA's checkpoints get the same symbols as in training. symbols.py
 defines the tables for other languages.
 """
 

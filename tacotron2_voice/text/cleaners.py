@@ -2,15 +2,16 @@
 
     clean_pieces(["Mrs. Brown paid $5."], ["english_cleaners_corrected"])
 
-- `english_cleaners_corrected` reads English like a person (english/__init__.py).
+- `english_cleaners_corrected` reads English as a person would (english/__init__.py).
 - `english_cleaners` are the cleaners of NVIDIA/tacotron2, including their mistakes, because
-  NVIDIA's checkpoints were trained with them: "£10" becomes "psten", "Mrs." becomes "misess".
+  NVIDIA's checkpoints were trained with these mistakes. For example, "£10" becomes "psten", and
+  "Mrs." becomes "misess".
 - `transliteration_cleaners` convert any alphabet to ASCII.
 - `basic_cleaners` keep any alphabet, for symbols=corpus.
 - `phones` converts a text of any language to the International Phonetic Alphabet.
 
-If you use transliteration or basic cleaners with the English symbol table, write numbers in words:
-these cleaners do not convert digits, and the table contains no digits.
+If you use transliteration or basic cleaners with the English symbol table, write numbers in words,
+because these cleaners do not convert digits, and the table contains no digits.
 """
 
 import functools
@@ -95,8 +96,8 @@ class Cleaner:
     code."""
 
     read: Callable[[str, str], str]  # called first, as read(text, language)
-    rules: Sequence[Rule]  # these rules are then applied to the text in lower case, in this order
-    keeps_case: bool = False  # True: the rules are applied to the text in its original case
+    rules: Sequence[Rule]  # applied next, in this order, to the text in lower case
+    keeps_case: bool = False  # True: `rules` are applied to the text in its original case
     finish: Callable[[str, str], str] | None = None  # called last, as finish(text, language)
     strips_ends: bool = False  # True: spaces at both ends of the whole text are removed
 

@@ -11,8 +11,8 @@ spaces. For models that read phones, a respelling can also consist of phones. Li
     Reading  /ɹˈɛdɪŋ/
 
 Case is ignored, and only whole words are replaced. A part of a number (the 10 in 10,000) or of an
-abbreviation (the i in i.e.) is not a whole word. The settings store the pronunciations. Therefore
-checkpoints and exported voices contain the pronunciations.
+abbreviation (the i in i.e.) is not a whole word. The pronunciations are part of the settings, which
+are stored in checkpoints and exported voices.
 """
 
 import functools
@@ -35,13 +35,13 @@ from tacotron2_voice.utils.errors import UserError, lines_rejected
 from tacotron2_voice.utils.files import numbered_lines
 
 EXPECTED = "expected a word and its respelling, separated by a tab or spaces"
-# Matches spans of phones, because words inside them are not replaced.
+# Matches spans of phones, because words inside these spans are not replaced.
 _PHONE_SPANS = re.compile(r"(\{[^{}]*\}|(?<!\w)/\S(?:[^/\n]*\S)?/(?!\w))")
 _PHONES = re.compile(r"/[^\s/](?:[^/]*[^\s/])?/")
 _HYPHENS = re.compile("([-‐‑])")
 _CONTINUES = re.compile(r"[.,:]\w")
 _CONTINUED = re.compile(r"\w[.,:]")
-# A Roman numeral after a word
+# a Roman numeral after a word
 _NUMERAL = re.compile(r"\b([^\W\d_][\w'’-]*) ([IVXLC]+)\b")
 # Matches an abbreviation that the reading rules read together with its full stop.
 _ABBREVIATION = re.compile(
@@ -90,8 +90,8 @@ def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Seq
 
     The English reading rules read "John VI" as "John the sixth", because John is the name of kings,
     and they drop the full stop of a title before a name. The rules do not recognize a respelling as
-    a name. Therefore numerals and full stops next to words in the lexicon are read before the words
-    are replaced.
+    a name. Therefore, numerals and full stops next to words in the lexicon are read before the
+    words are replaced.
 
     Args:
         pronunciations: strings of the form "word<TAB>respelling", as in the settings.
@@ -128,7 +128,7 @@ def _with_numeral_read(text: str, start: int, end: int) -> str:
     if len(around) != 2 or not (read.startswith(around[0]) and read.endswith(around[1])):
         return text
     words = read[len(around[0]) : len(read) - len(around[1])]
-    # Keep the name, because it is read as a word or letter by letter.
+    # If the numeral is read as a word or letter by letter, it is a name. Keep the name.
     if words.replace(" ", "").upper() == text[start:end].upper():
         return text
     return text[:start] + (words.upper() if text.isupper() else words) + text[end:]
@@ -194,8 +194,9 @@ def _respellings(pronunciations: tuple[str, ...]) -> dict[str, str]:
 
 @functools.lru_cache(8)
 def _respellings_of_forms(pronunciations: tuple[str, ...]) -> dict[str, str]:
-    """Return {lookup key or upper-case form: respelling}, with an upper-case form such as STRASSE
-    for Straße."""
+    """Return {key: respelling}, where keys are lookup keys and upper-case forms such as STRASSE for
+    Straße.
+    """
     known = _respellings(pronunciations)
     return {key.upper(): respelling for key, respelling in known.items()} | known
 

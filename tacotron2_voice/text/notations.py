@@ -1,4 +1,4 @@
-"""Reject pronunciations in a notation that a model does not support: ARPAbet, IPA or pinyin.
+"""Reject pronunciations in a notation that a model does not support (ARPAbet, IPA or pinyin).
 
 check_notations("Turn left on {HH AW1}.", ["basic_cleaners"], table)  # UserError
 """
@@ -113,7 +113,7 @@ def _check_pinyin(text: str, language: str) -> None:
     for found in _PINYIN.finditer(text):
         syllables = re.findall(r"[^\W\d]+", found[0])
         is_numbered = len({x.lower() for x in syllables}) == 1 and " " in found[0].strip()
-        # such as "LAN1 WAN2" and "Ben1 Dan2"
+        # two English words or names with digits, such as "LAN1 WAN2" and "Ben1 Dan2"
         is_english = len(syllables) == 2 and all(
             x.lower() in _ENGLISH_SYLLABLES or x.istitle() for x in syllables
         )

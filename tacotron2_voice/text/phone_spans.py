@@ -3,8 +3,8 @@
     read_around_phones("Dr. {W IH1 N} II came.", ["english_cleaners_corrected"], ENGLISH)
     # "doctor {W IH1 N} two came."
 
-The cleaners only receive the text between spans of phones. If no name follows, the cleaners read
-"Dr." as the end of a sentence.
+The cleaners only receive the text between spans of phones. Without a name after "Dr.", the cleaners
+treat its full stop as the end of a sentence.
 """
 
 import re

@@ -58,7 +58,7 @@ LONG_N = re.compile("(?<=[んン])ー")
 KANA = ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA")
 BETWEEN_SCRIPTS = re.compile(r"(?<=[A-Za-z])(?=[\u3040-\u30ff])|(?<=[\u3040-\u30ff])(?=[A-Za-z])")
 NUMBER_MARKS = ".,:'’"
-NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of other scripts
+NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of scripts other than Latin
 # Two letters that eSpeak cannot read in any language. Their code points begin with different
 # digits.
 UNKNOWN_LETTERS = "\u2135\u1d7d"
@@ -371,7 +371,8 @@ def _is_english(sign: str, language: str) -> bool:
 
 def _is_spoken_as_script(sign: str, language: str) -> bool:
     """Return whether eSpeak reads a symbol with the words "Japanese letter" or "Chinese letter".
-    eSpeak reads the minus sign in Japanese in this way."""
+    For example, eSpeak reads the minus sign as "Japanese letter" in Japanese.
+    """
     phones = STRESS.sub("", _phones_of_word(sign, language))
     names = {STRESS.sub("", _phones_of_word("ー", language)), *_letter_names("CJK", language)}
     return phones in names - {""}
@@ -387,7 +388,7 @@ def _reads_fraction(fraction: str, language: str) -> bool:
 @functools.lru_cache(2**16)
 def _code_point(letter: str, language: str) -> str:
     """Return the phones of the code point in the name of a letter: of "2135" in "letter 2135" for
-    ℵ. If eSpeak does not read the letter by a name with a code point, return ""."""
+    ℵ. If the name contains no code point, return ""."""
     phones = _joined(_phones_of_word(letter, language))
     word = _word_for_letter(language)
     code = phones[len(word) :]

@@ -21,8 +21,8 @@ def clean(
 ) -> list[str]:
     """Clean a text and return its symbols in Unicode's form NFC, including unknown symbols.
 
-    The following phones are not cleaned: ARPAbet phones in braces (`{HH AH0 L OW1}`) if the table
-    contains them, and IPA phones in slashes (`/hɛlˈoʊ/`) if the cleaners produce phones. As in
+    ARPAbet phones in braces (`{HH AH0 L OW1}`) are not cleaned if the table contains ARPAbet
+    phones. IPA phones in slashes (`/hɛlˈoʊ/`) are not cleaned if the cleaners produce phones. As in
     NVIDIA's code, an underscore in English becomes the padding symbol, and if the first line
     contains phones, all later lines are dropped. To prevent dropped lines, pass one line at a time.
 

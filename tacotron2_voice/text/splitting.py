@@ -20,7 +20,7 @@ from tacotron2_voice.text.cleaners import ABBREVIATIONS
 from tacotron2_voice.text.sequences import one_character_each
 from tacotron2_voice.text.symbols import ENGLISH, SymbolTable
 
-MAX_WORD_SYMBOLS = 200  # words with more symbols are cut
+MAX_WORD_SYMBOLS = 200  # words with more symbols than this are cut
 # Words are cut into pieces of at most this many symbols, or at most `limit` symbols if the limit is
 # larger.
 MIN_CUT_SYMBOLS = 20
@@ -129,15 +129,15 @@ def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
 
 
 def _ending(unit: str, following: str) -> Ending:
-    """Return the kind of ending of a chunk if `unit` ends the chunk and `following` is the next
-    unit."""
+    """Return how a chunk ends if its last unit is `unit` and the next unit is `following`."""
     unit, following = unit.translate(_AS_ASCII), following.translate(_AS_ASCII)
     last = unit.rstrip("')\"」』”’）»").split(" ")[-1]
     if last.endswith(("!", "?")):
         return Ending.SENTENCE
     if last.endswith(".") and not last.endswith(".."):
         bare = last[:-1].lstrip("('-")
-        initials = re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]", bare)  # such as "j." and "u.s."
+        # Initials such as "j." and "u.s."
+        initials = re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]", bare)
         # Letters without case, such as Chinese characters, are words instead of initials.
         if initials and bare.upper() == bare:
             initials = None

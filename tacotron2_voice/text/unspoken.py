@@ -79,8 +79,8 @@ def dropped_symbols(
     because they are common and not spoken. The returned characters depend on the symbol table:
 
     - With a table other than the English table, characters that have no symbol.
-    - With the English table, characters whose removal changes at most the spaces between symbols,
-      such as "$" without an amount, and phones in braces that are not in the ARPAbet.
+    - With the English table, characters that affect no symbols except spaces, such as "$" without
+      an amount. Phones in braces that are not in the ARPAbet are returned too.
     - If texts are converted to phones, also letters, numbers and signs that have no phones, such as
       "€" in Russian.
     """

@@ -23,13 +23,13 @@ Value = TypeVar("Value")
 class Parser(argparse.ArgumentParser):
     """A parser whose error messages are short and suggest similar options and commands."""
 
-    given: Sequence[str] = ()  # the arguments that are parsed
+    given: Sequence[str] = ()  # the command-line arguments
 
     def parse_known_args(self, args=None, namespace=None):
         self.given = sys.argv[1:] if args is None else list(args)
         namespace, rest = super().parse_known_args(args, namespace)
-        # Report unrecognized arguments here. Only the parser of a command contains the command's
-        # options, which the error suggests.
+        # Report unrecognized arguments here, because the error suggests options of the command, and
+        # only the command's own parser contains these options.
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
         return namespace, rest

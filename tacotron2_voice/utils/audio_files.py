@@ -60,7 +60,7 @@ def check_sampling_rate(path: Path, sampling_rate: int) -> None:
         encode(np.zeros(0), sampling_rate, kind, subtype)
     except soundfile.LibsndfileError as error:
         problem = f"{kind} does not support {sampling_rate:,} Hz ({error})"
-        raise UserError(f"{path}: {problem}; expected a file name.wav") from None
+        raise UserError(f"{path}: {problem}; expected a name that ends in .wav") from None
 
 
 def convert_wav(source: Path, target: Path) -> None:

@@ -50,7 +50,8 @@ class Identity(NamedTuple):
 
     size: int = 0  # bytes
     modified: int = 0  # modification time in ns
-    # Status change time in ns. It also changes with the name, the owner and the mode of the file.
+    # Status change time in ns, which also changes with the name, the owner and the mode of the
+    # file.
     changed: int = 0
 
     @classmethod
@@ -334,7 +335,7 @@ def lock_path(path: Path, busy: str) -> BaseFileLock:
     Forked worker processes do not inherit the lock.
 
     Raises:
-        BlockingIOError: if another process holds the lock. The message is `busy`.
+        BlockingIOError: with the message `busy`, if another process holds the lock.
     """
     file_lock = FileLock(path)
     try:
@@ -350,7 +351,7 @@ def folder_locked(directory: Path, busy: str) -> Iterator[None]:
     the same time.
 
     Raises:
-        BlockingIOError: if another process has locked the folder. The message is `busy`.
+        BlockingIOError: with the message `busy`, if another process has locked the folder.
     """
     with lock_path(directory / LOCK_FILE, f"{directory}: {busy}"):
         yield

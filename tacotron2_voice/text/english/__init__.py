@@ -153,7 +153,7 @@ def _without_shouting(text: str) -> str:
     If a whole text is in capitals, the capitals do not show which words are read as letters. Known
     initials and Roman numerals stay in capitals.
     """
-    pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)  # capitals have odd indices
+    pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)  # words in capitals have odd indices
     if len(pieces) < 5:
         return text
     numbered = {*COUNTED, *COUNTED_OR_LETTERED, *MONARCHS, "War"}
@@ -178,17 +178,17 @@ def _letters(letters: str) -> str:
 
 
 def _read_shouted_it(match: Match) -> str:
-    """Read IT next to a word in capitals as the pronoun: "I MEAN IT", but not "IBM IT"."""
+    """Read IT next to a word in capitals as the pronoun in "I MEAN IT", but not in "IBM IT"."""
     return match[0] if match[1] in INITIALISMS else match[0].replace("IT", "it")
 
 
 def _read_capitals(match: Match) -> str:
     """Read names in capitals, such as FBI (as letters) or NASA (as a word).
 
-    A name in capitals is read as a word if it has at least four letters or is in WORDS_IN_CAPITALS,
-    unless it is in INITIALISMS, has no vowel, or begins with consonants that begin no English word.
-    All other names in capitals are read as letters. Plurals of letters, such as TVs, are read like
-    TV's.
+    A name in capitals is read as letters if it is in INITIALISMS, has no vowel, or begins with
+    consonants that no English word begins with. Any other name is read as a word if it has at least
+    four letters or is in WORDS_IN_CAPITALS, and as letters otherwise. Plurals of letters, such as
+    TVs, are read like TV's.
     """
     word, ending = match[1], match[2] or ""
     onset = re.split("[AEIOUY]", word)[0]
@@ -252,8 +252,9 @@ _NAME_FOLLOWS = re.compile(r"\s+[A-Z]")
 
 def _read_street(match: Match) -> str:
     """Read "St." and "Dr." after the name of a street, such as "Main St." or "Elm Dr." in an
-    address. A title, such as "Dr." before a name or after an opening word, is not changed here,
-    because later rules read titles."""
+    address. A title, such as "Dr." before a name or after a word that begins a sentence, is not
+    changed here, because later rules read titles.
+    """
     before, short = match[1], match[2].capitalize()
     ends = full_stop(match)
     name_follows = not ends and _NAME_FOLLOWS.match(match.string, match.end())
@@ -379,7 +380,7 @@ RULES: list[Rule] = [
     rule(r"(?i)\b((?!St\b|Mt\b|Ft\b|Rep\b|Pres\b)(?:" + "|".join(TITLES) + r"))\.", _read_title),
     rule(r"\b(St|Mt|Ft|Rep|Pres)\.(?=\s[A-Z\u00c0-\u00de])", _read_title),
     rule(r"\b(Mr|Mrs|Ms|Dr|Prof|St|Mt|Ft)(?=\s[A-Z\u00c0-\u00de])", _read_title),
-    rule(r"\b(st)\.(?=\s[a-z])", _read_title),  # the text has no capitals
+    rule(r"\b(st)\.(?=\s[a-z])", _read_title),  # "st." in a text without capitals
     rule(
         rf"(?i)(?<![\w.])({'|'.join(map(re.escape, ABBREVIATIONS))})\.",
         _read_abbreviation,

@@ -17,7 +17,8 @@ Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 _MAX_NAMED_DIGITS = 36  # inflect has no names for numbers that have more digits than this
 
 
-# Letters belong to a currency only if no other letter precedes them: not the "A$" in "USA$5".
+# Letters belong to a currency only if no other letter precedes them. For example, the "A$" in
+# "USA$5" is not a currency.
 CURRENCY = (
     rf"(?:(?<![A-Za-z])(?:{'|'.join(re.escape(x) for x in CURRENCIES if len(x) > 1)})|[$£€¥₹])"
 )

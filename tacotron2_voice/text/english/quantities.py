@@ -138,7 +138,7 @@ PHONE_RULES: list[Rule] = [
     ),
     rule(r"(?<![\w.,$£€¥/-])[2-9]\d{2}-\d{4}(?![\w/-]|[.,]\d)", _read_groups),
     rule(r"(?<![\w.,-])0\d{2,4}\s\d{3,4}\s\d{3,4}(?!\d)", _read_groups),  # British phone numbers
-    rule(r"(?<![\w.,-])\d+(?:-\d+){2,}(?![\w-])", _read_groups),  # numbers of books and bank cards
+    rule(r"(?<![\w.,-])\d+(?:-\d+){2,}(?![\w-])", _read_groups),  # ISBNs and bank card numbers
     rule(r"(?i)(?<=\bcall )(?:911|999|112)\b", _read_groups),
     rule(r"(?<=\b[A-Z]{2} )\d{5}\b|(?<=[A-Z]\.[A-Z]\. )\d{5}\b", _read_groups),  # postal codes
     rule(r"(?i)(?<=\bdial )\d{3}\b", _read_groups),
@@ -204,8 +204,8 @@ _TIME = (
     rf"|(?:\.(?P<after_dot>[0-5]\d))?{_HALF.format('bare_half')})(?![\d:])"
 )
 TIME_RULES: list[Rule] = [
-    # Distinguish times and chapters: "John 3:16" is not a time of day, and without the name of a
-    # book, "5:3" is not a chapter.
+    # Distinguish times from chapters. "John 3:16" is not a time of day, and "5:3" without the name
+    # of a book is not a chapter.
     rule(rf"\b({'|'.join(BIBLE)}) (\d+):(\d+)\b(?:[-–](?=\d))?", _read_verse),
     rule(r"\b(\d{1,2}):00(?=\s+o'clock)", r"\1"),
     rule(_TIME, _read_time),

@@ -66,7 +66,7 @@ STREETS = {
     "Sq": "square",
     "Hwy": "highway",
 }
-# Everywhere, with a full stop.
+# Abbreviations that are read in every context if a full stop follows.
 ABBREVIATIONS = {
     "etc": "et cetera",
     "e.g": "for example",
