@@ -1,9 +1,10 @@
-# make say TEXT="...": listen to the recipe's own voice (SPEAKER=kathleen or hibari). make serve: serve
-# it over HTTP with a web demo. The first call downloads a vocoder (104 MB).
-# make demo: from nothing to a model that speaks numbers. make say-number TEXT="4,072", make
-# serve-numbers: listen to it. Add LANGUAGE=de for another language, PHONES=1 to train on phones,
-# and FULL=1 for the full-size model (16 minutes on two fast cores).
-# make test, test-thorough, test-frameworks: run the tests of CI.
+# make say TEXT="...": speak a text with the included voice (SPEAKER=kathleen or SPEAKER=hibari selects
+# another speaker). make serve: serve the included voice over HTTP with a web demo. The first call of
+# make say or make serve downloads a vocoder (104 MB).
+# make demo: train a model that speaks numbers. make say-number TEXT="4,072" and make serve-numbers:
+# listen to this model. Add LANGUAGE=de for another language, PHONES=1 to train on phones, and FULL=1
+# for the full-size model (16 minutes on two fast cores).
+# make test, make test-thorough, make test-frameworks: run the tests of CI.
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 FRAMEWORKS := .venv-frameworks/bin/python
@@ -14,7 +15,7 @@ unexport LANGUAGE
 ifneq ($(origin LANGUAGE),command line)
 LANGUAGE :=
 endif
-# scripts/demo.py gives its folder the same name.
+# scripts/demo.py uses the same folder name.
 DEMO := demo$(patsubst %,-%,$(filter-out en-us,$(LANGUAGE)))$(if $(PHONES),-phones)$(if $(FULL),-full)
 DEMO_VOICE := $(DEMO)/voice
 NUMBERS := --numbers$(patsubst %,=%,$(LANGUAGE))
@@ -33,15 +34,16 @@ test: .venv/installed
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
-	# Each core runs a process with one thread: the tests' models are too small for more.
+	# Run one process with one thread per core, because the models in the tests are too small for more
+	# threads.
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest --numprocesses auto --dist worksteal
 
-# Run the slow tests: every command in the documents, a study, the demo twice, restarts and more.
+# Run the slow tests: every command in the documentation, a study, the demo, and interrupted runs.
 test-thorough: .venv/installed
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m thorough --numprocesses auto --dist worksteal
 
-# Test the sampler in accelerate, transformers, Lightning and torchdata, in one and two processes; small
-# tables of the papers' systems that train with the sampler; and the optional evaluators of speech.
+# Test the sampler in accelerate, transformers, Lightning and torchdata, in one process and in two. Also
+# test the two examples that train models from papers, and the optional packages for evaluation.
 test-frameworks: .venv-frameworks/installed
 	OMP_NUM_THREADS=1 $(FRAMEWORKS) -m pytest tests/test_frameworks.py \
 	  tests/test_length_batch_sampler.py tests/test_batches.py tests/test_segments_and_streams.py \
