@@ -37,13 +37,13 @@ EXPECTED_FORMATS = "expected WAV, FLAC, Ogg, MP3 or AIFF"
 OGG_END_OF_STREAM = 4  # flag that marks the last page of an Ogg stream
 OGG_PAGE = re.compile(rb"OggS\0.(.{8})", re.DOTALL)
 MAX_OGG_PAGE = 27 + 255 + 255 * 255  # maximum size of an Ogg page in bytes
-# If the first frame of an MP3 file contains one of these words, this frame also contains the length
+# If the first frame of an MP3 file contains one of these tags, this frame also contains the length
 # of the file.
 MP3_HEADERS = (b"Xing", b"Info", b"VBRI")
 MP3_FRAME_BYTES = 2048  # number of bytes to read from an MP3 file; larger than any MP3 frame
 MP3_TOLERANCE = 12_000  # maximum error of the estimated length of an MP3 file, in samples
-# If the length of an MP3 file is only estimated, this many samples may be missing at the end of the
-# file.
+# Maximum number of samples that may be missing at the end of an MP3 file whose length is only
+# estimated.
 MP3_MISSING = 4 * 1152
 # The first three bytes of an MP3 frame.
 MP3_FRAME = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xef]")
@@ -52,7 +52,7 @@ MPEG1_BIT_RATES = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 
 MPEG2_BIT_RATES = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 MPEG1_RATES = (44_100, 48_000, 32_000)
 UNKNOWN_BYTES = (
-    0x7FFFF000  # if the size in the header is at least this large, the true size is unknown
+    0x7FFFF000  # a size in a header that is at least this large means that the true size is unknown
 )
 # A warning is printed if the hop or the window (in ms) differs from the default by more than this
 # factor. The paper's values differ by a factor of 1.08.
@@ -203,9 +203,9 @@ def start_of_mp3(beginning: bytes) -> int:
 def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> None:
     """Raise UserError if libsndfile would not read all samples of an MP3 file.
 
-    If the first frame contains a length, libsndfile does not read samples after this length. A file
-    that was joined from several MP3 files contains samples beyond the length in the first frame. If
-    the first frame contains no length, libsndfile estimates the length from the first frame and the
+    If the first frame contains a length, libsndfile reads only this number of samples. A file that
+    was joined from several MP3 files contains more samples than its first frame states. If the
+    first frame contains no length, libsndfile estimates the length from the first frame and the
     size of the file. The estimated length is wrong if the bit rate varies.
 
     Args:
@@ -230,8 +230,8 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
 def count_mp3_samples(path: str, size: int, modified: int) -> int:
     """Count the samples per channel in the frames of an MP3 file.
 
-    The results are cached. `size` and `modified` distinguish versions of the same file in the
-    cache.
+    The results are cached. `size` and `modified` are part of the cache key, so a changed file is
+    counted again.
     """
     content = Path(path).read_bytes()
     position = start_of_mp3(content)
@@ -240,8 +240,8 @@ def count_mp3_samples(path: str, size: int, modified: int) -> int:
     while frame := MP3_FRAME.search(content, position):
         start = frame.start()
         num_bytes, in_frame = mp3_frame(content[start : start + 3])
-        # Other data, such as a picture in a tag, may look like an MP3 frame, but no second frame
-        # follows this data.
+        # Other data, such as a picture in a tag, may look like an MP3 frame, but is not followed by
+        # a second frame.
         follows = (is_found and start == position) or MP3_FRAME.match(content, start + num_bytes)
         is_found = bool(follows) and num_bytes > 0
         if is_found:
@@ -329,7 +329,7 @@ def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarra
 
 
 def are_missing(audio: Any, num_missing: int) -> bool:
-    """Return whether an open audio file is truncated if `num_missing` samples cannot be read."""
+    """Return whether `num_missing` unreadable samples mean that an open audio file is truncated."""
     is_estimated = audio.format == "MP3" and not contains_mp3_length(audio.name)
     return num_missing > (MP3_MISSING if is_estimated else 0)
 

@@ -26,7 +26,7 @@ class Batch:
     text: torch.Tensor  # [B, T_in] int64, symbol ids
     text_lengths: torch.Tensor  # [B] int64
     mel: torch.Tensor  # [B, n_mels, T_out] float32, log-mel
-    gate: torch.Tensor  # [B, T] float32, 1 from the last real decoder step on
+    gate: torch.Tensor  # [B, T] float32, 1 at the last real decoder step and at padding
     mel_lengths: torch.Tensor  # [B] int64, number of real frames
     clip_indices: torch.Tensor | None = None  # [B] int64, indices of the clips in the dataset
     # {label, such as "speaker": index of the name in hparams.labels}, int64 [B]. Empty for a

@@ -63,7 +63,7 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 def without_waiting(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy `x` to `device` without waiting for the GPU. Tensors on the CPU are first pinned."""
+    """Copy `x` to `device` without waiting for the GPU. Copies from the CPU use pinned memory."""
     if device.type == "cuda" and x.device.type == "cpu":
         x = x.pin_memory()
     return x.to(device, non_blocking=True)
@@ -145,7 +145,8 @@ def draw_keep_mask(
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Apply dropout. On a CPU, use `draw_keep_mask`, because `F.dropout` is five times slower."""
+    """Apply dropout. On a CPU, the mask comes from `draw_keep_mask`, because `F.dropout` is five
+    times slower."""
     if x.device.type != "cpu":
         return F.dropout(x, p, training)
     return drop(x, draw_keep_mask(x.shape, p, x.device), p) if training else x
@@ -181,7 +182,7 @@ class LocationLayer(nn.Module):
 
 
 class Attention(nn.Module):
-    """The interface of all attention modules: `memory_layer` and `forward`."""
+    """The interface of all attention modules, which consists of `memory_layer` and `forward`."""
 
     # Maps the memory [B, T_in, memory_dim] to the processed memory. The decoder calls this layer
     # once per text.

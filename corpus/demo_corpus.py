@@ -28,10 +28,11 @@ VERSION = 3  # increase this number when a code change affects the corpus
 SAMPLE_RATE = 22050
 WORDS_PER_MINUTE = 175  # speaking rate; eSpeak defines the unit
 SILENCE_AFTER = 0.05  # seconds of silence after each number, from which a model learns when to stop
-VOLUME = 80  # with eSpeak's default of 100, the loudest vowels are clipped
+VOLUME = 80  # eSpeak's volume; with the default of 100, the loudest vowels are clipped
 NOISE = 30.0  # standard deviation of the added noise in 16-bit steps (-61 dBFS, as in a quiet room)
 
-stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM if this module runs as a script
+# Ctrl-C and SIGTERM set this event if this module runs as a script.
+stop_requested = threading.Event()
 
 
 class EspeakVoice:
@@ -78,7 +79,7 @@ class EspeakVoice:
     def _receive(self, samples: Any, count: int, _events: Any) -> int:
         if samples and count > 0:
             self._chunks.append(np.ctypeslib.as_array(samples, (count,)).copy())
-        return 0  # 0 tells eSpeak to continue
+        return 0  # the return value 0 tells eSpeak to continue
 
     def speak(self, text: str, words_per_minute: int) -> np.ndarray:
         """Return the speech, int16 [N] at 22,050 Hz, without silence at the beginning and end."""

@@ -113,7 +113,8 @@ class DerivedFolder:
 
 
 def is_newer(path: str | Path, clip: Clip) -> bool:
-    """Return whether `path` was written after the clip's file was last changed or renamed."""
+    """Return whether the file at `path` was written after the clip's file was last changed or
+    renamed."""
     return Identity.of(path).modified > max(Identity.of(clip.path)[1:])
 
 

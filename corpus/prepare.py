@@ -50,7 +50,8 @@ from tacotron2_voice.utils.files import (
     read_bytes,
 )
 
-SPEAKER_EMBEDDING_DIM = 64  # value in settings.txt if the corpus has several speakers
+# Embedding width to write to settings.txt if the corpus has several speakers.
+SPEAKER_EMBEDDING_DIM = 64
 LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
 FIRST_FILE = "lengths.png"  # `prepare` writes this file first and writes settings.txt last
 HEADER = "# Written by scripts/prepare.py for: train.py --hparams @this_file,name=value,..."
@@ -60,8 +61,8 @@ PLOTS = {
     "audio.png": "Levels and noise",
 }
 EARLIER = ".earlier"  # suffix for old filelists that the new settings.txt does not list
-# A relative path in a filelist may go up at most this many levels: from filelists/NAME to the
-# project folder, which contains data/ and mels/.
+# Maximum number of ".." in a relative path in a filelist. With two, a path can lead from
+# filelists/NAME to the project folder, which contains data/ and mels/.
 MAX_FOLDERS_UP = 2
 LEXICON_FILE = "lexicon.txt"  # file with pronunciations, in the same folder as the filelists
 
@@ -456,7 +457,8 @@ def write_lists(
 
 
 def check_is_ours(out: Path, names: Iterable[str]) -> None:
-    """Raise UserError if the folder has files of these names that are not from `prepare`."""
+    """Raise UserError if the folder contains files with these names that `prepare` did not
+    write."""
     settings_file = out / "settings.txt"
     if settings_file.is_file() and read_bytes(settings_file).startswith(HEADER[:28].encode()):
         return

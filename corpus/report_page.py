@@ -34,7 +34,7 @@ def report_page(
 
     Args:
         title: the name of the corpus.
-        summary: the rows of the summary, such as {"speakers": "2"}.
+        summary: the summary, as {name of the row: value}.
         num_clips: the total number of clips in all sets.
         findings: problems of individual clips.
         warnings: warnings about the corpus as a whole.

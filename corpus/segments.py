@@ -64,11 +64,13 @@ TIMED_LINE = re.compile(
 # Minimum fraction of the subtitles that repeat a line of the previous subtitle in automatic
 # captions.
 MIN_ROLLING_SHARE = 0.3
-MIN_ROLLING_SHARE_WITH_GAPS = 0.8  # like MIN_ROLLING_SHARE, for subtitles with gaps between them
-MAX_ROLLING_GAP = 0.1  # a time of more than this many seconds between two subtitles is a gap
-MIN_SPEECH_SECONDS = 0.1  # a shorter subtitle contains no speech
+# Minimum fraction of the subtitles that repeat a line if there are gaps between the subtitles.
+MIN_ROLLING_SHARE_WITH_GAPS = 0.8
+MAX_ROLLING_GAP = 0.1  # longest time between two subtitles that is not a gap, in seconds
+MIN_SPEECH_SECONDS = 0.1  # subtitles that are shorter than this contain no speech
 MAX_OVERLAP = 0.05  # seconds by which consecutive subtitles may overlap
-MIN_GROWING = 5  # fewer than this many segments may repeat the previous segment by chance
+# Minimum number of segments that repeat the previous segment; fewer segments may do so by chance.
+MIN_GROWING = 5
 KALDI_FILES = ("wav.scp", "text")
 
 
@@ -304,7 +306,7 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
             str(path), includeEmptyIntervals=True, duplicateNamesMode="rename"
         )
     except UnicodeDecodeError:
-        raise UserError(f"{path}: neither UTF-8 nor UTF-16. Save it as UTF-8") from None
+        raise UserError(f"{path}: neither UTF-8 nor UTF-16. Save the file as UTF-8") from None
     except (PraatioException, ValueError, IndexError, OSError) as error:
         raise UserError(f"{path}: not a valid Praat TextGrid ({error})") from None
     # praatio accepts a truncated file, so compare the number of intervals and points with the
@@ -386,7 +388,7 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
 
 
 class _Line(NamedTuple):
-    text: str  # text after the key in the same line
+    text: str  # text after the key, on the same line
     where: str  # "file:line" of this line
 
 

@@ -37,7 +37,7 @@ from length_batching.search import (
 )
 from tacotron2_voice.utils.files import write_atomically
 
-Lengths = Sequence[int] | np.ndarray  # number of frames of each clip, [clips]
+Lengths = Sequence[int] | np.ndarray  # array [clips]: number of frames of each clip
 
 
 class Style(NamedTuple):

@@ -184,6 +184,6 @@ def _load_whisper(model: str) -> Any:
         raise UserError(f"--whisper-model {model}: expected {expected}")
     try:
         return faster_whisper.WhisperModel(model, device="cpu", compute_type="int8")
-    except Exception as error:  # errors of the disk, the network and the format have many types
+    except Exception as error:  # disk, network and format errors have many types
         reason = first_line(error)
         raise UserError(f"--whisper-model {model}: cannot load this model ({reason})") from None

@@ -146,7 +146,8 @@ def _tensors(graph: Any) -> dict[str, np.ndarray]:
 
 
 def _convolution(layer: str, weight: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the weights of a convolution and of a batch norm after it that has no effect."""
+    """Return the weights of a convolution, and of the batch norm that follows it and has no
+    effect."""
     channels = len(bias)
     return {
         f"{layer}.0.conv.weight": weight,

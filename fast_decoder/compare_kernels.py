@@ -92,7 +92,7 @@ def compare(
     facts: dict,
     device: torch.device,
 ) -> Iterator:
-    """Yield (kernel error / maximum error, text) for every output and gradient of a problem."""
+    """Yield (kernel error / maximum error, text) for every output and gradient of a `Problem`."""
     autocast = facts["autocast"] and getattr(torch, facts["autocast"])
     exact = problem.to(torch.float64, device).run(plain)
     problem = problem.to(torch.float32, device)
@@ -109,7 +109,8 @@ def compare(
 
 
 def min_bound(facts: dict) -> float:
-    """Return 4 times an operand's largest rounding error, or MIN_BOUND if nothing is rounded."""
+    """Return 4 times the largest rounding error of an operand, or MIN_BOUND if operands are not
+    rounded."""
     rounded = facts["autocast"] or ("TF32" if facts["TF32"] else None)
     return 4 * ROUNDOFF[rounded] if rounded else MIN_BOUND
 

@@ -23,7 +23,7 @@ DIRECTIONS = ("", "_reverse")  # suffixes of PyTorch's parameter names
 def bidirectional_lstm(
     lstm: torch.nn.LSTM,
     x: torch.Tensor,  # [B, N, in]
-    lengths: torch.Tensor,  # [B], preferably on the CPU, so that the host need not wait for a GPU
+    lengths: torch.Tensor,  # [B], preferably on the CPU, so that the host does not wait for the GPU
     loops_for: Callable = graphs.lstm_graphs_for,
 ) -> torch.Tensor:  # [B, N, out], 0 at padding
     """Compute the same outputs as `model.packed_lstm`, with the kernels.

@@ -180,7 +180,7 @@ def lstm_step(
     QUERY_BLOCK: tl.constexpr,
     ROWS: tl.constexpr,  # clips per program
     UNITS: tl.constexpr,  # cells per program
-    BLOCK: tl.constexpr,  # number of values of the inner dimension per iteration
+    BLOCK: tl.constexpr,  # number of values of the inner dimension that each iteration reads
     WARPS: tl.constexpr,  # number of warps that split the inner dimension
     DROPOUT: tl.constexpr,
     DTYPE: tl.constexpr,
@@ -354,9 +354,9 @@ def _with_windows(
 ):
     """Return `pre` plus the location weight times each symbol's window of past weights."""
     # Zeros surround the alignments of each step. A 32-byte sector may contain the end of the
-    # previous step, which was read earlier, and the beginning of this step. Therefore the L1 cache
-    # may contain an outdated sector, unless this beginning contains only zeros, as in kernels with
-    # 15 or more taps.
+    # previous step's values, which were read earlier, and the beginning of this step's values. The
+    # L1 cache may then contain an outdated copy of the sector. An outdated copy does no harm if
+    # this beginning contains only zeros, as with 15 or more taps.
     CACHE: tl.constexpr = ".cg" if KERNEL < 15 else ""
     tap = tl.arange(0, location_weight.shape[0])
     places = n[:, None] + (tap // KERNEL * (symbols + KERNEL - 1) + tap % KERNEL)[None, :]
@@ -569,8 +569,8 @@ def cell_gradient(
 ):
     """Replace the gates of a step with their gradients, and store DGATES.
 
-    Program ids: (units, clips). Each program beyond the last unit processes one clip instead: from
-    denergy, it computes the gradients of both alignments in the clip's windows.
+    Program ids: (units, clips). Programs beyond the last unit process one clip each instead. From
+    denergy, such a program computes the gradients of both alignments in the windows of its clip.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch = tl.load(table + BATCH)
@@ -681,7 +681,7 @@ def _through_windows(
 ):
     """Compute CARRIED and DCUMULATIVE for step t - 1.
 
-    The window of symbol n contains symbol m at tap m - n + K // 2.
+    In the window of symbol n, symbol m is at tap m - n + K // 2.
     """
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     chunk_step = (t - tl.load(table + START)) * batch + clip

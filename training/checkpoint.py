@@ -41,7 +41,8 @@ from training.optimizer import state_entries
 from training.trainer import LossTerms, Trainer
 
 BEST = "best.pt"
-DIVERGED = 100  # training counts as diverged above this multiple of the lowest loss so far
+# Training counts as diverged if a loss exceeds this number times the lowest loss so far.
+DIVERGED = 100
 
 
 class Checkpoint(NamedTuple):
@@ -94,8 +95,8 @@ class LoopState:
     # Optimizer step of the best checkpoint; -1: no validation yet.
     best_iteration: int = -1
     lowest_loss: float = math.inf  # lowest padded training loss of any optimizer step
-    alignment_warned: int = 0  # 1: the warning that no alignment has formed has been printed
-    text_warned: int = 0  # 1: the warning that attention ignores the text has been printed
+    alignment_warned: int = 0  # 1: the warning about a missing alignment was printed
+    text_warned: int = 0  # 1: the warning about attention that ignores the text was printed
 
     def at_start_of(self, epoch: int) -> "LoopState":
         """Return the state before the first batch of `epoch` (the current or the next epoch)."""

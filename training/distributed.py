@@ -34,7 +34,8 @@ from tacotron2_voice.utils.errors import UserError, explained
 
 T = TypeVar("T")
 SECONDS_TO_LEAVE = 0.1
-SECONDS_BETWEEN_HEARTBEATS = 1  # used while processes wait for another process
+# Interval in seconds at which waiting processes signal that they are alive.
+SECONDS_BETWEEN_HEARTBEATS = 1
 
 
 class AlreadyReported(UserError):
@@ -60,7 +61,8 @@ class ReductionClock:
         return moment
 
     def note(self) -> None:
-        """Record the current time. Call this whenever gradients of this process become ready."""
+        """Record the current time. Call this method whenever gradients of this process become
+        ready."""
         self._ready = self._now()
 
     def read(self) -> Callable[[], float]:
@@ -97,7 +99,8 @@ class Processes:
 
     @property
     def launcher(self) -> str:
-        """Return the command for the same number of processes: "python" or "torchrun ..."."""
+        """Return the command that starts as many processes as this run has: "python" or "torchrun
+        ..."."""
         if self.world_size == 1:
             return "python"
         nodes = f"--nnodes {self.machines} " if self.machines > 1 else ""
@@ -259,7 +262,7 @@ def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
         return PrefixStore(mine, store)
     deadline = time.monotonic() + seconds
     while True:
-        start = store.get("start").decode()  # may be the key prefix of an earlier start
+        start = store.get("start").decode()  # this value may be the key prefix of an earlier start
         store.set(f"{start}/answer {rank}", mine)
         time.sleep(0.02)
         if store.check([f"{start}/all"]) and mine.encode() in store.get(f"{start}/all").split():

@@ -97,9 +97,11 @@ def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
     text, difference = table_of(cost)
     costs, _ = parse_row_costs(text)
     if costs is None or min(costs.values()) <= 0:
-        return "", "the clips account for more than the whole cost of a decoder step"
+        return "", "the cost per clip is larger than the whole cost of a decoder step allows"
     if difference > MAX_ERROR:
-        return text, f"a batch of {CHECK} clips differs by {difference:.0%} from its prediction"
+        return text, (
+            f"the time of a batch of {CHECK} clips differs by {difference:.0%} from its prediction"
+        )
     return text, ""
 
 

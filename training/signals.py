@@ -73,7 +73,7 @@ class StopRequest:
 
     def __exit__(self, *_: object) -> None:
         signal.set_wakeup_fd(-1)
-        self._sender.close()  # the second thread then exits
+        self._sender.close()  # closing this socket makes the second thread exit
 
     def leave(self) -> None:
         """Prevent the second thread from ending the process, because the main thread will exit."""

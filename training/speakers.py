@@ -96,7 +96,8 @@ def short(name: str) -> str:
 def first_positions(
     batches: Sequence[Sequence[int]], clips: ClipTable
 ) -> dict[str, tuple[int, int]]:
-    """Return {speaker: (batch number, row in the batch)} of each speaker's first validation clip.
+    """Return the batch number and the row of each speaker's first validation clip, keyed by
+    speaker.
 
     In a filelist from prepare.py, the first clip of each speaker is a typical clip. Only the
     MAX_SHOWN speakers with the most speech are included, sorted from most to least speech.
@@ -106,7 +107,8 @@ def first_positions(
     """
     numbers = np.concatenate([np.full(len(batch), i) for i, batch in enumerate(batches)])
     rows = np.concatenate([np.arange(len(batch)) for batch in batches])
-    place_of = np.argsort(np.concatenate(batches))  # for each clip, its position in the batches
+    # Position of each clip in the concatenated batches.
+    place_of = np.argsort(np.concatenate(batches))
     speakers, firsts = np.unique(clips.speaker_numbers, return_index=True)
     first_of = dict(zip((clips.speakers[i] for i in speakers), place_of[firsts], strict=True))
     names = most_speech_first(clips)[:MAX_SHOWN]

@@ -115,7 +115,7 @@ class TensorBoard:
         threading.excepthook = _ignore_full_disk
         self.directory = directory
         self._works = True
-        self.write("flush")  # also creates the event file
+        self.write("flush")  # this call also creates the event file
 
     @functools.cached_property
     def _writer(self) -> SummaryWriter:
