@@ -114,10 +114,10 @@ def unusual_frames(hparams: VoiceSettings) -> str | None:
     if rate != usual_rate:
         fix += f", or convert the clips to {usual_rate} Hz"
     return (
-        f"warning: at sampling_rate={rate}, frames of hop_length={hparams.hop_length} last "
-        f"{hop:.1f} ms (default: {usual_hop:.1f} ms) and windows of "
-        f"win_length={hparams.win_length} last {window:.1f} ms (default: {usual_window:.1f} ms). A "
-        f"clip therefore needs {ratios[0]:.2g} times the default number of decoder steps. Set "
+        f"warning: at sampling_rate={rate}, a frame (hop_length={hparams.hop_length}) lasts "
+        f"{hop:.1f} ms (default: {usual_hop:.1f} ms), and a window "
+        f"(win_length={hparams.win_length}) lasts {window:.1f} ms (default: {usual_window:.1f} ms). "
+        f"A clip therefore needs {ratios[0]:.2g} times the default number of decoder steps. Set "
         f"{fix} (docs/guides/own-data.md)"
     )
 
@@ -206,7 +206,7 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
     If the first frame contains a length, libsndfile reads only this number of samples. A file that
     was joined from several MP3 files contains more samples than its first frame states. If the
     first frame contains no length, libsndfile estimates the length from the first frame and the
-    size of the file. The estimated length is wrong if the bit rate varies.
+    size of the file. This estimate is wrong if the bit rate varies.
 
     Args:
         num_samples: number of samples according to libsndfile.
@@ -466,7 +466,7 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: VoiceSettings) -> torch.
         UserError: if samples are outside [-1, 1].
     """
     peak = samples.abs().max().item()
-    if not peak <= 1:  # also true if the peak is NaN
+    if not peak <= 1:  # this condition is also true if the peak is NaN
         raise UserError(
             f"samples reach {peak:g}, expected values in [-1, 1]; divide 16-bit samples by 32768"
         )

@@ -63,7 +63,7 @@ def peak_memory(device: torch.device) -> int:
     kilobytes = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
     if kilobytes:
         return kilobytes[0] * 1024
-    import resource  # does not exist on Windows
+    import resource  # this module does not exist on Windows
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 

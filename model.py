@@ -31,8 +31,9 @@ from tacotron2_voice.settings import WINDOW_BACK
 
 # Dropout probability in training, after each convolution of the encoder and of the postnet.
 P_CONVOLUTION_DROPOUT = 0.5
-PADDED_GATE = 1e3  # stop-token logit beyond the end of a clip: stop probability 1, loss 0
-NO_LABELS: Mapping[str, torch.Tensor] = {}  # labels for a single-speaker model
+# Stop-token logit beyond the end of a clip; the stop probability is then 1 and the loss is 0.
+PADDED_GATE = 1e3
+NO_LABELS: Mapping[str, torch.Tensor] = {}  # the labels of a single-speaker model, which are empty
 
 
 class Outputs(NamedTuple):
@@ -50,7 +51,7 @@ class DropoutMasks(NamedTuple):
     A value is kept where its mask is True. If a mask is None, all values are kept.
     """
 
-    # One mask [T, B, prenet_dim] per prenet layer.
+    # One mask [T, B, prenet_dim] for each prenet layer.
     prenet: tuple[torch.Tensor | None, torch.Tensor | None]
     attention_hidden: torch.Tensor | None  # [T, B, attention_rnn_dim]
     decoder_hidden: torch.Tensor | None  # [T, B, decoder_rnn_dim]
@@ -115,7 +116,8 @@ def packed_lstm(lstm: nn.LSTM, x: torch.Tensor, lengths: torch.Tensor) -> torch.
 
 
 class Postnet(nn.Module):
-    """Compute a correction with convolutions. The model adds the correction to the mel."""
+    """Compute a correction of the mel with convolutions. The model adds this correction to the
+    mel."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
@@ -454,7 +456,7 @@ class Tacotron2(nn.Module):
     def _mask(self, outputs: Outputs, mel_lengths: torch.Tensor) -> Outputs:
         mel, mel_postnet, gate = outputs[:3]
         frames = layers.padding_mask(mel_lengths, mel.shape[2], mel.device)
-        # A decoder step is beyond the end if its first frame is beyond the end.
+        # A decoder step is beyond the end of a clip if its first frame is beyond the end.
         steps = frames[:, :: self.n_frames_per_step]
         return outputs._replace(
             mel=mel.masked_fill(frames.unsqueeze(1), 0.0),

@@ -10,7 +10,8 @@
 
 After Ctrl-C, SIGTERM or a closed terminal (SIGHUP), training saves a checkpoint and stops. After a
 second Ctrl-C, training stops at once without saving. hparams.py lists all settings. This file shows
-the whole training from top to bottom. The folder training/ contains its parts:
+the whole training procedure from top to bottom. The folder training/ contains the parts of this
+procedure:
 
 - before training: start.py (checkpoint, settings), clips.py (filelists), memory_check.py,
   row_costs.py

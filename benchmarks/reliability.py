@@ -153,7 +153,7 @@ def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
         ways[name] = (synthesizer, retries)
     gate_alone = ways["gate alone"][0]
     statistics = gate_alone.training.statistics
-    if statistics is not None:  # like versions before 0.4.0, add no end punctuation
+    if statistics is not None:  # add no end punctuation, as in versions before 0.4.0
         without_mark = replace(statistics, final_mark="")
         gate_alone.training = replace(gate_alone.training, statistics=without_mark)
     return ways

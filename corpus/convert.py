@@ -180,10 +180,9 @@ def check_is_outside(folder: Path, corpus: Path, option: str) -> None:
 
 
 def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> None:
-    """Record the source of each copy. Delete copies if their id now belongs to another recording.
-
-    Call this function before you make any copy, so that the source of each copy is known even if
-    the process is killed.
+    """Record the source of each copy. Delete copies whose id now belongs to another recording. Call
+    this function before you make any copy, so that the source of each copy is known even if the process
+    is killed.
     """
     path = wavs / SOURCES_FILE
     try:

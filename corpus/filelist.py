@@ -176,7 +176,8 @@ def check_all_have_names(table: ClipTable) -> None:
 def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, ...]:
     """Return the symbol ids of a clip's text.
 
-    The English table and `drop_unknown` drop symbols that are not in the table.
+    Symbols that are not in the symbol table are dropped if the table is English or `drop_unknown`
+    is True.
 
     Raises:
         UserError: if the text is too long, contains no letter, or contains symbols that are not in

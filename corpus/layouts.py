@@ -96,7 +96,8 @@ class TextSource:
 
     @property
     def options(self) -> str:
-        """The options that are set but valid only without a table, joined with "and"."""
+        """Return the options that are set although they are valid only without a table, joined with
+        "and"."""
         named = {
             "--text-folder": self.folder,
             "--transcripts": self.suffix,
@@ -776,7 +777,7 @@ def problem_of_duration(entry: Entry, path: Path) -> str:
         with open_audio(path) as audio:
             seconds = audio.frames / audio.samplerate
     except UserError:
-        return ""  # a later check reports this file
+        return ""  # a later check reports this unreadable file
     tolerance = max(DURATION_SECONDS, DURATION_SHARE * seconds)
     if any(
         abs(listed - seconds) <= tolerance for listed in (entry.duration, entry.duration / 1000)

@@ -412,8 +412,8 @@ def write_lists(
     ).encode()
     given = asked.lexicon or hparams.lexicon
     is_given = bool(given) and os.path.realpath(given) == os.path.realpath(out / LEXICON_FILE)
-    # Do not replace the user's lexicon if it is already in the folder `out`, because it may contain
-    # comments.
+    # If the user's lexicon is already in the folder `out`, do not replace it, because it may
+    # contain comments.
     if hparams.pronunciations and not is_given:
         contents[LEXICON_FILE] = "".join(f"{one}\n" for one in hparams.pronunciations).encode()
     if hparams.symbols == "corpus":
@@ -462,7 +462,8 @@ def check_is_ours(out: Path, names: Iterable[str]) -> None:
     settings_file = out / "settings.txt"
     if settings_file.is_file() and read_bytes(settings_file).startswith(HEADER[:28].encode()):
         return
-    if (out / FIRST_FILE).exists():  # an earlier call was killed before it wrote settings.txt
+    # An earlier `prepare` call was killed before it wrote settings.txt.
+    if (out / FIRST_FILE).exists():
         return
     found = sorted(name for name in names if (out / name).exists())
     if found:
@@ -504,7 +505,7 @@ def rename_earlier_lists(out: Path, written: set[str], hparams: HParams) -> list
     settings.txt has been replaced, because the old settings.txt may list these filelists.
 
     Returns:
-        The names of the files before they were renamed.
+        The old names of the renamed files.
     """
     kept = {os.path.realpath(out / name) for name in written} | {os.path.realpath(hparams.symbols)}
     renamed = []

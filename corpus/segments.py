@@ -37,7 +37,7 @@ TIME = r"\d?\d:\d\d[.,]\d{3}"
 SRT_TIMES = re.compile(rf"\d{{1,3}}:{TIME}\s*-->\s*\d{{1,3}}:{TIME}(\s|$)")
 VTT_TIMES = re.compile(
     rf"(\d{{1,3}}:)?{TIME}\s*-->\s*(\d{{1,3}}:)?{TIME}(\s|$)"
-)  # the hours are optional
+)  # in WebVTT, the hours are optional
 # Matches tags for formatting, speakers and times in subtitles. Other text between < and > is kept.
 TAG = re.compile(
     r"</?(?:i|b|u|s|em|strong|font|c|v|lang|ruby|rt)(?:[ .][^<>\n]*)?>|<[\d:.]+>|\{\\[^}]*\}",
@@ -217,9 +217,9 @@ def without_rolling_lines(
     Automatic captions show each line twice: first alone, and then above the next line. Many
     captions also show the repeated line alone for a moment that is too short for speech.
 
-    If only a few subtitles repeat lines, all lines are kept. After a gap between subtitles,
-    repeated lines are removed only if many subtitles repeat lines. A longer subtitle that contains
-    only repeated lines is kept, because it may be the refrain of a song.
+    If only a few subtitles repeat lines, all lines are kept. A line that is repeated after a gap
+    between subtitles is removed only if many subtitles repeat lines. A longer subtitle that
+    contains only repeated lines is kept, because it may be the refrain of a song.
     """
     repeated = _repeated_lines(cues)
     is_flash = [

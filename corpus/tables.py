@@ -53,7 +53,8 @@ MIN_LINES = 5  # in a table with fewer lines than this, values may be repeated b
 # Maximum number of different values in a column of speaker names, divided by the number of lines.
 # The number is small because speaker names are repeated.
 MAX_REPEATING_SHARE = 0.2
-IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")  # also matches dates, and times such as 1:02
+# This pattern also matches dates, and times such as 1:02.
+IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")
 MIN_WORDS = 2  # texts with fewer words than this are not compared
 EXPECTED_JSON = 'not a JSON object, expected an object such as {"path": "a.wav", "text": "Yes."}'
 
@@ -442,7 +443,7 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
             f"{path}: column {spoken + 1} contains numbers such as {normalized[0][:60]!r} instead of "
             "texts. Select the column that contains the spoken texts with --text-column"
         )
-    is_empty = len({*texts}) == 1  # true if all lines are empty or contain the same title
+    is_empty = len({*texts}) == 1  # all lines are empty or contain the same title
     if (is_empty or repeats(texts) == repeats(normalized)) and not are_other_texts(pairs):
         return
     raise UserError(

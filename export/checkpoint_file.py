@@ -40,7 +40,7 @@ MAX_COUNT = 2**53
 MAX_SHOWN = 10  # maximum number of problems to list in a message
 IS_FOLDER = 0x10  # MS-DOS attribute of a folder in a zip file
 ZIP_START = b"PK\x03\x04"
-# First byte of NVIDIA's oldest checkpoints, which are pickles instead of zip files.
+# First byte of a pickle. NVIDIA's oldest checkpoints are pickles instead of zip files.
 PICKLE_START = b"\x80"
 # Settings that determine the shapes of the model's weights.
 SIZES = (

@@ -73,7 +73,8 @@ class GeneratorConfig:
 class ResidualBlock(nn.Module):
     """For each dilation, add the output of a dilated convolution to the input.
 
-    In blocks of kind "1", each dilated convolution is followed by a convolution without dilation.
+    In HiFi-GAN's residual blocks of kind "1", each dilated convolution is followed by a convolution
+    without dilation.
     """
 
     def __init__(self, kind: str, channels: int, kernel_size: int, dilations: list[int]):

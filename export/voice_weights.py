@@ -44,7 +44,7 @@ def state_of_voice(folder: Path) -> dict[str, Any]:
             f"{folder}: to read the weights of a voice, install the packages in "
             "requirements/onnx.txt"
         ) from None
-    Voice(folder)  # raises an error if a checksum, a graph or a setting is wrong
+    Voice(folder)  # this call raises an error if a checksum, a graph or a setting is wrong
     description = read_json(folder / DESCRIPTION_FILE)
     weights = dict[str, np.ndarray]()
     for name in GRAPHS:

@@ -63,8 +63,8 @@ DV = tl.constexpr(33)  # [G, B, number of programs over symbols, D]
 DLOCATION = tl.constexpr(34)  # [G, B, number of programs over symbols, 2 * K, D]
 # [parts of D, B, N], partial sums of the energies; -inf at padding.
 ENERGIES = tl.constexpr(35)
-# [T, B, 4 * S], the gradients of the gates in the dtype of matrix products. It may be the same
-# buffer as GATES.
+# [T, B, 4 * S], the gradients of the gates in the dtype of matrix products. This buffer may be the
+# same buffer as GATES.
 DGATES = tl.constexpr(36)
 TABLE_SIZE = 37
 
@@ -122,7 +122,9 @@ def _tanh(x):
 
 @triton.jit
 def _dot(a, b, total, PRECISION: tl.constexpr):
-    if INTERPRETED:  # the interpreter would multiply the bits of bf16 values as integers
+    # Without this conversion, Triton's interpreter would multiply the bits of bf16 values as
+    # integers.
+    if INTERPRETED:
         a, b = a.to(total.dtype), b.to(total.dtype)
     return tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
 
@@ -187,7 +189,7 @@ def lstm_step(
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
     QUERY_PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,  # whether the kernel starts before the previous launch has finished
+    EARLY: tl.constexpr,  # whether the kernel starts before the previous kernel has finished
 ):
     """Compute one step of an LSTM, and the units' partial sums of the query.
 
@@ -290,7 +292,7 @@ def attention_energies(
     DIM: tl.constexpr,  # D
     DIMS: tl.constexpr,  # dimensions per program
     KERNEL: tl.constexpr,  # K
-    TAPS_BLOCK: tl.constexpr,  # at least 2 * K
+    TAPS_BLOCK: tl.constexpr,  # number of taps in a block, at least 2 * K
     SYMBOLS_BLOCK: tl.constexpr,  # symbols per program
     AHEAD: tl.constexpr,  # whether to load the past attention weights before `_wait`
     LET_NEXT: tl.constexpr,
@@ -374,7 +376,7 @@ def attention_context(
     KERNEL: tl.constexpr,
     ENERGY_PARTS: tl.constexpr,  # number of partial sums of the energies
     COLUMNS: tl.constexpr,  # context columns per program
-    SYMBOLS_BLOCK: tl.constexpr,  # at least the number of symbols
+    SYMBOLS_BLOCK: tl.constexpr,  # size of a block that contains all symbols of a clip
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
     EARLY: tl.constexpr,

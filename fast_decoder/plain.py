@@ -248,7 +248,7 @@ class _CellBackward:
 
 
 def _scales(buffers: LSTMBuffers, p_dropout: float) -> Tensor | list[None]:
-    """Return the dropout factors of all steps; without dropout, return a list of None."""
+    """Return the dropout factors of all steps, or a list of None if there is no dropout."""
     keep = buffers.keep
     cells = buffers.cells
     return [None] * len(cells) if keep is None else _scale(keep, p_dropout, cells.dtype)

@@ -4,7 +4,7 @@
     loop = restore(complete(source), trainer, sampler)
 
 A checkpoint is a file with the keys of NVIDIA's checkpoints (`iteration`, `state_dict`,
-`optimizer`, `learning_rate`) and the rest of the run's state. The file is written atomically.
+`optimizer`, `learning_rate`) and with all other state of the run. The file is written atomically.
 Reading a checkpoint never executes code from the file.
 """
 
@@ -255,7 +255,8 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
     own = [old for number, old in list_checkpoints(directory) if number <= state["iteration"]]
     least = 1 if (directory / BEST).exists() else 2
     for old in own[: -max(keep, least)]:
-        # If a folder has the name of a checkpoint, it cannot be removed like a file.
+        # Ignore errors, because a folder with the name of a checkpoint cannot be removed like a
+        # file.
         with contextlib.suppress(OSError):
             old.unlink()
     return path

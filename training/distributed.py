@@ -111,8 +111,8 @@ class Processes:
         """Wrap the model so that its backward pass averages gradients over all processes."""
         if self.world_size == 1:
             return model
-        # Do not synchronize buffers, because the trainer averages the buffers of batch norm. The
-        # name of this option depends on the PyTorch version (2.13 renamed it).
+        # Do not synchronize buffers, because the trainer averages the buffers of batch norm.
+        # PyTorch 2.13 renamed the option for this.
         names = inspect.signature(DistributedDataParallel).parameters
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
         options: dict[str, Any] = {name: False, "gradient_as_bucket_view": True}
@@ -170,7 +170,7 @@ class Processes:
         def act() -> None:
             try:
                 future.set_result(action())
-            # Catch every exception, because `future.result` below raises it again.
+            # Catch every exception here. `future.result` raises the exception again below.
             except BaseException as error:
                 future.set_exception(error)
 

@@ -107,8 +107,8 @@ def check_memory(
         with torch.no_grad(), trainer.autocast():
             outputs = trainer.model(batch)
             trainer.loss(outputs, batch)
-            # Run the model again while the first outputs are still in memory, because
-            # `validation.text_effect` also does this.
+            # Run the model again while the first outputs are still in memory, as
+            # `validation.text_effect` does.
             trainer.model(batch)
 
     with without_trace(trainer):
@@ -187,7 +187,7 @@ def _problems(
 
 
 class TriedMemory:
-    """Find out whether batches fit into GPU memory by running them."""
+    """Run batches to find out whether they fit into GPU memory."""
 
     name = "GPU memory"
 

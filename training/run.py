@@ -206,7 +206,8 @@ def open_logs(run: Run, start: Start) -> None:
     if own is not None:
         checkpoint.mark_if_best(own)
     if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
-        # The best checkpoint was deleted, so let the next validation choose a new best checkpoint.
+        # The file of the best checkpoint was deleted, so let the next validation choose a new best
+        # checkpoint.
         state.best_validation_loss = float("inf")
     saved_logs = own.state if own is not None else None
     run.logger = RunLogger(directory, directory / run.folder.logs, saved_logs)

@@ -38,7 +38,7 @@ from training.decoders import choose_decoder
 from training.distributed import Processes
 from training.run_folder import RunFolder
 
-# Folders whose code must be the same in every process.
+# Folders that must contain the same code in every process.
 FOLDERS = ("corpus", "export", "fast_decoder", "length_batching", "tacotron2_voice", "training")
 CODE = ("*.py", *(f"{folder}/**/*.py" for folder in FOLDERS))
 

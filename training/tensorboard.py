@@ -157,7 +157,7 @@ def event_files(directory: Path) -> list[Path]:
 def _ignore_full_disk(failure: threading.ExceptHookArgs) -> None:
     """Hide the traceback of TensorBoard's writer thread if the disk is full.
 
-    `TensorBoard.write` reports the error as a warning at the next write.
+    At the next write, `TensorBoard.write` prints a warning about the error.
     """
     if not issubclass(failure.exc_type, OSError):
         threading.__excepthook__(failure)

@@ -38,7 +38,8 @@ ENVIRONMENT = {
 
 
 class LossWeights(NamedTuple):
-    """The loss weights of a micro-batch: the fractions that it contributes to an optimizer step."""
+    """The loss weights of a micro-batch: its fractions of the frames and decoder steps of an
+    optimizer step."""
 
     padded_frames: float = 1.0
     frames: float = 1.0  # fraction of all real frames
@@ -89,7 +90,7 @@ class StepLosses(NamedTuple):
     values: torch.Tensor  # on the CPU, in the order of `StepValues`
     copied: (
         torch.cuda.Event | None
-    )  # `values` are valid after this event; None: they are already valid
+    )  # `values` are valid after this event; None: `values` are already valid
     # Function that returns the waiting time in seconds. Call it after the event `copied`.
     waited: Callable[[], float] | None
 
@@ -122,7 +123,8 @@ class Trainer:
             # Ignore the return value, because batch norms inside other modules are converted in
             # place.
             SyncBatchNorm.convert_sync_batchnorm(self.model)
-        self.parallel = processes.wrap(self.model)  # averages gradients over all processes
+        # This wrapper averages gradients over all processes.
+        self.parallel = processes.wrap(self.model)
         self.optimizer = optimizers.make_optimizer(self.model.parameters(), hparams)
         self.scaler = torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16")
         self.loss = Tacotron2Loss(hparams.gate_positive_weight)
