@@ -310,7 +310,7 @@ def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarra
         options: arguments of `soundfile.SoundFile.read`.
 
     Raises:
-        UserError: if the file is damaged, shorter than its header says, or longer than `most`.
+        UserError: if the file is damaged, shorter than its header states, or longer than `most`.
     """
     import soundfile
 
@@ -323,7 +323,7 @@ def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarra
             f"too long: {audio.frames:,} samples, expected at most {most:,}; split the recording"
         )
     if are_missing(audio, audio.frames - len(samples)):
-        counts = f"it contains {len(samples):,} samples, but its header says {audio.frames:,}"
+        counts = f"it contains {len(samples):,} samples, but its header states {audio.frames:,}"
         raise UserError(f"the file is truncated or damaged: {counts}; copy it again")
     return samples
 

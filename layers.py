@@ -153,7 +153,7 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 
 
 class Prenet(nn.Module):
-    """Two ReLU layers without bias. Dropout stays active during synthesis."""
+    """The prenet: two ReLU layers without bias. Dropout stays active during synthesis."""
 
     def __init__(self, in_dim: int, dim: int, p_dropout: float):
         super().__init__()

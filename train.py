@@ -321,7 +321,8 @@ def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None
 
 
 def train(run: Run, stop: StopRequest) -> None:
-    """Train the remaining epochs: plan, train, save, validate, log, and save again."""
+    """Train the remaining epochs. In each epoch: plan, train, save, validate, log, and save
+    again."""
     hparams = run.hparams
     run.trainer.model.train()
     while run.state.epoch <= hparams.epochs:

@@ -65,7 +65,7 @@ SMALL_MODEL = (
 
 
 class Part(NamedTuple):
-    """A check or a benchmark."""
+    """A part of the report: a check or a benchmark."""
 
     seconds: int  # time limit in seconds
     command: Sequence[str]  # arguments for the Python interpreter

@@ -135,7 +135,8 @@ def write_corpus(filelist: Path, out: Path, hparams: HParams) -> None:
 def run_experiment(
     name: str, out: Path, corpus: Path, extra: str, epochs: int, seconds: float
 ) -> str:
-    """Run the script of an experiment. Return the reason if the script failed, otherwise ""."""
+    """Run the script of an experiment. Return "" if the script succeeded, otherwise the reason for
+    the failure."""
     experiment = EXPERIMENTS[name]
     # Each experiment has its own run folder, which contains a link to the filelists.
     own = out / name

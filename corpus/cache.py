@@ -6,8 +6,8 @@
     table.num_frames, table[0].text
 
 The check of a filelist opens every audio file. The results of the check are stored in `NAME.clips`,
-so that later runs can skip the check. The cache file is mapped into memory, so a new process at
-first reads only the lengths of clips and texts, and all processes on a machine share the same
+so that later runs can skip the check. The cache file is mapped into memory. A new process therefore
+reads only the lengths of clips and texts at first, and all processes on a machine share the same
 memory pages. A new cache replaces the old file atomically, so that running processes can continue
 to use the old file.
 """

@@ -58,7 +58,7 @@ class EspeakVoice:
         # Keep the folder after this call, because eSpeak later reads dictionaries from it.
         folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        # eSpeak's library keeps its state between utterances, even after it was terminated. Load a
+        # eSpeak's library keeps its state between utterances, even after espeak_Terminate. Load a
         # new copy of the library, which has no such state, so that the corpus is reproducible.
         copy = shutil.copy(espeakng_loader.get_library_path(), folder)
         self._library = library = ctypes.CDLL(str(copy))
@@ -103,7 +103,7 @@ def make_corpus(
     """Create the corpus in the folder `out`, unless `out` already contains this corpus.
 
     Args:
-        clips: number of clips. Each clip contains one random number.
+        clips: number of clips, each with one random number.
         seed: random seed for the numbers and the noise.
         skip: how many of the drawn numbers to skip, for example because another corpus contains
             these numbers.

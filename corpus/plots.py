@@ -25,7 +25,8 @@ AREA: dict[str, Any] = {"histtype": "stepfilled", "facecolor": "#A6CBE5", "edgec
 LINE: dict[str, Any] = {"histtype": "step", "edgecolor": "#A33B00", "linewidth": 2}
 LIMIT: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
 CLIPS_COLOR = "#5B8DB0"
-# Colors (by Okabe and Ito) and markers for speakers, which color-blind people can distinguish.
+# Colors (by Okabe and Ito) and markers for speakers. Color-blind people can distinguish these
+# colors.
 COLORS = "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #555555 #B8A800".split()
 MARKERS = "os^vDPh*"
 

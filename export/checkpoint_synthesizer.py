@@ -138,8 +138,8 @@ def training_facts(saved: dict[str, Any], hparams: HParams) -> TrainingFacts:
     """Read facts about the training from a checkpoint.
 
     A checkpoint without statistics, such as a checkpoint from NVIDIA, gets the statistics of
-    LJSpeech if its symbols are English. The speaking rate of a checkpoint without statistics is
-    unknown if its symbols are not English.
+    LJSpeech if its symbols are English. Without statistics and with symbols that are not English,
+    the speaking rate is unknown.
     """
     statistics = LJSPEECH if hparams.table.is_english else None
     if saved.get("speech_statistics") is not None:

@@ -48,7 +48,7 @@ OPSET = 17
 CHECKED_STEPS = 200  # number of decoder steps whose outputs are compared with PyTorch's outputs
 MAX_DIFFERENCE = 1e-5  # maximum difference from PyTorch's output, relative to the largest output
 MAX_FRAMES = 200  # maximum number of frames per text in the comparison of two voices
-# Maps each operator to the indices of the inputs that are stored in 8 bits (its weights), and to the
+# Maps each operator to the indices of its inputs that are weights (stored in 8 bits), and to the
 # dimension of these weights that corresponds to the output channels.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
 MIN_WEIGHTS = 2**10  # tensors with fewer values than this stay in float32

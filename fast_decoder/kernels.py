@@ -49,7 +49,7 @@ V = tl.constexpr(21)  # [D]
 ALIGNMENTS = tl.constexpr(22)  # [T, B, N]
 GRAD_ALIGNMENTS = tl.constexpr(23)  # [T, B, N]; address 0 if the loss does not depend on alignments
 TANH = tl.constexpr(24)  # [C, B, N, D], for C steps starting at START
-FILTERS = tl.constexpr(25)  # [C, B, 2 * K, N], location_weight^T slope
+FILTERS = tl.constexpr(25)  # [C, B, 2 * K, N], the product of location_weight^T and the slopes
 DENERGIES = tl.constexpr(26)  # [C, B, N]
 DCONTEXTS = tl.constexpr(27)  # [T, B, E]
 DQUERIES = tl.constexpr(28)  # [T, B, D]
@@ -91,9 +91,9 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     - buffers that no earlier launch of the same graph writes,
     - values that were written two or more launches ago.
 
-    After the call, a load must use `.cg`, which bypasses the multiprocessor's own cache, if the
-    multiprocessor may already have loaded other values from the same 32-byte sector. During a
-    capture, the table contains only zeros, and there are no buffers.
+    If the multiprocessor may have loaded values from a 32-byte sector before the call, loads of
+    other values from this sector after the call must use `.cg`, which bypasses the multiprocessor's
+    own cache. During a capture, the table contains only zeros, and there are no buffers.
 
     If LET_NEXT is False, the next launch starts only after all programs of this launch have ended.
     Set LET_NEXT to False if the programs of both launches cannot all run at the same time.

@@ -60,8 +60,8 @@ def worst_case_shapes(
     lengths, positions = np.unique(x, return_inverse=True)
     counts = np.bincount(positions, max_draws).astype(int).cumsum()
     # For each length, compute the maximum number of clips in a batch whose longest clip has this
-    # length. The number is at most len(x), because an epoch draws as many clips as the corpus
-    # contains.
+    # length. This number is at most the size of the corpus, because an epoch draws as many clips as
+    # the corpus contains.
     clips = np.minimum(capacity // lengths, np.minimum(counts, len(x)))
     frames = clips * lengths
     # If several batches have the largest number of frames, use the batch with the longest clips.

@@ -59,7 +59,8 @@ class Run:
     logger: RunLogger | None = None
     # Optimizer steps whose losses have not been read yet.
     pending: list[PendingStep] = field(default_factory=list)
-    must_stop: bool = False  # whether any process was asked to stop; the same in all processes
+    # Whether any process was asked to stop; this value is the same in all processes.
+    must_stop: bool = False
     # Mean loss of the optimizer steps that were read most recently; None before the first optimizer
     # step.
     recent_loss: float | None = None

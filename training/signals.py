@@ -43,7 +43,7 @@ class StopRequest:
     ignored.
 
     Python calls signal handlers only between two operations of the main thread. A PyTorch operation
-    may take minutes and delay a handler, so a second thread also reads the signals, prints a
+    may take minutes and delay a handler. Therefore a second thread also reads the signals, prints a
     message, and ends the process if the main thread does not exit in time.
 
     Args:

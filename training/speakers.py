@@ -59,8 +59,8 @@ def describe_speakers(clips: Clips, hparams: HParams, weights: np.ndarray | None
     speech = speech_of_speakers(clips, hparams)
     draws = {}
     if weights is not None:
-        # All clips of a speaker have the same weight, so any of these clips shows how often each
-        # clip is drawn.
+        # All clips of a speaker have the same weight, so one clip shows how often each of the clips
+        # is drawn.
         names = clips.training.names_of("speaker")
         draws = dict(zip(names, draws_of_clips(weights).tolist(), strict=True))
     unseen = sum(not values["validation_clips"] for values in speech.values())

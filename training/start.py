@@ -168,7 +168,7 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
         else:
             base = hparams_from_dict(resumed.state["hparams"])
             hparams = create_hparams(overrides, base)
-            if hparams.row_costs == MEASURE:  # only new runs measure costs
+            if hparams.row_costs == MEASURE:  # only new runs measure the costs of decoder steps
                 hparams = replace(hparams, row_costs=base.row_costs)
                 print(
                     f"note: only a new run measures row_costs, so this run keeps row_costs={base.row_costs or '(empty)'}"

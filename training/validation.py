@@ -78,11 +78,11 @@ def make_validation_loader(
 class BatchResult(NamedTuple):
     """The validation results of one batch, in a form that processes can exchange."""
 
-    number: int  # index of the batch
+    number: int  # index of the validation batch
     sizes: tuple[int, ...]  # numbers of clips, frames, decoder steps and symbols
     # Padded loss, masked loss, the three values of alignment_sums, and the text effect.
     sums: list[float]
-    rows: list[ClipRow]  # one row per clip; [] for a single-speaker model
+    rows: list[ClipRow]  # one row of losses per clip; [] for a single-speaker model
 
 
 @torch.no_grad()
