@@ -45,7 +45,7 @@ MP3_TOLERANCE = 12_000  # maximum error of the estimated length of an MP3 file, 
 # Maximum number of samples that may be missing at the end of an MP3 file whose length is only
 # estimated.
 MP3_MISSING = 4 * 1152
-# The first three bytes of an MP3 frame.
+# Matches the first three bytes of an MP3 frame.
 MP3_FRAME = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xef]")
 # Bit rates in kbit/s and sampling rates in Hz, indexed by their codes in an MP3 frame.
 MPEG1_BIT_RATES = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)

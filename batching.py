@@ -44,8 +44,8 @@ def balancing_weights(
     = 1 / (1 - speaker_balance).
 
     Args:
-        lengths: [clips], number of frames of each clip.
-        speakers: [clips], index of each clip's speaker.
+        lengths: number of frames of each clip [clips].
+        speakers: index of each clip's speaker [clips].
     """
     frames = np.bincount(speakers, weights=lengths)
     if not hparams.speaker_balance or np.count_nonzero(frames) < 2:
@@ -76,7 +76,7 @@ def make_sampler(
     optimizer step of an epoch may use fewer batches.
 
     Args:
-        lengths: [clips], number of frames of each clip.
+        lengths: number of frames of each clip [clips].
         rank: rank of this process, counted from 0.
         world_size: number of processes that train together.
         weights: the result of `balancing_weights`.
@@ -119,9 +119,9 @@ def describe_costs(
 ) -> str:
     """Return lines that compare the sampler's batches in one epoch with random batches.
 
-    The lines compare padding, decoder steps and padded frames. The lines describe the current
-    epoch. If the current epoch is one of the first `random_epochs` epochs, the lines describe the
-    first epoch after these random epochs instead.
+    The lines compare the padding, decoder steps and padded frames of the current epoch. If the
+    current epoch is one of the first `random_epochs` epochs, the lines compare the first epoch
+    after these random epochs instead.
 
     Args:
         weights: the result of `balancing_weights`.

@@ -137,7 +137,7 @@ def draw_keep_mask(
     count = math.prod(shape)
     words = torch.empty(-(-count // 4), dtype=torch.int64)
     words.random_(-(2**63), None, generator=generator)
-    # Uniformly distributed from -2^15 to 2^15 - 1.
+    # These values are uniformly distributed from -2^15 to 2^15 - 1.
     values = words.view(torch.int16)[:count].view(shape)
     # Keep an element if its value is one of the `num_kept` smallest of the 2^16 possible values.
     num_kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)

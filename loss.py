@@ -138,9 +138,9 @@ def off_diagonal(
     convolutional networks with guided attention", 2018, section 4.1.
 
     Args:
-        alignments: [B, T, N]; only the shape and the device are used.
-        steps: int64 [B], number of decoder steps of each clip, on the CPU.
-        symbols: int64 [B], number of symbols of each clip, on the CPU.
+        alignments: tensor [B, T, N], of which only the shape and the device are used.
+        steps: number of decoder steps of each clip, int64 [B] on the CPU.
+        symbols: number of symbols of each clip, int64 [B] on the CPU.
     """
     device = alignments.device
     _, max_steps, max_symbols = alignments.shape

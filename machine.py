@@ -100,7 +100,7 @@ def versions() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "cuda": torch.version.cuda,  # None in CPU-only builds of PyTorch
+        "cuda": torch.version.cuda,  # `torch.version.cuda` is None in CPU-only builds of PyTorch
     }
 
 

@@ -4,9 +4,9 @@
     outputs = model.eval().infer(text, lengths)   # synthesize: free-running inference
 
 This file contains the reference decoder, which is readable but not fast. You can replace three
-functions with faster functions of the same signature: `Tacotron2.training_decoder`
-(`teacher_forced`), `Tacotron2.speaking_decoder` (`free_running`) and `Encoder.run_lstm`
-(`packed_lstm`).
+functions with faster functions of the same signature. The attributes for these functions are
+`Tacotron2.training_decoder` (`teacher_forced`), `Tacotron2.speaking_decoder` (`free_running`) and
+`Encoder.run_lstm` (`packed_lstm`).
 
 To use a different attention, return it from `layers.make_attention`.
 
@@ -87,9 +87,9 @@ class Encoder(nn.Module):
         """Encode texts.
 
         Args:
-            mask: [B, T_in], True at padding. With a mask, the convolutions read zeros at padding,
-                so that the result for a text does not depend on the other texts in the batch.
-                Without a mask, the convolutions read the padding, as in NVIDIA's training.
+            mask: tensor [B, T_in] that is True at padding. With a mask, the convolutions read zeros
+                at padding, so that the result for a text does not depend on the other texts in the
+                batch. Without a mask, the convolutions read the padding, as in NVIDIA's training.
         """
         for convolution in self.convolutions:
             x = _without_padding(x, mask)
@@ -335,7 +335,7 @@ def outside_window(mask: torch.Tensor, furthest: torch.Tensor, ahead: int) -> to
     window only moves forward. The window prevents repeated words and long skips.
 
     Args:
-        furthest: [B, 1], the furthest symbol that attention has reached so far.
+        furthest: index of the furthest symbol that attention has reached so far [B, 1].
     """
     positions = torch.arange(mask.shape[1], device=mask.device)
     return mask | (positions > furthest + ahead) | (positions < furthest - WINDOW_BACK)
@@ -436,8 +436,8 @@ class Tacotron2(nn.Module):
 
         Args:
             labels: names in the same format as `Batch.labels`.
-            mask: [B, T_in], True at padding. With a mask, the encoder's convolutions read zeros at
-                padding.
+            mask: tensor [B, T_in] that is True at padding. With a mask, the encoder's convolutions
+                read zeros at padding.
 
         Raises:
             ValueError: if the keys of `labels` are not the labels that the model was built with.

@@ -40,10 +40,10 @@ UPPER_BAND = (4500, 8000)  # frequencies of speech that a telephone does not tra
 
 # Thresholds for `problems_of`. With each threshold, at most 1 in 100 clean clips is reported.
 MIN_SIGNAL_TO_NOISE = 19  # in dB
-MAX_HUM = -28  # in dB relative to the speech level
-MAX_OFFSET = -20  # in dB relative to the speech level
-MIN_UPPER_BAND = -36  # in dB relative to the telephone band
-MAX_EDGE = -10  # in dB relative to the speech level
+MAX_HUM = -28  # level of the hum, in dB relative to the speech level
+MAX_OFFSET = -20  # level of a constant offset, in dB relative to the speech level
+MIN_UPPER_BAND = -36  # level of UPPER_BAND, in dB relative to the telephone band
+MAX_EDGE = -10  # level at the ends of a clip, in dB relative to the speech level
 MAX_PAUSE = 0.9  # in seconds
 TINY = 1e-20  # lower limit for power values, so that every logarithm is finite
 

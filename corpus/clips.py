@@ -44,7 +44,7 @@ class Clip:
     identity: Identity = UNKNOWN  # size and times of the file before the check
     is_relative: bool = False  # whether the listed path is relative to the filelist's folder
     speaker: str = ""  # name of the speaker; empty if the filelist has no speakers
-    segment: Segment | None = None  # None: the clip is the whole file
+    segment: Segment | None = None  # segment of the file that forms the clip; None: the whole file
 
     @property
     def id(self) -> str:

@@ -45,7 +45,7 @@ class EspeakVoice:
         UserError: if eSpeak NG does not support this language.
     """
 
-    OPTIONS = 0x8000  # the constant espeakINITIALIZE_DONT_EXIT in eSpeak's speak_lib.h
+    OPTIONS = 0x8000  # value of espeakINITIALIZE_DONT_EXIT in eSpeak's speak_lib.h
 
     def __init__(self, language: str = ENGLISH) -> None:
         import espeakng_loader
@@ -84,7 +84,8 @@ class EspeakVoice:
     def speak(self, text: str, words_per_minute: int) -> np.ndarray:
         """Return the speech, int16 [N] at 22,050 Hz, without silence at the beginning and end."""
         self._chunks.clear()
-        data, utf8, rate, volume = text.encode(), 1, 1, 2  # constants in eSpeak's speak_lib.h
+        # Values of constants in eSpeak's speak_lib.h.
+        data, utf8, rate, volume = text.encode(), 1, 1, 2
         size = ctypes.c_size_t(len(data) + 1)
         self._library.espeak_SetParameter(rate, words_per_minute, 0)
         self._library.espeak_SetParameter(volume, VOLUME, 0)

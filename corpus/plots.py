@@ -161,7 +161,7 @@ def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
     edges = np.linspace(0, 1.05 * longest, 31)
     _draw_histograms(axes, silences, edges, percent=False)
     axes.axvline(MAX_SILENCE_SECONDS, **LIMIT, label="warning threshold")
-    axes.set_yscale("symlog", linthresh=1)  # keeps a single clip among thousands visible
+    axes.set_yscale("symlog", linthresh=1)  # this scale keeps a single clip visible
     axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
     axes.set(xlabel="seconds", ylabel="clips")
     axes.legend(fontsize="small")

@@ -94,7 +94,8 @@ def settings(
     several_speakers: bool = False,
     has_lexicon: bool = False,
 ) -> str:
-    """Return the content of settings.txt: `overrides` and the paths of the filelists."""
+    """Return the content of settings.txt, which consists of `overrides` and the paths of the
+    filelists."""
     ours = {
         "load_mel_from_disk": bool(suffix),
         "training_files": f"train{suffix}.txt",

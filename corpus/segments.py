@@ -68,7 +68,7 @@ MIN_ROLLING_SHARE = 0.3
 MIN_ROLLING_SHARE_WITH_GAPS = 0.8
 MAX_ROLLING_GAP = 0.1  # longest time between two subtitles that is not a gap, in seconds
 MIN_SPEECH_SECONDS = 0.1  # subtitles that are shorter than this contain no speech
-MAX_OVERLAP = 0.05  # seconds by which consecutive subtitles may overlap
+MAX_OVERLAP = 0.05  # maximum overlap of consecutive subtitles, in seconds
 # Minimum number of segments that repeat the previous segment; fewer segments may do so by chance.
 MIN_GROWING = 5
 KALDI_FILES = ("wav.scp", "text")

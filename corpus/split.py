@@ -21,7 +21,8 @@ MAX_KNOWN_SHARE = 0.01
 
 
 def read_split(path: Path) -> dict[str, str]:
-    """Read a CSV with the columns id and set, and return {id: "train" or "val"}."""
+    """Read a CSV with the columns id and set. Return the set of each id, which is "train" or
+    "val"."""
     with open(path, encoding="utf-8", newline="") as file:
         return {row["id"]: row["set"] for row in csv.DictReader(file)}
 

@@ -1,4 +1,4 @@
-"""Read a table of recordings: CSV with any delimiter, header and column order, or JSON Lines.
+"""Read a table of recordings in CSV (any delimiter, header and column order) or JSON Lines.
 
     entries, problems = read_table(Table(Path("data/mine/validated.tsv")))
     entries, problems = read_table(Table(path, path_column="3", text_column="5"), speaker_column="1")

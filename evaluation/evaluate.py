@@ -354,8 +354,8 @@ def synthesize_texts(
 
     Args:
         names: the speaker of each text.
-        output: folder for the audio, the alignments and index.csv (columns: `wav`, `text` and, with
-            several speakers, `speaker`).
+        output: folder for the audio, the alignments and index.csv with the columns `wav`, `text`
+            and, with several speakers, `speaker`.
     """
     hparams = synthesizer.settings
     with tempfile.TemporaryDirectory() as temporary:

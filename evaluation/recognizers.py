@@ -49,7 +49,7 @@ def make_recognizer(
     """Return the recognizer for `texts`, or None if the recognizer does not support the language.
 
     Args:
-        name: "pocketsphinx" or "whisper".
+        name: either "pocketsphinx" or "whisper".
         whisper_model: the argument `model` of `Whisper`.
         language: an eSpeak language code, such as "en-us".
         texts: the texts of the audio. If the texts contain only English numbers, pocketsphinx uses

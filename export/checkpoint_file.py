@@ -76,16 +76,16 @@ class Progress:
     epoch: CountFrom1
 
 
-SPEAKER_EMBEDDING = "speaker_embedding.weight"  # missing in single-speaker models
+SPEAKER_EMBEDDING = "speaker_embedding.weight"  # single-speaker models lack this tensor
 
 # Types of the optional checkpoint entries that synthesis uses.
 KINDS: dict[str, Any] = {
     "loop": Progress,
     "longest_text": CountFrom1,  # length of the longest training text, in symbols
-    "speech_statistics": SpeechStatistics,  # missing in checkpoints of version 0.3.0
-    "speaker_statistics": list[SpeakerStatistics],  # missing in single-speaker models
-    "text_rules": str,  # missing in checkpoints of version 0.4.0
-    "trained_phones": list[str],  # missing in checkpoints of version 0.4.0
+    "speech_statistics": SpeechStatistics,  # checkpoints of version 0.3.0 lack this entry
+    "speaker_statistics": list[SpeakerStatistics],  # single-speaker models lack this entry
+    "text_rules": str,  # checkpoints of version 0.4.0 lack this entry
+    "trained_phones": list[str],  # checkpoints of version 0.4.0 lack this entry
 }
 # Prefixes that DistributedDataParallel (also in NVIDIA's checkpoints), torch.compile and Lightning
 # add to the names of weights.
@@ -100,7 +100,8 @@ def read_checkpoint(
     """Return the content of a checkpoint with all tensors on the CPU.
 
     Args:
-        find_problems: a function that checks the loaded checkpoint and returns one message per problem (default: `problems_of`).
+        find_problems: a function that checks the loaded checkpoint and returns one message per
+            problem. By default, this is `problems_of`.
 
     Raises:
         DamagedCheckpoint: if the content of the file is damaged.

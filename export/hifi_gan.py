@@ -55,7 +55,7 @@ class GeneratorConfig:
     win_size: Size
     sampling_rate: Annotated[int, limits(strict=True, ge=1)]
     fmin: float
-    fmax: float | None  # None: half the sampling rate
+    fmax: float | None  # highest mel frequency in Hz; None: half the sampling rate
 
     def mel_settings(self) -> dict[str, float]:
         """Return the log-mel settings under the names used in this project (MEL_SETTINGS)."""

@@ -59,7 +59,7 @@ TINY = np.float32(1e-30)  # scale of an output channel if all its weights are 0
 
 
 class ComparedText(NamedTuple):
-    ids: list[int]  # symbol ids of the text
+    ids: list[int]  # symbol ids of the compared text
     speaker: str | None = None  # a speaker of the model; None for a single-speaker model
 
 
@@ -156,7 +156,7 @@ def name_weights(path: Path, part: str) -> None:
     such as onnx::MatMul_243.
 
     Args:
-        part: "encoder", "decoder" or "postnet".
+        part: name of the graph, which is "encoder", "decoder" or "postnet".
     """
     model = onnx.load(path)
     names = own_names(model.graph, part)

@@ -96,7 +96,7 @@ def own_names(graph: Any, part: str) -> dict[str, str]:
     replaced.
 
     Args:
-        part: "encoder", "decoder" or "postnet".
+        part: name of the graph, which is "encoder", "decoder" or "postnet".
     """
     names: dict[str, str] = {}
     num_convolutions = 0

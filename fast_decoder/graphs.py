@@ -61,8 +61,9 @@ class LSTM(NamedTuple):
     p_dropout: float
 
     def split(self) -> tuple[int, int]:
-        """Return how `gradient_product` splits the sum over 4 * size gates: (parts, gates per
-        part). The number of parts gives about one program per multiprocessor.
+        """Return the number of parts into which `gradient_product` splits the sum over 4 * size
+        gates, and the number of gates per part. With these numbers, there is about one program per
+        multiprocessor.
         """
         parts = max(1, PROCESSORS // -(-self.inner // COLUMNS))
         gates = -(-4 * self.size // (parts * INNER)) * INNER
@@ -453,7 +454,7 @@ def _attention_gradient(setting: Setting) -> Callable:
 
 
 def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
-    units = 16 if lstm.query else 32  # fastest values on an H100
+    units = 16 if lstm.query else 32  # these values were the fastest on an H100
     warps = 4
     # Tensor cores need an inner dimension of at least 16.
     query_warps = min(warps, _power_of_two(lstm.query) // 16) if lstm.query else 0

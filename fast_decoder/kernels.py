@@ -264,8 +264,8 @@ def _lstm_cell(table, total, cell, step, unit, inside, SIZE: tl.constexpr, DTYPE
     """Return the hidden state [rows, units] before dropout, and store GATES and CELLS.
 
     Args:
-        total: [rows, 4 * units], the gates before activation.
-        cell: [rows, units], the cell states of the previous step.
+        total: the gates before activation [rows, 4 * units].
+        cell: the cell states of the previous step [rows, units].
     """
     rows: tl.constexpr = total.shape[0]
     units: tl.constexpr = total.shape[1] // 4

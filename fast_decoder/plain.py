@@ -84,8 +84,8 @@ class PlainLoops:
         """Run the backward pass of the attention recurrence.
 
         Args:
-            grad_states: [T, B, A + E].
-            grad_alignments: [T, B, N].
+            grad_states: gradient of the states [T, B, A + E].
+            grad_alignments: gradient of the alignments [T, B, N].
         """
         gates = buffers.gates
         alignments = buffers.alignments
@@ -144,7 +144,7 @@ class PlainLoops:
         """Run the backward pass of the LSTM, and return the gradients of the gates [T, B, 4 * H].
 
         Args:
-            grad_outputs: [T, B, H + E].
+            grad_outputs: gradient of the outputs [T, B, H + E].
         """
         gates = buffers.gates
         num_steps, batch_size, size = buffers.cells.shape
@@ -187,8 +187,8 @@ def _cell_forward(
 class _CellBackward:
     """Run the backward steps of an LSTM. Each step replaces the activated gates with gradients.
 
-    The prefix d means the derivative of the loss with respect to a value. At the start of these
-    formulas, dcell contains only the contribution of later steps:
+    The prefix d means the derivative of the loss with respect to a value. Before the first of the
+    following formulas, dcell contains only the contribution of later steps.
 
         dcell += dhidden * scale * o * (1 - tanh(cell)^2)
         di = dcell * g * i * (1 - i)                         with respect to i before its sigmoid

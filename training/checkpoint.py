@@ -164,7 +164,7 @@ NEEDED: dict[str, Any] = {
     "learning_rate": float,
     "scaler": dict | None,  # state of torch.amp.GradScaler; None if precision is not fp16
     "loop": LoopState,
-    "sampler": dict | None,  # state of LengthBatchSampler; None between epochs
+    "sampler": dict | None,  # state of LengthBatchSampler; None between two epochs
     "corpus": str,  # fingerprint of the clips
     "longest_text": CountFrom1,  # length of the longest training text in symbols
     # Size of each log file in bytes, keyed by its path relative to the run folder.

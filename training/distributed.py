@@ -86,7 +86,8 @@ class Processes:
     world_size: int = 1
     # Device of this process; None: the GPU, or the CPU if the machine has no GPU.
     device: torch.device | None = None
-    clock: ReductionClock | None = None  # None in a run with a single process
+    # Measures the waiting time; None in a run with a single process.
+    clock: ReductionClock | None = None
     # Rank among the processes on this machine. Rank 0 does the work that is needed once per
     # machine.
     local_rank: int = 0
@@ -94,13 +95,14 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Return whether this is the first process, which writes files and prints messages."""
+        """Return whether this process is the first process, which writes files and prints
+        messages."""
         return self.rank == 0
 
     @property
     def launcher(self) -> str:
-        """Return the command that starts as many processes as this run has: "python" or "torchrun
-        ..."."""
+        """Return the command that starts as many processes as this run has, either "python" or
+        "torchrun ..."."""
         if self.world_size == 1:
             return "python"
         nodes = f"--nnodes {self.machines} " if self.machines > 1 else ""

@@ -54,7 +54,7 @@ class StopRequest:
 
     def __init__(self, limit: float | None, resume: Callable[[], str]) -> None:
         self.signal: int | None = None
-        self.saving = threading.Lock()  # locked while a checkpoint is being written
+        self.saving = threading.Lock()  # this lock is held while a checkpoint is being written
         self._is_leaving = False  # whether the main thread is ending the process
         self._limit = limit
         self._resume = resume

@@ -128,7 +128,8 @@ class TensorBoard:
             return
         try:
             getattr(self._writer, method)(*values, **options)
-        except (OSError, ValueError) as error:  # ValueError: the path is not valid UTF-8
+        # A ValueError means that the path is not valid UTF-8.
+        except (OSError, ValueError) as error:
             self._works = False
             print(
                 "warning: cannot write to TensorBoard, so no more data is written until the run "

@@ -42,8 +42,8 @@ class LossWeights(NamedTuple):
     optimizer step."""
 
     padded_frames: float = 1.0
-    frames: float = 1.0  # fraction of all real frames
-    steps: float = 1.0  # fraction of all real decoder steps
+    frames: float = 1.0  # fraction of the real frames in the optimizer step
+    steps: float = 1.0  # fraction of the real decoder steps in the optimizer step
 
 
 NO_WEIGHT = LossWeights(0.0, 0.0, 0.0)
