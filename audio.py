@@ -162,8 +162,10 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 def is_truncated(file: BinaryIO, file_format: str) -> bool:
     """Return whether the end of an audio file is missing. soundfile does not report this.
 
-    For WAV, RF64 and AIFF files, compare the size of the file with the size in its header. For Ogg files, check whether the file ends with a page that has the end-of-stream flag. For all other formats, return False. FLAC and
-    MP3 files contain the number of samples, which `read_samples` checks.
+    For WAV, RF64 and AIFF files, compare the size of the file with the size in its header. For Ogg
+    files, check whether the file ends with a page that has the end-of-stream flag. For formats
+    other than WAV, RF64, AIFF and Ogg, return False. FLAC and MP3 files contain the number of
+    samples, which `read_samples` checks.
     """
     size = os.fstat(file.fileno()).st_size
     if file_format == "OGG":
@@ -230,8 +232,8 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
 def count_mp3_samples(path: str, size: int, modified: int) -> int:
     """Count the samples per channel in the frames of an MP3 file.
 
-    The results are cached. `size` and `modified` are part of the cache key, so a changed file is
-    counted again.
+    The numbers of samples are cached. `size` and `modified` are part of the cache key, so a changed
+    file is counted again.
     """
     content = Path(path).read_bytes()
     position = start_of_mp3(content)
@@ -290,8 +292,8 @@ def min_ogg_samples(file: BinaryIO) -> int:
     """Return the number of samples between the first and the last page of an Ogg Vorbis file.
 
     libsndfile does not read the pages after a damaged page. Each page contains the position of its
-    last sample. The first position is subtracted, because the positions in a recorded stream do not
-    begin at 0.
+    last sample. The position of the first page is subtracted, because the positions in a recorded
+    stream do not begin at 0.
     """
     size = os.fstat(file.fileno()).st_size
     beginning = os.pread(file.fileno(), 3 * MAX_OGG_PAGE, 0)

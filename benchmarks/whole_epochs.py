@@ -7,7 +7,7 @@ The time of an epoch depends on the lengths of the clips and texts, but not on t
 the benchmark needs only a filelist with texts and seconds. The benchmark writes a mel of noise for
 each clip, and runs the scripts with the settings of the paper. OUT/table2.csv has one row per
 experiment. The columns contain the durations of the last and the first epoch in seconds, the
-numbers of decoder steps and batches per epoch, and the peak memory in GB. The seconds do not
+numbers of decoder steps and batches per epoch, and the peak memory in GB. The durations do not
 include validation and checkpoints. The first epochs take longer, because CUDA graphs are captured
 and many batch lengths occur for the first time.
 """

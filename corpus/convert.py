@@ -169,7 +169,7 @@ def check_is_outside(folder: Path, corpus: Path, option: str) -> None:
     """Raise UserError if one of the two folders contains the other, directly or through a link.
 
     Args:
-        option: the option that specifies `folder`. The message begins with this option.
+        option: the option that specifies `folder`. The error message begins with this option.
     """
     here = folder.resolve()
     there = corpus.resolve()

@@ -262,7 +262,7 @@ def _repeated_lines(cues: Sequence[tuple[float, float, str]]) -> list[int]:
     """Return the number of lines that each subtitle repeats from the previous subtitle.
 
     The first lines of a subtitle may repeat the last lines of the previous subtitle. The number is
-    0 if the subtitle contains only repeated lines and is long enough for speech.
+    0 for a subtitle that contains only repeated lines and is long enough for speech.
     """
     counts = []
     previous: list[str] = []

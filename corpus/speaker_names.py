@@ -22,7 +22,8 @@ MAX_DISTINCT_SHARE = 0.5
 
 @dataclass(frozen=True)
 class SpeakerSource:
-    """Where a corpus stores speaker names. Set at most one field. By default, there are no names.
+    """Where a corpus stores speaker names. Set at most one field. By default, the corpus has no
+    speaker names.
 
     Args:
         column: title of the table column that contains the names, or its number, counted from 1.

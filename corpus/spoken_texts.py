@@ -108,9 +108,9 @@ def check_are_spoken(clips: Sequence[Clip]) -> None:
 def _count_texts(numbers: Sequence[int]) -> bool:
     """Return whether the numbers in texts are the positions of these texts in a list.
 
-    The function returns True if most numbers are larger than the number before. It also returns
-    True if all numbers differ and few numbers between the smallest and the largest number are
-    missing.
+    The function returns True if most numbers are larger than the number before. The function also
+    returns True if all numbers differ and few numbers between the smallest and the largest number
+    are missing.
     """
     num_rising = sum(a < b for a, b in pairwise(numbers))
     if num_rising + 1 >= MAX_SHARE * len(numbers):

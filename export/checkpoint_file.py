@@ -101,7 +101,7 @@ def read_checkpoint(
 
     Args:
         find_problems: a function that checks the loaded checkpoint and returns one message per
-            problem. By default, this is `problems_of`.
+            problem, such as `problems_of` (the default).
 
     Raises:
         DamagedCheckpoint: if the content of the file is damaged.

@@ -29,8 +29,8 @@ def bidirectional_lstm(
     """Compute the same outputs as `model.packed_lstm`, with the kernels.
 
     If this machine does not support the kernels, call `model.packed_lstm`. Under autocast, matrix
-    products have the precision of autocast. All other operations have the precision of the
-    parameters.
+    products have the precision of autocast. Operations other than matrix products have the
+    precision of the parameters.
 
     Raises:
         ValueError: if a length is less than 1 or greater than N.

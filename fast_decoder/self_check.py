@@ -58,7 +58,7 @@ BUSY = (NO_PROCESS, "out of memory", "busy or unavailable")
 
 
 class Answer(NamedTuple):
-    """The result of the check."""
+    """The result of the kernel check."""
 
     is_right: bool
     text: str  # largest error, or a description of the problem

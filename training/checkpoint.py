@@ -331,7 +331,8 @@ def set_aside_newer(directory: Path, iteration: int) -> list[tuple[Path, bool]]:
         A list of tuples (new path of a checkpoint, whether the checkpoint is damaged).
 
     Raises:
-        UserError: if `best.pt` cannot be read. In this case, no checkpoint has been renamed.
+        UserError: if `best.pt` cannot be read. This error is raised before any checkpoint is
+            renamed.
     """
     found = list_checkpoints(directory)[::-1]
     newer = [(path, False) for number, path in found if number > iteration]
@@ -369,8 +370,8 @@ def load_newest(directory: Path) -> Checkpoint:
 
     Raises:
         UserError: if a checkpoint cannot be read or is rejected, or if the run has no undamaged
-            checkpoint. In this case, --resume does not start a new run, because a new run would
-            overwrite the files in the folder.
+            checkpoint. After such an error, --resume does not start a new run, because a new run
+            would overwrite the files in the folder.
     """
     best = [directory / BEST] if (directory / BEST).exists() else []
     damaged = []

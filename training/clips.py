@@ -51,7 +51,8 @@ class Clips:
     training: ClipTable
     validation: ClipTable
     fingerprint: str
-    change: dict[str, int] | None = None  # number of clips for each kind of change; None: no change
+    # Number of clips for each kind of change; None: the clips have not changed.
+    change: dict[str, int] | None = None
 
 
 def name_of(clips: ClipTable, index: int) -> str:

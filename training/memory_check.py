@@ -281,8 +281,8 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
 def without_trace(trainer: Trainer) -> Iterator[None]:
     """Restore buffers, gradients, mode and random states bit for bit when the context ends.
 
-    Before the first optimizer step, no optimizer state exists. The context then also allocates
-    tensors of the size of this state, so that the check includes their memory.
+    Before the first optimizer step, no optimizer state exists. Therefore the context also allocates
+    tensors of the size of the optimizer state, so that the check includes the memory of this state.
     """
     model = trainer.model
     training = model.training
