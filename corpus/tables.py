@@ -376,8 +376,8 @@ def choose_columns(
     """Choose the columns for path, text and speaker.
 
     If the table has no header, the first column contains the path, and the last column contains the
-    text. A table without a header has two columns, or three columns if it contains a text and a
-    normalized text as in LJSpeech. The speaker column is not counted.
+    text. A table without a header has two columns, or three columns with a text and a normalized
+    text, as in LJSpeech. The speaker column is not counted.
 
     Raises:
         UserError: if a selected column does not exist, or if the user must specify a column.

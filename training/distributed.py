@@ -313,7 +313,7 @@ def leave_at_exit() -> None:
     """Make the process wait for SECONDS_TO_LEAVE before it exits.
 
     While the process waits, a PyTorch thread releases the tensors of the last exchange between
-    processes. If the process exited before this thread has finished, the process would abort.
+    processes. If the process exited before this thread had finished, the process would abort.
     """
     if dist.is_initialized():
         atexit.register(time.sleep, SECONDS_TO_LEAVE)
