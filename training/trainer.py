@@ -363,8 +363,7 @@ class RunningStatistics:
         self._put(self._before)
 
     def write(self, means: torch.Tensor, applied: torch.Tensor) -> None:
-        """Set the statistics to `means` if `applied` is true, because the optimizer step was not
-        skipped.
+        """Set the statistics to `means` if the optimizer step was applied.
 
         If the optimizer step was skipped, restore the statistics from before this optimizer step.
         """
