@@ -37,22 +37,22 @@ EXPECTED_FORMATS = "expected WAV, FLAC, Ogg, MP3 or AIFF"
 OGG_END_OF_STREAM = 4  # flag that marks the last page of an Ogg stream
 OGG_PAGE = re.compile(rb"OggS\0.(.{8})", re.DOTALL)
 MAX_OGG_PAGE = 27 + 255 + 255 * 255  # maximum size of an Ogg page in bytes
-# If the first frame of an MP3 file contains one of these words, this frame also contains the length
+# If the first frame of an MP3 file contains one of these tags, this frame also contains the length
 # of the file.
 MP3_HEADERS = (b"Xing", b"Info", b"VBRI")
 MP3_FRAME_BYTES = 2048  # number of bytes to read from an MP3 file; larger than any MP3 frame
 MP3_TOLERANCE = 12_000  # maximum error of the estimated length of an MP3 file, in samples
-# If the length of an MP3 file is only estimated, this many samples may be missing at the end of the
-# file.
+# Maximum number of samples that may be missing at the end of an MP3 file whose length is only
+# estimated.
 MP3_MISSING = 4 * 1152
-# The first three bytes of an MP3 frame.
+# Matches the first three bytes of an MP3 frame.
 MP3_FRAME = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xef]")
 # Bit rates in kbit/s and sampling rates in Hz, indexed by their codes in an MP3 frame.
 MPEG1_BIT_RATES = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 MPEG2_BIT_RATES = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 MPEG1_RATES = (44_100, 48_000, 32_000)
 UNKNOWN_BYTES = (
-    0x7FFFF000  # if the size in the header is at least this large, the true size is unknown
+    0x7FFFF000  # a size in a header that is at least this large means that the true size is unknown
 )
 # A warning is printed if the hop or the window (in ms) differs from the default by more than this
 # factor. The paper's values differ by a factor of 1.08.
@@ -114,10 +114,10 @@ def unusual_frames(hparams: VoiceSettings) -> str | None:
     if rate != usual_rate:
         fix += f", or convert the clips to {usual_rate} Hz"
     return (
-        f"warning: at sampling_rate={rate}, frames of hop_length={hparams.hop_length} last "
-        f"{hop:.1f} ms (default: {usual_hop:.1f} ms) and windows of "
-        f"win_length={hparams.win_length} last {window:.1f} ms (default: {usual_window:.1f} ms). A "
-        f"clip therefore needs {ratios[0]:.2g} times the default number of decoder steps. Set "
+        f"warning: at sampling_rate={rate}, a frame (hop_length={hparams.hop_length}) lasts "
+        f"{hop:.1f} ms (default: {usual_hop:.1f} ms), and a window "
+        f"(win_length={hparams.win_length}) lasts {window:.1f} ms (default: {usual_window:.1f} ms). "
+        f"A clip therefore needs {ratios[0]:.2g} times the default number of decoder steps. Set "
         f"{fix} (docs/guides/own-data.md)"
     )
 
@@ -162,8 +162,10 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 def is_truncated(file: BinaryIO, file_format: str) -> bool:
     """Return whether the end of an audio file is missing. soundfile does not report this.
 
-    For WAV, RF64 and AIFF files, compare the size of the file with the size in its header. For Ogg files, check whether the file ends with a page that has the end-of-stream flag. For all other formats, return False. FLAC and
-    MP3 files contain the number of samples, which `read_samples` checks.
+    For WAV, RF64 and AIFF files, compare the size of the file with the size in its header. For Ogg
+    files, check whether the file ends with a page that has the end-of-stream flag. For formats
+    other than WAV, RF64, AIFF and Ogg, return False. FLAC and MP3 files contain the number of
+    samples, which `read_samples` checks.
     """
     size = os.fstat(file.fileno()).st_size
     if file_format == "OGG":
@@ -203,10 +205,10 @@ def start_of_mp3(beginning: bytes) -> int:
 def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> None:
     """Raise UserError if libsndfile would not read all samples of an MP3 file.
 
-    If the first frame contains a length, libsndfile does not read samples after this length. A file
-    that was joined from several MP3 files contains samples beyond the length in the first frame. If
-    the first frame contains no length, libsndfile estimates the length from the first frame and the
-    size of the file. The estimated length is wrong if the bit rate varies.
+    If the first frame contains a length, libsndfile reads only this number of samples. A file that
+    was joined from several MP3 files contains more samples than its first frame states. If the
+    first frame contains no length, libsndfile estimates the length from the first frame and the
+    size of the file. This estimate is wrong if the bit rate varies.
 
     Args:
         num_samples: number of samples according to libsndfile.
@@ -230,8 +232,8 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
 def count_mp3_samples(path: str, size: int, modified: int) -> int:
     """Count the samples per channel in the frames of an MP3 file.
 
-    The results are cached. `size` and `modified` distinguish versions of the same file in the
-    cache.
+    The numbers of samples are cached. `size` and `modified` are part of the cache key, so a changed
+    file is counted again.
     """
     content = Path(path).read_bytes()
     position = start_of_mp3(content)
@@ -240,8 +242,8 @@ def count_mp3_samples(path: str, size: int, modified: int) -> int:
     while frame := MP3_FRAME.search(content, position):
         start = frame.start()
         num_bytes, in_frame = mp3_frame(content[start : start + 3])
-        # Other data, such as a picture in a tag, may look like an MP3 frame, but no second frame
-        # follows this data.
+        # Other data, such as a picture in a tag, may look like an MP3 frame, but is not followed by
+        # a second frame.
         follows = (is_found and start == position) or MP3_FRAME.match(content, start + num_bytes)
         is_found = bool(follows) and num_bytes > 0
         if is_found:
@@ -290,8 +292,8 @@ def min_ogg_samples(file: BinaryIO) -> int:
     """Return the number of samples between the first and the last page of an Ogg Vorbis file.
 
     libsndfile does not read the pages after a damaged page. Each page contains the position of its
-    last sample. The first position is subtracted, because the positions in a recorded stream do not
-    begin at 0.
+    last sample. The position of the first page is subtracted, because the positions in a recorded
+    stream do not begin at 0.
     """
     size = os.fstat(file.fileno()).st_size
     beginning = os.pread(file.fileno(), 3 * MAX_OGG_PAGE, 0)
@@ -310,7 +312,7 @@ def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarra
         options: arguments of `soundfile.SoundFile.read`.
 
     Raises:
-        UserError: if the file is damaged, shorter than its header says, or longer than `most`.
+        UserError: if the file is damaged, shorter than its header states, or longer than `most`.
     """
     import soundfile
 
@@ -323,13 +325,13 @@ def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarra
             f"too long: {audio.frames:,} samples, expected at most {most:,}; split the recording"
         )
     if are_missing(audio, audio.frames - len(samples)):
-        counts = f"it contains {len(samples):,} samples, but its header says {audio.frames:,}"
+        counts = f"it contains {len(samples):,} samples, but its header states {audio.frames:,}"
         raise UserError(f"the file is truncated or damaged: {counts}; copy it again")
     return samples
 
 
 def are_missing(audio: Any, num_missing: int) -> bool:
-    """Return whether an open audio file is truncated if `num_missing` samples cannot be read."""
+    """Return whether `num_missing` unreadable samples mean that an open audio file is truncated."""
     is_estimated = audio.format == "MP3" and not contains_mp3_length(audio.name)
     return num_missing > (MP3_MISSING if is_estimated else 0)
 
@@ -466,7 +468,7 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: VoiceSettings) -> torch.
         UserError: if samples are outside [-1, 1].
     """
     peak = samples.abs().max().item()
-    if not peak <= 1:  # also true if the peak is NaN
+    if not peak <= 1:  # this condition is also true if the peak is NaN
         raise UserError(
             f"samples reach {peak:g}, expected values in [-1, 1]; divide 16-bit samples by 32768"
         )

@@ -20,13 +20,13 @@ from hparams import HParams
 class Batch:
     """A batch of padded clips. Text and mel are padded with 0; gate is padded with 1.
 
-    A batch is immutable: `to` and `pin_memory` return new batches.
+    A batch is immutable, so `to` and `pin_memory` return new batches.
     """
 
     text: torch.Tensor  # [B, T_in] int64, symbol ids
     text_lengths: torch.Tensor  # [B] int64
     mel: torch.Tensor  # [B, n_mels, T_out] float32, log-mel
-    gate: torch.Tensor  # [B, T] float32, 1 from the last real decoder step on
+    gate: torch.Tensor  # [B, T] float32, 1 at the last real decoder step and at padding
     mel_lengths: torch.Tensor  # [B] int64, number of real frames
     clip_indices: torch.Tensor | None = None  # [B] int64, indices of the clips in the dataset
     # {label, such as "speaker": index of the name in hparams.labels}, int64 [B]. Empty for a
@@ -82,8 +82,8 @@ def collate(items: Sequence[tuple[Any, ...]], n_frames_per_step: int = 1) -> Bat
     """Pad items and join them into a batch, in the same order.
 
     Args:
-        items: (text [T_in], mel [n_mels, frames]), optionally followed by the clip's index in the
-            dataset and its labels.
+        items: a tuple of text [T_in] and mel [n_mels, frames] per clip, optionally followed by the
+            clip's index in the dataset and its labels.
     """
     texts = [item[0] for item in items]
     mels = [item[1] for item in items]

@@ -44,8 +44,8 @@ def balancing_weights(
     = 1 / (1 - speaker_balance).
 
     Args:
-        lengths: [clips], number of frames of each clip.
-        speakers: [clips], index of each clip's speaker.
+        lengths: number of frames of each clip [clips].
+        speakers: index of each clip's speaker [clips].
     """
     frames = np.bincount(speakers, weights=lengths)
     if not hparams.speaker_balance or np.count_nonzero(frames) < 2:
@@ -56,8 +56,8 @@ def balancing_weights(
 def draws_of_clips(weights: np.ndarray) -> np.ndarray:
     """Return the average number of times that an epoch draws each clip [clips].
 
-    An epoch draws as many clips as the corpus contains. In each epoch, a clip's average number of
-    draws is rounded up or down at random.
+    An epoch draws as many clips as the corpus contains. In each epoch, the number of times that a
+    clip is drawn is its average, randomly rounded up or down.
     """
     draws: np.ndarray = len(weights) * weights / weights.sum()
     return draws
@@ -76,7 +76,7 @@ def make_sampler(
     optimizer step of an epoch may use fewer batches.
 
     Args:
-        lengths: [clips], number of frames of each clip.
+        lengths: number of frames of each clip [clips].
         rank: rank of this process, counted from 0.
         world_size: number of processes that train together.
         weights: the result of `balancing_weights`.
@@ -119,9 +119,9 @@ def describe_costs(
 ) -> str:
     """Return lines that compare the sampler's batches in one epoch with random batches.
 
-    The lines compare padding, decoder steps and padded frames. During the random epochs, the lines
-    describe the first epoch after the random epochs. During all later epochs, the lines describe
-    the current epoch.
+    The lines compare the padding, decoder steps and padded frames of the current epoch. If the
+    current epoch is one of the first `random_epochs` epochs, the lines compare the first epoch
+    after these random epochs instead.
 
     Args:
         weights: the result of `balancing_weights`.
@@ -129,7 +129,7 @@ def describe_costs(
     epoch = max(sampler.epoch, hparams.random_epochs)
     draw: dict[str, Any] = {}
     if weights is not None:
-        # Use the same epoch number in both plans, so that the same clips are drawn in both plans.
+        # Use the same epoch number in both plans, so that both plans contain the same clips.
         draw = {"draw_weights": weights, "epoch": epoch}
     random_plan = plan_epoch(
         sampler.lengths, hparams.batch_size, "random", seed=hparams.seed, **draw
@@ -193,8 +193,8 @@ def few_updates(sampler: LengthBatchSampler, hparams: HParams) -> str | None:
     )
     return (
         f"warning: an epoch has only {updates} optimizer steps ({updates * hparams.epochs:,} in "
-        "all epochs). Attention needs hundreds or thousands of optimizer steps, even with large "
-        f"batches. {advice}"
+        "all epochs). A model needs hundreds or thousands of optimizer steps to learn attention, "
+        f"even with large batches. {advice}"
     )
 
 

@@ -63,7 +63,7 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 def without_waiting(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy `x` to `device` without waiting for the GPU. Tensors on the CPU are first pinned."""
+    """Copy `x` to `device` without waiting for the GPU. Copies from the CPU use pinned memory."""
     if device.type == "cuda" and x.device.type == "cpu":
         x = x.pin_memory()
     return x.to(device, non_blocking=True)
@@ -137,7 +137,7 @@ def draw_keep_mask(
     count = math.prod(shape)
     words = torch.empty(-(-count // 4), dtype=torch.int64)
     words.random_(-(2**63), None, generator=generator)
-    # Uniformly distributed from -2^15 to 2^15 - 1.
+    # These values are uniformly distributed from -2^15 to 2^15 - 1.
     values = words.view(torch.int16)[:count].view(shape)
     # Keep an element if its value is one of the `num_kept` smallest of the 2^16 possible values.
     num_kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)
@@ -145,14 +145,15 @@ def draw_keep_mask(
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Apply dropout. On a CPU, use `draw_keep_mask`, because `F.dropout` is five times slower."""
+    """Apply dropout. On a CPU, the mask comes from `draw_keep_mask`, because `F.dropout` is five
+    times slower."""
     if x.device.type != "cpu":
         return F.dropout(x, p, training)
     return drop(x, draw_keep_mask(x.shape, p, x.device), p) if training else x
 
 
 class Prenet(nn.Module):
-    """Two ReLU layers without bias. Dropout stays active during synthesis."""
+    """The prenet: two ReLU layers without bias. Dropout stays active during synthesis."""
 
     def __init__(self, in_dim: int, dim: int, p_dropout: float):
         super().__init__()
@@ -181,7 +182,7 @@ class LocationLayer(nn.Module):
 
 
 class Attention(nn.Module):
-    """The interface of all attention modules: `memory_layer` and `forward`."""
+    """The interface of all attention modules, which consists of `memory_layer` and `forward`."""
 
     # Maps the memory [B, T_in, memory_dim] to the processed memory. The decoder calls this layer
     # once per text.

@@ -106,7 +106,7 @@ def _padding_masks(outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, torch.
     """Return bool masks [B, T_out] and [B, T] that are True beyond the end of each clip."""
     num_frames = batch.mel.shape[2]
     frame_mask = padding_mask(batch.mel_lengths, num_frames, outputs.mel.device)
-    # A decoder step is beyond the end if its first frame is beyond the end.
+    # A decoder step is beyond the end of a clip if its first frame is beyond the end.
     step_mask = frame_mask[:, :: num_frames // outputs.gate.shape[1]]
     return frame_mask, step_mask
 
@@ -138,9 +138,9 @@ def off_diagonal(
     convolutional networks with guided attention", 2018, section 4.1.
 
     Args:
-        alignments: [B, T, N]; only the shape and the device are used.
-        steps: int64 [B], number of decoder steps of each clip, on the CPU.
-        symbols: int64 [B], number of symbols of each clip, on the CPU.
+        alignments: tensor [B, T, N], of which only the shape and the device are used.
+        steps: number of decoder steps of each clip, int64 [B] on the CPU.
+        symbols: number of symbols of each clip, int64 [B] on the CPU.
     """
     device = alignments.device
     _, max_steps, max_symbols = alignments.shape

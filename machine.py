@@ -63,7 +63,7 @@ def peak_memory(device: torch.device) -> int:
     kilobytes = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
     if kilobytes:
         return kilobytes[0] * 1024
-    import resource  # does not exist on Windows
+    import resource  # this module does not exist on Windows
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -100,7 +100,7 @@ def versions() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "cuda": torch.version.cuda,  # None in CPU-only builds of PyTorch
+        "cuda": torch.version.cuda,  # `torch.version.cuda` is None in CPU-only builds of PyTorch
     }
 
 

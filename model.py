@@ -4,9 +4,9 @@
     outputs = model.eval().infer(text, lengths)   # synthesize: free-running inference
 
 This file contains the reference decoder, which is readable but not fast. You can replace three
-functions with faster functions of the same signature: `Tacotron2.training_decoder`
-(`teacher_forced`), `Tacotron2.speaking_decoder` (`free_running`) and `Encoder.run_lstm`
-(`packed_lstm`).
+functions with faster functions of the same signature. The attributes for these functions are
+`Tacotron2.training_decoder` (`teacher_forced`), `Tacotron2.speaking_decoder` (`free_running`) and
+`Encoder.run_lstm` (`packed_lstm`).
 
 To use a different attention, return it from `layers.make_attention`.
 
@@ -31,8 +31,9 @@ from tacotron2_voice.settings import WINDOW_BACK
 
 # Dropout probability in training, after each convolution of the encoder and of the postnet.
 P_CONVOLUTION_DROPOUT = 0.5
-PADDED_GATE = 1e3  # stop-token logit beyond the end of a clip: stop probability 1, loss 0
-NO_LABELS: Mapping[str, torch.Tensor] = {}  # labels for a single-speaker model
+# Stop-token logit beyond the end of a clip; the stop probability is then 1 and the loss is 0.
+PADDED_GATE = 1e3
+NO_LABELS: Mapping[str, torch.Tensor] = {}  # the labels of a single-speaker model, which are empty
 
 
 class Outputs(NamedTuple):
@@ -50,7 +51,7 @@ class DropoutMasks(NamedTuple):
     A value is kept where its mask is True. If a mask is None, all values are kept.
     """
 
-    # One mask [T, B, prenet_dim] per prenet layer.
+    # One mask [T, B, prenet_dim] for each prenet layer.
     prenet: tuple[torch.Tensor | None, torch.Tensor | None]
     attention_hidden: torch.Tensor | None  # [T, B, attention_rnn_dim]
     decoder_hidden: torch.Tensor | None  # [T, B, decoder_rnn_dim]
@@ -86,9 +87,9 @@ class Encoder(nn.Module):
         """Encode texts.
 
         Args:
-            mask: [B, T_in], True at padding. With a mask, the convolutions read zeros at padding,
-                so that the result for a text does not depend on the other texts in the batch.
-                Without a mask, the convolutions read the padding, as in NVIDIA's training.
+            mask: tensor [B, T_in] that is True at padding. With a mask, the convolutions read zeros
+                at padding, so that the result for a text does not depend on the other texts in the
+                batch. Without a mask, the convolutions read the padding, as in NVIDIA's training.
         """
         for convolution in self.convolutions:
             x = _without_padding(x, mask)
@@ -115,7 +116,8 @@ def packed_lstm(lstm: nn.LSTM, x: torch.Tensor, lengths: torch.Tensor) -> torch.
 
 
 class Postnet(nn.Module):
-    """Compute a correction with convolutions. The model adds the correction to the mel."""
+    """Compute a correction of the mel with convolutions. The model adds this correction to the
+    mel."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
@@ -333,7 +335,7 @@ def outside_window(mask: torch.Tensor, furthest: torch.Tensor, ahead: int) -> to
     window only moves forward. The window prevents repeated words and long skips.
 
     Args:
-        furthest: [B, 1], the furthest symbol that attention has reached so far.
+        furthest: index of the furthest symbol that attention has reached so far [B, 1].
     """
     positions = torch.arange(mask.shape[1], device=mask.device)
     return mask | (positions > furthest + ahead) | (positions < furthest - WINDOW_BACK)
@@ -434,8 +436,8 @@ class Tacotron2(nn.Module):
 
         Args:
             labels: names in the same format as `Batch.labels`.
-            mask: [B, T_in], True at padding. With a mask, the encoder's convolutions read zeros at
-                padding.
+            mask: tensor [B, T_in] that is True at padding. With a mask, the encoder's convolutions
+                read zeros at padding.
 
         Raises:
             ValueError: if the keys of `labels` are not the labels that the model was built with.
@@ -454,7 +456,7 @@ class Tacotron2(nn.Module):
     def _mask(self, outputs: Outputs, mel_lengths: torch.Tensor) -> Outputs:
         mel, mel_postnet, gate = outputs[:3]
         frames = layers.padding_mask(mel_lengths, mel.shape[2], mel.device)
-        # A decoder step is beyond the end if its first frame is beyond the end.
+        # A decoder step is beyond the end of a clip if its first frame is beyond the end.
         steps = frames[:, :: self.n_frames_per_step]
         return outputs._replace(
             mel=mel.masked_fill(frames.unsqueeze(1), 0.0),

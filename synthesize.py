@@ -49,11 +49,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
-        "--checkpoint", type=Path, metavar="FILE", help="speak with this checkpoint or voice"
+        "--checkpoint", type=Path, metavar="FILE", help="use this checkpoint or exported voice"
     )
-    source.add_argument(
-        "--voice", type=Path, metavar="FOLDER", help="speak with this exported voice"
-    )
+    source.add_argument("--voice", type=Path, metavar="FOLDER", help="use this exported voice")
     texts = add_options(parser)
     texts.add_argument(
         "--teacher-forced",

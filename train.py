@@ -10,7 +10,8 @@
 
 After Ctrl-C, SIGTERM or a closed terminal (SIGHUP), training saves a checkpoint and stops. After a
 second Ctrl-C, training stops at once without saving. hparams.py lists all settings. This file shows
-the whole training from top to bottom. The folder training/ contains its parts:
+the whole training procedure from top to bottom. The folder training/ contains the parts of this
+procedure:
 
 - before training: start.py (checkpoint, settings), clips.py (filelists), memory_check.py,
   row_costs.py
@@ -147,7 +148,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     add("--group_name", default="", help="has no effect; accepted for compatibility")
     args = parser.parse_args(arguments)
-    if not args.output_directory:  # for example -o "$NAME" if NAME is not set
+    # For example, the command contains -o "$NAME", but NAME is not set.
+    if not args.output_directory:
         parser.error("-o: the folder name is empty")
     args.output_directory = Path(args.output_directory)
     if args.n_gpus != 1 or args.rank != 0:
@@ -319,12 +321,14 @@ def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None
 
 
 def train(run: Run, stop: StopRequest) -> None:
-    """Train the remaining epochs: plan, train, save, validate, log, and save again."""
+    """Train the remaining epochs. In each epoch: plan, train, save, validate, log, and save
+    again."""
     hparams = run.hparams
     run.trainer.model.train()
     while run.state.epoch <= hparams.epochs:
         clock = time.perf_counter()
-        # If training resumed inside this epoch, `set_epoch` keeps the position.
+        # If training resumed in the middle of this epoch, `set_epoch` keeps the position in the
+        # epoch.
         run.sampler.set_epoch(run.state.plan_number(hparams))
         run.state.prepare_seconds += time.perf_counter() - clock
 
@@ -354,7 +358,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
     `state.seconds` does not include the time spent writing checkpoints.
 
     Args:
-        clock: time at which planning of the epoch began (`time.perf_counter`).
+        clock: time at which the planning of the epoch began (`time.perf_counter`).
     """
     hparams = run.hparams
     state = run.state
@@ -390,8 +394,8 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             state.iteration += 1
             run.pending.append(PendingStep(state.iteration, losses, planned, before))
             if several or (state.iteration - 1) % hparams.log_interval == 0:
-                # With several processes, read the losses of every optimizer step, because they
-                # include the stop requests of the other processes.
+                # With several processes, read the results of every optimizer step, because the
+                # results also contain the stop requests of the other processes.
                 read_pending(run, leave=1)
             seconds = state.seconds + time.perf_counter() - clock
             frames = longest[before : planned.end].sum()

@@ -46,7 +46,9 @@ UNITS = {
     "cut": "s of speech at each end",
     "pause": "s",
 }
-MIN_SECONDS = 1.5  # shorter clips are not changed, because the longest cut may leave no audio
+# Clips that are shorter than this number of seconds are not changed, because the longest cut may
+# leave no audio.
+MIN_SECONDS = 1.5
 
 
 def add_noise(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
@@ -56,8 +58,7 @@ def add_noise(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
 
 def add_hum(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
     """Add a hum that consists of the first three harmonics of a fundamental frequency. The
-    fundamental frequency is 50 Hz in clips with an even number of samples, and 60 Hz in all other
-    clips."""
+    fundamental frequency is 50 Hz if the clip has an even number of samples, otherwise 60 Hz."""
     base = 60 if len(clip) % 2 else 50
     times = np.arange(len(clip)) / rate
     hum = sum(np.sin(2 * np.pi * base * k * times + k) / k for k in (1, 2, 3))
@@ -108,8 +109,8 @@ def _speech_level(clip: np.ndarray, rate: int) -> float:
 
 
 def found_in(path: Path) -> dict[tuple[str, float], set[str]]:
-    """Return {(problem, strength): problems detected in this version of the clip}. The key of the
-    unchanged clip is ("clean", 0)."""
+    """Return the problems that are detected in each version of a clip, keyed by (problem,
+    strength). The key of the unchanged clip is ("clean", 0)."""
     channels, rate = soundfile.read(path, dtype="float32", always_2d=True)
     clip = channels.mean(axis=1)
     found = {("clean", 0.0): {*problems_of(measure_quality(clip, rate))}}

@@ -53,8 +53,8 @@ LONG = ("--batch-size", "16", "--frames", "774", "--symbols", "120")
 SHORT = ("--batch-size", "64", "--frames", "203", "--symbols", "32")
 STEPS = ("--only", "speed", "--repeats", "3", "--steps", "5")
 MEMORY = ("--only", "memory")
-# Batch size and lengths for --cpu-dry-run. On a CPU, an optimizer step with these sizes takes less
-# than a second.
+# Batch size and clip lengths for --cpu-dry-run. On a CPU, an optimizer step with these sizes takes
+# less than a second.
 TINY = ("--batch-size", "2", "--frames", "8", "--symbols", "6", "--repeats", "1", "--steps", "1")
 # Settings for the run that tests/test_soak.py kills. The model is small, but large enough for the
 # kernels.
@@ -65,7 +65,7 @@ SMALL_MODEL = (
 
 
 class Part(NamedTuple):
-    """A check or a benchmark."""
+    """A part of the report: a check or a benchmark."""
 
     seconds: int  # time limit in seconds
     command: Sequence[str]  # arguments for the Python interpreter
@@ -153,7 +153,7 @@ def run_parts(parts: Mapping[str, Part], folder: Path) -> bool:
 
 
 def report(folder: Path, done: Mapping[str, dict[str, Any]]) -> str:
-    """Return a Markdown report on all parts in `done`."""
+    """Return a Markdown report on all completed parts, which `done` lists."""
     commit = describe_environment(torch.device("cpu"))["commit"] or os.environ.get("COMMIT")
     machine = measured_on(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     versions = machine["versions"]

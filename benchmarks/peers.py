@@ -86,7 +86,7 @@ class Shape(NamedTuple):
 
 
 def add_module(name: str, **content: Any) -> None:
-    """Make `import name` return a module that contains only `content`."""
+    """Replace the module `name` with a module that contains only `content`."""
     module = types.ModuleType(name)
     vars(module).update(content)
     sys.modules[name] = module

@@ -53,7 +53,8 @@ WAYS = {  # maps the name of each synthesis mode to its settings and number of r
     "end found": ("", 0),
     "with retries": ("", RETRIES),
 }
-TITLES = ("only the stop token", "with end detection", "with retries")  # column titles of WAYS
+# Column titles of the modes in WAYS.
+TITLES = ("only the stop token", "with end detection", "with retries")
 LABELS = {
     "no stop": "reached the limit of decoder steps",
     "stuck": "attention stopped inside the text",
@@ -64,7 +65,7 @@ LABELS = {
     "slow": "speech slower than in the corpus",
     "blurred": "alignment blurred",
 }
-HALF = 0.5  # minimum fraction of wrong words; `half_wrong` counts texts above this fraction
+HALF = 0.5  # `half_wrong` counts the texts in which more than this fraction of the words is wrong
 
 
 @dataclass
@@ -75,7 +76,7 @@ class Counts:
     failures: Counter[str] = field(default_factory=Counter)
     failed: int = 0  # number of texts with any failure
     stop_reasons: Counter[str] = field(default_factory=Counter)  # number of chunks per stop reason
-    faded_out: int = 0  # number of chunks that were loud at the end and were faded out
+    faded_out: int = 0  # number of chunks that were faded out because they were loud at the end
     chunks: int = 0
     retried: int = 0  # number of chunks that were synthesized more than once
     attempts: int = 0
@@ -142,7 +143,7 @@ def speak(
 
 
 def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
-    """Return {synthesis mode: (synthesizer, number of retries)} for the modes in WAYS."""
+    """Return the synthesizer and the number of retries for each synthesis mode in WAYS."""
     ways = {}
     for name, (settings, retries) in WAYS.items():
         overrides = ",".join(filter(None, (args.hparams, settings)))
@@ -152,7 +153,7 @@ def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
         ways[name] = (synthesizer, retries)
     gate_alone = ways["gate alone"][0]
     statistics = gate_alone.training.statistics
-    if statistics is not None:  # like versions before 0.4.0, add no end punctuation
+    if statistics is not None:  # add no end punctuation, as in versions before 0.4.0
         without_mark = replace(statistics, final_mark="")
         gate_alone.training = replace(gate_alone.training, statistics=without_mark)
     return ways

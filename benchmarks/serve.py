@@ -130,8 +130,8 @@ def memory_of(process_id: int) -> float:
 
 
 def text_mix(path: Path) -> list[str]:
-    """Return one text per line of a file. Each text is a single line, except the texts 1, 6, 11 and
-    so on, which also contain the next four lines."""
+    """Return one text per line of a file. Most texts are single lines. Texts 1, 6, 11 and so on
+    also contain the next four lines."""
     lines = [text for _, text in numbered_lines(path, "no such text file")]
     mix = []
     for index, line in enumerate(lines):

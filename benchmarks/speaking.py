@@ -13,7 +13,7 @@ On a CPU, the decoder steps run one by one. On a GPU, the benchmark compares sin
 with CUDA graphs of decoder steps (fast_decoder/captured_steps.py), and checks that the mels are
 equal. The time for CUDA graphs includes the time for capturing the graphs. With --voices, the
 benchmark also times the same model as an exported voice, which synthesizes one text after another.
-The methods take turns.
+The compared methods take turns, so that changes in the speed of the machine affect all methods.
 """
 
 if not __package__:
@@ -92,7 +92,7 @@ def speak_voice(args: argparse.Namespace, voice: Voice, count: int) -> np.ndarra
 def measure(
     args: argparse.Namespace, speaker: Tacotron2, voices: dict[str, Path]
 ) -> list[dict[str, Any]]:
-    """Return one row for each combination of a number of texts, a number of threads and a method.
+    """Return one table row for each combination of number of texts, number of threads and method.
     The last row is for Griffin-Lim."""
     ways = list(WAYS) if args.device.type == "cuda" else list(WAYS)[:1]
     second = args.hparams.sampling_rate / args.hparams.hop_length  # number of frames per second

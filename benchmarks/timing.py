@@ -27,8 +27,7 @@ def time_interleaved(
     warm_up: int = 1,
     title: str = "timing",
 ) -> dict[str, np.ndarray]:
-    """Return {name of the task: seconds [rounds]}. A task ends when its work on the device is
-    finished.
+    """Return {name of the task: seconds [rounds]}. The seconds include the work on the device.
 
     Each round runs every task once, in random order.
 

@@ -6,10 +6,10 @@
 The time of an epoch depends on the lengths of the clips and texts, but not on the audio. Therefore
 the benchmark needs only a filelist with texts and seconds. The benchmark writes a mel of noise for
 each clip, and runs the scripts with the settings of the paper. OUT/table2.csv has one row per
-experiment. The columns contain the seconds of the last and of the first epoch, the numbers of
-decoder steps and batches per epoch, and the peak memory in GB. The seconds do not include
-validation and checkpoints. The first epochs take longer, because CUDA graphs are captured and many
-batch lengths occur for the first time.
+experiment. The columns contain the durations of the last and the first epoch in seconds, the
+numbers of decoder steps and batches per epoch, and the peak memory in GB. The durations do not
+include validation and checkpoints. The first epochs take longer, because CUDA graphs are captured
+and many batch lengths occur for the first time.
 """
 
 if not __package__:
@@ -135,14 +135,15 @@ def write_corpus(filelist: Path, out: Path, hparams: HParams) -> None:
 def run_experiment(
     name: str, out: Path, corpus: Path, extra: str, epochs: int, seconds: float
 ) -> str:
-    """Run the script of an experiment. Return the reason if the script failed, otherwise ""."""
+    """Run the script of an experiment. Return "" if the script succeeded, otherwise the reason for
+    the failure."""
     experiment = EXPERIMENTS[name]
     # Each experiment has its own run folder, which contains a link to the filelists.
     own = out / name
     own.mkdir(exist_ok=True)
     if not (own / "filelists").exists():
         (own / "filelists").symlink_to(out / "filelists")
-    # Store the path of the corpus in this file, so that the script does not prepare the corpus
+    # The script reads the path of the corpus from this file, and then does not prepare the corpus
     # again.
     write_bytes(own / "corpus.txt", f"{corpus}\n".encode())
     settings = ",".join(filter(None, (WITHOUT_VALIDATION, extra, experiment.settings)))

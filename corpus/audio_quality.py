@@ -25,8 +25,8 @@ SILENCE_DECIBELS = 40
 # The noise level is this quantile of the window levels. In most clips, pauses fill more than this
 # fraction of the clip, so this quantile is the level of a pause.
 NOISE_SHARE = 1 / 40
-SILENT_DECIBELS = -90  # in dBFS; quieter windows contain digital silence instead of noise
-# A window is also a pause if it is less than this many dB above the noise level.
+SILENT_DECIBELS = -90  # level in dBFS; quieter windows contain digital silence instead of noise
+# A window is also a pause if its level is less than this many dB above the noise level.
 PAUSE_ABOVE_NOISE = 6
 MAINS = (50, 60)  # mains frequencies, in Hz
 HARMONICS = 5  # number of harmonics of the mains frequency to search for hum
@@ -35,15 +35,15 @@ HARMONICS = 5  # number of harmonics of the mains frequency to search for hum
 HUM_PERCENTILE = 20
 # Minimum difference in dB between a harmonic of the hum and the neighboring frequencies.
 MIN_PROMINENCE = 15
-VOICE_BAND = (300, 3400)  # in Hz; the frequencies that a telephone transmits
-UPPER_BAND = (4500, 8000)  # in Hz; the frequencies of speech that a telephone does not transmit
+VOICE_BAND = (300, 3400)  # frequencies that a telephone transmits, in Hz
+UPPER_BAND = (4500, 8000)  # frequencies of speech that a telephone does not transmit, in Hz
 
 # Thresholds for `problems_of`. With each threshold, at most 1 in 100 clean clips is reported.
 MIN_SIGNAL_TO_NOISE = 19  # in dB
-MAX_HUM = -28  # in dB relative to the speech level
-MAX_OFFSET = -20  # in dB relative to the speech level
-MIN_UPPER_BAND = -36  # in dB relative to the telephone band
-MAX_EDGE = -10  # in dB relative to the speech level
+MAX_HUM = -28  # level of the hum, in dB relative to the speech level
+MAX_OFFSET = -20  # level of a constant offset, in dB relative to the speech level
+MIN_UPPER_BAND = -36  # level of UPPER_BAND, in dB relative to the telephone band
+MAX_EDGE = -10  # level at the ends of a clip, in dB relative to the speech level
 MAX_PAUSE = 0.9  # in seconds
 TINY = 1e-20  # lower limit for power values, so that every logarithm is finite
 
@@ -58,7 +58,7 @@ class Quality:
 
     level: float = -20.0  # speech level, in dBFS
     signal_to_noise: float = 60.0  # speech level relative to the noise level, in dB
-    hum: float = -100.0  # level of constant tones at multiples of 50 or 60 Hz
+    hum: float = -100.0  # level of the hum: constant tones at multiples of 50 or 60 Hz
     offset: float = -100.0  # level of the mean of all samples
     # Power density from 4.5 to 8 kHz, in dB relative to the power density from 300 to 3,400 Hz.
     upper_band: float = 0.0

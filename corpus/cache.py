@@ -6,8 +6,8 @@
     table.num_frames, table[0].text
 
 The check of a filelist opens every audio file. The results of the check are stored in `NAME.clips`,
-so that later runs can skip the check. The cache file is mapped into memory, so a new process at
-first reads only the lengths of clips and texts, and all processes on a machine share the same
+so that later runs can skip the check. The cache file is mapped into memory. A new process therefore
+reads only the lengths of clips and texts at first, and all processes on a machine share the same
 memory pages. A new cache replaces the old file atomically, so that running processes can continue
 to use the old file.
 """
@@ -30,7 +30,7 @@ from tacotron2_voice.utils.files import Identity, naming, open_file, write_atomi
 
 SUFFIX = ".clips"
 VERSION = 7
-CHUNK = 10_000  # number of clips to decode at a time
+CHUNK = 10_000  # number of clips that are decoded at a time
 LABELS = ("speaker",)  # fields of `Clip` that contain names for which a model can have embeddings
 MAX_NAMES = 10_000  # maximum number of names per label; more names are probably texts or paths
 COLUMNS = {
@@ -40,7 +40,7 @@ COLUMNS = {
     "symbols": pa.large_list(pa.uint16()),
     "line": pa.int64(),  # line number in the filelist
     "num_frames": pa.int64(),
-    **dict.fromkeys(LABELS, pa.uint16()),  # each clip's index in the list of the label's names
+    **dict.fromkeys(LABELS, pa.uint16()),  # for each clip, the index of its name in `names[label]`
     **dict.fromkeys(Identity._fields, pa.int64()),
 }
 SCHEMA = pa.schema(list(COLUMNS.items()))
@@ -137,7 +137,8 @@ class ClipTable:
         return self.numbers["speaker"]
 
     def identities(self, first: int, stop: int) -> list[Identity]:
-        """Return the file identities of clips `first` to `stop` - 1, from before the check."""
+        """Return the sizes and times of the files of clips `first` to `stop` - 1, as they were
+        before the check."""
         return [Identity(*values) for values in self._rows(Identity._fields, first, stop)]
 
     def _fingerprint(self) -> str:
@@ -260,5 +261,5 @@ def read_cache(path: str | Path, made_from: Mapping[str, Any] | None = None) -> 
     except (ValueError, TypeError, KeyError, pa.ArrowException):
         raise UserError(
             f"{path}: not a filelist cache of this version. To create the cache again, run train.py "
-            "with the filelist that is next to it"
+            "with the filelist in the same folder"
         ) from None

@@ -27,15 +27,15 @@ SILENCE_DECIBELS = 40
 # A window contributes to the speech level if it is at most this many dB quieter than the loudest
 # window of the clip.
 SPEECH_DECIBELS = 30
-# Minimum number of consecutive samples at full scale in a clipped peak. Unclipped peaks that reach
-# full scale contain fewer such samples.
+# Minimum number of consecutive samples at full scale in a clipped peak. An unclipped peak has fewer
+# consecutive samples at full scale.
 MIN_CLIPPED_RUN = 3
 # Minimum number of flat peaks in a clip that was clipped and then scaled. In a test with 87 clips,
 # the original clips contained no flat peaks. After each clip was clipped at 70% of its peak, it
 # contained at least three flat peaks.
 MIN_FLAT_TOPS = 3
-# A peak is flat if all its samples are close to the highest sample: within this number of 16-bit
-# steps (because of dither) and within this fraction of the highest sample.
+# A peak is flat if all its samples differ from its highest sample by at most FLAT_STEPS 16-bit
+# steps (to allow for dither) and by at most FLAT_SHARE times the highest sample.
 FLAT_STEPS, FLAT_SHARE = 2, 1e-3
 
 

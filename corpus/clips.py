@@ -33,7 +33,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Clip:
-    """A clip that is listed in a corpus table or in a filelist."""
+    """A clip in a corpus table or a filelist."""
 
     path: str  # path of an audio file or, with load_mel_from_disk, of a log-mel (.npy)
     text: str
@@ -41,10 +41,10 @@ class Clip:
     num_frames: int = 0  # number of mel frames in training
     where: str = ""  # "file:line" of the clip's entry, for messages
     measured: Measurements = Measurements()  # measured by `checks.check_clips`
-    identity: Identity = UNKNOWN  # identity (size and times) of the file before the check
+    identity: Identity = UNKNOWN  # size and times of the file before the check
     is_relative: bool = False  # whether the listed path is relative to the filelist's folder
     speaker: str = ""  # name of the speaker; empty if the filelist has no speakers
-    segment: Segment | None = None  # None: the clip is the whole file
+    segment: Segment | None = None  # segment of the file that forms the clip; None: the whole file
 
     @property
     def id(self) -> str:

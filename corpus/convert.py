@@ -39,7 +39,8 @@ from tacotron2_voice.utils.files import Identity, read_json, write_bytes, write_
 
 # Speech level of the copies, in dBFS. LJSpeech has this level, and published vocoders expect it.
 LEVEL = -20
-MAX_PEAK = 0.95  # maximum absolute sample; if the peak would be higher, the copy gets a lower level
+# Maximum absolute sample; if a sample would be larger, the whole copy gets a lower level.
+MAX_PEAK = 0.95
 # The channels cancel each other out if their mean is quieter than this fraction of the loudest
 # channel.
 MIN_MIXED = 0.5
@@ -105,7 +106,8 @@ def convert(
     clips, overlapping = padded(clips, padding)
     problems += overlapping
     ids = dict(zip((clip.where for clip in clips), unique_ids(clips, corpus), strict=True))
-    assert len(ids) == len(clips)  # two clips with the same id would have the same copy
+    # The copies of two clips with the same id would have the same path.
+    assert len(ids) == len(clips)
     cut_seconds = list[float]()
 
     def copy_of(clip: Clip) -> Path:
@@ -167,7 +169,7 @@ def check_is_outside(folder: Path, corpus: Path, option: str) -> None:
     """Raise UserError if one of the two folders contains the other, directly or through a link.
 
     Args:
-        option: the option that specifies `folder`. The message begins with this option.
+        option: the option that specifies `folder`. The error message begins with this option.
     """
     here = folder.resolve()
     there = corpus.resolve()
@@ -178,10 +180,9 @@ def check_is_outside(folder: Path, corpus: Path, option: str) -> None:
 
 
 def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> None:
-    """Record the source of each copy. Delete copies if their id now belongs to another recording.
-
-    Call this function before you make any copy, so that the source of each copy is known even if
-    the process is killed.
+    """Record the source of each copy. Delete copies whose id now belongs to another recording. Call
+    this function before you make any copy, so that the source of each copy is known even if the process
+    is killed.
     """
     path = wavs / SOURCES_FILE
     try:
@@ -206,7 +207,8 @@ def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> 
 
 
 def note_of_folders(clips: Sequence[Clip], corpus: Path) -> str | None:
-    """Return a note if the recordings are in several folders, which may stand for speakers."""
+    """Return a note that each folder may contain one speaker, or None if there are not several
+    folders."""
     parts = [os.path.relpath(clip.path, corpus).split(os.sep) for clip in clips]
     folders = sorted({first for first, *others in parts if others and first != os.pardir})
     if len(folders) < 2:

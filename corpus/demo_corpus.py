@@ -28,10 +28,11 @@ VERSION = 3  # increase this number when a code change affects the corpus
 SAMPLE_RATE = 22050
 WORDS_PER_MINUTE = 175  # speaking rate; eSpeak defines the unit
 SILENCE_AFTER = 0.05  # seconds of silence after each number, from which a model learns when to stop
-VOLUME = 80  # with eSpeak's default of 100, the loudest vowels are clipped
+VOLUME = 80  # eSpeak's volume; with the default of 100, the loudest vowels are clipped
 NOISE = 30.0  # standard deviation of the added noise in 16-bit steps (-61 dBFS, as in a quiet room)
 
-stop_requested = threading.Event()  # set by Ctrl-C and SIGTERM if this module runs as a script
+# Ctrl-C and SIGTERM set this event if this module runs as a script.
+stop_requested = threading.Event()
 
 
 class EspeakVoice:
@@ -44,7 +45,7 @@ class EspeakVoice:
         UserError: if eSpeak NG does not support this language.
     """
 
-    OPTIONS = 0x8000  # the constant espeakINITIALIZE_DONT_EXIT in eSpeak's speak_lib.h
+    OPTIONS = 0x8000  # value of espeakINITIALIZE_DONT_EXIT in eSpeak's speak_lib.h
 
     def __init__(self, language: str = ENGLISH) -> None:
         import espeakng_loader
@@ -57,7 +58,7 @@ class EspeakVoice:
         # Keep the folder after this call, because eSpeak later reads dictionaries from it.
         folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        # eSpeak's library keeps its state between utterances, even after it was terminated. Load a
+        # eSpeak's library keeps its state between utterances, even after espeak_Terminate. Load a
         # new copy of the library, which has no such state, so that the corpus is reproducible.
         copy = shutil.copy(espeakng_loader.get_library_path(), folder)
         self._library = library = ctypes.CDLL(str(copy))
@@ -78,12 +79,13 @@ class EspeakVoice:
     def _receive(self, samples: Any, count: int, _events: Any) -> int:
         if samples and count > 0:
             self._chunks.append(np.ctypeslib.as_array(samples, (count,)).copy())
-        return 0  # 0 tells eSpeak to continue
+        return 0  # the return value 0 tells eSpeak to continue
 
     def speak(self, text: str, words_per_minute: int) -> np.ndarray:
         """Return the speech, int16 [N] at 22,050 Hz, without silence at the beginning and end."""
         self._chunks.clear()
-        data, utf8, rate, volume = text.encode(), 1, 1, 2  # constants in eSpeak's speak_lib.h
+        # Values of constants in eSpeak's speak_lib.h.
+        data, utf8, rate, volume = text.encode(), 1, 1, 2
         size = ctypes.c_size_t(len(data) + 1)
         self._library.espeak_SetParameter(rate, words_per_minute, 0)
         self._library.espeak_SetParameter(volume, VOLUME, 0)
@@ -102,7 +104,7 @@ def make_corpus(
     """Create the corpus in the folder `out`, unless `out` already contains this corpus.
 
     Args:
-        clips: number of clips. Each clip contains one random number.
+        clips: number of clips, each with one random number.
         seed: random seed for the numbers and the noise.
         skip: how many of the drawn numbers to skip, for example because another corpus contains
             these numbers.

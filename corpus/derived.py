@@ -71,10 +71,9 @@ class DerivedFolder:
         """Make the missing files in several threads, one file per clip.
 
         Args:
-            is_made: a function that returns whether a clip's file exists. The function raises
-                UserError if this file is bad.
-            make: a function that makes a clip's file. The function raises UserError if the clip is
-                bad.
+            is_made: a function that returns whether a clip's file exists, and raises UserError if
+                this file is bad.
+            make: a function that makes a clip's file, and raises UserError if the clip is bad.
             first: a function that is called once, after the folder is locked and before any file is
                 made.
 
@@ -113,7 +112,8 @@ class DerivedFolder:
 
 
 def is_newer(path: str | Path, clip: Clip) -> bool:
-    """Return whether `path` was written after the clip's file was last changed or renamed."""
+    """Return whether the file at `path` was written after the clip's file was last changed or
+    renamed."""
     return Identity.of(path).modified > max(Identity.of(clip.path)[1:])
 
 
@@ -190,9 +190,9 @@ def trim_clips(
 ) -> tuple[list[Clip], dict[str, str]]:
     """Write a trimmed copy of every clip to the folder.
 
-    At each end, silence that is longer than KEPT_SECONDS is shortened to this length. All other
-    samples are copied bit for bit. An existing copy is kept if it is newer than its clip and has
-    the expected length.
+    At each end, silence that is longer than KEPT_SECONDS is shortened to this length. The samples
+    that are not cut off are copied bit for bit. An existing copy is kept if it is newer than its
+    clip and has the expected length.
 
     Returns:
         A tuple of the trimmed clips and {`Clip.where`: message} for the bad clips.

@@ -29,7 +29,7 @@ UNPACKED_BYTES = 3_850_000_000  # number of bytes on disk for the 13,100 WAV fil
 CHUNK = 1 << 20  # number of bytes to read at a time
 TIMEOUT = 60  # a connection counts as lost after this many seconds without data
 TRIES = 5  # the download fails after this many consecutive connections that received no new data
-# Seconds to wait before the second connection. The wait is doubled for each further connection.
+# Seconds to wait before the second connection. The wait doubles with each further connection.
 FIRST_WAIT = 1.0
 # Exceptions that indicate a lost connection. Other types of OSError come from the disk.
 LOST = (
@@ -131,12 +131,12 @@ def _receive(part: Path, bar: tqdm) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        error.close()  # also closes the connection
+        error.close()  # this call also closes the connection
         if error.code >= 500 or error.code in (408, 429):
             raise  # the failure is temporary, so the caller tries again
         raise UserError(f"{URL}: cannot be downloaded ({error})") from None
     with response:
-        if response.status != 206:  # a server that cannot resume a download sends the whole file
+        if response.status != 206:  # the server cannot resume downloads, and sends the whole file
             start = 0
         bar.update(start - bar.n)
         with open(part, "ab") as file:
@@ -167,7 +167,7 @@ def _unpack(archive: Path, corpus: Path) -> None:
                 "deleted"
             )
         if corpus.exists():
-            corpus.rmdir()  # the folder is empty
+            corpus.rmdir()  # `corpus` is an empty folder at this point
         os.replace(folder, corpus)
     except (tarfile.TarError, EOFError) as error:
         raise UserError(

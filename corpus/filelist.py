@@ -48,7 +48,7 @@ MEL_SETTINGS_FILE = "mel_settings.json"
 # File in the run folder that lists the id and the number of frames of each training clip.
 LENGTHS_FILE = "lengths.csv"
 LONG_SECONDS = 15  # a warning lists clips that are longer than this number of seconds
-LONG = 3  # a warning lists clips that are longer than this multiple of the median length
+LONG = 3  # a warning lists clips that are longer than this number times the median length
 NO_FILELIST = (
     "no such filelist; make a filelist with scripts/prepare.py, or set the paths of your filelists "
     "with --hparams training_files=...,validation_files=..."
@@ -102,7 +102,8 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
         try:
             listed, text, seconds, *names = split_filelist_line(numbered_line[1])
             path, is_relative = path_of_clip(listed, filelist, hparams.clips_folder)
-            # Read the identity before opening the file, so that later changes to the file are noticed.
+            # Read the size and times of the file before opening it, so that later changes to the
+            # file are noticed.
             identity = Identity.of(path)
             is_mel = path.endswith(".npy")
             if not os.path.lexists(path) and is_mel == hparams.load_mel_from_disk:
@@ -125,7 +126,8 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
         except UserError as error:
             return UserError(f"{path}: {error}" if path else str(error))
 
-    listed_as: dict[str, str] = {}  # maps the path of each clip to its path in the filelist
+    # Maps the path of each clip to the path that the filelist contains.
+    listed_as: dict[str, str] = {}
 
     def checked() -> Iterator[tuple[int, Clip]]:
         progress = progress_bar("Checking clips", len(lines), " clips", iterable=lines)
@@ -174,7 +176,8 @@ def check_all_have_names(table: ClipTable) -> None:
 def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, ...]:
     """Return the symbol ids of a clip's text.
 
-    The English table and `drop_unknown` drop symbols that are not in the table.
+    Symbols that are not in the symbol table are dropped if the table is English or `drop_unknown`
+    is True.
 
     Raises:
         UserError: if the text is too long, contains no letter, or contains symbols that are not in
@@ -209,8 +212,8 @@ def path_of_clip(listed: str, filelist: str | Path, clips_folder: str = "") -> t
     """Return a listed clip's path, and whether the path is relative to the filelist's folder.
 
     A relative path is first looked up in the filelist's folder, and then in the working directory.
-    With a `clips_folder`, leading folders are removed from the listed path until the rest exists in
-    `clips_folder`.
+    With a `clips_folder`, leading folders are removed from the listed path until the remaining path
+    exists in `clips_folder`.
     """
     if clips_folder:
         parts = [x for x in re.split(r"[/\\]", listed) if x not in ("", ".", "..")]
@@ -409,7 +412,7 @@ def cached_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
     try:
         key = table_key(read_bytes(filelist), hparams)
         table = read_cache(cache_path(filelist), key)
-    except (UserError, OSError):  # ignored here, because `read_filelist` reports the problem later
+    except (UserError, OSError):  # ignore the error here, because `read_filelist` reports it later
         return None
     mels = table.paths() if hparams.load_mel_from_disk else ()
     files = {Path(os.path.dirname(path), MEL_SETTINGS_FILE) for path in mels}

@@ -61,7 +61,7 @@ METADATA = "metadata.csv"
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 # Suffixes of text files, in order of preference. LibriTTS uses .normalized.txt.
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
-# Matches a language code at the end of a subtitle file's name, such as .en.vtt.
+# Matches the language code and the extension of a subtitle file's name, such as .en.vtt.
 LANGUAGE = re.compile(r"\.[a-z]{2,3}(-\w{2,8})*\.(srt|vtt)$", re.IGNORECASE)
 # Maximum number of characters of the speaker's name in a clip id, because file names are limited to
 # 255 bytes.
@@ -96,7 +96,8 @@ class TextSource:
 
     @property
     def options(self) -> str:
-        """The options that are set but valid only without a table, joined with "and"."""
+        """Return the options that are set although they are valid only without a table, joined with
+        "and"."""
         named = {
             "--text-folder": self.folder,
             "--transcripts": self.suffix,
@@ -287,13 +288,17 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         elif found:
             listed = " and ".join(str(path) for path in found)
             is_choice = len({path.name for path in found}) > 1
-            fix = f"choose with {TRANSCRIPTS}" if is_choice else "keep one of them"
+            fix = f"choose with {TRANSCRIPTS}" if is_choice else "keep only one transcript"
             problems.append(f"{by_name[name]}: several transcripts, {listed}; {fix}")
         else:
             suffix = f".{texts.suffix.lstrip('.')}" if texts.suffix else ".txt"
             where = f"in {folder}" if folder else "next to it"
             similar = next((alike[place] for place in places if place in alike), None)
-            fix = f"; if {similar} belongs to this file, rename it" if similar else ""
+            fix = (
+                f"; if {similar} belongs to this file, give both files the same name"
+                if similar
+                else ""
+            )
             problems.append(
                 f"{by_name[name]}: no text file, expected {places[0].name}{suffix} {where}{fix}"
             )
@@ -306,8 +311,9 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         raise _error_of_no_texts(corpus, by_name, alike)
     if ignored and not texts.suffix:
         print(
-            f"note: {len(ignored):,} audio files have two text files, of which one is used. For "
-            f"example, {ignored[0]} is not used. To use the other text files, add {TRANSCRIPTS}"
+            f"note: {len(ignored):,} audio files have two text files, but only one text file is "
+            f"used. For example, {ignored[0]} is not used. To use the other text files, add "
+            f"{TRANSCRIPTS}"
         )
     unused = sorted({*corpus_texts(corpus)} - {*contents.values()})
     if unused and not folder:
@@ -380,7 +386,8 @@ def _error_of_no_texts(
 def _check_no_columns(
     contents: dict[Path, Path], texts: dict[Path, str], without_names: dict[Path, str | None]
 ) -> None:
-    """Raise UserError if most texts contain a tab. Names that are left out do not count."""
+    """Raise UserError if most texts contain a tab, not counting tabs next to removed recording
+    names."""
     spoken = {
         path: without_names.get(name) or texts[path]
         for name, path in contents.items()
@@ -407,7 +414,7 @@ def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
         Path(),
         Path(name.parent.name),
         name.parent.relative_to(corpus),
-        name.parent.relative_to(corpus.parent),  # the corpus may be the folder of a single speaker
+        name.parent.relative_to(corpus.parent),  # the corpus may itself be the folder of a speaker
     )
     base = name.name.removesuffix(MICROPHONE)
     return [folder / parent / base for parent in dict.fromkeys(parents)]
@@ -432,7 +439,7 @@ def _texts_without_names(
     ends = {name: name_at_end(name, text) for name, text in stripped.items()}
     if len(stripped) >= MIN_TEXTS and all(re.search(r"\d", name.name) for name in stripped):
         # If all texts begin with different numbers, or all texts end with different numbers, the
-        # numbers are not there by chance.
+        # numbers are the names of the recordings.
         after = {name: stripped[name][match.end() :] for name, match in starts.items() if match}
         before = {name: stripped[name][: match.start()] for name, match in ends.items() if match}
         for rest in (after, before):
@@ -597,7 +604,7 @@ def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container
 
 
 def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
-    """Return [path of the file in the first folder that contains it], or [] if no folder does."""
+    """Return a list with the path of the file in the first folder that contains it, or []."""
     # Joining a folder and an absolute path returns the absolute path.
     listed = name.replace("\\", "/")
     paths = [folder / f"{listed}{end}" for end in ("", ".wav", ".flac") for folder in folders]
@@ -770,7 +777,7 @@ def problem_of_duration(entry: Entry, path: Path) -> str:
         with open_audio(path) as audio:
             seconds = audio.frames / audio.samplerate
     except UserError:
-        return ""  # a later check reports this file
+        return ""  # a later check reports this unreadable file
     tolerance = max(DURATION_SECONDS, DURATION_SHARE * seconds)
     if any(
         abs(listed - seconds) <= tolerance for listed in (entry.duration, entry.duration / 1000)

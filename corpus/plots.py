@@ -20,12 +20,13 @@ from corpus.warnings import (
 )
 from hparams import HParams
 
-# Readers can distinguish a light area and a dark line even without color.
+# Use a light area and a dark line, which readers can distinguish even without color.
 AREA: dict[str, Any] = {"histtype": "stepfilled", "facecolor": "#A6CBE5", "edgecolor": "#5B8DB0"}
 LINE: dict[str, Any] = {"histtype": "step", "edgecolor": "#A33B00", "linewidth": 2}
 LIMIT: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
 CLIPS_COLOR = "#5B8DB0"
-# Colors (by Okabe and Ito) and markers for speakers, which color-blind people can distinguish.
+# Colors (by Okabe and Ito) and markers for speakers. Color-blind people can distinguish these
+# colors.
 COLORS = "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #555555 #B8A800".split()
 MARKERS = "os^vDPh*"
 
@@ -121,7 +122,8 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
     label = f"unusual clips: {(~usual).sum():,}"
     axes.scatter(symbols[~usual], seconds[~usual], 40, "#A33B00", marker="x", label=label)
     ends = np.array([0, 1.05 * symbols.max()])
-    # With several speakers, `median` is a ratio, so compute the median in symbols per second here.
+    # With several speakers, `median` is a ratio instead of a rate, so compute the median rate in
+    # symbols per second here.
     if have_several_speakers(clips):
         median = float(np.median(symbol_rates(clips, rate)))
     label = f"median: {median:.1f} symbols per second"
@@ -159,7 +161,7 @@ def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
     edges = np.linspace(0, 1.05 * longest, 31)
     _draw_histograms(axes, silences, edges, percent=False)
     axes.axvline(MAX_SILENCE_SECONDS, **LIMIT, label="warning threshold")
-    axes.set_yscale("symlog", linthresh=1)  # makes a single clip among thousands visible
+    axes.set_yscale("symlog", linthresh=1)  # this scale keeps a single clip visible
     axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
     axes.set(xlabel="seconds", ylabel="clips")
     axes.legend(fontsize="small")

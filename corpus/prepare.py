@@ -50,7 +50,8 @@ from tacotron2_voice.utils.files import (
     read_bytes,
 )
 
-SPEAKER_EMBEDDING_DIM = 64  # value in settings.txt if the corpus has several speakers
+# Embedding width to write to settings.txt if the corpus has several speakers.
+SPEAKER_EMBEDDING_DIM = 64
 LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
 FIRST_FILE = "lengths.png"  # `prepare` writes this file first and writes settings.txt last
 HEADER = "# Written by scripts/prepare.py for: train.py --hparams @this_file,name=value,..."
@@ -60,8 +61,8 @@ PLOTS = {
     "audio.png": "Levels and noise",
 }
 EARLIER = ".earlier"  # suffix for old filelists that the new settings.txt does not list
-# A relative path in a filelist may go up at most this many levels: from filelists/NAME to the
-# project folder, which contains data/ and mels/.
+# Maximum number of ".." in a relative path in a filelist. With two, a path can lead from
+# filelists/NAME to the project folder, which contains data/ and mels/.
 MAX_FOLDERS_UP = 2
 LEXICON_FILE = "lexicon.txt"  # file with pronunciations, in the same folder as the filelists
 
@@ -93,7 +94,8 @@ def settings(
     several_speakers: bool = False,
     has_lexicon: bool = False,
 ) -> str:
-    """Return the content of settings.txt: `overrides` and the paths of the filelists."""
+    """Return the content of settings.txt, which consists of `overrides` and the paths of the
+    filelists."""
     ours = {
         "load_mel_from_disk": bool(suffix),
         "training_files": f"train{suffix}.txt",
@@ -411,8 +413,8 @@ def write_lists(
     ).encode()
     given = asked.lexicon or hparams.lexicon
     is_given = bool(given) and os.path.realpath(given) == os.path.realpath(out / LEXICON_FILE)
-    # Do not replace the user's lexicon if it is already in the folder `out`, because it may contain
-    # comments.
+    # If the user's lexicon is already in the folder `out`, do not replace it, because it may
+    # contain comments.
     if hparams.pronunciations and not is_given:
         contents[LEXICON_FILE] = "".join(f"{one}\n" for one in hparams.pronunciations).encode()
     if hparams.symbols == "corpus":
@@ -456,11 +458,13 @@ def write_lists(
 
 
 def check_is_ours(out: Path, names: Iterable[str]) -> None:
-    """Raise UserError if the folder has files of these names that are not from `prepare`."""
+    """Raise UserError if the folder contains files with these names that `prepare` did not
+    write."""
     settings_file = out / "settings.txt"
     if settings_file.is_file() and read_bytes(settings_file).startswith(HEADER[:28].encode()):
         return
-    if (out / FIRST_FILE).exists():  # an earlier call was killed before it wrote settings.txt
+    # An earlier `prepare` call was killed before it wrote settings.txt.
+    if (out / FIRST_FILE).exists():
         return
     found = sorted(name for name in names if (out / name).exists())
     if found:
@@ -502,7 +506,7 @@ def rename_earlier_lists(out: Path, written: set[str], hparams: HParams) -> list
     settings.txt has been replaced, because the old settings.txt may list these filelists.
 
     Returns:
-        The names of the files before they were renamed.
+        The old names of the renamed files.
     """
     kept = {os.path.realpath(out / name) for name in written} | {os.path.realpath(hparams.symbols)}
     renamed = []

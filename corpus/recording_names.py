@@ -39,7 +39,7 @@ def name_at_start(name: Path, text: str) -> re.Match[str] | None:
     candidates = [x for i, x in enumerate(ends) if not i or RECORDING_ID.fullmatch(x)]
     beginning = text[: len(str(name)) + MAX_BEFORE_NAME].lower()
     if not any(x.lower() in beginning for x in candidates):
-        return None  # this check is much faster than matching the pattern
+        return None  # searching for the name is much faster than matching the pattern
     names = "|".join(map(re.escape, candidates))
     suffixes = "|".join(map(re.escape, (*AUDIO_SUFFIXES, ".txt", ".lab")))
     listed = rf"(?:#\s*)?(?:[a-z]:)?(?:[\w.-]*[/\\])*(?:{names})(?P<suffix>{suffixes})?"
@@ -53,6 +53,6 @@ def name_at_end(name: Path, text: str) -> re.Match[str] | None:
     The name follows a space or a pipe, or is in parentheses as in CMU Sphinx.
     """
     if name.name not in text:
-        return None  # this check is much faster than matching the pattern
+        return None  # searching for the name is much faster than matching the pattern
     escaped = re.escape(name.name)
     return re.search(rf"(\s*(?P<open>\()|\s*\|\s*|\s+){escaped}(?(open)\))\s*$", text)

@@ -16,8 +16,9 @@ from tacotron2_voice.utils.console import markdown_table
 MAX_ROWS = 20
 MAX_NAMED = 5  # maximum number of speakers to list in a warning
 MAX_LETTERS = 30  # maximum number of letters of a speaker name in the table
-MAX_LEVEL_DECIBELS = 6  # a larger level difference between speakers causes a warning
-MIN_MINUTES = 2  # a warning lists speakers with fewer minutes of audio
+# Maximum level difference between speakers in dB; a larger difference causes a warning.
+MAX_LEVEL_DECIBELS = 6
+MIN_MINUTES = 2  # a warning lists speakers with fewer minutes of audio than this
 
 
 def table_of_lengths(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> str:
@@ -39,7 +40,7 @@ def table_of_lengths(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> st
 def summary_of(
     sets: Mapping[str, Sequence[Clip]], clips: Sequence[Clip], hparams: HParams
 ) -> dict[str, str]:
-    """Return the rows of the summary at the top of the report, such as {"speakers": "2"}."""
+    """Return the summary at the top of the report as {name of the row: value}."""
     seconds = seconds_of(clips, hparams)
     qualities = [clip.measured.quality for clip in clips]
     speech = sum(clip.measured.speech_samples for clip in clips) / hparams.sampling_rate

@@ -34,11 +34,11 @@ def report_page(
 
     Args:
         title: the name of the corpus.
-        summary: the rows of the summary, such as {"speakers": "2"}.
+        summary: the summary, as {name of the row: value}.
         num_clips: the total number of clips in all sets.
         findings: problems of individual clips.
         warnings: warnings about the corpus as a whole.
-        plots: {caption: PNG}. The page embeds the PNGs.
+        plots: the PNG for each caption. The page embeds the PNGs.
         out: the folder of the page. Links to clips are relative to this folder.
     """
     problems_by_path = defaultdict[str, list[str]](list)

@@ -37,7 +37,7 @@ TIME = r"\d?\d:\d\d[.,]\d{3}"
 SRT_TIMES = re.compile(rf"\d{{1,3}}:{TIME}\s*-->\s*\d{{1,3}}:{TIME}(\s|$)")
 VTT_TIMES = re.compile(
     rf"(\d{{1,3}}:)?{TIME}\s*-->\s*(\d{{1,3}}:)?{TIME}(\s|$)"
-)  # the hours are optional
+)  # in WebVTT, the hours are optional
 # Matches tags for formatting, speakers and times in subtitles. Other text between < and > is kept.
 TAG = re.compile(
     r"</?(?:i|b|u|s|em|strong|font|c|v|lang|ruby|rt)(?:[ .][^<>\n]*)?>|<[\d:.]+>|\{\\[^}]*\}",
@@ -64,11 +64,13 @@ TIMED_LINE = re.compile(
 # Minimum fraction of the subtitles that repeat a line of the previous subtitle in automatic
 # captions.
 MIN_ROLLING_SHARE = 0.3
-MIN_ROLLING_SHARE_WITH_GAPS = 0.8  # like MIN_ROLLING_SHARE, for subtitles with gaps between them
-MAX_ROLLING_GAP = 0.1  # a time of more than this many seconds between two subtitles is a gap
-MIN_SPEECH_SECONDS = 0.1  # a shorter subtitle contains no speech
-MAX_OVERLAP = 0.05  # seconds by which consecutive subtitles may overlap
-MIN_GROWING = 5  # fewer than this many segments may repeat the previous segment by chance
+# Minimum fraction of the subtitles that repeat a line if there are gaps between the subtitles.
+MIN_ROLLING_SHARE_WITH_GAPS = 0.8
+MAX_ROLLING_GAP = 0.1  # longest time between two subtitles that is not a gap, in seconds
+MIN_SPEECH_SECONDS = 0.1  # subtitles that are shorter than this contain no speech
+MAX_OVERLAP = 0.05  # maximum overlap of consecutive subtitles, in seconds
+# Minimum number of segments that repeat the previous segment; fewer segments may do so by chance.
+MIN_GROWING = 5
 KALDI_FILES = ("wav.scp", "text")
 
 
@@ -227,9 +229,9 @@ def without_rolling_lines(
     Automatic captions show each line twice: first alone, and then above the next line. Many
     captions also show the repeated line alone for a moment that is too short for speech.
 
-    If only a few subtitles repeat lines, all lines are kept. After a gap between subtitles,
-    repeated lines are removed only if many subtitles repeat lines. A longer subtitle that contains
-    only repeated lines is kept, because it may be the refrain of a song.
+    If only a few subtitles repeat lines, all lines are kept. A line that is repeated after a gap
+    between subtitles is removed only if many subtitles repeat lines. A longer subtitle that
+    contains only repeated lines is kept, because it may be the refrain of a song.
     """
     repeated = _repeated_lines(cues)
     is_flash = [
@@ -272,7 +274,7 @@ def _repeated_lines(cues: Sequence[tuple[float, float, str]]) -> list[int]:
     """Return the number of lines that each subtitle repeats from the previous subtitle.
 
     The first lines of a subtitle may repeat the last lines of the previous subtitle. The number is
-    0 if the subtitle contains only repeated lines and is long enough for speech.
+    0 for a subtitle that contains only repeated lines and is long enough for speech.
     """
     counts = []
     previous: list[str] = []
@@ -316,7 +318,7 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
             str(path), includeEmptyIntervals=True, duplicateNamesMode="rename"
         )
     except UnicodeDecodeError:
-        raise UserError(f"{path}: neither UTF-8 nor UTF-16. Save it as UTF-8") from None
+        raise UserError(f"{path}: neither UTF-8 nor UTF-16. Save the file as UTF-8") from None
     except (PraatioException, ValueError, IndexError, OSError) as error:
         raise UserError(f"{path}: not a valid Praat TextGrid ({error})") from None
     # praatio accepts a truncated file, so compare the number of intervals and points with the
@@ -398,7 +400,7 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
 
 
 class _Line(NamedTuple):
-    text: str  # text after the key in the same line
+    text: str  # text after the key, on the same line
     where: str  # "file:line" of this line
 
 

@@ -13,7 +13,8 @@ from corpus.clips import Clip
 from tacotron2_voice.speakers import speaker_name
 from tacotron2_voice.utils.errors import UserError
 
-MIN_LINES = 5  # in a shorter table, every line may contain a different name
+# Tables with fewer lines than this are not checked, because each line may have a different name.
+MIN_LINES = 5
 # Maximum number of different names, divided by the number of lines. A speaker has several clips, so
 # a column with more names probably contains ids or texts.
 MAX_DISTINCT_SHARE = 0.5
@@ -21,7 +22,8 @@ MAX_DISTINCT_SHARE = 0.5
 
 @dataclass(frozen=True)
 class SpeakerSource:
-    """Where a corpus stores speaker names. Set at most one field. By default, there are no names.
+    """Where a corpus stores speaker names. Set at most one field. By default, the corpus has no
+    speaker names.
 
     Args:
         column: title of the table column that contains the names, or its number, counted from 1.

@@ -21,7 +21,8 @@ MAX_KNOWN_SHARE = 0.01
 
 
 def read_split(path: Path) -> dict[str, str]:
-    """Read a CSV with the columns id and set, and return {id: "train" or "val"}."""
+    """Read a CSV with the columns id and set. Return the set of each id, which is "train" or
+    "val"."""
     with open(path, encoding="utf-8", newline="") as file:
         return {row["id"]: row["set"] for row in csv.DictReader(file)}
 
@@ -31,15 +32,15 @@ def choose_split(
 ) -> tuple[set[str], str]:
     """Choose the validation set.
 
-    For LJSpeech-1.1 and default arguments, the split in filelists/ljspeech_split.csv is used. In
-    all other cases, the ids are sorted by SHA-256("seed|id"), and the clips with the first ids are
-    held out. With this method, adding or removing clips hardly changes the validation set. With
-    several speakers, the fraction applies to each speaker.
+    For LJSpeech-1.1 and default arguments, the split in filelists/ljspeech_split.csv is used. For
+    other corpora or arguments, the ids are sorted by SHA-256("seed|id"), and the clips with the
+    first ids are held out. Adding or removing clips therefore hardly changes the validation set.
+    With several speakers, the fraction applies to each speaker.
 
     Args:
         val_fraction: fraction of the clips to hold out, from 0 to 1.
         by_text: if True, hash the words of the text instead of the id, so that all clips with the
-            same sentence are in the same set. With this option, more than `val_fraction` of a
+            same sentence are in the same set. With `by_text`, more than `val_fraction` of a
             speaker's clips may be held out.
 
     Returns:

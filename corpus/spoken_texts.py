@@ -43,9 +43,9 @@ MARK_AT_END = re.compile(r"([\[(][^\W\d]*\d+(\.\d+)?[\])]|[.!?]\s*\d+)$")  # suc
 # Matches a number such as "1" or "S1". Sentences can also begin with numbers, so numbers are the
 # marks of list items only if `_count_texts` returns True.
 NUMBER_AT_START = re.compile(r"[^\W\d_]{0,2}(\d+)_?\s(?=.*[^\W\d_])")
-# The name of a speaker in a script, before a text that is not in capitals
+# Matches the name of a speaker in capitals, as in a script, before a text that is not in capitals.
 NAME_IN_CAPITALS = re.compile(r"[A-Z][A-Z'-]+[.:]?\s(?=.*[a-z])")
-MAX_GAPS = 1.5  # maximum range of the item numbers in a list, as a multiple of the number of items
+MAX_GAPS = 1.5  # maximum range of the numbers in a list, divided by the number of list items
 # Matches the characters between words. Unlike \W, this pattern does not match the vowel signs of
 # Indic scripts.
 BETWEEN_WORDS = re.compile(r"[\s!-/:-@\[-`{-~“”„«»…—–]+")
@@ -108,8 +108,9 @@ def check_are_spoken(clips: Sequence[Clip]) -> None:
 def _count_texts(numbers: Sequence[int]) -> bool:
     """Return whether the numbers in texts are the positions of these texts in a list.
 
-    The function returns True if most numbers are larger than the previous number, or if all numbers
-    differ and few numbers between the smallest and the largest number are missing.
+    The function returns True if most numbers are larger than the number before. The function also
+    returns True if all numbers differ and few numbers between the smallest and the largest number
+    are missing.
     """
     num_rising = sum(a < b for a, b in pairwise(numbers))
     if num_rising + 1 >= MAX_SHARE * len(numbers):

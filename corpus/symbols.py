@@ -13,7 +13,7 @@ from tacotron2_voice.text.symbols import PADDING, can_be_symbol, table_of
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 
-RARE = 10  # a model hardly learns a symbol that occurs in fewer clips than this
+RARE = 10  # a symbol in fewer clips than this is rare; a model hardly learns it
 MAX_SYMBOLS_SHOWN = 20  # maximum number of rare symbols to list in a warning
 CLIPS_SHOWN = 5  # maximum number of clips to list per rare symbol
 

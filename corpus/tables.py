@@ -1,4 +1,4 @@
-"""Read a table of recordings: CSV with any delimiter, header and column order, or JSON Lines.
+"""Read a table of recordings in CSV (any delimiter, header and column order) or JSON Lines.
 
     entries, problems = read_table(Table(Path("data/mine/validated.tsv")))
     entries, problems = read_table(Table(path, path_column="3", text_column="5"), speaker_column="1")
@@ -44,16 +44,19 @@ UNIT_WORDS = set(
     "frames sample samples".split()
 )
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
-QUOTING_DELIMITERS = ",;"  # with other delimiters, quotation marks are part of the text
-MIN_PAIRED = 0.8  # minimum fraction of the lines in pairs, if a table has two lines per clip
+# Delimiters of formats with quoted fields; in other formats, quotation marks are part of the text.
+QUOTING_DELIMITERS = ",;"
+# A table may have two lines per clip if at least this fraction of its lines could form pairs.
+MIN_PAIRED = 0.8
 MIN_SHARE = 0.9  # minimum fraction of the lines that must contain the delimiter
-MIN_LINES = 5  # in a table with fewer lines, values may be repeated by chance
+MIN_LINES = 5  # in a table with fewer lines than this, values may be repeated by chance
 # Maximum number of different values in a column of speaker names, divided by the number of lines.
 # The number is small because speaker names are repeated.
 MAX_REPEATING_SHARE = 0.2
-IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")  # also matches dates, and times such as 1:02
-MIN_WORDS = 2  # texts with fewer words are not compared
-EXPECTED_JSON = 'not a JSON object, expected one such as {"path": "a.wav", "text": "Yes."}'
+# This pattern also matches dates, and times such as 1:02.
+IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")
+MIN_WORDS = 2  # texts with fewer words than this are not compared
+EXPECTED_JSON = 'not a JSON object, expected an object such as {"path": "a.wav", "text": "Yes."}'
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,10 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
         speaker = "" if columns.speaker is None else row.fields[columns.speaker]
         name = row.fields[columns.path]
         if times and name in with_start and not start_of(times, titles or [], row.fields):
-            problems.append(f"{row.where}: no {times.start}, but other lines of {name!r} have one")
+            problems.append(
+                f"{row.where}: no value in the column {times.start}, but other lines of {name!r} "
+                "have a value"
+            )
             continue
         duration = None if times else listed_duration(titles or [], row.fields)
         entry = Entry(name, row.fields[columns.text], row.where, speaker, segment, duration)
@@ -275,7 +281,7 @@ def joined_pairs(rows: Sequence[Row]) -> list[Row]:
             if is_second != expected:
                 raise UserError(
                     f"{row.where}: {'a second' if is_second else 'another first'} line, expected "
-                    "two lines per clip, of which the second begins with the delimiter"
+                    "two lines per clip, where only the second line begins with the delimiter"
                 )
     first = rows[::2]
     second = rows[1::2]
@@ -370,8 +376,8 @@ def choose_columns(
     """Choose the columns for path, text and speaker.
 
     If the table has no header, the first column contains the path, and the last column contains the
-    text. A table without a header has two columns, or three columns if it contains a text and a
-    normalized text as in LJSpeech. The speaker column is not counted.
+    text. A table without a header has two columns, or three columns with a text and a normalized
+    text, as in LJSpeech. The speaker column is not counted.
 
     Raises:
         UserError: if a selected column does not exist, or if the user must specify a column.
@@ -437,7 +443,7 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
             f"{path}: column {spoken + 1} contains numbers such as {normalized[0][:60]!r} instead of "
             "texts. Select the column that contains the spoken texts with --text-column"
         )
-    is_empty = len({*texts}) == 1  # true if all lines are empty or contain the same title
+    is_empty = len({*texts}) == 1  # all lines are empty or contain the same title
     if (is_empty or repeats(texts) == repeats(normalized)) and not are_other_texts(pairs):
         return
     raise UserError(

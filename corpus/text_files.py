@@ -22,8 +22,9 @@ ENCODINGS = (
     "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp874 cp932 gb18030 big5 cp949 koi8_r "
     "utf_16 utf_16_le utf_16_be utf_32"
 ).split()
-# charset-normalizer rates the chaos and the coherence of the decoded text from 0 to 1. An encoding
-# is likely if each rating differs from the best rating by at most this number.
+# charset-normalizer gives the decoded text a rating from 0 to 1 for chaos and another for
+# coherence. An encoding is likely if each rating differs from the best rating by at most this
+# number.
 MAX_MORE_CHAOS, MAX_LESS_COHERENCE = 0.15, 0.1
 MAX_SHOWN = 5  # maximum number of encodings in a message
 EXAMPLE_LETTERS = 60  # maximum number of letters of decoded text in a message

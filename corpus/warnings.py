@@ -27,7 +27,8 @@ from tacotron2_voice.text.tags import WORDS_IN_BRACKETS
 from tacotron2_voice.text.uncertain import describe, uncertain_expressions
 from tacotron2_voice.text.unspoken import dropped_symbols, with_columns
 
-MAX_SILENCE_SECONDS = 0.3  # longer silence before or after speech causes a warning
+# Maximum silence before or after speech in seconds; longer silence causes a warning.
+MAX_SILENCE_SECONDS = 0.3
 WORST_SHOWN = 5  # maximum number of clips to list in a warning
 MANUAL = "docs/guides/own-data.md"
 TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # an HTML tag without attributes
@@ -130,7 +131,8 @@ class Finding(NamedTuple):
 
     problem: str
     advice: str
-    notes: list[tuple[Clip, str]]  # affected clips and the measured value of each clip, worst first
+    # The clips and a note for each clip, such as the measured value; worst first.
+    notes: list[tuple[Clip, str]]
 
     def describe(self, num_clips: int) -> str:
         """Return the warning that `prepare` prints."""

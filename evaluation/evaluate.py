@@ -66,7 +66,7 @@ from tacotron2_voice.utils.files import read_bytes, write_bytes, write_json
 from tacotron2_voice.utterance import text_to_ids
 from tacotron2_voice.vocoder import load_vocoder
 
-# Name of the file that stores the results of the recordings, in the folder of the recordings.
+# Name of the file in the folder of the recordings that stores the metrics of the recordings.
 REFERENCE_FILE = "reference_measures.json"
 
 
@@ -99,7 +99,7 @@ class Evaluators:
     transcripts: list[Transcript] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     embeddings: list[np.ndarray] = field(default_factory=list)
-    # set by `identify_speakers` after all audio has been added
+    # `identify_speakers` sets this list after all audio has been added
     is_right_speaker: list[bool] = field(default_factory=list)
 
     def add(self, text: str, samples: np.ndarray, sampling_rate: int) -> None:
@@ -121,8 +121,8 @@ class Evaluators:
             self.embeddings.append(self.encoder.embed(samples, sampling_rate))
 
     def measures(self, indices: Sequence[int] | None = None) -> Measures:
-        """Return the mean measures over the utterances with these indices, or over all
-        utterances if `indices` is None."""
+        """Return the mean metrics over the utterances with these indices, or over all utterances if
+        `indices` is None."""
         chosen = range(len(self.transcripts)) if indices is None else indices
         rate = None
         quality = None
@@ -166,8 +166,8 @@ class EvaluationOptions:
         recognizer, whisper_model: arguments for `make_recognizer`.
         words_only: whether to skip the identification rate, which takes most of the time of an
             evaluation.
-        quality: whether to rate the audio with DistillMOS, too.
-        right_speaker: whether to measure the speaker identification accuracy too.
+        quality: whether to also rate the audio with DistillMOS.
+        right_speaker: whether to also measure the speaker identification accuracy.
     """
 
     language: str = ENGLISH
@@ -277,17 +277,17 @@ def measure_reference(
     evaluators: Evaluators,
     speaker_column: str = "",
 ) -> Reference:
-    """Return the mean measures of recordings.
+    """Return the mean metrics of recordings.
 
-    The measures are saved next to the recordings. If the recordings, settings, vocoder and
-    evaluators have not changed, the saved measures are returned.
+    The metrics are saved next to the recordings. If the recordings, settings, vocoder and
+    evaluation models have not changed, the saved metrics are returned.
 
     Args:
         path, speaker_column: arguments for `read_recordings`.
         synthesizer: a synthesizer, whose vocoder converts the mels of the recordings back to audio.
 
     Raises:
-        UserError: if the recordings or the file with the saved measures cannot be read.
+        UserError: if the recordings or the file with the saved metrics cannot be read.
     """
     hparams = synthesizer.settings
     recordings = read_recordings(path, speaker_column)
@@ -354,8 +354,8 @@ def synthesize_texts(
 
     Args:
         names: the speaker of each text.
-        output: folder for the audio, the alignments and index.csv (columns: `wav`, `text` and, with
-            several speakers, `speaker`).
+        output: folder for the audio, the alignments and index.csv with the columns `wav`, `text`
+            and, with several speakers, `speaker`.
     """
     hparams = synthesizer.settings
     with tempfile.TemporaryDirectory() as temporary:
@@ -367,7 +367,7 @@ def synthesize_texts(
             wav = folder / f"{number:04d}.wav"
             if output:
                 write_speech(wav.with_suffix(""), speech, hparams.table)
-            else:  # draw no plot, because drawing takes longer than synthesis
+            else:  # do not draw plots, because drawing takes longer than synthesis
                 write_wav(wav, speech.audio, hparams.sampling_rate)
             samples = torch.from_numpy(soundfile.read(wav, dtype="float32")[0])
             missing = max(0, hparams.filter_length - len(samples))
@@ -404,7 +404,7 @@ def rates_by_speaker(
     reference: Reference,
     is_identified: np.ndarray,
 ) -> dict[str, SpeakerRates]:
-    """Return {speaker: measures}, or {} if there is only one speaker.
+    """Return {speaker: metrics}, or {} if there is only one speaker.
 
     Args:
         names: the speaker of each text that was added to `evaluators`.

@@ -37,7 +37,7 @@ from length_batching.search import (
 )
 from tacotron2_voice.utils.files import write_atomically
 
-Lengths = Sequence[int] | np.ndarray  # number of frames of each clip, [clips]
+Lengths = Sequence[int] | np.ndarray  # array [clips]: number of frames of each clip
 
 
 class Style(NamedTuple):
@@ -45,8 +45,8 @@ class Style(NamedTuple):
     marker: str
 
 
-# Colors for strategies: gray, and the colors by Okabe and Ito, which color-blind readers can
-# distinguish. `style_of` returns a darker gray for strategies that are not in this table.
+# Colors for strategies: gray, and colors by Okabe and Ito that color-blind readers can distinguish.
+# `style_of` returns a darker gray for strategies that are not in this table.
 STYLES = {
     "random": Style("#D55E00", "o"),
     "sorted": Style("#000000", "s"),
@@ -176,7 +176,7 @@ def draw_epoch_excerpt(lengths: Lengths, batch_size: int, *, clips: int = 96) ->
     much more padding. The titles show values for the whole epoch.
 
     Args:
-        lengths: frames of each clip.
+        lengths: number of frames of each clip.
         clips: approximate number of clips to draw per strategy.
     """
     panels = [("random", False), ("semi_sorted", True)]

@@ -20,7 +20,7 @@ from evaluation.recordings import Recording
 from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.utils.console import progress_bar
 
-CEPSTRA = slice(1, 13)  # coefficient 0 is left out, because it is the level
+CEPSTRA = slice(1, 13)  # coefficient 0 is left out, because it contains only the level
 
 
 def mel_cepstra(samples: torch.Tensor, hparams: VoiceSettings) -> np.ndarray:

@@ -33,7 +33,8 @@ class DistillMos:
         except ImportError as error:
             fix = "pip install --no-deps -r requirements/distillmos.txt"
             raise UserError(f"--quality: {error}; {fix}") from None
-        with contextlib.redirect_stdout(io.StringIO()):  # hide a path that the constructor prints
+        # Hide the path that the constructor of the model prints.
+        with contextlib.redirect_stdout(io.StringIO()):
             self._model = ConvTransformerSQAModel().eval()
 
     @torch.inference_mode()

@@ -49,7 +49,7 @@ def make_recognizer(
     """Return the recognizer for `texts`, or None if the recognizer does not support the language.
 
     Args:
-        name: "pocketsphinx" or "whisper".
+        name: either "pocketsphinx" or "whisper".
         whisper_model: the argument `model` of `Whisper`.
         language: an eSpeak language code, such as "en-us".
         texts: the texts of the audio. If the texts contain only English numbers, pocketsphinx uses
@@ -184,6 +184,6 @@ def _load_whisper(model: str) -> Any:
         raise UserError(f"--whisper-model {model}: expected {expected}")
     try:
         return faster_whisper.WhisperModel(model, device="cpu", compute_type="int8")
-    except Exception as error:  # errors of the disk, the network and the format have many types
+    except Exception as error:  # disk, network and format errors have many types
         reason = first_line(error)
         raise UserError(f"--whisper-model {model}: cannot load this model ({reason})") from None

@@ -76,8 +76,8 @@ def speakers_of_texts(
             all results are None.
 
     Raises:
-        UserError: if the model lacks a speaker, if `chosen` is missing, or if the recordings have
-            speakers and `chosen` is given, too.
+        UserError: if the model lacks a speaker, if `chosen` is missing, or if `chosen` is given
+            although the recordings have speakers.
     """
     named = {recording.speaker for recording in recordings} - {""}
     if not known or not named:

@@ -27,15 +27,16 @@ class Transcript:
 
     text: str
     heard: str  # transcript of the audio; empty if the recognizer does not support the language
-    nearest: str = ""  # text of the recording whose mel-cepstra are nearest
+    nearest: str = ""  # text of the recording whose mel-cepstra are nearest to those of the audio
     speaker: str = ""  # requested speaker; empty if the model has a single speaker
-    nearest_speaker: str = ""  # speaker whose recordings have the nearest mean embedding
+    # Speaker whose mean embedding is nearest to the embedding of the audio.
+    nearest_speaker: str = ""
 
 
 @dataclass(frozen=True)
 class Measures:
-    """Mean measures over several audio files. A measure is None if it was not requested or does not
-    apply."""
+    """Metrics of several audio files: the mean of each metric. A metric is None if it was not
+    requested or does not apply."""
 
     word_error_rate: float | None = None
     quality: float | None = None  # DistillMOS, 1 to 5
@@ -44,20 +45,20 @@ class Measures:
 
 @dataclass(frozen=True)
 class Reference:
-    """The measures of the recordings, which are the reference for a model. The speech of a model
-    rarely has better measures than the recordings."""
+    """The metrics of the recordings, which are the reference for a model. The speech of a model is
+    rarely better than the recordings."""
 
     recordings: Measures
-    vocoded: Measures  # measures of the recordings after conversion to mels and back to audio
-    # Texts, mel settings, vocoder and evaluators of the measurement.
+    vocoded: Measures  # metrics of the recordings after conversion to mels and back to audio
+    # Texts, mel settings, vocoder and evaluation models with which the metrics were measured.
     made_with: dict[str, Any]
-    speakers: dict[str, Measures] = field(default_factory=dict)  # measures per speaker
+    speakers: dict[str, Measures] = field(default_factory=dict)  # metrics per speaker
     centroids: dict[str, list[float]] = field(default_factory=dict)  # mean embedding per speaker
 
 
 @dataclass(frozen=True)
 class SpeakerRates:
-    """The measures of one speaker. `Intelligibility` documents the fields."""
+    """The metrics of one speaker. `Intelligibility` documents the fields."""
 
     texts: int
     word_error_rate: float | None
@@ -71,7 +72,7 @@ class SpeakerRates:
 
 @dataclass(frozen=True)
 class Intelligibility:
-    """The measures of a checkpoint's speech, and of recordings of the same texts.
+    """The metrics of a checkpoint's speech, and of recordings of the same texts.
 
     Word error rates are None if the recognizer does not support the language. The identification
     rate is the fraction of texts for which the recording nearest to the synthetic speech has the
@@ -94,7 +95,7 @@ class Intelligibility:
     quality_after_griffin_lim: float | None = None
     recognizer: str = POCKETSPHINX
     vocoder: str = GRIFFIN_LIM
-    # Measures of each speaker; empty for a single-speaker model.
+    # Metrics of each speaker; empty for a single-speaker model.
     speakers: dict[str, SpeakerRates] = field(default_factory=dict)
     right_speaker: float | None = None  # speaker identification accuracy of the model's speech
     right_speaker_of_recordings: float | None = None
@@ -102,8 +103,8 @@ class Intelligibility:
     right_speaker_after_griffin_lim: float | None = None
 
     def summary(self) -> str:
-        """Return one line per measure. With several speakers, the lines are followed by a table
-        with one row per speaker."""
+        """Return one line per metric. With several speakers, the lines are followed by a table with
+        one row per speaker."""
         values = {
             "the recordings": self.recordings,
             f"after mel and {self.vocoder}": self.recordings_after_griffin_lim,

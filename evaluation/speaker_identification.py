@@ -19,7 +19,8 @@ from evaluation.recognizers import resampled
 from tacotron2_voice.utils.errors import UserError
 
 EMBEDDING_DIM = 256
-LEVEL = -30.0  # level in dBFS; the encoder was trained on audio that was at least this loud
+# Level in dBFS to which audio is scaled; the encoder was trained on audio of at least this level.
+LEVEL = -30.0
 
 
 class Resemblyzer:
@@ -45,8 +46,8 @@ class Resemblyzer:
 
         The embedding is a unit vector, or zeros if the audio contains no speech.
 
-        All audio is scaled to the same level, because the embedding depends on the level. (The
-        package itself amplifies only quiet audio.) Long pauses are removed, as in the training of
+        All audio is scaled to the same level, because the embedding depends on the level. The
+        package itself amplifies only quiet audio. Long pauses are removed, as in the training of
         the encoder.
         """
         if not samples.any():

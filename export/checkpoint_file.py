@@ -35,11 +35,12 @@ if HAS_PYDANTIC:
     from pydantic import TypeAdapter, ValidationError
 
 MAX_BYTES = 2**32  # maximum size of a checkpoint in bytes (full-size model: 0.3 GB)
-MAX_COUNT = 2**53  # maximum count; a float cannot represent all larger integers exactly
+# Maximum value of a counter; a float cannot represent all larger integers exactly.
+MAX_COUNT = 2**53
 MAX_SHOWN = 10  # maximum number of problems to list in a message
 IS_FOLDER = 0x10  # MS-DOS attribute of a folder in a zip file
 ZIP_START = b"PK\x03\x04"
-# First byte of NVIDIA's oldest checkpoints, which are pickles instead of zip files.
+# First byte of a pickle. NVIDIA's oldest checkpoints are pickles instead of zip files.
 PICKLE_START = b"\x80"
 # Settings that determine the shapes of the model's weights.
 SIZES = (
@@ -75,16 +76,16 @@ class Progress:
     epoch: CountFrom1
 
 
-SPEAKER_EMBEDDING = "speaker_embedding.weight"  # missing in single-speaker models
+SPEAKER_EMBEDDING = "speaker_embedding.weight"  # single-speaker models lack this tensor
 
 # Types of the optional checkpoint entries that synthesis uses.
 KINDS: dict[str, Any] = {
     "loop": Progress,
     "longest_text": CountFrom1,  # length of the longest training text, in symbols
-    "speech_statistics": SpeechStatistics,  # missing in checkpoints of version 0.3.0
-    "speaker_statistics": list[SpeakerStatistics],  # missing in single-speaker models
-    "text_rules": str,  # missing in checkpoints of version 0.4.0
-    "trained_phones": list[str],  # missing in checkpoints of version 0.4.0
+    "speech_statistics": SpeechStatistics,  # checkpoints of version 0.3.0 lack this entry
+    "speaker_statistics": list[SpeakerStatistics],  # single-speaker models lack this entry
+    "text_rules": str,  # checkpoints of version 0.4.0 lack this entry
+    "trained_phones": list[str],  # checkpoints of version 0.4.0 lack this entry
 }
 # Prefixes that DistributedDataParallel (also in NVIDIA's checkpoints), torch.compile and Lightning
 # add to the names of weights.
@@ -99,7 +100,8 @@ def read_checkpoint(
     """Return the content of a checkpoint with all tensors on the CPU.
 
     Args:
-        find_problems: a function that checks the loaded checkpoint and returns one message per problem (default: `problems_of`).
+        find_problems: a function that checks the loaded checkpoint and returns one message per
+            problem, such as `problems_of` (the default).
 
     Raises:
         DamagedCheckpoint: if the content of the file is damaged.
@@ -117,7 +119,8 @@ def read_checkpoint(
 def without_wrappers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the weights without the prefixes that wrappers, such as torch.compile, add to all
     names."""
-    for prefix in WRAPPERS * len(WRAPPERS):  # wrappers can be nested in any order
+    # Wrappers, such as torch.compile, can be nested in any order.
+    for prefix in WRAPPERS * len(WRAPPERS):
         if weights and all(name.startswith(prefix) for name in weights):
             weights = {name.removeprefix(prefix): x for name, x in weights.items()}
     return weights
@@ -144,14 +147,14 @@ def read_saved(path: str | Path) -> object:
                 damaged = damaged or next(iter(folders), None)
             if damaged:
                 raise zipfile.BadZipFile(damaged)
-        with warnings.catch_warnings(action="ignore"):  # PyTorch warns about old pickles
+        with warnings.catch_warnings(action="ignore"):  # hide PyTorch's warnings about old pickles
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     # zipfile and PyTorch raise many types of exceptions for damaged files
     except Exception as error:
         if is_out_of_memory(error):
             raise UserError(f"{path}: not enough memory to read this file") from None
         reason = f"{type(error).__name__}: {first_line(error)[:120]}"
-        # PyTorch's own message would suggest executing code from the file
+        # Do not show PyTorch's message, which suggests executing code from the file.
         if isinstance(error, pickle.UnpicklingError):
             reason = "it contains objects other than tensors and plain values"
         raise DamagedCheckpoint(f"{path}: damaged or not a checkpoint ({reason})") from None
@@ -220,11 +223,11 @@ def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
 
 
 def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list[str]:
-    """Check the weights and the settings of a checkpoint, and the parts that `kinds` lists. Return
-    one line for each problem.
+    """Check the weights and the settings of a checkpoint, and the entries that `kinds` describes.
+    Return one line for each problem.
 
-    Each line begins with the name of the part that has the problem. Checkpoints from other projects
-    contain no settings, so only the weights of these checkpoints are checked.
+    Each line begins with the name of the entry that has the problem. Checkpoints from other
+    projects contain no settings, so only the weights of these checkpoints are checked.
     """
     problems = weight_problems(state["state_dict"], "state_dict")
     if not is_of_this_recipe(state):

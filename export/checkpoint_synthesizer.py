@@ -111,7 +111,7 @@ def _settings_of(saved: dict[str, Any], overrides: str, path: str | Path) -> HPa
         hparams = with_lexicon(create_hparams(overrides, trained))
     if hparams.speaker_embedding_dim and not hparams.speakers:
         width = f"speaker_embedding_dim={hparams.speaker_embedding_dim}"
-        raise UserError(f"{width}: {path} has no speakers (expected 0)")
+        raise UserError(f"{width}: {path} was trained without speakers (expected 0)")
     hparams = check_text_settings(hparams)
     if not trained.symbol_table:
         return read_symbols(hparams)  # a checkpoint from another project contains no symbol table
@@ -138,8 +138,8 @@ def training_facts(saved: dict[str, Any], hparams: HParams) -> TrainingFacts:
     """Read facts about the training from a checkpoint.
 
     A checkpoint without statistics, such as a checkpoint from NVIDIA, gets the statistics of
-    LJSpeech if its symbols are English. The speaking rate of a checkpoint without statistics is
-    unknown if its symbols are not English.
+    LJSpeech if its symbols are English. Without statistics and with symbols that are not English,
+    the speaking rate is unknown.
     """
     statistics = LJSPEECH if hparams.table.is_english else None
     if saved.get("speech_statistics") is not None:

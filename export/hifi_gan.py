@@ -55,7 +55,7 @@ class GeneratorConfig:
     win_size: Size
     sampling_rate: Annotated[int, limits(strict=True, ge=1)]
     fmin: float
-    fmax: float | None  # None: half the sampling rate
+    fmax: float | None  # highest mel frequency in Hz; None: half the sampling rate
 
     def mel_settings(self) -> dict[str, float]:
         """Return the log-mel settings under the names used in this project (MEL_SETTINGS)."""
@@ -73,7 +73,8 @@ class GeneratorConfig:
 class ResidualBlock(nn.Module):
     """For each dilation, add the output of a dilated convolution to the input.
 
-    In blocks of kind "1", each dilated convolution is followed by a convolution without dilation.
+    In HiFi-GAN's residual blocks of kind "1", each dilated convolution is followed by a convolution
+    without dilation.
     """
 
     def __init__(self, kind: str, channels: int, kernel_size: int, dilations: list[int]):

@@ -45,21 +45,21 @@ from tacotron2_voice.voice import (
 )
 
 OPSET = 17
-CHECKED_STEPS = 200  # number of decoder steps that are compared with PyTorch
+CHECKED_STEPS = 200  # number of decoder steps whose outputs are compared with PyTorch's outputs
 MAX_DIFFERENCE = 1e-5  # maximum difference from PyTorch's output, relative to the largest output
 MAX_FRAMES = 200  # maximum number of frames per text in the comparison of two voices
-# Maps each operator to the indices of the inputs that are stored in 8 bits (its weights), and to the
+# Maps each operator to the indices of its inputs that are weights (stored in 8 bits), and to the
 # dimension of these weights that corresponds to the output channels.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
-MIN_WEIGHTS = 2**10  # tensors with fewer values stay in float32
+MIN_WEIGHTS = 2**10  # tensors with fewer values than this stay in float32
 LARGEST_INT8 = 127
 QUANTIZED_LARGEST = 64  # largest integer that `quantize_lstms` uses
 COMPRESSED_LARGEST = 46  # largest integer in a compressed voice; a full-size voice then has 20 MB
-TINY = np.float32(1e-30)  # scale of an output if all its weights are 0
+TINY = np.float32(1e-30)  # scale of an output channel if all its weights are 0
 
 
 class ComparedText(NamedTuple):
-    ids: list[int]  # symbol ids of the text
+    ids: list[int]  # symbol ids of the compared text
     speaker: str | None = None  # a speaker of the model; None for a single-speaker model
 
 
@@ -156,7 +156,7 @@ def name_weights(path: Path, part: str) -> None:
     such as onnx::MatMul_243.
 
     Args:
-        part: "encoder", "decoder" or "postnet".
+        part: name of the graph, which is "encoder", "decoder" or "postnet".
     """
     model = onnx.load(path)
     names = own_names(model.graph, part)
@@ -210,7 +210,7 @@ def quantize_lstms(path: Path) -> None:
             f"{x.name}_MatMul" for x in onnx.load(path).graph.node if "_rnn" in x.name
         ],
         per_channel=True,
-        reduce_range=True,  # avoids an overflow on CPUs without VNNI
+        reduce_range=True,  # use 7 bits to avoid an overflow on CPUs without VNNI
     )
     logging.disable(logging.NOTSET)
 

@@ -44,7 +44,7 @@ def state_of_voice(folder: Path) -> dict[str, Any]:
             f"{folder}: to read the weights of a voice, install the packages in "
             "requirements/onnx.txt"
         ) from None
-    Voice(folder)  # raises an error if a checksum, a graph or a setting is wrong
+    Voice(folder)  # this call raises an error if a checksum, a graph or a setting is wrong
     description = read_json(folder / DESCRIPTION_FILE)
     weights = dict[str, np.ndarray]()
     for name in GRAPHS:
@@ -96,7 +96,7 @@ def own_names(graph: Any, part: str) -> dict[str, str]:
     replaced.
 
     Args:
-        part: "encoder", "decoder" or "postnet".
+        part: name of the graph, which is "encoder", "decoder" or "postnet".
     """
     names: dict[str, str] = {}
     num_convolutions = 0
@@ -146,7 +146,8 @@ def _tensors(graph: Any) -> dict[str, np.ndarray]:
 
 
 def _convolution(layer: str, weight: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the weights of a convolution and of a batch norm after it that has no effect."""
+    """Return the weights of a convolution, and of the batch norm that follows it and has no
+    effect."""
     channels = len(bias)
     return {
         f"{layer}.0.conv.weight": weight,

@@ -2,11 +2,11 @@
 
     mel, gate, alignments = fast_decoder.teacher_forced(decoder, memory, mask, mel, dropout_masks)
 
-With teacher forcing, the attention LSTM does not depend on the decoder LSTM, so one loop runs the
-attention LSTM and the attention, and a second loop runs the decoder LSTM. All other operations are
-matrix products over all decoder steps at once: the prenet, the contribution of the inputs to the
-LSTM gates, and the projections. The backward passes of both loops are written by hand. The gradient
-of each weight is also a single product over all decoder steps.
+With teacher forcing, the attention LSTM does not depend on the decoder LSTM. Therefore one loop
+runs the attention LSTM and the attention, and a second loop runs the decoder LSTM. All other
+operations are matrix products over all decoder steps at once: the prenet, the contribution of the
+inputs to the LSTM gates, and the projections. The backward passes of both loops are written by
+hand. The gradient of each weight is also a single product over all decoder steps.
 
 - recurrences.py: formulas, buffers and the names of dimensions
 - plain.py: the loops, implemented with ordinary PyTorch operations

@@ -2,8 +2,8 @@
 
     model.speaking_decoder = captured_steps.free_running
 
-A decoder step consists of about fifty small operators, which the host launches more slowly than the
-GPU runs them. A CUDA graph launches the operators of CHUNK decoder steps at once. After each chunk
+A decoder step consists of about fifty small operators, which the GPU runs faster than the host can
+launch them. A CUDA graph launches the operators of CHUNK decoder steps at once. After each chunk
 the host checks whether all texts have ended. A graph contains the same operators and shapes in the
 same order as the loop in model.py, so the results are bitwise identical.
 

@@ -29,11 +29,11 @@ BATCHES = ((40, 23, *range(1, 19)), (100, *range(1, 33)))
 # Number of decoder steps after the first chunk, in both batches. The number is smaller than a
 # chunk, so that an incomplete chunk is tested too.
 STEPS_AFTER_A_CHUNK = 3
-# The tolerance of a tensor, relative to its largest value, is `min_bound` or TIMES_PLAIN times the
-# error of plain operations in the same precision, whichever is larger. The tolerance must separate
-# correct kernels from bugs. In float32 on a CPU, the errors of correct kernels are at most 1.6e-5,
-# but a tanh that is too small by 1e-4 causes an error of 2e-3. On an H200, the errors of correct
-# kernels are at most 3.4 times the errors of plain operations.
+# Errors and tolerances are relative to the largest value of a tensor. The tolerance is the larger
+# of `min_bound` and TIMES_PLAIN times the error of plain operations in the same precision. The
+# tolerance must separate correct kernels from bugs. In float32 on a CPU, the errors of correct
+# kernels are at most 1.6e-5, but a tanh that is too small by 1e-4 causes an error of 2e-3. On an
+# H200, the errors of correct kernels are at most 3.4 times the errors of plain operations.
 MIN_BOUND = 4e-5
 TIMES_PLAIN = 5
 # Maximum relative rounding error of each dtype.
@@ -92,7 +92,7 @@ def compare(
     facts: dict,
     device: torch.device,
 ) -> Iterator:
-    """Yield (kernel error / maximum error, text) for every output and gradient of a problem."""
+    """Yield (kernel error / maximum error, text) for every output and gradient of a `Problem`."""
     autocast = facts["autocast"] and getattr(torch, facts["autocast"])
     exact = problem.to(torch.float64, device).run(plain)
     problem = problem.to(torch.float32, device)
@@ -109,7 +109,8 @@ def compare(
 
 
 def min_bound(facts: dict) -> float:
-    """Return 4 times an operand's largest rounding error, or MIN_BOUND if nothing is rounded."""
+    """Return 4 times the largest rounding error of an operand, or MIN_BOUND if operands are not
+    rounded."""
     rounded = facts["autocast"] or ("TF32" if facts["TF32"] else None)
     return 4 * ROUNDOFF[rounded] if rounded else MIN_BOUND
 

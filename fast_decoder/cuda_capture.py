@@ -13,8 +13,8 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     not draw random numbers or wait for the GPU. Exceptions from the function and from PyTorch are
     passed on to the caller.
 
-    If CUDA aborts a capture, PyTorch's `capture_end` raises an error before it has cleaned up (seen
-    in PyTorch 2.11 and 2.13). Without the precautions of this function,
+    If CUDA aborts a capture, PyTorch's `capture_end` raises an error before the cleanup is complete
+    (seen in PyTorch 2.11 and 2.13). Without the precautions of this function,
 
     - `stream` would stay the current stream.
     - The generator would stop working (2.11), so the capture gets its own generator state.

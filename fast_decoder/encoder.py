@@ -23,14 +23,14 @@ DIRECTIONS = ("", "_reverse")  # suffixes of PyTorch's parameter names
 def bidirectional_lstm(
     lstm: torch.nn.LSTM,
     x: torch.Tensor,  # [B, N, in]
-    lengths: torch.Tensor,  # [B], preferably on the CPU, so that the host need not wait for a GPU
+    lengths: torch.Tensor,  # [B], preferably on the CPU, so that the host does not wait for the GPU
     loops_for: Callable = graphs.lstm_graphs_for,
 ) -> torch.Tensor:  # [B, N, out], 0 at padding
     """Compute the same outputs as `model.packed_lstm`, with the kernels.
 
     If this machine does not support the kernels, call `model.packed_lstm`. Under autocast, matrix
-    products have the precision of autocast. All other operations have the precision of the
-    parameters.
+    products have the precision of autocast. Operations other than matrix products have the
+    precision of the parameters.
 
     Raises:
         ValueError: if a length is less than 1 or greater than N.

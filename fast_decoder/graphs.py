@@ -28,7 +28,7 @@ MAX_GRAPHS = 64  # maximum number of cached `Graphs` objects; each needs a few m
 UNITS = 8  # LSTM cells per program; 1,024 cells use 128 of an H200's 132 multiprocessors
 PROCESSORS = 132
 COLUMNS = 64  # result columns per program of a backward product
-INNER = 64  # number of values of the inner dimension per iteration of a backward product
+INNER = 64  # size of the blocks in which a backward product reads its inner dimension
 ROWS = 64  # maximum number of clips per program of `lstm_step` and `gradient_product`
 CLIPS = 16  # clips per program of `cell_gradient`
 SYMBOLS = 32  # symbols per program in the attention backward pass
@@ -61,9 +61,9 @@ class LSTM(NamedTuple):
     p_dropout: float
 
     def split(self) -> tuple[int, int]:
-        """Return (parts, gates per part) for the sum over 4 * size gates in `gradient_product`.
-
-        With these parts, there is about one program per multiprocessor.
+        """Return the number of parts into which `gradient_product` splits the sum over 4 * size
+        gates, and the number of gates per part. With these numbers, there is about one program per
+        multiprocessor.
         """
         parts = max(1, PROCESSORS // -(-self.inner // COLUMNS))
         gates = -(-4 * self.size // (parts * INNER)) * INNER
@@ -71,7 +71,8 @@ class LSTM(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """All values that determine kernel launches. recurrences.py explains the dimensions."""
+    """All values that determine how the kernels are launched. recurrences.py explains the
+    dimensions."""
 
     device: torch.device
     dtype: torch.dtype  # dtype of parameters and buffers
@@ -171,7 +172,7 @@ def lstm_graphs_for(
     batch_size: int,
     operand_dtype: torch.dtype,
 ) -> "Graphs | str":
-    """Return graphs for one LSTM without dropout, or a message that says why this fails."""
+    """Return graphs for one LSTM without dropout, or a message that says why there are none."""
     reason = problem(weight.device, weight.dtype)
     if reason is not None:
         return reason
@@ -453,7 +454,7 @@ def _attention_gradient(setting: Setting) -> Callable:
 
 
 def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
-    units = 16 if lstm.query else 32  # fastest values on an H100
+    units = 16 if lstm.query else 32  # these values were the fastest on an H100
     warps = 4
     # Tensor cores need an inner dimension of at least 16.
     query_warps = min(warps, _power_of_two(lstm.query) // 16) if lstm.query else 0

@@ -49,7 +49,7 @@ V = tl.constexpr(21)  # [D]
 ALIGNMENTS = tl.constexpr(22)  # [T, B, N]
 GRAD_ALIGNMENTS = tl.constexpr(23)  # [T, B, N]; address 0 if the loss does not depend on alignments
 TANH = tl.constexpr(24)  # [C, B, N, D], for C steps starting at START
-FILTERS = tl.constexpr(25)  # [C, B, 2 * K, N], location_weight^T slope
+FILTERS = tl.constexpr(25)  # [C, B, 2 * K, N], the product of location_weight^T and the slopes
 DENERGIES = tl.constexpr(26)  # [C, B, N]
 DCONTEXTS = tl.constexpr(27)  # [T, B, E]
 DQUERIES = tl.constexpr(28)  # [T, B, D]
@@ -63,8 +63,8 @@ DV = tl.constexpr(33)  # [G, B, number of programs over symbols, D]
 DLOCATION = tl.constexpr(34)  # [G, B, number of programs over symbols, 2 * K, D]
 # [parts of D, B, N], partial sums of the energies; -inf at padding.
 ENERGIES = tl.constexpr(35)
-# [T, B, 4 * S], the gradients of the gates in the dtype of matrix products. It may be the same
-# buffer as GATES.
+# [T, B, 4 * S], the gradients of the gates in the dtype of matrix products. This buffer may be the
+# same buffer as GATES.
 DGATES = tl.constexpr(36)
 TABLE_SIZE = 37
 
@@ -91,9 +91,9 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     - buffers that no earlier launch of the same graph writes,
     - values that were written two or more launches ago.
 
-    After the call, a load must use `.cg`, which bypasses the multiprocessor's own cache, if the
-    multiprocessor may already have loaded other values from the same 32-byte sector. During a
-    capture, the table contains only zeros, and there are no buffers.
+    If the multiprocessor may have loaded values from a 32-byte sector before the call, loads of
+    other values from this sector after the call must use `.cg`, which bypasses the multiprocessor's
+    own cache. During a capture, the table contains only zeros, and there are no buffers.
 
     If LET_NEXT is False, the next launch starts only after all programs of this launch have ended.
     Set LET_NEXT to False if the programs of both launches cannot all run at the same time.
@@ -122,7 +122,9 @@ def _tanh(x):
 
 @triton.jit
 def _dot(a, b, total, PRECISION: tl.constexpr):
-    if INTERPRETED:  # the interpreter would multiply the bits of bf16 values as integers
+    # Without this conversion, Triton's interpreter would multiply the bits of bf16 values as
+    # integers.
+    if INTERPRETED:
         a, b = a.to(total.dtype), b.to(total.dtype)
     return tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
 
@@ -180,14 +182,14 @@ def lstm_step(
     QUERY_BLOCK: tl.constexpr,
     ROWS: tl.constexpr,  # clips per program
     UNITS: tl.constexpr,  # cells per program
-    BLOCK: tl.constexpr,  # number of values of the inner dimension per iteration
+    BLOCK: tl.constexpr,  # number of values of the inner dimension that each iteration reads
     WARPS: tl.constexpr,  # number of warps that split the inner dimension
     DROPOUT: tl.constexpr,
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
     PRECISION: tl.constexpr,
     QUERY_PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,  # whether the kernel starts before the previous launch has finished
+    EARLY: tl.constexpr,  # whether the kernel starts before the previous kernel has finished
 ):
     """Compute one step of an LSTM, and the units' partial sums of the query.
 
@@ -262,8 +264,8 @@ def _lstm_cell(table, total, cell, step, unit, inside, SIZE: tl.constexpr, DTYPE
     """Return the hidden state [rows, units] before dropout, and store GATES and CELLS.
 
     Args:
-        total: [rows, 4 * units], the gates before activation.
-        cell: [rows, units], the cell states of the previous step.
+        total: the gates before activation [rows, 4 * units].
+        cell: the cell states of the previous step [rows, units].
     """
     rows: tl.constexpr = total.shape[0]
     units: tl.constexpr = total.shape[1] // 4
@@ -290,7 +292,7 @@ def attention_energies(
     DIM: tl.constexpr,  # D
     DIMS: tl.constexpr,  # dimensions per program
     KERNEL: tl.constexpr,  # K
-    TAPS_BLOCK: tl.constexpr,  # at least 2 * K
+    TAPS_BLOCK: tl.constexpr,  # number of taps in a block, at least 2 * K
     SYMBOLS_BLOCK: tl.constexpr,  # symbols per program
     AHEAD: tl.constexpr,  # whether to load the past attention weights before `_wait`
     LET_NEXT: tl.constexpr,
@@ -354,9 +356,9 @@ def _with_windows(
 ):
     """Return `pre` plus the location weight times each symbol's window of past weights."""
     # Zeros surround the alignments of each step. A 32-byte sector may contain the end of the
-    # previous step, which was read earlier, and the beginning of this step. Therefore the L1 cache
-    # may contain an outdated sector, unless this beginning contains only zeros, as in kernels with
-    # 15 or more taps.
+    # previous step's values, which were read earlier, and the beginning of this step's values. The
+    # L1 cache may then contain an outdated copy of the sector. An outdated copy does no harm if
+    # this beginning contains only zeros, as with 15 or more taps.
     CACHE: tl.constexpr = ".cg" if KERNEL < 15 else ""
     tap = tl.arange(0, location_weight.shape[0])
     places = n[:, None] + (tap // KERNEL * (symbols + KERNEL - 1) + tap % KERNEL)[None, :]
@@ -374,7 +376,7 @@ def attention_context(
     KERNEL: tl.constexpr,
     ENERGY_PARTS: tl.constexpr,  # number of partial sums of the energies
     COLUMNS: tl.constexpr,  # context columns per program
-    SYMBOLS_BLOCK: tl.constexpr,  # at least the number of symbols
+    SYMBOLS_BLOCK: tl.constexpr,  # size of a block that contains all symbols of a clip
     DTYPE: tl.constexpr,
     OPERAND: tl.constexpr,
     EARLY: tl.constexpr,
@@ -569,8 +571,8 @@ def cell_gradient(
 ):
     """Replace the gates of a step with their gradients, and store DGATES.
 
-    Program ids: (units, clips). Each program beyond the last unit processes one clip instead: from
-    denergy, it computes the gradients of both alignments in the clip's windows.
+    Program ids: (units, clips). Programs beyond the last unit process one clip each instead. From
+    denergy, such a program computes the gradients of both alignments in the windows of its clip.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch = tl.load(table + BATCH)
@@ -681,7 +683,7 @@ def _through_windows(
 ):
     """Compute CARRIED and DCUMULATIVE for step t - 1.
 
-    The window of symbol n contains symbol m at tap m - n + K // 2.
+    In the window of symbol n, symbol m is at tap m - n + K // 2.
     """
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     chunk_step = (t - tl.load(table + START)) * batch + clip

@@ -52,7 +52,7 @@ def product(x: Tensor, weight: Tensor, dtype: torch.dtype, bias: Tensor | None =
     c = None if bias is None else bias.to(dtype)
     if x.numel() and onednn_multiplies(x.device.type, dtype):  # oneDNN rejects empty matrices
         a = _dense(a)
-        b = _dense(b)  # copy slices, because the product of a slice takes 200 times as long
+        b = _dense(b)  # copy slices, because a product with a slice takes 200 times as long
         return torch.ops.mkldnn._linear_pointwise(a, b, c, "none", [], "").to(x.dtype)
     return F.linear(a, b, c).to(x.dtype)
 

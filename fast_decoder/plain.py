@@ -84,8 +84,8 @@ class PlainLoops:
         """Run the backward pass of the attention recurrence.
 
         Args:
-            grad_states: [T, B, A + E].
-            grad_alignments: [T, B, N].
+            grad_states: gradient of the states [T, B, A + E].
+            grad_alignments: gradient of the alignments [T, B, N].
         """
         gates = buffers.gates
         alignments = buffers.alignments
@@ -144,7 +144,7 @@ class PlainLoops:
         """Run the backward pass of the LSTM, and return the gradients of the gates [T, B, 4 * H].
 
         Args:
-            grad_outputs: [T, B, H + E].
+            grad_outputs: gradient of the outputs [T, B, H + E].
         """
         gates = buffers.gates
         num_steps, batch_size, size = buffers.cells.shape
@@ -187,8 +187,8 @@ def _cell_forward(
 class _CellBackward:
     """Run the backward steps of an LSTM. Each step replaces the activated gates with gradients.
 
-    The prefix d means the derivative of the loss with respect to a value. At the start of these
-    formulas, dcell contains only the contribution of later steps:
+    The prefix d means the derivative of the loss with respect to a value. Before the first of the
+    following formulas, dcell contains only the contribution of later steps.
 
         dcell += dhidden * scale * o * (1 - tanh(cell)^2)
         di = dcell * g * i * (1 - i)                         with respect to i before its sigmoid
@@ -242,13 +242,13 @@ class _CellBackward:
         slopes = self.gate_slopes[t - self.start]
         gates = self.gates[t].unflatten(1, (4, -1))
         dcell = self.dcell.addcmul_(dhidden, self.cell_slopes[t - self.start])
-        self.dcell = dcell * gates[:, 1]  # must run before the gradient df overwrites f
+        self.dcell = dcell * gates[:, 1]  # this line must run before the gradient df overwrites f
         torch.mul(dcell.unsqueeze(1), slopes[:, :3], out=gates[:, :3])
         torch.mul(dhidden, slopes[:, 3], out=gates[:, 3])
 
 
 def _scales(buffers: LSTMBuffers, p_dropout: float) -> Tensor | list[None]:
-    """Return the dropout factors of all steps; without dropout, return a list of None."""
+    """Return the dropout factors of all steps, or a list of None if there is no dropout."""
     keep = buffers.keep
     cells = buffers.cells
     return [None] * len(cells) if keep is None else _scale(keep, p_dropout, cells.dtype)

@@ -70,9 +70,8 @@ class AttentionGradients:
 
 
 def _once(backward: Callable) -> Callable:
-    """Make a backward pass raise an error if it runs twice or is differentiated.
-
-    Also disable autocast in this backward pass.
+    """Make a backward pass raise an error if it runs a second time or if its result is
+    differentiated. Also disable autocast in the backward pass.
     """
 
     def guarded(ctx, *gradients):
@@ -165,7 +164,8 @@ class AttentionRecurrence(Function):
         if grad_states is None:
             grad_states = torch.zeros_like(buffers.rows)
         gradients = ctx.loops.attention_backward(buffers, grad_states, grad_alignments)
-        dgates = gradients.gates.to(dtype)  # convert once, because three products use it
+        # Convert the gradient once, because three products use it.
+        dgates = gradients.gates.to(dtype)
         return (
             None,
             None,
@@ -225,7 +225,7 @@ class LSTMRecurrence(Function):
         inputs, input_weight, *saved = ctx.saved_tensors
         buffers = LSTMBuffers(*saved)
         dtype = ctx.loops.operand_dtype
-        # Convert once, because three products use it.
+        # Convert the gradient once, because three products use it.
         dgates = ctx.loops.lstm_backward(buffers, grad_outputs).to(dtype)
         dinputs = product(flat(dgates), input_weight.T, dtype).to(inputs.dtype).view_as(inputs)
         dcontexts = grad_outputs[:, :, buffers.cells.shape[2] :]

@@ -58,7 +58,7 @@ BUSY = (NO_PROCESS, "out of memory", "busy or unavailable")
 
 
 class Answer(NamedTuple):
-    """The result of the check."""
+    """The result of the kernel check."""
 
     is_right: bool
     text: str  # largest error, or a description of the problem
@@ -95,7 +95,8 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
 
 
 def read_cache(file: Path, facts: dict) -> Answer | None:
-    """Return the cached answer, or None if the file is missing, damaged or contains other facts."""
+    """Return the cached answer, or None if the file is missing, damaged or from a check under other
+    conditions."""
     try:
         cached = Answer(**read_json(file))
     except (ValueError, TypeError):

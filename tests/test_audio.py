@@ -255,7 +255,7 @@ def test_conversion_command_succeeds_when_copied_from_the_error(
 
 @pytest.mark.parametrize(("rate", "mel_fmax"), [(8000, 4000), (16000, 8000), (44100, 16000)])
 def test_suggested_settings_keep_the_frame_duration(rate, mel_fmax):
-    assert "frames of hop_length=256 last" in unusual_frames(
+    assert "a frame (hop_length=256) lasts" in unusual_frames(
         create_hparams(f"sampling_rate={rate},mel_fmax=4000")
     )
     h = create_hparams(settings_at(rate))

@@ -283,10 +283,10 @@ def test_prepare_warns_when_only_the_sampling_rate_is_set(tmp_path, capsys):
     (settings,) = {*re.findall(r"48000 Hz, .*have this rate, set (\S+); otherwise", message)}
     prepare(Preparation(corpus, tmp_path / "lists", "sampling_rate=48000"))
     printed = capsys.readouterr().out
-    assert "warning: at sampling_rate=48000, frames of hop_length=256 last 5.3 ms" in printed
+    assert "warning: at sampling_rate=48000, a frame (hop_length=256) lasts 5.3 ms" in printed
     assert f"2.2 times the default number of decoder steps. Set {settings}, or convert" in printed
     prepare(Preparation(corpus, tmp_path / "lists", settings))
-    assert "frames of hop_length" not in capsys.readouterr().out
+    assert "a frame (hop_length" not in capsys.readouterr().out
     h = settings_of(tmp_path / "lists")
     assert (h.hop_length, h.win_length, h.filter_length) == (557, 2228, 4096)
     assert h.mel_fmax == 17400

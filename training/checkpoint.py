@@ -4,7 +4,7 @@
     loop = restore(complete(source), trainer, sampler)
 
 A checkpoint is a file with the keys of NVIDIA's checkpoints (`iteration`, `state_dict`,
-`optimizer`, `learning_rate`) and the rest of the run's state. The file is written atomically.
+`optimizer`, `learning_rate`) and with all other state of the run. The file is written atomically.
 Reading a checkpoint never executes code from the file.
 """
 
@@ -41,7 +41,8 @@ from training.optimizer import state_entries
 from training.trainer import LossTerms, Trainer
 
 BEST = "best.pt"
-DIVERGED = 100  # training counts as diverged above this multiple of the lowest loss so far
+# Training counts as diverged if a loss exceeds this number times the lowest loss so far.
+DIVERGED = 100
 
 
 class Checkpoint(NamedTuple):
@@ -94,8 +95,8 @@ class LoopState:
     # Optimizer step of the best checkpoint; -1: no validation yet.
     best_iteration: int = -1
     lowest_loss: float = math.inf  # lowest padded training loss of any optimizer step
-    alignment_warned: int = 0  # 1: the warning that no alignment has formed has been printed
-    text_warned: int = 0  # 1: the warning that attention ignores the text has been printed
+    alignment_warned: int = 0  # 1: the warning about a missing alignment was printed
+    text_warned: int = 0  # 1: the warning about attention that ignores the text was printed
 
     def at_start_of(self, epoch: int) -> "LoopState":
         """Return the state before the first batch of `epoch` (the current or the next epoch)."""
@@ -163,7 +164,7 @@ NEEDED: dict[str, Any] = {
     "learning_rate": float,
     "scaler": dict | None,  # state of torch.amp.GradScaler; None if precision is not fp16
     "loop": LoopState,
-    "sampler": dict | None,  # state of LengthBatchSampler; None between epochs
+    "sampler": dict | None,  # state of LengthBatchSampler; None between two epochs
     "corpus": str,  # fingerprint of the clips
     "longest_text": CountFrom1,  # length of the longest training text in symbols
     # Size of each log file in bytes, keyed by its path relative to the run folder.
@@ -254,7 +255,8 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
     own = [old for number, old in list_checkpoints(directory) if number <= state["iteration"]]
     least = 1 if (directory / BEST).exists() else 2
     for old in own[: -max(keep, least)]:
-        # If a folder has the name of a checkpoint, it cannot be removed like a file.
+        # Ignore errors, because a folder with the name of a checkpoint cannot be removed like a
+        # file.
         with contextlib.suppress(OSError):
             old.unlink()
     return path
@@ -329,7 +331,8 @@ def set_aside_newer(directory: Path, iteration: int) -> list[tuple[Path, bool]]:
         A list of tuples (new path of a checkpoint, whether the checkpoint is damaged).
 
     Raises:
-        UserError: if `best.pt` cannot be read. In this case, no checkpoint has been renamed.
+        UserError: if `best.pt` cannot be read. This error is raised before any checkpoint is
+            renamed.
     """
     found = list_checkpoints(directory)[::-1]
     newer = [(path, False) for number, path in found if number > iteration]
@@ -367,8 +370,8 @@ def load_newest(directory: Path) -> Checkpoint:
 
     Raises:
         UserError: if a checkpoint cannot be read or is rejected, or if the run has no undamaged
-            checkpoint. In this case, --resume does not start a new run, because a new run would
-            overwrite the files in the folder.
+            checkpoint. After such an error, --resume does not start a new run, because a new run
+            would overwrite the files in the folder.
     """
     best = [directory / BEST] if (directory / BEST).exists() else []
     damaged = []

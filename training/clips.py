@@ -2,7 +2,7 @@
 
     clips = resolve_clips(hparams, start.resumed, processes, new_clips=False)
 
-Each process reads the filelists itself, because they may differ between machines.
+Each process reads the filelists itself, because the filelists may differ between machines.
 """
 
 import math
@@ -40,8 +40,7 @@ HOW_TO_NAME_MOVED_LISTS = (
     "If you moved the filelists of this run, pass their new paths: --resume --hparams "
     "@FOLDER/settings.txt, or --hparams training_files=...,validation_files=..."
 )
-# File in the run folder that lists the clips. When a run resumes, it compares its clips with this
-# file.
+# File in the run folder that lists the clips. A resumed run compares its clips with this file.
 CLIPS_FILE = "clips.csv"
 
 
@@ -52,7 +51,8 @@ class Clips:
     training: ClipTable
     validation: ClipTable
     fingerprint: str
-    change: dict[str, int] | None = None  # number of clips for each kind of change; None: no change
+    # Number of clips for each kind of change; None: the clips have not changed.
+    change: dict[str, int] | None = None
 
 
 def name_of(clips: ClipTable, index: int) -> str:

@@ -5,8 +5,8 @@
 
 On a GPU, the memory check simply runs the worst-case batches, because running out of GPU memory
 only raises an error. On a CPU, a batch that is too large would make the system kill the process or
-swap for hours, so the check runs a smaller batch with clips of the same length, measures the peak
-memory, and scales the result.
+swap for hours. Therefore the check runs a smaller batch with clips of the same length, measures the
+peak memory, and scales the result.
 """
 
 import math

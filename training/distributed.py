@@ -34,7 +34,8 @@ from tacotron2_voice.utils.errors import UserError, explained
 
 T = TypeVar("T")
 SECONDS_TO_LEAVE = 0.1
-SECONDS_BETWEEN_HEARTBEATS = 1  # used while processes wait for another process
+# Interval in seconds at which waiting processes signal that they are alive.
+SECONDS_BETWEEN_HEARTBEATS = 1
 
 
 class AlreadyReported(UserError):
@@ -60,7 +61,8 @@ class ReductionClock:
         return moment
 
     def note(self) -> None:
-        """Record the current time. Call this whenever gradients of this process become ready."""
+        """Record the current time. Call this method whenever gradients of this process become
+        ready."""
         self._ready = self._now()
 
     def read(self) -> Callable[[], float]:
@@ -84,7 +86,8 @@ class Processes:
     world_size: int = 1
     # Device of this process; None: the GPU, or the CPU if the machine has no GPU.
     device: torch.device | None = None
-    clock: ReductionClock | None = None  # None in a run with a single process
+    # Measures the waiting time; None in a run with a single process.
+    clock: ReductionClock | None = None
     # Rank among the processes on this machine. Rank 0 does the work that is needed once per
     # machine.
     local_rank: int = 0
@@ -92,12 +95,14 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Return whether this is the first process, which writes files and prints messages."""
+        """Return whether this process is the first process, which writes files and prints
+        messages."""
         return self.rank == 0
 
     @property
     def launcher(self) -> str:
-        """Return the command for the same number of processes: "python" or "torchrun ..."."""
+        """Return the command that starts as many processes as this run has, either "python" or
+        "torchrun ..."."""
         if self.world_size == 1:
             return "python"
         nodes = f"--nnodes {self.machines} " if self.machines > 1 else ""
@@ -108,8 +113,8 @@ class Processes:
         """Wrap the model so that its backward pass averages gradients over all processes."""
         if self.world_size == 1:
             return model
-        # Do not synchronize buffers, because the trainer averages the buffers of batch norm. The
-        # name of this option depends on the PyTorch version (2.13 renamed it).
+        # Do not synchronize buffers, because the trainer averages the buffers of batch norm.
+        # PyTorch 2.13 renamed the option for this.
         names = inspect.signature(DistributedDataParallel).parameters
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
         options: dict[str, Any] = {name: False, "gradient_as_bucket_view": True}
@@ -167,7 +172,7 @@ class Processes:
         def act() -> None:
             try:
                 future.set_result(action())
-            # Catch every exception, because `future.result` below raises it again.
+            # Catch every exception here. `future.result` raises the exception again below.
             except BaseException as error:
                 future.set_exception(error)
 
@@ -259,7 +264,7 @@ def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
         return PrefixStore(mine, store)
     deadline = time.monotonic() + seconds
     while True:
-        start = store.get("start").decode()  # may be the key prefix of an earlier start
+        start = store.get("start").decode()  # this value may be the key prefix of an earlier start
         store.set(f"{start}/answer {rank}", mine)
         time.sleep(0.02)
         if store.check([f"{start}/all"]) and mine.encode() in store.get(f"{start}/all").split():
@@ -308,7 +313,7 @@ def leave_at_exit() -> None:
     """Make the process wait for SECONDS_TO_LEAVE before it exits.
 
     While the process waits, a PyTorch thread releases the tensors of the last exchange between
-    processes. If the process exited before this thread has finished, the process would abort.
+    processes. If the process exited before this thread had finished, the process would abort.
     """
     if dist.is_initialized():
         atexit.register(time.sleep, SECONDS_TO_LEAVE)

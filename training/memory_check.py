@@ -42,10 +42,11 @@ def worst_case_shapes(
 ) -> list[Shape]:
     """Return a list of (clips, frames, symbols): the training batches that need the most memory.
 
-    With a fixed batch size, the list contains one batch: `batch_size` clips as long as the longest
-    clip and the longest text. With a frame budget per batch, the list contains two batches. The
-    first batch has the longest text, and as many padded frames as the budget and the corpus allow.
-    The second batch has the largest possible number of clips, which are the shortest clips.
+    With a fixed batch size, the list contains one batch with `batch_size` clips that are as long as
+    the longest clip and the longest text. With a frame budget per batch, the list contains two
+    batches. The first batch has the longest text, and as many padded frames as the budget and the
+    corpus allow. The second batch has the largest possible number of clips, which are the shortest
+    clips.
 
     Args:
         capacity: frame budget per batch; None if the batch size is fixed.
@@ -60,8 +61,8 @@ def worst_case_shapes(
     lengths, positions = np.unique(x, return_inverse=True)
     counts = np.bincount(positions, max_draws).astype(int).cumsum()
     # For each length, compute the maximum number of clips in a batch whose longest clip has this
-    # length. The number is at most len(x), because an epoch draws as many clips as the corpus
-    # contains.
+    # length. This number is at most the size of the corpus, because an epoch draws as many clips as
+    # the corpus contains.
     clips = np.minimum(capacity // lengths, np.minimum(counts, len(x)))
     frames = clips * lengths
     # If several batches have the largest number of frames, use the batch with the longest clips.
@@ -107,8 +108,8 @@ def check_memory(
         with torch.no_grad(), trainer.autocast():
             outputs = trainer.model(batch)
             trainer.loss(outputs, batch)
-            # Run the model again while the first outputs are still in memory, because
-            # `validation.text_effect` also does this.
+            # Run the model again while the first outputs are still in memory, as
+            # `validation.text_effect` does.
             trainer.model(batch)
 
     with without_trace(trainer):
@@ -187,7 +188,7 @@ def _problems(
 
 
 class TriedMemory:
-    """Find out whether batches fit into GPU memory by running them."""
+    """Run batches to find out whether they fit into GPU memory."""
 
     name = "GPU memory"
 
@@ -280,8 +281,8 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
 def without_trace(trainer: Trainer) -> Iterator[None]:
     """Restore buffers, gradients, mode and random states bit for bit when the context ends.
 
-    Before the first optimizer step, no optimizer state exists. The context then also allocates
-    tensors of the size of this state, so that the check includes their memory.
+    Before the first optimizer step, no optimizer state exists. Therefore the context also allocates
+    tensors of the size of the optimizer state, so that the check includes the memory of this state.
     """
     model = trainer.model
     training = model.training

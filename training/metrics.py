@@ -52,8 +52,8 @@ class RunLogger:
         self._cut_back(saved["logs"])
         self.tensorboard = TensorBoard(log_directory)
         self.metrics = open(path, "ab")  # noqa: SIM115
-        self.metrics_checksum = zlib.crc32(content)  # CRC-32 of the whole file
-        self._waiting = b""  # lines that could not be written yet
+        self.metrics_checksum = zlib.crc32(content)  # CRC-32 of all of metrics.jsonl
+        self._waiting = b""  # lines of metrics.jsonl that could not be written yet
 
     def state(self) -> dict[str, Any]:
         """Flush the logs to disk, and return their state for a checkpoint.

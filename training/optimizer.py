@@ -33,7 +33,7 @@ def apply_gradients(
     divisor: torch.Tensor,
     skip: torch.Tensor,
 ) -> None:
-    """Divide the gradients by `divisor`, and make an optimizer step unless `skip` is true.
+    """Divide the gradients by `divisor`, and run an optimizer step unless `skip` is true.
 
     Args:
         divisor: scalar on the device, at least 1. A value above 1 reduces the gradient norm.
@@ -52,8 +52,8 @@ def apply_gradients(
 def state_entries(hparams: HParams) -> dict[str, bool]:
     """Return the names of the tensors that the optimizer stores for each parameter.
 
-    The result is {name: whether the tensor has the shape of the parameter (True) or is a scalar
-    (False)}. For Adam, the result is {"step": False, "exp_avg": True, "exp_avg_sq": True}.
+    The value for a name is True if the tensor has the shape of the parameter, and False if the
+    tensor is a scalar. For Adam, `exp_avg` and `exp_avg_sq` are True, and `step` is False.
     """
     probe = torch.nn.Parameter(torch.zeros(2, 3))
     probe.grad = torch.zeros_like(probe)

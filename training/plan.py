@@ -11,8 +11,8 @@ from training.trainer import LossWeights, StepLosses
 class PlannedStep(NamedTuple):
     """One optimizer step of an epoch, for all processes."""
 
-    numbers: list[int]  # indices of the optimizer step's batches in the plan
-    end: int  # number of finished batches of the plan after this optimizer step
+    numbers: list[int]  # indices of this optimizer step's batches in the plan
+    end: int  # number of batches of the plan that are finished after this optimizer step
     batches: list[np.ndarray]  # clip indices of each batch
     weights: list[LossWeights]  # loss weights of each batch
     frames: int  # total number of real frames in these batches
@@ -28,7 +28,7 @@ class PendingStep(NamedTuple):
     number: int  # number of this optimizer step, counted from 1 since the run started
     losses: StepLosses
     planned: PlannedStep
-    before: int  # number of finished batches of the epoch before this optimizer step
+    before: int  # number of batches of the epoch that were finished before this optimizer step
 
 
 def next_step(

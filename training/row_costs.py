@@ -20,7 +20,7 @@ from machine import is_out_of_memory, seconds_of
 from training.memory_check import without_trace
 from training.trainer import Trainer
 
-TILE = 16  # the kernels compute multiples of this number of clips
+TILE = 16  # the kernels process clips in tiles of this size
 SIZES = (16, 32, 48, 64)  # numbers of clips whose costs are measured
 # 17 clips fill as many tiles as 32 clips, so the difference between their times is the cost of 15
 # clips.
@@ -30,7 +30,7 @@ MAX_ERROR = 0.1  # maximum relative error of the predicted cost of CHECK clips
 REPEATS = 3  # how many times the pass of each batch is timed
 FIRST_FRAMES = 256  # length of the shortest batches, in frames
 MAX_FRAMES = 2048
-# In short batches, the host is slower than the GPU, so additional frames take no more time. A
+# In short batches, the host is slower than the GPU, so additional frames take no additional time. A
 # length is long enough if the time per additional frame grows by at most this fraction when the
 # length doubles.
 MAX_CURVATURE = 0.05
@@ -97,9 +97,11 @@ def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
     text, difference = table_of(cost)
     costs, _ = parse_row_costs(text)
     if costs is None or min(costs.values()) <= 0:
-        return "", "the clips account for more than the whole cost of a decoder step"
+        return "", "the cost per clip is larger than the whole cost of a decoder step allows"
     if difference > MAX_ERROR:
-        return text, f"a batch of {CHECK} clips differs by {difference:.0%} from its prediction"
+        return text, (
+            f"the time of a batch of {CHECK} clips differs by {difference:.0%} from its prediction"
+        )
     return text, ""
 
 

@@ -59,7 +59,8 @@ class Run:
     logger: RunLogger | None = None
     # Optimizer steps whose losses have not been read yet.
     pending: list[PendingStep] = field(default_factory=list)
-    must_stop: bool = False  # whether any process was asked to stop; the same in all processes
+    # Whether any process was asked to stop; this value is the same in all processes.
+    must_stop: bool = False
     # Mean loss of the optimizer steps that were read most recently; None before the first optimizer
     # step.
     recent_loss: float | None = None
@@ -206,7 +207,8 @@ def open_logs(run: Run, start: Start) -> None:
     if own is not None:
         checkpoint.mark_if_best(own)
     if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
-        # The best checkpoint was deleted, so let the next validation choose a new best checkpoint.
+        # The file of the best checkpoint was deleted, so let the next validation choose a new best
+        # checkpoint.
         state.best_validation_loss = float("inf")
     saved_logs = own.state if own is not None else None
     run.logger = RunLogger(directory, directory / run.folder.logs, saved_logs)

@@ -43,7 +43,7 @@ class StopRequest:
     ignored.
 
     Python calls signal handlers only between two operations of the main thread. A PyTorch operation
-    may take minutes and delay a handler, so a second thread also reads the signals, prints a
+    may take minutes and delay a handler. Therefore a second thread also reads the signals, prints a
     message, and ends the process if the main thread does not exit in time.
 
     Args:
@@ -54,7 +54,7 @@ class StopRequest:
 
     def __init__(self, limit: float | None, resume: Callable[[], str]) -> None:
         self.signal: int | None = None
-        self.saving = threading.Lock()  # locked while a checkpoint is being written
+        self.saving = threading.Lock()  # this lock is held while a checkpoint is being written
         self._is_leaving = False  # whether the main thread is ending the process
         self._limit = limit
         self._resume = resume
@@ -73,7 +73,7 @@ class StopRequest:
 
     def __exit__(self, *_: object) -> None:
         signal.set_wakeup_fd(-1)
-        self._sender.close()  # the second thread then exits
+        self._sender.close()  # closing this socket makes the second thread exit
 
     def leave(self) -> None:
         """Prevent the second thread from ending the process, because the main thread will exit."""

@@ -59,8 +59,8 @@ def describe_speakers(clips: Clips, hparams: HParams, weights: np.ndarray | None
     speech = speech_of_speakers(clips, hparams)
     draws = {}
     if weights is not None:
-        # All clips of a speaker have the same weight, so any of these clips shows how often each
-        # clip is drawn.
+        # All clips of a speaker have the same weight, so one clip shows how often each of the clips
+        # is drawn.
         names = clips.training.names_of("speaker")
         draws = dict(zip(names, draws_of_clips(weights).tolist(), strict=True))
     unseen = sum(not values["validation_clips"] for values in speech.values())
@@ -96,7 +96,8 @@ def short(name: str) -> str:
 def first_positions(
     batches: Sequence[Sequence[int]], clips: ClipTable
 ) -> dict[str, tuple[int, int]]:
-    """Return {speaker: (batch number, row in the batch)} of each speaker's first validation clip.
+    """Return the batch number and the row of each speaker's first validation clip, keyed by
+    speaker.
 
     In a filelist from prepare.py, the first clip of each speaker is a typical clip. Only the
     MAX_SHOWN speakers with the most speech are included, sorted from most to least speech.
@@ -106,7 +107,8 @@ def first_positions(
     """
     numbers = np.concatenate([np.full(len(batch), i) for i, batch in enumerate(batches)])
     rows = np.concatenate([np.arange(len(batch)) for batch in batches])
-    place_of = np.argsort(np.concatenate(batches))  # for each clip, its position in the batches
+    # Position of each clip in the concatenated batches.
+    place_of = np.argsort(np.concatenate(batches))
     speakers, firsts = np.unique(clips.speaker_numbers, return_index=True)
     first_of = dict(zip((clips.speakers[i] for i in speakers), place_of[firsts], strict=True))
     names = most_speech_first(clips)[:MAX_SHOWN]

@@ -38,7 +38,7 @@ from training.decoders import choose_decoder
 from training.distributed import Processes
 from training.run_folder import RunFolder
 
-# Folders whose code must be the same in every process.
+# Folders that must contain the same code in every process.
 FOLDERS = ("corpus", "export", "fast_decoder", "length_batching", "tacotron2_voice", "training")
 CODE = ("*.py", *(f"{folder}/**/*.py" for folder in FOLDERS))
 
@@ -168,7 +168,7 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
         else:
             base = hparams_from_dict(resumed.state["hparams"])
             hparams = create_hparams(overrides, base)
-            if hparams.row_costs == MEASURE:  # only new runs measure costs
+            if hparams.row_costs == MEASURE:  # only new runs measure the costs of decoder steps
                 hparams = replace(hparams, row_costs=base.row_costs)
                 print(
                     f"note: only a new run measures row_costs, so this run keeps row_costs={base.row_costs or '(empty)'}"

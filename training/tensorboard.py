@@ -115,7 +115,7 @@ class TensorBoard:
         threading.excepthook = _ignore_full_disk
         self.directory = directory
         self._works = True
-        self.write("flush")  # also creates the event file
+        self.write("flush")  # this call also creates the event file
 
     @functools.cached_property
     def _writer(self) -> SummaryWriter:
@@ -128,7 +128,8 @@ class TensorBoard:
             return
         try:
             getattr(self._writer, method)(*values, **options)
-        except (OSError, ValueError) as error:  # ValueError: the path is not valid UTF-8
+        # A ValueError means that the path is not valid UTF-8.
+        except (OSError, ValueError) as error:
             self._works = False
             print(
                 "warning: cannot write to TensorBoard, so no more data is written until the run "
@@ -157,7 +158,7 @@ def event_files(directory: Path) -> list[Path]:
 def _ignore_full_disk(failure: threading.ExceptHookArgs) -> None:
     """Hide the traceback of TensorBoard's writer thread if the disk is full.
 
-    `TensorBoard.write` reports the error as a warning at the next write.
+    At the next write, `TensorBoard.write` prints a warning about the error.
     """
     if not issubclass(failure.exc_type, OSError):
         threading.__excepthook__(failure)

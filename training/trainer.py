@@ -38,11 +38,12 @@ ENVIRONMENT = {
 
 
 class LossWeights(NamedTuple):
-    """The loss weights of a micro-batch: the fractions that it contributes to an optimizer step."""
+    """The loss weights of a micro-batch: its fractions of the frames and decoder steps of an
+    optimizer step."""
 
     padded_frames: float = 1.0
-    frames: float = 1.0  # fraction of all real frames
-    steps: float = 1.0  # fraction of all real decoder steps
+    frames: float = 1.0  # fraction of the real frames in the optimizer step
+    steps: float = 1.0  # fraction of the real decoder steps in the optimizer step
 
 
 NO_WEIGHT = LossWeights(0.0, 0.0, 0.0)
@@ -89,7 +90,7 @@ class StepLosses(NamedTuple):
     values: torch.Tensor  # on the CPU, in the order of `StepValues`
     copied: (
         torch.cuda.Event | None
-    )  # `values` are valid after this event; None: they are already valid
+    )  # `values` are valid after this event; None: `values` are already valid
     # Function that returns the waiting time in seconds. Call it after the event `copied`.
     waited: Callable[[], float] | None
 
@@ -102,7 +103,7 @@ class Trainer:
 
     def __init__(self, hparams: HParams, device: torch.device, processes: Processes = ALONE):
         for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)  # keep values set by the user
+            os.environ.setdefault(name, value)  # keep environment variables that the user has set
         torch.backends.cudnn.deterministic = True
         # Set both options, because by default, PyTorch uses TF32 for cuDNN (convolutions, the
         # encoder LSTM) but not for matrix products.
@@ -122,11 +123,13 @@ class Trainer:
             # Ignore the return value, because batch norms inside other modules are converted in
             # place.
             SyncBatchNorm.convert_sync_batchnorm(self.model)
-        self.parallel = processes.wrap(self.model)  # averages gradients over all processes
+        # This wrapper averages gradients over all processes.
+        self.parallel = processes.wrap(self.model)
         self.optimizer = optimizers.make_optimizer(self.model.parameters(), hparams)
         self.scaler = torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16")
         self.loss = Tacotron2Loss(hparams.gate_positive_weight)
-        self.validation_loss = Tacotron2Loss()  # without weights, so that runs are comparable
+        # Unweighted, so that the losses of different runs are comparable.
+        self.validation_loss = Tacotron2Loss()
         # Schedule for calls of `step` that pass no schedule, for example in benchmarks.
         self.base_schedule = Schedule(hparams.learning_rate, hparams.guided_attention_weight)
         # Reason why this process could not read its next batch.
@@ -201,7 +204,7 @@ class Trainer:
         num_batches: int = 1,
         stop: bool = False,
     ) -> StepLosses:
-        """Make one optimizer step.
+        """Run one optimizer step.
 
         The host does not wait for the GPU if the optimizer is fused.
 
@@ -254,14 +257,14 @@ class Trainer:
         contains the LossTerms, the number of processes that have been asked to stop, and the number
         of processes that could not read a batch.
 
-        The new running statistics of batch norm are the mean over the micro-batches, each of which
-        updates the statistics from before the optimizer step.
+        In each micro-batch, batch norm updates the running statistics from before the optimizer
+        step. The new running statistics are the mean of these updates over all micro-batches.
         """
         processes = self.processes
         several = num_batches > 1 or processes.world_size > 1
         statistics = RunningStatistics(self.model) if several else None
         terms = slice(len(LossTerms._fields))
-        stop_requests = -2  # index of this value in `total`
+        stop_requests = -2  # index of the number of stop requests in `total`
         failures = -1
         total = torch.zeros(len(LossTerms._fields) + 2, device=self.device)
         # Use `fill_`, because assigning a number would wait for the GPU.
@@ -360,7 +363,7 @@ class RunningStatistics:
         self._put(self._before)
 
     def write(self, means: torch.Tensor, applied: torch.Tensor) -> None:
-        """Set the statistics to `means` if the optimizer step was `applied`.
+        """Set the statistics to `means` if the optimizer step was applied.
 
         If the optimizer step was skipped, restore the statistics from before this optimizer step.
         """

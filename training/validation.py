@@ -78,11 +78,11 @@ def make_validation_loader(
 class BatchResult(NamedTuple):
     """The validation results of one batch, in a form that processes can exchange."""
 
-    number: int  # index of the batch
+    number: int  # index of the validation batch
     sizes: tuple[int, ...]  # numbers of clips, frames, decoder steps and symbols
     # Padded loss, masked loss, the three values of alignment_sums, and the text effect.
     sums: list[float]
-    rows: list[ClipRow]  # one row per clip; [] for a single-speaker model
+    rows: list[ClipRow]  # one row of losses per clip; [] for a single-speaker model
 
 
 @torch.no_grad()
@@ -165,7 +165,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
 
 
 def example_positions(run: Run) -> dict[str, tuple[int, int]]:
-    """Return {speaker: (batch number, row in the batch)} of each example clip.
+    """Return the batch number and the row of each speaker's example clip, keyed by speaker.
 
     The example is the speaker's first clip in the validation filelist. A single-speaker model has
     one speaker, with the name "".
@@ -192,7 +192,7 @@ def _validate_batch(
     steps = batch.num_steps(model.n_frames_per_step)
     aligned = alignment_sums(outputs.alignments, steps, batch.text_lengths)
     sums = torch.cat([torch.stack([losses.total, losses.total_unpadded]), aligned]).tolist()
-    assert batch.clip_indices is not None  # set by every DataLoader
+    assert batch.clip_indices is not None  # every DataLoader sets these indices
     if not np.isfinite(sums).all():
         names = clip_names(run.clips.validation, batch.clip_indices.tolist())
         raise UserError(f"the validation loss became {sums[0]} on these clips:\n{names}")
