@@ -52,7 +52,7 @@ def own_signals() -> Iterator[None]:
 
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads this variable during its import
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads TRITON_INTERPRET during its import
 
 
 # By default, hypothesis fails if an example takes 0.2 s, which is too short for busy machines.

@@ -69,7 +69,7 @@ def draw_case(data, strategy, mode="fixed", randomize=False, lengths=some_length
         options[parameter.name] = data.draw(st.floats(0, 3), parameter.name)
     elif parameter:
         least, most = parameter.limits(len(lengths), batch_size)
-        most = min(most, 1000)  # planning a million classes would take too long
+        most = min(most, 1000)  # planning batches for a million length classes would take too long
         options[parameter.name] = data.draw(st.integers(least, most), parameter.name)
     return lengths, batch_size, options
 
@@ -271,7 +271,7 @@ def test_exponential_noise_mixes_short_and_long_clips_equally():
     for low, high, tolerance in ((1000, 7000, 0.1), (8300, 10_000, 0.2)):
         inside = [batch for batch in now if low < batch.min() and batch.max() < high]
         again = [math.comb(n, 2) for batch in inside for n in Counter(batch_before[batch]).values()]
-        # The integral of f^2 is 1 / (4 m), with a mean m of 28,000 frames * 0.05 / 2.
+        # The integral of f^2 (see above) is 1 / (4 m). The mean noise m is 28,000 frames * 0.05 / 2.
         # A batch contains 160 frames.
         pairs = sum(math.comb(len(batch), 2) for batch in inside)
         assert sum(again) / pairs == pytest.approx(160 / (4 * 700), rel=tolerance)
@@ -435,7 +435,7 @@ def test_custom_strategy_can_be_registered():
         del REGISTRY["longest_first"]
 
 
-def test_options_error_lists_every_problem():
+def test_error_lists_every_invalid_batching_option():
     """If a settings file contains several invalid options, the error must list all of them."""
     check_options({"batch_size": 16, "strategy": "bucket", "bucket_size": 16})
     wrong = {"batch_size": 16, "strategy": "bucket", "bucket_size": 8, "seed": -1, "max_clip": 3}

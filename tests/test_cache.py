@@ -119,7 +119,7 @@ print(seconds, own() - before)
 
 
 @pytest.mark.thorough
-def test_cache_of_a_million_clips_loads_fast_and_is_shared(tmp_path):
+def test_cache_of_a_million_clips_loads_fast_and_is_shared_by_processes(tmp_path):
     """The cache file has 140 MB. The processes map this file, so most of its memory is shared."""
     filelist = str(tmp_path / "list.txt")
     clip = Clip("corpus/clip.wav", "x" * 20, (3,) * 20, 5)
@@ -159,7 +159,7 @@ def test_cache_is_ignored_when_the_file_is_not_a_cache_of_this_version(filelist,
     assert read(filelist) is None
 
 
-def test_worker_maps_the_cache_file_when_it_receives_a_pickled_table(filelist):
+def test_worker_maps_the_cache_file_when_it_receives_a_pickled_clip_table(filelist):
     some = [Clip(f"{i}.wav", "x" * 100, (7,) * 100, 5, "") for i in range(100)]
     table = listed(filelist, some)
     table.write()
@@ -174,7 +174,7 @@ def test_worker_maps_the_cache_file_when_it_receives_a_pickled_table(filelist):
     assert str(cache_path(filelist)) in str(caught.value)
 
 
-def test_fingerprint_depends_on_names_texts_and_lengths_but_not_on_folders(filelist):
+def test_fingerprint_of_clips_depends_on_names_texts_and_lengths_but_not_on_folders(filelist):
     table = listed(filelist, SMALL)
     moved = [replace(clip, path=f"/elsewhere/{Path(clip.path).name}") for clip in SMALL]
     assert listed(filelist, moved).fingerprint == table.fingerprint
@@ -184,7 +184,7 @@ def test_fingerprint_depends_on_names_texts_and_lengths_but_not_on_folders(filel
     assert listed(filelist, SMALL[::-1]).fingerprint != table.fingerprint
 
 
-def test_fingerprint_is_the_same_as_in_version_0_4(filelist):
+def test_fingerprint_of_clips_is_the_same_as_in_version_0_4(filelist):
     """Checkpoints contain the fingerprint of the clips. If the fingerprint changed, old runs could
     not resume."""
     named = [replace(clip, speaker="anna") for clip in SMALL]
@@ -205,7 +205,7 @@ def test_clip_id_is_the_stem_of_a_path(path):
         assert clip_id(path) == Path(path).stem
 
 
-def test_loaded_table_does_not_change_when_its_file_is_replaced(filelist):
+def test_loaded_clip_table_does_not_change_when_its_file_is_replaced(filelist):
     listed(filelist, SMALL).write()
     table = read(filelist)
     listed(filelist, SMALL[::-1]).write()

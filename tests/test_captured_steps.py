@@ -38,8 +38,8 @@ def spoken(model, texts=3, lengths=LENGTHS):
 
 
 def overwriting(calls, function, device):
-    """Stand in for `captured_steps.replayed` without a GPU: each result overwrites the previous
-    result, as in a graph."""
+    """Stand in for `captured_steps.replayed` without a GPU. As in a CUDA graph, each result
+    overwrites the previous result."""
     result = function()
     while True:
         calls.append(len(result.gate))
@@ -175,7 +175,7 @@ def test_synthesis_keeps_the_random_state_on_a_gpu(full_size):
 
 
 @needs_gpu
-def test_gpu_still_works_after_a_failed_capture():
+def test_gpu_still_works_when_a_graph_capture_has_failed():
     device = torch.device("cuda", torch.cuda.current_device())
     counter = torch.zeros((), device=device)
 

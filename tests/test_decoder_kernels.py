@@ -110,7 +110,7 @@ def kernels_run_anywhere(monkeypatch, tf32_as_before):
 def guarded_buffers(monkeypatch):
     """Fill buffers with NaN, so that a read before a write has a visible effect.
 
-    Guard values surround the buffers. Kernels must not overwrite them.
+    The buffers are surrounded by guard values, which kernels must not overwrite.
     """
     surroundings = []
 
@@ -140,7 +140,7 @@ def assert_parity(case, weights=EQUAL):
     assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
 
 
-# ---------------------------------------------------------------------------- the same results
+# ---------------------------------------------------------------------------- correct results
 
 SIZES = {
     "usual": ((7, 5), (2, 4), (5, 6)),
@@ -160,7 +160,7 @@ SIZES = {
     [*((name, DTYPES[0]) for name in SIZES), *(("usual", dtype) for dtype in DTYPES[1:])],
     ids=str,
 )
-def test_outputs_and_gradients_match_the_reference(name, dtype):
+def test_outputs_and_gradients_of_the_kernels_match_the_reference(name, dtype):
     assert_parity(problem(SIZES[name], dtype))
 
 
@@ -187,7 +187,7 @@ def test_kernels_match_the_reference_for_different_sizes_and_dropout_probabiliti
 
 
 @pytest.mark.parametrize("weights", [(1, 0, 0), (0, 0, 1)])
-def test_gradients_match_the_reference_when_the_loss_uses_only_some_outputs(weights):
+def test_gradients_of_the_kernels_match_the_reference_when_the_loss_uses_only_some_outputs(weights):
     assert_parity(problem(((7, 3), (3, 2)), DTYPES[0]), weights)
 
 
@@ -236,7 +236,7 @@ def test_kernels_are_as_accurate_as_the_reference_when_autocast_is_on(precision,
 
 
 def use_training_constants(monkeypatch):
-    """Use the buckets and program sizes of training, but short chunks."""
+    """Use the same buckets and sizes of kernel programs as in training, but shorter chunks."""
     change(monkeypatch, TRAINING, CHUNK=2, bucket=BUCKET)
 
 
@@ -270,7 +270,7 @@ def test_kernels_are_as_accurate_as_the_reference_in_every_bucket_when_autocast_
 
 # Triton's interpreter truncates float32 to bfloat16, while PyTorch rounds.
 @pytest.mark.parametrize("precision", [torch.bfloat16 if GPU else torch.float16, None], ids=str)
-def test_matrix_products_read_the_rounded_gradients_of_the_gates(precision, monkeypatch):
+def test_matrix_products_read_the_rounded_gradients_of_the_lstm_gates(precision, monkeypatch):
     rounded = []
 
     def record(name):
@@ -295,7 +295,7 @@ def test_matrix_products_read_the_rounded_gradients_of_the_gates(precision, monk
 # ---------------------------------------------------------------------------- graphs
 
 
-def test_graphs_of_a_bucket_work_for_any_number_of_decoder_steps(monkeypatch):
+def test_captured_graphs_of_a_bucket_work_for_any_number_of_decoder_steps(monkeypatch):
     decoder = problem().decoder
     monkeypatch.setattr(graphs, "bucket", BUCKET)
     for lengths in (((30, 2),), ((5, 5), (4, 1))):
@@ -326,13 +326,13 @@ def test_table_of_decoder_steps_advances_chunk_by_chunk_and_stops_at_the_end(bac
         assert start == stop
 
 
-def test_results_are_bitwise_equal_when_a_problem_runs_twice():
+def test_kernel_results_are_bitwise_equal_when_a_batch_is_computed_twice():
     case = problem(((7, 3), (2, 1)))
     assert_same(*(run(case, fast_decoder.teacher_forced) for _ in range(2)))
 
 
-def test_gradients_are_correct_when_two_forward_passes_precede_backward():
-    # Both problems use the same bucket.
+def test_gradients_of_the_kernels_are_correct_when_two_forward_passes_precede_backward():
+    # Both batches are in the same bucket.
     one, two = problem(((4, 2), (2, 1))), problem(((4, 1), (3, 2)))
     assert passes_are_independent(one.to(device=DEVICE), two.to(device=DEVICE))
 
@@ -358,7 +358,7 @@ def test_graph_results_equal_the_results_of_single_launches_on_a_gpu():
 
 @gpu_only
 @pytest.mark.parametrize(("clips", "precision"), [(16, None), (22, torch.bfloat16)], ids=str)
-def test_results_stay_the_same_with_dependent_gpu_launches(clips, precision, monkeypatch):
+def test_results_stay_the_same_when_gpu_launches_are_dependent(clips, precision, monkeypatch):
     """If a launch did not wait for the previous launch, it would read values that are not yet
     written."""
     case = full_size(((120, 200), (33, 140)) * (clips // 2)).to(torch.float32)
@@ -396,7 +396,7 @@ def test_full_size_kernels_are_as_accurate_as_the_reference_on_a_gpu(precision, 
         assert error <= max(1e-5, 5 * reference[name]), (name, error, reference[name])
 
 
-# ---------------------------------------------------------------------------- when kernels cannot run
+# ---------------------------------------------------------------------------- missing kernels
 
 
 def cuda_without(monkeypatch, capability=(9, 0)):
@@ -428,7 +428,7 @@ def cuda_without(monkeypatch, capability=(9, 0)):
         ("cuda", torch.float32, (10, 0), None, True),
     ],
 )
-def test_use_of_kernels_and_dependent_launches_depends_on_the_hardware(
+def test_kernels_and_dependent_launches_are_used_only_when_the_hardware_supports_them(
     device, dtype, capability, reason, dependent, monkeypatch
 ):
     cuda_without(monkeypatch, capability)
@@ -480,7 +480,7 @@ def test_reason_for_failed_graphs_is_cached_except_when_memory_runs_out(monkeypa
 
 
 @gpu_only
-def test_training_continues_when_a_capture_fails_on_a_gpu(monkeypatch):
+def test_training_continues_when_a_graph_capture_fails_on_a_gpu(monkeypatch):
     """A failed capture must not change PyTorch's global state."""
     lstm_step = graphs._lstm_step
 
@@ -577,7 +577,7 @@ def loss_of(precision, dropout, steps=12):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("precision", ["tf32", "bf16"] if GPU else ["bf16"])
-def test_losses_stay_close_when_the_precision_changes(precision, monkeypatch):
+def test_training_losses_stay_close_when_the_precision_changes(precision, monkeypatch):
     """Rounding errors make the losses of any two runs drift apart, so the test allows a difference.
     The allowed difference is twice the largest difference between a run in float32 and three runs
     in float32 with different dropout."""

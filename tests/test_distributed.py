@@ -128,7 +128,8 @@ def assert_agrees(out: Path, alone: Path) -> None:
 
     Validation losses differ by 1e-4. The gradients of convolution biases before batch norms are
     only rounding errors, but Adam scales them to full steps. Batch norm cancels these biases in
-    training. In validation, it does not cancel them completely, because the running mean is behind.
+    training. In validation, the biases are not cancelled completely, because the running mean lags
+    behind.
     """
     for name in ("loss", "loss_unpadded", "gradient_norm"):
         a, b = (np.array(curves(x)[f"training/{name}"]) for x in (out, alone))

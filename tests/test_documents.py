@@ -191,7 +191,7 @@ def test_documented_commands_succeed_when_run_in_page_order(documents, clone):
         assert (clone / "runs" / "ljspeech" / "best.pt").is_file()
 
 
-def test_every_page_with_commands_is_in_a_group():
+def test_every_page_with_commands_is_in_a_tested_group():
     grouped = {command for group in GROUPS for command in commands_of(group)}
     without_generated = {name for name in DOCUMENTS if not name.startswith("docs/reference/")}
     for name in without_generated - set(itertools.chain(*GROUPS)):

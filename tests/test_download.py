@@ -22,7 +22,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.body = body
         self.ranges = True  # true if the server supports Range requests
-        # number of bytes after which a response is cut off; None: no response is cut off
+        # number of bytes after which a response is cut off, or None
         self.drop_after = None
         self.statuses = []  # error codes of the first responses
         self.asked = []  # the Range header of each request
@@ -80,7 +80,7 @@ def serve(monkeypatch):
     def start(body, expected=None):
         """Start a server for `body`.
 
-        The recipe expects the size and the hash of `expected` (default: `body`).
+        The download must have the size and the hash of `expected`, which defaults to `body`.
         """
         expected = body if expected is None else expected
         servers.append(Server(body))
@@ -187,7 +187,7 @@ def test_archive_members_cannot_be_written_outside_the_folder(tmp_path, serve):
     assert not list(tmp_path.rglob("escaped.txt"))
 
 
-def test_download_resumes_after_a_kill(tmp_path, serve):
+def test_download_resumes_when_the_program_was_killed(tmp_path, serve):
     """If the program was killed while unpacking, the next download must not treat the unpacked
     files as the complete corpus."""
     server = serve(make_archive(tmp_path))

@@ -91,7 +91,7 @@ def differences(case, weights=EQUAL):
     return {name: x for name, x in errors.items() if x > TOLERANCE[case.memory.dtype]}
 
 
-# ---------------------------------------------------------------------------- the same results
+# ---------------------------------------------------------------------------- correct results
 
 SIZES = {
     "usual": ((7, 9), (2, 4), (5, 12)),
@@ -106,7 +106,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_outputs_and_gradients_match_the_reference(name, dtype):
+def test_outputs_and_gradients_of_the_fast_decoder_match_the_reference(name, dtype):
     assert differences(problem(SIZES[name], dtype)) == {}
 
 
@@ -150,7 +150,7 @@ def test_gradients_match_the_reference_when_the_loss_uses_only_some_outputs(weig
     assert differences(problem(dtype=torch.float64), weights) == {}
 
 
-def test_outputs_stay_the_same_when_gradients_are_off():
+def test_outputs_of_the_fast_decoder_stay_the_same_when_gradients_are_off():
     case = problem(training=False)
     expected = case.outputs(model.teacher_forced)
     with torch.no_grad():
@@ -218,7 +218,7 @@ def passes_are_independent(one, two):
         losses = []
         for case, memory in zip((one, two), memories, strict=True):
             losses.append(case.loss(replace(case, memory=memory).outputs()))
-            with torch.no_grad():  # a validation between the forward and the backward pass
+            with torch.no_grad():  # imitate a validation between the forward and the backward pass
                 case.outputs()
         losses[first].backward()
         losses[second].backward()
@@ -246,7 +246,7 @@ def test_fast_decoder_raises_when_a_second_derivative_is_computed():
         torch.autograd.grad(loss, parameters, create_graph=True)
 
 
-def test_backward_raises_when_an_output_was_changed():
+def test_backward_pass_raises_when_an_output_was_changed():
     mel, _, alignments = problem().outputs()
     with torch.no_grad():
         alignments.mul_(2)

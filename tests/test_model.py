@@ -289,7 +289,7 @@ def numpy_decoder(decoder, symbols, mel, masks, p):
 
 
 @pytest.mark.parametrize("r", [1, 2])
-def test_decoder_equals_plain_numpy(r):
+def test_decoder_outputs_equal_outputs_computed_with_plain_numpy(r):
     p = {"prenet": 0.5, "attention": 0.2, "decoder": 0.3}
     rates = {f"p_{name}_dropout": rate for name, rate in p.items()}
     model = tiny_model(training=True, n_frames_per_step=r, **rates).double()

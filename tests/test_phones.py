@@ -43,7 +43,7 @@ def test_phones_stay_the_same_when_some_texts_are_empty():
     assert to_phones([], "de") == []
 
 
-def test_punctuation_inside_words_and_numbers_is_read():
+def test_words_and_numbers_with_punctuation_have_the_phones_of_their_spoken_form():
     numbers = to_phones(["4,072", "four thousand seventy two"], "en-us")
     assert numbers[0] == numbers[1]
     [dont, percent, words] = to_phones(["don't", "50%", "fifty percent"], "en-us")
@@ -351,7 +351,7 @@ def test_prepare_lists_the_lines_whose_letters_espeak_spells_by_name(tmp_path, n
         ("ar", "ﺳﻼﻡ", "سلام"),
     ],
 )
-def test_text_has_the_phones_of_its_plain_spelling(language, text, plain):
+def test_text_with_unusual_characters_has_the_phones_of_its_plain_spelling(language, text, plain):
     """eSpeak skips unusual forms of letters and symbols, or speaks their names. Therefore
     `to_phones` replaces these characters with their usual forms."""
     assert to_phones([text], language) == to_phones([plain], language)

@@ -43,7 +43,7 @@ H = create_hparams()
         (" \n\f\n", []),
     ],
 )
-def test_lines_are_joined_into_paragraphs(text, expected):
+def test_lines_of_a_text_file_are_joined_into_paragraphs(text, expected):
     assert paragraphs_of("a.txt", text).paragraphs == expected
 
 

@@ -165,7 +165,7 @@ def test_resume_resets_the_best_loss_when_the_best_checkpoint_is_deleted(copied)
     assert load(copied / "best.pt")["iteration"] == best
 
 
-def test_start_fails_when_the_folder_contains_a_run(copied, corpus, capsys):
+def test_new_run_fails_when_its_output_folder_contains_a_run(copied, corpus, capsys):
     before = snapshot(copied)
     arguments = flags(copied, corpus.hparams())
     assert "--resume" in refused(arguments, capsys)
@@ -335,7 +335,7 @@ def change_clips(corpus, filelist: Path) -> None:
 NEW_CLIPS = "1 added, 1 gone, 2 changed"
 
 
-def test_error_suggests_the_option_for_new_clips_when_clips_have_changed(
+def test_resume_error_suggests_the_option_new_clips_when_clips_have_changed(
     copied, corpus, tmp_path, capsys
 ):
     filelist = tmp_path / "new.txt"
@@ -468,7 +468,7 @@ def test_resume_fails_when_the_run_is_still_training(copied, monkeypatch, capsys
     assert snapshot(copied) == before
 
 
-def test_start_fails_when_a_second_run_started_during_set_up(
+def test_run_fails_when_a_second_run_starts_in_its_folder_during_set_up(
     corpus, whole, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out"

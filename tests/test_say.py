@@ -14,7 +14,9 @@ from tacotron2_voice.utils.errors import UserError
 VOICE = Path("demo", "voice", "voice.json")
 
 
-def test_audio_is_the_same_for_digits_and_words(checkpoint_path, tmp_path, monkeypatch, capsys):
+def test_make_say_writes_the_same_audio_for_digits_and_words(
+    checkpoint_path, tmp_path, monkeypatch, capsys
+):
     synthesize_quickly(monkeypatch.setattr)
     arguments = ["--checkpoint", str(checkpoint_path), "--numbers"]
     arguments += ["--hparams", "gate_threshold=2,max_decoder_steps=3"]

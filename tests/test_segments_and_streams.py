@@ -102,7 +102,7 @@ def test_stream_yields_every_item_once(count):
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_processes_and_workers_yield_every_item_once(world_size, workers):
+def test_processes_and_workers_yield_every_item_of_a_stream_once(world_size, workers):
     options = {"world_size": world_size, "batches_per_update": 4}
     if workers and world_size == 4:
         options["window"] = 10**6

@@ -125,7 +125,7 @@ def test_new_run_reads_every_clip_when_the_cache_is_incomplete(lists, opened):
 
 
 @pytest.mark.parametrize("new_run", [True, False])
-def test_second_start_does_not_open_clips(lists, opened, capsys, new_run):
+def test_second_start_of_a_run_opens_no_clips(lists, opened, capsys, new_run):
     first = read_clips(lists, new_run=new_run)
     assert sorted(opened) == [(name, new_run) for name in ALL]
     assert ("is missing, so all clips are read" in capsys.readouterr().out) == new_run
@@ -299,13 +299,13 @@ FRAMES = CLIPS.num_frames
 HPARAMS = replace(HParams(), batch_size=2, batching_strategy="semi_sorted")
 
 
-def test_options_are_rejected_when_the_corpus_does_not_allow_them():
+def test_batching_options_are_rejected_when_the_corpus_does_not_allow_them():
     assert len(make_sampler(FRAMES, HPARAMS)) == 3
     with pytest.raises(UserError, match=r"num_bins=6: .* 1 to 5"):
         make_sampler(FRAMES, replace(HPARAMS, batching_strategy="alternated_sort", num_bins=6))
 
 
-def test_described_costs_exclude_random_epochs():
+def test_printed_batching_costs_exclude_random_epochs():
     hparams = replace(HPARAMS, random_epochs=2, batch_randomization=False)
     sampler = make_sampler(FRAMES, hparams)
     shown = describe_costs(sampler, hparams).splitlines()

@@ -53,7 +53,7 @@ def test_fourth_field_of_a_filelist_line_contains_the_speaker():
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
 
 
-def test_every_clip_label_has_a_filelist_field_and_settings():
+def test_every_label_of_clips_has_a_filelist_field_and_settings():
     """Filelists have no column titles, so a different order of the fields would swap their values
     without an error."""
     assert ListedClip._fields[3:] == LABELS
@@ -74,7 +74,7 @@ def test_clip_table_keeps_the_speaker_of_every_clip(tmp_path_factory, names):
     assert table.speakers == tuple(dict.fromkeys(names))
 
 
-def test_fingerprint_changes_when_speakers_change():
+def test_fingerprint_of_clips_changes_when_speakers_change():
     def fingerprint(*names):
         clips = [Clip(f"{i}.wav", "x", (1,), 5, speaker=name) for i, name in enumerate(names)]
         return ClipTable.of("list.txt", enumerate(clips, 1)).fingerprint

@@ -125,7 +125,7 @@ def test_texts_are_rejected_when_they_begin_with_list_letters_or_numbers_in_any_
     assert "12 of 12" in refusal(check_are_spoken, clips_of(texts))
 
 
-def test_texts_are_rejected_when_they_are_written_twice():
+def test_texts_are_rejected_when_each_text_is_written_twice():
     message = refusal(check_repeated_words, clips_of(each("{text} {text}")))
     assert message.startswith("m.csv:1: ")
     assert "--repeated-words" in message

@@ -54,7 +54,7 @@ def test_error_lists_all_problems_of_named_settings(tmp_path):
         study.remember(tmp_path / "study.json", "", settings)
 
 
-def test_changed_settings_are_rejected_for_a_known_name(tmp_path):
+def test_settings_are_rejected_when_their_name_already_has_other_settings(tmp_path):
     path = tmp_path / "study.json"
     study.remember(path, "batch_size=4", {"a": "", "b": "seed=3"})
     study.remember(path, "batch_size=4", {"c": ""})
@@ -152,7 +152,7 @@ def test_values_are_summed_over_the_epochs_of_a_run(make_study):
     assert own["words"].tolist()[1] == 4
 
 
-def test_lost_values_are_restored_from_the_runs(make_study):
+def test_lost_values_of_a_study_are_restored_from_its_runs(make_study):
     """No run is trained again. A new epoch in --points is an error if a finished run is already
     past this epoch."""
     make_study(points=(1, 2)).run([1], concurrent_runs=1)
@@ -279,7 +279,7 @@ def test_budget_table_counts_half_an_error_when_all_words_are_correct(values):
     assert ssb[2].startswith("0.001 ± 0.000")
 
 
-# ---------------------------------------------------------------------------- with real programs
+# ---------------------------------------------------------------------------- real programs
 
 
 @pytest.mark.thorough

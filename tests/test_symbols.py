@@ -124,7 +124,7 @@ def test_symbol_table_built_from_texts_contains_every_character(texts):
         ("字", "abc", ""),
     ],
 )
-def test_message_suggests_the_nearest_symbol(symbol, known, expected):
+def test_message_suggests_the_nearest_symbol_when_a_symbol_is_unknown(symbol, known, expected):
     assert nearest(symbol, table_of(known)) == expected
 
 

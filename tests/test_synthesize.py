@@ -85,7 +85,7 @@ def test_chunk_limit_is_the_length_of_the_longest_training_text(
         (["--version"], version.__version__),
     ],
 )
-def test_arguments_out_of_range_are_rejected(arguments, message, capsys):
+def test_synthesis_arguments_are_rejected_when_they_are_out_of_range(arguments, message, capsys):
     with pytest.raises(SystemExit):
         synthesize.main(["--checkpoint", "none.pt", "--text", "a", *arguments])
     assert message in "".join(capsys.readouterr())

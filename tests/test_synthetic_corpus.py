@@ -38,7 +38,9 @@ def table(tmp_path):
     return path
 
 
-def test_corpus_contains_the_chosen_lines_with_their_last_columns(table, tmp_path, spoken):
+def test_synthetic_corpus_contains_the_chosen_lines_with_their_last_columns(
+    table, tmp_path, spoken
+):
     synthetic_corpus.main([str(table), str(tmp_path / "out"), "--skip", "1", "--clips", "5"])
     assert spoken == ["two", "three"]
     assert (tmp_path / "out" / "metadata.csv").read_text() == "b|two\nc|three\n"

@@ -1,4 +1,4 @@
-"""Test how texts become symbols: NVIDIA's ids, numbers, abbreviations and phones."""
+"""Test how texts become symbols, including NVIDIA's ids, numbers, abbreviations and phones."""
 
 import json
 

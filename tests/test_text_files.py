@@ -117,7 +117,7 @@ def test_encoding_is_rejected_when_it_is_unknown():
         check_encoding("klingon")
 
 
-def test_file_is_reported_when_it_is_missing(tmp_path):
+def test_text_file_is_reported_when_it_is_missing(tmp_path):
     with pytest.raises(UserError) as caught:
         read_text(tmp_path / "none.csv")
     assert str(tmp_path / "none.csv") in str(caught.value)

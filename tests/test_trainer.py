@@ -300,7 +300,7 @@ def test_fused_and_plain_optimizers_compute_the_same_weights(monkeypatch):
     torch.testing.assert_close(*weights, rtol=0, atol=1e-4)
 
 
-def test_optimizer_state_entries_contain_every_state_of_the_chosen_optimizer(monkeypatch):
+def test_listed_optimizer_state_matches_the_chosen_optimizer(monkeypatch):
     adam = {"step": False, "exp_avg": True, "exp_avg_sq": True}
     assert optimizer.state_entries(small()) == adam
     use_optimizer(monkeypatch, functools.partial(torch.optim.SGD, momentum=0.9))

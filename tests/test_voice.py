@@ -42,7 +42,7 @@ def speak(*arguments: object) -> None:
 
 
 def test_voice_chunks_have_the_same_mels_as_the_torch_model(voices, monkeypatch):
-    monkeypatch.setattr(speaker, "FADE", 0)  # turns off the fade-out of speech that does not end
+    monkeypatch.setattr(speaker, "FADE", 0)  # turn off the fade-out of speech that does not end
     exact = Voice(voices.fp32[0], "gate_threshold=2")
     sequence = text_to_ids(TEXT, exact.settings)
     found, parts = exact.synthesize(sequence, seed=3, retries=0), []
@@ -346,7 +346,7 @@ def test_audio_is_rejected_when_a_graph_returns_nan(voices, tmp_path):
         Voice(folder).synthesize(TEXT)
 
 
-def test_graph_is_rejected_when_it_has_the_ort_format(voices, tmp_path):
+def test_graph_of_a_voice_is_rejected_when_it_has_the_ort_format(voices, tmp_path):
     """The operators of a graph in ORT format cannot be checked. A file can be valid as ORT and as ONNX."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -428,7 +428,7 @@ def write_vocoder(path, **settings: int) -> None:
     onnx.save(model, path)
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's older ONNX exporter warns
+@pytest.mark.filterwarnings("ignore")  # torch's older ONNX exporter issues warnings
 def test_custom_vocoder_computes_the_audio(voices, tmp_path):
     write_vocoder(tmp_path / "hold.onnx")
     spoken = "--text", TEXT, "--vocoder", tmp_path / "hold.onnx"
@@ -459,7 +459,7 @@ def test_vocoder_is_rejected_when_it_does_not_fit_the_voice(made, message, tmp_p
         vocoder.load_vocoder(tmp_path / "hold.onnx", create_hparams())
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's older ONNX exporter warns
+@pytest.mark.filterwarnings("ignore")  # torch's older ONNX exporter issues warnings
 def test_vocoder_is_rejected_when_its_inputs_or_outputs_are_not_as_expected(tmp_path):
     """Without dynamic_axes, an exported vocoder has a fixed input length."""
     path, held, h = tmp_path / "hold.onnx", Hold(), create_hparams()
@@ -531,7 +531,7 @@ def test_vocoder_is_rejected_when_its_operators_are_unknown(tmp_path):
         assert message.endswith(f": {named}")
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's older ONNX exporter warns
+@pytest.mark.filterwarnings("ignore")  # torch's older ONNX exporter issues warnings
 def test_vocoder_is_rejected_when_it_fails_after_loading(tmp_path):
     write_vocoder(tmp_path / "late.onnx")
     model, table = onnx.load(tmp_path / "late.onnx"), np.zeros(18, np.int64)

@@ -184,7 +184,7 @@ def test_packages_of_each_pip_extra_equal_the_pinned_packages():
         assert found == expected
 
 
-def test_archives_contain_exactly_the_files_of_the_package(wheel, tmp_path):
+def test_wheel_and_sdist_contain_exactly_the_files_of_the_package(wheel, tmp_path):
     paths = [path for pattern in ("*.py", "*.html") for path in FOLDER.rglob(pattern)]
     modules = {str(path.relative_to(FOLDER)) for path in paths} | {"py.typed"}
     with zipfile.ZipFile(wheel) as archive:

@@ -39,8 +39,8 @@ END = 0.05  # seconds of silence at both ends of a valid clip
 
 
 def sound(before: float = 0.0, seconds: float = 1.0, after: float = 0.0, seed: int = 0):
-    """Return 16-bit noise that lasts `before`, `seconds` and `after` seconds. The noise in `before`
-    and `after` is 57 dB softer."""
+    """Return 16-bit noise that lasts `seconds` seconds. Noise that is 57 dB softer lasts `before`
+    seconds before it and `after` seconds after it."""
     rng = np.random.default_rng(seed)
     noise = rng.uniform(-1, 1, sum(round(part * RATE) for part in (before, seconds, after)))
     start = round(before * RATE)

@@ -82,7 +82,7 @@ def test_experiment_leaves_no_process_when_it_exceeds_its_time_limit(
     assert not (tmp_path / "late").exists()
 
 
-def test_table_contains_the_speed_of_this_recipe_relative_to_other_recipes():
+def test_comparison_table_contains_the_speed_of_this_recipe_relative_to_other_recipes():
     common = {"precision": "bf16", "batch": "16x774x120", "peak_gb": 2.5}
     ours = common | {"recipe": peers.OURS, "seconds": [0.03, 0.04, 0.05]}
     other = common | {"recipe": "speechbrain", "seconds": [2.0, 2.0]}
