@@ -85,7 +85,7 @@ def clean_process(monkeypatch, one_thread):
 
 @pytest.fixture(scope="session")
 def whole(corpus, tmp_path_factory):
-    """Return the folder of an uninterrupted training run with the settings LONG."""
+    """Return the folder of an uninterrupted training run with the settings in LONG."""
     out = tmp_path_factory.mktemp("whole") / "out"
     assert Child(flags(out, corpus.hparams(**LONG))).end().code == 0
     return out

@@ -54,7 +54,7 @@ LOST = r"starts a new file|the validation of epoch \d+ failed|metrics\.jsonl fai
 TRAINING = "To plot the metrics, run: tensorboard"
 KINDS = (*(number.name for number in SIGNALS), FULL_DISK)
 WORKERS = (0, 0, 1, 2, 3)
-MAX_SECONDS = 2.0  # maximum number of seconds from the start of training or set-up to a stop
+MAX_SECONDS = 2.0  # maximum number of seconds between the start of a phase and the stop
 STUCK_SECONDS = 90  # maximum number of seconds that a start may need to stop
 
 

@@ -33,8 +33,8 @@ without_spawn = pytest.mark.parametrize("workers", WORKERS[:3], ids=str)
 def error_of(action) -> str:
     """Return the message of the BatchingError that the action raises.
 
-    The function clears the frames of the traceback, because they would keep the loader alive, and
-    each worker would then take five seconds to exit.
+    The function clears the frames of the traceback. Otherwise, they would keep the loader alive,
+    and each worker would take five seconds to exit.
     """
     try:
         action()

@@ -183,7 +183,7 @@ def test_damaged_attributes_in_the_zip_directory_are_detected(written, tmp_path)
     entries = [match.start() for match in re.finditer(b"PK\x01\x02", content)]
     assert len(entries) > 5
     for start in entries:
-        for bit in range(8):  # every bit of the MS-DOS attributes
+        for bit in range(8):  # invert each bit of the MS-DOS attributes
             damaged = bytearray(content)
             damaged[start + 38] ^= 1 << bit
             path.write_bytes(damaged)

@@ -192,7 +192,7 @@ def test_converted_copy_is_made_again_when_its_recording_was_replaced(
     assert changed == ["c.wav", "sources.json"]
 
 
-def test_error_lists_all_invalid_recordings(recordings, tmp_path):
+def test_conversion_error_lists_all_invalid_recordings(recordings, tmp_path):
     (recordings / "a.flac").write_bytes(b"no audio")
     (recordings / "b.txt").write_text("A | B")
     content = (recordings / "c.wav").read_bytes()

@@ -130,7 +130,7 @@ def run(case, function, precision=None):
 
 
 def graphs_of(case):
-    """Return the graphs for a batch, or the reason why they cannot be captured."""
+    """Return the CUDA graphs for a batch, or the reason why the graphs cannot be captured."""
     case = case.to(device=DEVICE)
     return graphs.graphs_for(case.decoder, case.memory, case.memory.dtype, case.dropout_masks)
 
@@ -264,7 +264,7 @@ def test_kernels_are_as_accurate_as_the_reference_in_every_bucket_when_autocast_
     assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
     ratios = [errors[0] / reference[name][0] for name, errors in fast.items()]
     assert statistics.geometric_mean(ratios) <= 1.25
-    for name, errors in fast.items():  # by chance, the error of the reference may be tiny
+    for name, errors in fast.items():  # the error of the reference can be tiny by chance
         assert errors[0] <= max(0.02, 2 * reference[name][0]), name
 
 

@@ -421,7 +421,9 @@ def test_speaker_accuracy_fails_before_synthesis_when_speakers_are_missing(
     assert "1 speakers" in message
 
 
-def test_evaluate_pads_speech_when_it_ends_immediately(recordings, tmp_path, monkeypatch):
+def test_evaluate_pads_synthesized_speech_when_it_ends_immediately(
+    recordings, tmp_path, monkeypatch
+):
     speaker = StandIn(lambda _: np.zeros(50, np.float32), HPARAMS)
     monkeypatch.setattr(module, "load_synthesizer", lambda _: speaker)
     monkeypatch.setattr(module, "text_to_ids", lambda text, _: text)

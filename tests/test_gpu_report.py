@@ -1,4 +1,5 @@
-"""Test that benchmarks/gpu_report.py reports parts that fail or take too long."""
+"""Test that benchmarks/gpu_report.py reports which of its tests and benchmarks fail or take too
+long."""
 
 import json
 import re

@@ -137,7 +137,7 @@ def test_clips_with_equal_names_in_two_folders_keep_their_texts(tmp_path):
     assert "b/1.wav" in problem
 
 
-def test_error_contains_the_name_when_several_audio_files_match_the_name(recordings):
+def test_error_contains_the_listed_name_when_several_audio_files_match_it(recordings):
     write_tone(recordings / "more/a.wav", 4000)
     table = recordings / "table.csv"
     table.write_text("path,text\na,One.\n")
@@ -227,7 +227,7 @@ def test_text_is_accepted_when_it_equals_the_name_of_its_audio_file(recordings):
     assert read(recordings) == (expected("A", "B", "c"), [])
 
 
-def test_folder_is_rejected_when_it_has_no_texts(recordings, tmp_path):
+def test_corpus_folder_is_rejected_when_it_has_no_texts(recordings, tmp_path):
     assert str(tmp_path / "none") in refusal(read, tmp_path / "none")
 
 
@@ -252,7 +252,7 @@ def test_clip_ids_begin_with_the_speaker_when_speakers_have_equal_file_names():
     assert all(len(f"{name}.wav".encode()) <= 255 for name in unique_ids(clips, Path("c")))
 
 
-def test_note_counts_texts_without_audio(tmp_path, capsys):
+def test_note_contains_the_number_of_texts_without_audio(tmp_path, capsys):
     """If an audio file was deleted or is a dangling link, its text must not be ignored without a
     message."""
     for name in ("a", "b", "c"):
@@ -351,7 +351,7 @@ def test_label_file_with_times_is_rejected_and_not_read_as_text(tmp_path):
         "1\n00:00:00,000 --> 00:00:01,000\nin being",
     ],
 )
-def test_text_with_times_or_speaker_labels_is_rejected(text, tmp_path):
+def test_text_is_rejected_when_it_contains_times_or_speaker_labels(text, tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
     (tmp_path / "a.txt").write_text(text)
     with pytest.raises(UserError) as raised:

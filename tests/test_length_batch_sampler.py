@@ -87,8 +87,9 @@ ACTIONS = st.sampled_from(["whole pass", "broken off", "set_epoch", "resume"])
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 4)), max_size=12))
 def test_sampler_behaves_like_a_simple_model_when_actions_are_random(actions):
-    """A simple model of the sampler defines the expected results: a pass over `epoch` starts at
-    batch `start` and has yielded `drawn` batches. Before the first pass, `drawn` is None."""
+    """A simple model of the sampler defines the expected results. In this model, a pass over
+    `epoch` starts at batch `start` and has yielded `drawn` batches. If no pass has started, `drawn`
+    is None."""
 
     def made():
         sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)

@@ -77,8 +77,8 @@ def test_recommended_sampler_options_include_the_size_limits_of_the_command(tmp_
 
 
 def test_recommended_sampler_options_are_valid_when_fixed_batch_sizes_are_best(tmp_path, capsys):
-    """For fixed sizes, the call must not contain batch_capacity, because only dynamic batches use
-    it."""
+    """For fixed batch sizes, the options must not contain batch_capacity, because only dynamic
+    batches use it."""
     np.savetxt(tmp_path / "lengths", LENGTHS)
     options = printed_call(capsys, tmp_path / "lengths", "batch_capacity=100")
     assert not options["dynamic_batch_size"]

@@ -176,11 +176,10 @@ def test_memory_check_has_no_side_effects_when_memory_runs_out(error, as_on_a_gp
 
 
 def advice(limit: int, frames: list[int], text: str, kind: str = "training") -> tuple[str, int]:
-    """Check the memory with a limit: batches of this kind fit if they have at most `limit` padded
-    frames.
+    """Check the memory as if only batches with at most `limit` padded frames fit into it.
 
     Args:
-        kind: "training" or "validation".
+        kind: kind of batches to which the limit applies: "training" or "validation".
 
     Returns:
         The message, and the number of batches that the check tried.

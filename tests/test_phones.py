@@ -69,7 +69,7 @@ def test_error_lists_languages_when_the_language_is_unknown():
         assert "\n" not in message
 
 
-def test_error_suggests_the_requirements_file_when_a_package_is_missing(monkeypatch):
+def test_error_suggests_the_requirements_file_when_a_package_for_phones_is_missing(monkeypatch):
     phones._about.cache_clear()
     monkeypatch.setattr(phones, "COMMAND", [sys.executable, "-S", *phones.COMMAND[1:]])
     monkeypatch.setattr(phones, "_espeak", phones.Espeak())

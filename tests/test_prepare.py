@@ -385,7 +385,7 @@ def test_folder_is_rejected_when_it_contains_no_corpus(corpus, tmp_path):
     assert not lists.exists()
 
 
-def test_folder_is_rejected_when_a_filelist_cannot_contain_its_name(corpus, tmp_path):
+def test_corpus_folder_is_rejected_when_a_filelist_cannot_contain_its_name(corpus, tmp_path):
     for name in ("a|b", "caf\udce9"):
         assert name in refusal(Preparation, tmp_path / name, tmp_path / "lists")
     assert "m|els" in refusal(Preparation, corpus, tmp_path / "lists", mels=tmp_path / "m|els")

@@ -429,7 +429,7 @@ def test_segment_is_reported_when_it_does_not_end_after_its_start(start, end):
     assert problem.startswith(f"book.srt: {start:.2f} s: ")
 
 
-def test_messages_distinguish_segments_when_their_starts_are_nearly_equal(tmp_path):
+def test_messages_about_segments_differ_when_the_start_times_are_nearly_equal(tmp_path):
     (tmp_path / "a.txt").write_text("1.000\t1.003\tHm.\n1.004\t3.0\tThe first.\n")
     first, second = read_segments(tmp_path / "a.txt", "a")
     assert first.where != second.where

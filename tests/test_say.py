@@ -14,7 +14,7 @@ from tacotron2_voice.utils.errors import UserError
 VOICE = Path("demo", "voice", "voice.json")
 
 
-def test_make_say_writes_the_same_audio_for_digits_and_words(
+def test_synthesized_audio_is_the_same_for_digits_and_number_words(
     checkpoint_path, tmp_path, monkeypatch, capsys
 ):
     synthesize_quickly(monkeypatch.setattr)
@@ -39,7 +39,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_make_passes_its_variables_to_the_program(tmp_path, monkeypatch):
+def test_make_passes_its_variables_to_the_speech_programs(tmp_path, monkeypatch):
     # On many desktops, the variable LANGUAGE is set to a list of languages.
     monkeypatch.setenv("LANGUAGE", "en_GB:en")
     shutil.copy(ROOT / "Makefile", tmp_path)

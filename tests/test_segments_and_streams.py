@@ -43,7 +43,7 @@ def naive_segments(frames, longest, overlap, shortest):
 
 @few
 @given(data=data, longest=st.integers(1, 30))
-def test_segments_equal_segments_cut_with_a_naive_loop(data, longest):
+def test_segments_of_clips_equal_segments_cut_with_a_naive_loop(data, longest):
     lengths = data.draw(st.lists(st.integers(1, 100), min_size=1, max_size=9), "lengths")
     overlap = data.draw(st.integers(0, longest - 1), "overlap")
     shortest = data.draw(st.integers(1, longest), "shortest")

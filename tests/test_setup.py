@@ -116,7 +116,9 @@ def test_new_run_reads_every_clip_when_there_is_no_cache(lists, tmp_path, capsys
     assert not list(tmp_path.glob("*.clips"))
 
 
-def test_new_run_reads_every_clip_when_the_cache_is_incomplete(lists, opened):
+def test_new_run_reads_every_clip_when_the_cache_was_written_without_reading_whole_clips(
+    lists, opened
+):
     read_clips(lists, new_run=False)
     assert sorted(opened) == [(name, False) for name in ALL]
     opened.clear()
@@ -159,7 +161,9 @@ def test_filelist_is_read_again_when_a_clip_changed(lists, tmp_path, opened, cap
 
 
 @pytest.mark.parametrize("changed", ["train.txt", "train-b.wav"])
-def test_set_up_fails_when_a_file_changes_while_it_is_read(lists, tmp_path, monkeypatch, changed):
+def test_set_up_of_a_run_fails_when_a_file_changes_while_it_is_read(
+    lists, tmp_path, monkeypatch, changed
+):
     before, check = (tmp_path / "train.txt").read_text(), filelists.read_checked
 
     def check_and_change(path, hparams):
@@ -240,7 +244,7 @@ def test_one_process_per_machine_checks_clips(has_table, lists, tmp_path, opened
     assert [list(clips) for clips in first] == [list(clips) for clips in second]
 
 
-def test_processes_ignore_an_outdated_cache(lists, tmp_path, opened, monkeypatch):
+def test_processes_ignore_an_outdated_filelist_cache(lists, tmp_path, opened, monkeypatch):
     def refuse(*_):
         raise OSError("Read-only file system")
 
@@ -336,7 +340,7 @@ def test_warning_is_returned_only_when_an_epoch_has_few_optimizer_steps():
     assert "Add more clips" in few_updates(make_sampler(frames[:6], few), few)
 
 
-def test_warning_is_returned_when_the_longest_clip_exceeds_the_limit(lists):
+def test_warning_is_returned_when_the_longest_clip_exceeds_the_limit_of_decoder_steps(lists):
     """The longest clip can be in either filelist. With the suggested limit, there is no warning."""
     path = lists.validation_files.replace(".txt", "-b.wav")
     write_audio(Path(path), length=30 * 256)

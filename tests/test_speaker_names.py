@@ -180,7 +180,7 @@ def test_speaker_column_is_rejected_when_there_is_no_table(tmp_path):
         ("x\u200b", "'x\\u200b'"),
     ],
 )
-def test_line_is_reported_when_its_speaker_name_is_not_valid(tmp_path, name, problem):
+def test_line_of_metadata_is_reported_when_its_speaker_name_is_not_valid(tmp_path, name, problem):
     lines = [f"c{i}|{name if i in (2, 5) else 'anna'}|Text {i}." for i in range(8)]
     clips, problems = read_metadata(write_metadata(tmp_path, *lines), "2")
     assert len(clips) == 6

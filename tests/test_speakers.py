@@ -40,7 +40,7 @@ def lists(tmp_path):
     return tmp_path
 
 
-# ---------------------------------------------------------------------------- lists and tables
+# ---------------------------------------------------------------------------- filelists
 
 
 def test_fourth_field_of_a_filelist_line_contains_the_speaker():

@@ -488,7 +488,7 @@ def test_metrics_file_contains_the_minutes_of_each_speaker(corpus, tmp_path, cap
 
 
 @pytest.mark.thorough
-def test_results_of_one_and_two_processes_are_equal(corpus, tmp_path):
+def test_results_with_several_speakers_are_equal_in_one_and_two_processes(corpus, tmp_path):
     """The runs use the fast decoder. Their weights, speaker records and examples are bitwise
     equal."""
     settings = SETTINGS | {"speaker_embedding_dim": 4, "speaker_balance": 0.5, "decoder": "fast"}

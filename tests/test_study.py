@@ -139,7 +139,7 @@ def test_study_trains_and_transcribes_each_run_once(make_study, capsys):
     assert longer.values["word_error_rate"].tolist() == [0.25] * 9
 
 
-def test_values_are_summed_over_the_epochs_of_a_run(make_study):
+def test_study_values_are_summed_over_the_epochs_of_a_run(make_study):
     made = make_study()
     made.run([7], concurrent_runs=1)
     own = study.read_values(made.out / "values.csv").loc[("rand", 7)]
@@ -248,7 +248,8 @@ def test_budget_table_compares_strategies_at_equal_budgets(values):
     of 1.5."""
     titles, _, rand, ssb = table_of(values, study.LOSS, "updates")
     assert titles == ["name", "100 optimizer steps", "200 optimizer steps"]
-    errors = [0.1 / 3**0.5 * 0.5, 0.1 / 3**0.5 * 0.25]  # seed factors: 1.1, 1.2, 1.3
+    # The losses of the three seeds are multiplied by 1.1, 1.2 and 1.3.
+    errors = [0.1 / 3**0.5 * 0.5, 0.1 / 3**0.5 * 0.25]
     assert rand[1:] == [f"{1.2 * 0.5:.3f} ± {errors[0]:.3f}", f"{1.2 * 0.25:.3f} ± {errors[1]:.3f}"]
     assert [cell.split(" (")[1] for cell in ssb[1:]] == ["+50%\\*)"] * 2
     titles, _, rand, ssb = table_of(values, study.RATE, "epoch")

@@ -37,7 +37,7 @@ BASIC = ["basic_cleaners"]
 PHONES = "text_cleaners=[phones]"
 
 
-def test_error_does_not_suggest_deleting_a_file_that_is_not_a_symbol_table(tmp_path):
+def test_error_does_not_suggest_deleting_a_file_when_it_is_not_a_symbol_table(tmp_path):
     """If the path in the setting `symbols` is wrong, it may point to an important file of the
     user."""
     (tmp_path / "notes.txt").write_text("my notes\n")

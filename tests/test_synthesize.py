@@ -189,7 +189,7 @@ def test_speech_can_consist_of_one_frame(checkpoint_path, tmp_path):
         (["--text", "a", "--checkpoint", "missing.pt"], ["missing.pt"]),
     ],
 )
-def test_error_lists_all_problems_of_the_input(
+def test_synthesis_error_lists_all_problems_of_the_input(
     checkpoint_path, arguments, messages, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)

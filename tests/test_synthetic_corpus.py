@@ -54,7 +54,7 @@ def test_existing_files_are_kept_when_the_program_runs_again(table, tmp_path, sp
     assert spoken == ["one", "two"]
 
 
-def test_line_is_rejected_when_it_has_no_text(tmp_path, spoken):
+def test_line_of_metadata_is_rejected_when_it_has_no_text(tmp_path, spoken):
     path = tmp_path / "metadata.csv"
     path.write_text("a|one\nb\n")
     with pytest.raises(UserError, match=r"metadata\.csv:2"):

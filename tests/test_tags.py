@@ -65,7 +65,7 @@ def test_pause_tags_split_a_text():
         ('Wait <break time="1s"/> now', r"<break time=\"1s\"/>': an unknown tag"),
     ],
 )
-def test_error_contains_the_tag_when_it_is_unknown(text, message):
+def test_error_contains_the_tag_when_a_text_has_an_unknown_tag(text, message):
     with pytest.raises(UserError, match=message):
         split_tags(text)
 

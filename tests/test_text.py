@@ -165,7 +165,7 @@ def test_english_cleaners_return_the_words_that_a_person_would_read(written, exp
         (["transliteration_cleaners", *CORRECTED], "doctor muller: ps ten"),
     ],
 )
-def test_cleaners_run_in_the_order_given(cleaners, expected):
+def test_text_cleaners_run_in_the_given_order(cleaners, expected):
     assert clean_text("Dr.  MÜLLER: £10 ", cleaners) == expected
 
 
@@ -241,5 +241,5 @@ def test_text_counts_as_speakable_only_when_it_contains_letters_digits_or_phones
         ("<. >. end", ". . end"),
     ],
 )
-def test_capitalized_words_and_symbols_without_a_number_have_the_expected_reading(text, expected):
+def test_capitalized_words_and_symbols_without_a_number_are_read_as_expected(text, expected):
     assert spoken(text, CORRECTED) == expected

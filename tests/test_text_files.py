@@ -23,7 +23,7 @@ def table_of(encoding):
     return "".join(LINES[encoding].format(i) for i in range(40))
 
 
-def test_utf8_is_read_without_a_note_when_it_has_a_byte_order_mark(tmp_path, capsys):
+def test_utf8_file_is_read_without_a_note_when_it_has_a_byte_order_mark(tmp_path, capsys):
     path = tmp_path / "a.csv"
     for mark in ("", "\ufeff"):
         path.write_text(f"{mark}1|Größe ‒ 語言\n", encoding="utf-8")
@@ -74,7 +74,7 @@ def test_text_is_rejected_when_its_encoding_is_ambiguous_and_not_set(tmp_path):
     assert read_text(path, "cp1252") == text
 
 
-def test_error_contains_the_line_number_when_utf8_is_damaged(tmp_path):
+def test_error_contains_the_line_number_when_a_text_file_is_not_valid_utf8(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes("1|Größe, für alle\n2|Über".encode() + b"\xff\n" + "3|Öl, schön\n".encode())
     message = refusal(read_text, path)

@@ -201,7 +201,7 @@ def test_changed_timings_stay_in_a_folder_when_it_is_used_for_a_new_text(voices,
     assert (tmp_path / "0001.srt").read_text() == "corrected by the user"
 
 
-def test_note_lists_old_timings_when_a_wav_is_replaced(voices, tmp_path, capsys):
+def test_note_lists_old_files_with_word_times_when_a_wav_is_replaced(voices, tmp_path, capsys):
     wav = tmp_path / "a.wav"
     for options in (["--timings", "srt"], ["--timings", "srt"], [], ["--timings", "vtt"]):
         capsys.readouterr()

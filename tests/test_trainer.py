@@ -55,7 +55,7 @@ def test_tf32_is_enabled_only_when_precision_is_tf32(precision):
         ("bf16", (8, 0), ""),
     ],
 )
-def test_warning_contains_the_reason_when_a_precision_has_a_disadvantage(
+def test_warning_contains_the_reason_when_a_precision_is_not_recommended(
     precision, capability, meaning, monkeypatch
 ):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)

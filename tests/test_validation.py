@@ -199,7 +199,7 @@ def test_validation_does_not_change_training(corpus, tmp_path):
     )
 
 
-def test_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatch):
+def test_loader_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatch):
     """If validation stopped the workers, their loaders would be deleted. On Python 3.12, deleted
     loaders close file descriptors of other loaders."""
     workers, validate = [], validation.validate

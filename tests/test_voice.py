@@ -338,7 +338,7 @@ def test_voice_is_rejected_when_its_folder_is_damaged(damage, voices, tmp_path, 
     assert len(str(stop.value)) < 900
 
 
-def test_audio_is_rejected_when_a_graph_returns_nan(voices, tmp_path):
+def test_synthesis_raises_when_a_graph_of_the_voice_returns_nan(voices, tmp_path):
     folder = shutil.copytree(voices.fp32[0], tmp_path / "voice")
     weight = numpy_helper.from_array(np.array(np.nan, np.float32), "nan")
     postnet(folder, helper.make_node("Mul", ["mel", "nan"], ["refined"]), weights=[weight])
