@@ -141,7 +141,7 @@ def test_mel_fingerprint_changes_only_when_mel_settings_change():
 
 
 @pytest.mark.parametrize("name", ["a.wav", "b.flac"])
-def test_samples_are_16_bit_values_divided_by_32768(tmp_path, name):
+def test_samples_read_from_16_bit_audio_are_divided_by_32768(tmp_path, name):
     steps = np.array([0, 1, -1, 16384, 32767, -32768] * 200, dtype=np.int16)
     soundfile.write(tmp_path / name, steps, 22050)
     assert read_header(tmp_path / name, REFERENCE) == len(steps)

@@ -248,7 +248,9 @@ def test_semi_sorted_equals_sorted_when_the_randomization_factor_is_0(
         ("semi_sorted_exponential", 4, 1000 / 2, 1 / (4 * 1000 / 2)),
     ],
 )
-def test_pair_frequency_matches_its_closed_form(strategy, power, distance, squared_density):
+def test_frequency_of_clip_pairs_matches_its_closed_form(
+    strategy, power, distance, squared_density
+):
     """The unit of the noise is the length for `semi_sorted`, and the rank for all other
     strategies."""
     lengths = np.linspace(1, 10, 20_000) ** power
@@ -412,7 +414,7 @@ def test_pair_novelty_equals_a_value_computed_with_a_loop_over_pairs(strategy, m
 # --- names and types
 
 
-def test_strategy_names_equal_the_names_in_the_registry():
+def test_batching_strategy_names_equal_the_names_in_the_registry():
     assert get_args(StrategyName) == STRATEGIES == tuple(REGISTRY)
 
 
@@ -421,7 +423,7 @@ def test_plan_options_equal_the_keyword_arguments_of_plan_epoch():
     assert PlanOptions.__annotations__.keys() == arguments
 
 
-def test_custom_strategy_can_be_registered():
+def test_custom_batching_strategy_can_be_registered():
     @register("longest_first", "LF", "this test")
     def _longest_first(clips):
         """clips sorted by length, longest first"""

@@ -58,7 +58,7 @@ def read(filelist, key=KEY):
 
 @settings(max_examples=40)
 @given(some=st.lists(clips, min_size=1, max_size=8))
-def test_cache_returns_the_clips_that_were_written(tmp_path_factory, some):
+def test_filelist_cache_returns_the_clips_that_were_written(tmp_path_factory, some):
     filelist = str(tmp_path_factory.getbasetemp() / "table.txt")
     table = listed(filelist, some, complete=True)
     table.write()
@@ -199,7 +199,7 @@ FINGERPRINT_OF_ANNA = "2a15327c7dfe0db652ae5143b9df03a5f2d5a2013fc1cd9ee2bc9c1b5
 @given(
     st.lists(st.text(st.characters(exclude_characters="/\0"), min_size=1), min_size=1).map("/".join)
 )
-def test_clip_id_is_the_stem_of_a_path(path):
+def test_clip_id_is_the_stem_of_its_path(path):
     # Exclude names that cannot be the name of an audio file.
     if path.rpartition("/")[2] not in (".", "..") and path[-1] != ".":
         assert clip_id(path) == Path(path).stem

@@ -387,7 +387,7 @@ def test_resume_fails_when_only_some_processes_allow_new_clips(corpus, alone, tm
     assert metrics(out, "run")[-1]["changed_clips"] == {"added": 0, "gone": 1, "changed": 0}
 
 
-def test_error_is_printed_once_when_it_occurs_in_all_processes(corpus, tmp_path):
+def test_training_error_is_printed_once_when_it_occurs_in_all_processes(corpus, tmp_path):
     said = refused(Together(2, flags(tmp_path / "out", corpus, sync_batch_norm=True)).end())
     assert "sync_batch_norm=True" in said
     assert len(said.splitlines()) == 1

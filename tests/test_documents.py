@@ -307,6 +307,6 @@ def test_table_of_strategies_matches_the_registry():
         pytest.param("commands.md", marks=pytest.mark.thorough),
     ],
 )
-def test_generated_reference_page_is_current(page, monkeypatch):
+def test_generated_reference_page_is_up_to_date(page, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["make_reference.py", "--check", page])
     runpy.run_path(ROOT / "docs" / "make_reference.py", run_name="__main__")

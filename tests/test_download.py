@@ -130,7 +130,7 @@ def test_download_resumes_when_the_connection_drops(tmp_path, serve, capsys):
     step = size // 8
     assert server.asked[:3] == ["bytes=0-", f"bytes={step}-", f"bytes={2 * step}-"]
     assert len(server.asked) > download.TRIES
-    assert server.sent == size  # no bytes were sent twice
+    assert server.sent == size  # the server has sent no byte twice
     assert "trying again" in capsys.readouterr().err
 
 

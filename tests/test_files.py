@@ -127,7 +127,7 @@ def test_output_folder_is_not_created_when_filling_it_fails(tmp_path):
     with pytest.raises(OSError, match="full"):
         fail()
     assert list((tmp_path / "new").iterdir()) == []
-    out.mkdir()  # an empty folder is accepted
+    out.mkdir()  # an empty output folder is accepted
     with folder_made_whole(out) as folder:
         (folder / "a").write_text("whole")
         assert list(out.iterdir()) == []

@@ -116,14 +116,14 @@ def test_symbol_table_has_a_path_when_the_training_filelist_is_not_set():
     assert table.name == "symbols.json"
 
 
-def test_printed_defaults_can_be_parsed_again():
+def test_printed_default_settings_can_be_parsed_again():
     for name in NAMES:
         default = getattr(HParams(), name)
         text = f"[{','.join(default)}]" if isinstance(default, tuple) else str(default)
         assert create_hparams(f"{name}={text}") == HParams(), name
 
 
-def test_overrides_can_be_separated_by_commas_and_spaces():
+def test_overrides_of_settings_can_be_separated_by_commas_and_spaces():
     h = create_hparams(" text_cleaners=[a,b] , batch_size = 8, ignore_layers=[x.weight,y.bias],")
     assert (h.text_cleaners, h.ignore_layers) == (("a", "b"), ("x.weight", "y.bias"))
     assert h.batch_size == 8
@@ -331,7 +331,7 @@ def test_time_settings_are_converted_to_lengths_in_samples(before, overrides, ex
     assert (h.win_length, h.hop_length, h.filter_length) == expected
 
 
-def test_saved_settings_load_again():
+def test_saved_settings_can_be_loaded_again():
     h = create_hparams("win_time=50,hop_time=12.5,text_cleaners=[a,b],batch_capacity=9000")
     saved = dataclasses.asdict(h)
     assert hparams_from_dict(saved) == h

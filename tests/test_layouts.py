@@ -69,7 +69,7 @@ def test_texts_are_read_when_they_are_next_to_the_audio(recordings):
 def test_audio_listed_in_metadata_is_found_in_any_folder(recordings):
     (recordings / "metadata.csv").write_text("A|One.\nb|Two.\nc|Three.\nd|Four.\n")
     (recordings / "uploads").mkdir()
-    (recordings / "uploads" / "a.webm").touch()  # this format is not supported
+    (recordings / "uploads" / "a.webm").touch()  # WebM audio is not supported
     clips, [problem] = read(recordings)
     assert clips == expected("One.", "Two.", "Three.")
     assert problem.startswith(f"{recordings / 'metadata.csv'}:4: 'd': ")

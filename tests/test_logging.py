@@ -99,7 +99,7 @@ def test_tensorboard_contains_settings_curves_plots_and_audio(tmp_path):
         assert samples == pytest.approx(np.sin(np.arange(4000) / 20), abs=2e-4)
 
 
-def test_plots_show_the_text_and_the_end_of_speech():
+def test_tensorboard_plots_show_the_text_and_the_end_of_speech():
     """Without free-running inference, only the plots of teacher forcing exist."""
     figures = plots_of(example())
     titles = {name: figure.axes[0].get_title() for name, figure in figures.items()}

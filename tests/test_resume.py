@@ -60,7 +60,7 @@ def test_resume_uses_an_earlier_checkpoint_when_the_newest_checkpoint_is_damaged
     copied, whole, capsys
 ):
     broken = newest(copied)
-    os.truncate(broken, 1000)  # this also damages best.pt, a hard link
+    os.truncate(broken, 1000)  # best.pt is damaged too, because it is a hard link
     train.main([*flags(copied, ""), "--resume"])
     assert f"warning: skipped a checkpoint: {broken}: damaged" in capsys.readouterr().out
     assert_same_run(copied, whole)

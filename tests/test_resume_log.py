@@ -351,7 +351,7 @@ def test_error_contains_the_output_folder_when_it_cannot_be_created(voices, tmp_
         synthesize.main(["--voice", str(voices.fp32[0]), "--text", "a", "-o", str(out / "a")])
 
 
-def test_output_escapes_control_characters_of_texts(voices, tmp_path, capsys):
+def test_printed_output_escapes_control_characters_of_texts(voices, tmp_path, capsys):
     arguments = ["--voice", str(voices.fp32[0]), "--text", "a \x1b]0;b\x07 c", "-o", str(tmp_path)]
     synthesize.main(arguments)
     printed = "".join(capsys.readouterr())

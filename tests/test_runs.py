@@ -104,7 +104,7 @@ def test_invalid_run_is_skipped_and_reported(tmp_path, spoil, message):
     assert message in problem
 
 
-def test_run_folders_are_found_once_at_any_depth(tmp_path):
+def test_report_finds_every_run_folder_once_at_any_depth(tmp_path):
     write_run(tmp_path / "out" / "rand" / "seed_0")
     write_run(tmp_path / "out" / "rand" / "seed_1", seed=1)
     runs = read_runs([tmp_path / folder for folder in ("out", "out/rand/seed_1", "empty")])
@@ -116,8 +116,8 @@ def test_run_folders_are_found_once_at_any_depth(tmp_path):
 
 def test_only_the_newest_run_is_reported_when_two_runs_have_the_same_seed(tmp_path):
     write_run(tmp_path / "a", time="2026-11-20T12:00:00+0000")
-    write_run(tmp_path / "b", time="2026-11-20T13:30:00+0200")  # this is 11:30 UTC
-    write_run(tmp_path / "warm", started_from="other.pt")  # this is another experiment
+    write_run(tmp_path / "b", time="2026-11-20T13:30:00+0200")  # 11:30 UTC
+    write_run(tmp_path / "warm", started_from="other.pt")  # a different experiment
     runs = read_runs([tmp_path])
     assert set(runs.by_folder) == {str(tmp_path / "a"), str(tmp_path / "warm")}
     assert runs.left_out[0].startswith(f"{tmp_path / 'b'}: ")

@@ -193,5 +193,5 @@ def test_stream_fails_when_accelerate_prepares_its_loader():
         put_on_device=True,
         dispatch_batches=False,
     )
-    with pytest.raises(TypeError, match="NoneType"):  # this error comes from accelerate
+    with pytest.raises(TypeError, match="NoneType"):  # accelerate raises this error
         list(prepared)

@@ -235,7 +235,7 @@ def read_in_two(lists) -> list:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("has_table", [True, False])
-def test_one_process_per_machine_checks_clips(has_table, lists, tmp_path, opened):
+def test_only_one_process_per_machine_checks_clips(has_table, lists, tmp_path, opened):
     """If the cache cannot be written, every process checks the clips."""
     for name in () if has_table else ("train", "val"):
         (tmp_path / f"{name}.txt.clips").mkdir()
@@ -329,7 +329,7 @@ def test_warning_suggests_a_smaller_frame_budget_when_the_budget_limits_batches(
     assert re.search(r"batch_capacity=\d+ for", warning)
 
 
-def test_warning_is_returned_only_when_an_epoch_has_few_optimizer_steps():
+def test_batching_warning_is_returned_only_when_an_epoch_has_few_optimizer_steps():
     frames = np.full(13_100, 500)
     assert few_updates(make_sampler(frames, HParams()), HParams()) is None
     warning = few_updates(make_sampler(frames[:320], HParams()), HParams())

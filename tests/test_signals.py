@@ -39,7 +39,7 @@ def test_program_continues_when_the_pipe_is_closed(corpus, whole, tmp_path):
     assert_same_run(out, whole)
 
 
-def test_error_is_a_single_line_when_another_process_has_died():
+def test_training_error_is_a_single_line_when_another_process_has_died():
     said = "Application timeout caused pair closure"
     with pytest.raises(SystemExit, match=f"{said}$"), messages():
         raise RuntimeError(f"{said}\n\nAt:\n  trainer.py(155): step")

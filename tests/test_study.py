@@ -22,7 +22,7 @@ from tacotron2_voice.utils.errors import UserError
 GRID = {"rand": "batching_strategy=random", "ssb": "", "sb": "batching_strategy=sorted"}
 
 
-def test_named_settings_are_read_from_options_and_files(tmp_path):
+def test_named_settings_of_a_study_are_read_from_options_and_files(tmp_path):
     path = tmp_path / "grid.txt"
     path.write_text("# of the paper\nrand: batching_strategy=random\n\nssb :\n")
     given = [f"@{path}", "two: random_epochs=2,batch_size=8"]
@@ -40,7 +40,7 @@ def test_named_settings_are_read_from_options_and_files(tmp_path):
         study.read_settings([f"@{path}"])
 
 
-def test_error_lists_all_problems_of_named_settings(tmp_path):
+def test_error_lists_all_problems_of_the_named_settings_of_a_study(tmp_path):
     path = tmp_path / "grid.txt"
     path.write_text("a:\n" + "no colon\n" * 30 + "a: seed=1\n")
     with pytest.raises(UserError, match="'a'") as caught:

@@ -75,7 +75,7 @@ def test_tag_suggested_by_the_error_is_accepted():
     assert split_tags("He stopped (pause). (Silence)") == ["He stopped (pause). (Silence)"]
 
 
-def test_pause_has_the_requested_length():
+def test_pause_of_a_pause_tag_has_the_requested_length():
     text = prepare_utterance("[pause 0.2] One two three. [pause 1] One two three. [pause 0.4]", H)
     assert len(text) == 2 * len(TEXT)
     mel = Scripted(GOOD).synthesize(text, speed=1.25).mel

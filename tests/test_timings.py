@@ -66,7 +66,7 @@ def test_words_are_joined_when_their_boundary_is_unknown(voice):
 
 def test_word_has_a_time_when_attention_skips_its_only_symbol(voice):
     chunk = chunk_of("It was a dog.")
-    hidden = 7  # this is the position of the article "a"
+    hidden = 7  # position of the article "a" in the text
     chunk.alignment[2 * hidden : 2 * hidden + 2] = np.eye(len(chunk.ids))[hidden - 1]
     timings = timings_of([chunk], "It was a dog.", voice.settings)
     assert timings.words[2].text == "a"

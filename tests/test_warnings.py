@@ -103,7 +103,7 @@ def test_samples_count_as_silence_when_they_are_40_db_below_the_loudest_sample()
         assert (before, after) == (0, pytest.approx(expected, abs=WINDOW))
     # Silence in the middle is a pause, and does not count as silence at an end.
     assert silence_at_ends(np.concatenate([sound(after=1), sound()]), RATE) == (0, 0)
-    assert silence_at_ends(sound()[:100], RATE) == (0, 0)  # this audio is shorter than a window
+    assert silence_at_ends(sound()[:100], RATE) == (0, 0)  # 100 samples are shorter than a window
 
 
 @pytest.mark.parametrize(("dtype", "full"), [(np.int16, 32767), (np.float32, 1.0)])
@@ -350,7 +350,7 @@ def test_files_of_trimmed_clips_are_rejected_when_the_trim_option_or_the_corpus_
     assert before.items() <= contents(tmp_path).items()
 
 
-def test_second_call_trims_only_changed_clips(tmp_path, capsys):
+def test_second_call_of_prepare_trims_only_changed_clips(tmp_path, capsys):
     corpus, trimmed = quiet_corpus(tmp_path / "corpus"), tmp_path / "t"
     prepare(Preparation(corpus, tmp_path / "l", trim=trimmed))
     before = contents(trimmed)
