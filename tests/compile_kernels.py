@@ -2,8 +2,9 @@
 
     python tests/compile_kernels.py
 
-This script needs no GPU. It runs in a separate process, because the test process interprets kernels
-instead of compiling them. The decoder launches are printed before the encoder launches.
+This script needs no GPU. Tests run this script in a separate process, because the test process
+interprets kernels instead of compiling them. The decoder launches are printed before the encoder
+launches.
 """
 
 import json

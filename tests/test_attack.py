@@ -103,7 +103,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "metrics.jsonl compared": lambda path: read_metrics(path.parent),
     "lengths.csv compared": compare_lengths,
 }
-# These readers accept any text file.
+# Names of readers that accept any text file.
 ANY_TEXT = {
     "metadata.csv",
     "clips.csv",
@@ -111,7 +111,7 @@ ANY_TEXT = {
     "part.txt",
     "metrics.jsonl compared",
 }
-# These readers accept a missing file.
+# Names of readers that accept a missing file.
 OPTIONAL = {"clips.csv", "part.txt"}
 
 

@@ -166,7 +166,7 @@ def test_worker_maps_the_cache_file_when_it_receives_a_pickled_clip_table(fileli
     pickled = pickle.dumps(read(filelist))
     assert len(pickled) < 1000
     assert list(pickle.loads(pickled)) == list(table)
-    # This table was not read from a file, so its pickle contains the clips.
+    # A table that was not read from a file is pickled with its clips.
     assert list(pickle.loads(pickle.dumps(table))) == list(table)
     cache_path(filelist).unlink()
     with pytest.raises(UserError) as caught:

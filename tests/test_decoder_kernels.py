@@ -1,8 +1,8 @@
 """Compare the Triton kernels with the reference decoder, on a GPU or in Triton's interpreter.
 
-Triton's interpreter runs kernel programs one after another on the CPU with numpy. It finds
-incorrect formulas, addresses and masks, but no race conditions. Without a GPU, the tests also check
-that the kernels compile for a GPU and do not exceed its resources.
+Triton's interpreter runs kernel programs one after another on the CPU with numpy. The interpreter
+finds incorrect formulas, addresses and masks, but no race conditions. Without a GPU, the tests also
+check that the kernels compile for a GPU and do not exceed its resources.
 """
 
 import json
@@ -539,8 +539,8 @@ def test_graphs_have_no_backward_pass_when_gradients_are_off():
 
 @pytest.mark.thorough
 def test_kernels_compile_for_a_gpu_and_stay_within_its_resources():
-    """The kernels are compiled for sm_90. They must not spill registers, and must wait for the
-    previous launch."""
+    """The kernels are compiled for sm_90. The compiled kernels must not spill registers, and must
+    wait for the previous launch."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, str(ROOT / "tests" / "compile_kernels.py")]
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

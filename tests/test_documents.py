@@ -303,7 +303,7 @@ def test_table_of_strategies_matches_the_registry():
         "settings.md",
         "length-batching-api.md",
         "tacotron2-voice-api.md",
-        # This page is slow to generate, because the generator starts every program.
+        # commands.md is slow to generate, because the generator starts every program.
         pytest.param("commands.md", marks=pytest.mark.thorough),
     ],
 )

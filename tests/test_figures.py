@@ -100,7 +100,7 @@ def test_plot_of_a_parameter_sweep_marks_the_chosen_value():
 def test_plots_have_no_warnings_when_the_corpus_is_tiny_or_uniform(lengths):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # Sockets that earlier tests left open cause a ResourceWarning.
+        # Ignore ResourceWarning, because earlier tests can leave sockets open.
         warnings.simplefilter("ignore", ResourceWarning)
         for figure in (
             draw_padded_batches(lengths, dynamic=True),

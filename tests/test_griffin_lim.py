@@ -80,7 +80,7 @@ def test_griffin_lim_accepts_very_short_mels(frames, h):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         samples = sound_of(mel, h)
-    # This is the largest number of samples in a clip with `frames` frames.
+    # The largest number of samples in a clip with `frames` frames.
     assert len(samples) == h.hop_length * frames - 1
     assert frame_count(len(samples), h) == frames
     assert np.isfinite(samples).all()

@@ -78,8 +78,8 @@ def test_packing_raises_when_a_length_is_out_of_range(lengths):
 
 @pytest.mark.parametrize("p", [1e-9, 0.1, 0.5, 1 - 1e-9])
 def test_fraction_of_dropped_values_equals_the_dropout_probability(p):
-    """The test draws four million values. It allows six standard deviations, plus the rounding of
-    the probability to 1/65,536."""
+    """The test draws four million values. The tolerance is six standard deviations, plus the
+    rounding of the probability to 1/65,536."""
     count = 2**22
     kept = draw_keep_mask((count,), p, CPU, seeded()).sum().item() / count
     assert abs(kept - (1 - p)) < 6 * math.sqrt(p * (1 - p) / count) + 2**-16 + 1e-6

@@ -19,7 +19,7 @@ from training.start import read_weights
 def commands(tmp_path, monkeypatch):
     """Replace each program with a function that writes the program's output files.
 
-    Return a list, which will contain the commands of all calls.
+    Return a list to which each call appends its command.
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rec").mkdir()

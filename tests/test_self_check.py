@@ -74,7 +74,7 @@ def answers_in_turn(monkeypatch, *answers):
     """Make the next calls of the check return these results.
 
     Returns:
-        A list, to which each call appends its argument `facts`.
+        A list to which each call appends its argument `facts`.
     """
     tried = []
     left = list(answers)

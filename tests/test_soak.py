@@ -1,11 +1,11 @@
 """Test resuming with a run that is stopped 200 times, and test the comparison of runs.
 
-Start the long test manually. It takes about 40 minutes on two cores:
+Start the long test manually. The long test takes about 40 minutes on two cores:
 
     .venv/bin/python -m pytest -m slow -s tests/test_soak.py
 
-You can configure it with the environment variables SOAK_STOPS, SOAK_SEED, SOAK_ONLY (one of
-soak_runs.KINDS) and SOAK_HPARAMS. The test prints a report and writes it to soak.md in its
+You can configure the long test with the environment variables SOAK_STOPS, SOAK_SEED, SOAK_ONLY (one
+of soak_runs.KINDS) and SOAK_HPARAMS. The test prints a report and writes it to soak.md in its
 temporary folder (see --basetemp).
 """
 

@@ -489,8 +489,8 @@ def test_metrics_file_contains_the_minutes_of_each_speaker(corpus, tmp_path, cap
 
 @pytest.mark.thorough
 def test_results_with_several_speakers_are_equal_in_one_and_two_processes(corpus, tmp_path):
-    """The runs use the fast decoder. Their weights, speaker records and examples are bitwise
-    equal."""
+    """Both runs use the fast decoder. The weights, speaker records and examples of both runs are
+    bitwise equal."""
     settings = SETTINGS | {"speaker_embedding_dim": 4, "speaker_balance": 0.5, "decoder": "fast"}
     one, two = tmp_path / "one", tmp_path / "two"
     assert Child(flags(one, corpus.hparams(**settings))).end().code == 0

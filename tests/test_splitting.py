@@ -73,7 +73,8 @@ def test_text_is_split_after_sentences_into_even_chunks():
         "nobody came. the end was near.",
     ]
     assert split("One dog. " * 6, 30) == ["one dog. one dog. one dog."] * 2
-    # Two chunks with two sentences are more even than chunks with three sentences and one sentence.
+    # Two chunks of two sentences each are more even than one chunk of three sentences and one chunk
+    # of one sentence.
     assert split("One dog. " * 4, 30) == ["one dog. one dog."] * 2
 
 

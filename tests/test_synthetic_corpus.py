@@ -13,7 +13,7 @@ from tacotron2_voice.utils.errors import UserError
 
 @pytest.fixture
 def spoken(monkeypatch):
-    """Return a list, which will contain the texts that the stand-in for hibari-tts speaks."""
+    """Return a list to which the stand-in for hibari-tts appends each text that it speaks."""
     texts = []
 
     class Synthesizer:

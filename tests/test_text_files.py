@@ -102,7 +102,7 @@ def test_file_is_rejected_when_it_is_not_text(tmp_path, kind):
 
 
 def test_encoding_is_detected_from_all_files_of_a_corpus_together(capsys):
-    """A single short text would be ambiguous."""
+    """The encoding of a single short text would be ambiguous."""
     lines = table_of("cp1251").splitlines()
     contents = {Path(f"{i}.txt"): line.encode("cp1251") for i, line in enumerate(lines)}
     contents[Path("utf8.txt")] = "Größe".encode()

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 
 
 def recorded_validation(monkeypatch) -> list[tuple]:
-    """From now on, record (clips, prenet masks) of every validation batch."""
+    """Record (clips, prenet masks) of every later validation batch."""
     forward, seen = Tacotron2.forward, list[tuple]()
 
     def spy(self, batch, dropout_masks=None):
