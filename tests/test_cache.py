@@ -132,7 +132,7 @@ def test_cache_of_a_million_clips_loads_fast_and_is_shared_by_processes(tmp_path
 
 
 @pytest.mark.parametrize("change", [{"filelist": "abd"}, {"more": 1}])
-def test_cache_is_ignored_when_its_key_or_version_differs(filelist, change, monkeypatch):
+def test_filelist_cache_is_ignored_when_its_key_or_version_differs(filelist, change, monkeypatch):
     assert read(filelist) is None
     listed(filelist, SMALL).write()
     assert read(filelist, KEY | change) is None
@@ -141,7 +141,7 @@ def test_cache_is_ignored_when_its_key_or_version_differs(filelist, change, monk
 
 
 @pytest.mark.parametrize("kept", [0, 0.5, 0.999])
-def test_cache_is_ignored_when_it_is_truncated(filelist, kept):
+def test_filelist_cache_is_ignored_when_it_is_truncated(filelist, kept):
     listed(filelist, SMALL).write()
     path = cache_path(filelist)
     content = path.read_bytes()
@@ -154,7 +154,7 @@ def test_cache_is_ignored_when_it_is_truncated(filelist, kept):
     [b"", b"id,frames\na,1\n", b'2a5b9c01\n[6, 2, ["anna"], true, "", {}]\na.wav|A.\n'],
     ids=["empty", "CSV", "cache of version 0.4"],
 )
-def test_cache_is_ignored_when_the_file_is_not_a_cache_of_this_version(filelist, content):
+def test_filelist_cache_is_ignored_when_the_file_is_not_a_cache_of_this_version(filelist, content):
     cache_path(filelist).write_bytes(content)
     assert read(filelist) is None
 

@@ -116,7 +116,7 @@ def test_each_chunk_is_a_single_decoder_step_on_a_cpu():
     assert [len(step.gate) for step in steps] == [1, 1]
 
 
-def test_decoder_steps_run_one_by_one_and_a_warning_is_issued_when_the_capture_fails(monkeypatch):
+def test_decoder_steps_run_one_by_one_with_a_warning_when_the_graph_capture_fails(monkeypatch):
     def fail(function, stream):
         try:
             raise ValueError("the kernel\nis lost")

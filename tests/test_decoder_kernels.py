@@ -201,7 +201,7 @@ def test_gradients_of_the_kernels_match_the_reference_when_the_loss_uses_only_so
     ],
     ids=str,
 )
-def test_results_stay_the_same_when_work_is_split_differently_among_kernel_programs(
+def test_kernel_results_stay_the_same_when_work_is_split_differently_among_kernel_programs(
     constants, monkeypatch
 ):
     change(monkeypatch, constants)
@@ -211,7 +211,7 @@ def test_results_stay_the_same_when_work_is_split_differently_among_kernel_progr
 
 @pytest.mark.parametrize("attention_dim", [20, 72])
 @pytest.mark.parametrize("dims", [16, 32])
-def test_results_stay_the_same_when_the_attention_energies_are_split_by_dimensions(
+def test_kernel_results_stay_the_same_when_the_attention_energies_are_split_by_dimensions(
     dims, attention_dim, monkeypatch
 ):
     monkeypatch.setattr(graphs, "_energies_grid", lambda _: (16, dims, -(-attention_dim // dims)))
@@ -358,7 +358,9 @@ def test_graph_results_equal_the_results_of_single_launches_on_a_gpu():
 
 @gpu_only
 @pytest.mark.parametrize(("clips", "precision"), [(16, None), (22, torch.bfloat16)], ids=str)
-def test_results_stay_the_same_when_gpu_launches_are_dependent(clips, precision, monkeypatch):
+def test_kernel_results_stay_the_same_when_gpu_launches_are_dependent(
+    clips, precision, monkeypatch
+):
     """If a launch did not wait for the previous launch, it would read values that are not yet
     written."""
     case = full_size(((120, 200), (33, 140)) * (clips // 2)).to(torch.float32)

@@ -103,7 +103,7 @@ def _without(record: dict) -> dict:
 # ---------------------------------------------------------------------------- equal results
 
 
-def test_results_of_one_and_two_processes_are_bitwise_equal(corpus, alone, tmp_path):
+def test_training_results_of_one_and_two_processes_are_bitwise_equal(corpus, alone, tmp_path):
     """The same test for the fast decoder is in test_speakers_training.py."""
     check_all(Together(2, flags(tmp_path / "two", corpus)).end())
     assert_same_result(alone, tmp_path / "two")

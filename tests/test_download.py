@@ -164,7 +164,7 @@ def test_download_tries_again_when_the_server_returns_an_error(tmp_path, serve):
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_archive_is_rejected_when_its_hash_is_not_the_expected_hash(tmp_path, serve, there):
+def test_downloaded_archive_is_rejected_when_its_hash_is_wrong(tmp_path, serve, there):
     whole = make_archive(tmp_path)
     changed = whole[:-100] + bytes(100)
     server = serve(changed, whole)

@@ -144,7 +144,9 @@ def test_gradient_keeps_its_precision_when_many_rows_are_summed():
 
 
 @pytest.mark.parametrize("weights", [(1, 0, 0), (0, 0, 1), (0, 1, 1)])
-def test_gradients_match_the_reference_when_the_loss_uses_only_some_outputs(weights):
+def test_gradients_of_the_fast_decoder_match_the_reference_when_the_loss_uses_only_some_outputs(
+    weights,
+):
     """The guided attention loss depends on the alignments, so the gradients through the alignments
     are tested too."""
     assert differences(problem(dtype=torch.float64), weights) == {}
@@ -227,7 +229,7 @@ def passes_are_independent(one, two):
     return len(is_same) == 4 and all(is_same)
 
 
-def test_gradients_are_correct_when_two_forward_passes_precede_backward():
+def test_gradients_of_the_fast_decoder_are_correct_when_two_forward_passes_precede_backward():
     assert passes_are_independent(problem(), problem(((4, 6), (6, 9), (3, 12))))
 
 

@@ -118,7 +118,9 @@ def test_csv_quoting_rules_do_not_apply_to_filelists(sounds, monkeypatch):
 
 
 @pytest.mark.parametrize("seconds", ["1.00002", "0.99998", "1"])
-def test_seconds_are_accepted_when_they_differ_from_the_audio_by_half_a_sample(sounds, seconds):
+def test_seconds_in_a_filelist_are_accepted_when_they_differ_from_the_audio_by_half_a_sample(
+    sounds, seconds
+):
     assert read_filelist(write_list(sounds, f"{sounds}/a.wav|Text.|{seconds}"), H)
 
 

@@ -202,7 +202,7 @@ WRONG_USES = {
 
 
 @pytest.mark.parametrize("framework", where_installed(WRONG_USES, packages_of))
-def test_framework_raises_when_clips_would_be_lost(framework, tmp_path):
+def test_training_framework_raises_when_clips_would_be_lost(framework, tmp_path):
     words = WRONG_USES[framework]
     results = run(tmp_path / "runs", 1, *words)
     for (job, expected), ranks in zip(words.items(), results, strict=True):

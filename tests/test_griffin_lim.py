@@ -88,13 +88,13 @@ def test_griffin_lim_accepts_very_short_mels(frames, h):
 
 
 @pytest.mark.parametrize("loudest", [21, np.inf, np.nan])
-def test_mel_is_rejected_when_values_are_too_large(loudest):
+def test_griffin_lim_rejects_a_mel_when_its_values_are_too_large(loudest):
     with pytest.raises(UserError, match=rf"{loudest:g} \(expected at most 20\)"):
         sound_of(torch.full((80, 9), float(loudest)), REFERENCE)
 
 
 @pytest.mark.parametrize("silent_frames", [0, 200, 256, 1000])
-def test_mel_stays_the_same_when_silence_is_skipped(silent_frames):
+def test_audio_from_griffin_lim_has_the_same_mel_when_silence_is_skipped(silent_frames):
     speech = np.zeros((3, 40), np.float32)
     pause = np.full((3, silent_frames), SILENCE, np.float32)
     mel = np.concatenate([pause, speech, pause, speech], axis=1)

@@ -103,7 +103,7 @@ def test_values_of_settings_are_converted_to_the_annotated_type(override, expect
         ("learning_rte", "learning_rate"),
     ],
 )
-def test_error_suggests_a_similar_setting_when_a_name_is_unknown(name, answer):
+def test_error_suggests_a_similar_setting_when_a_setting_is_unknown(name, answer):
     message = refusal(f"{name}=1")
     assert f"{name}: unknown setting" in message
     assert ("did you mean" in message) == (answer is not None)

@@ -138,7 +138,7 @@ def test_sampler_error_suggests_an_option_when_an_option_name_is_unknown(argumen
             getattr(length_batching, name)(*arguments, **{argument: True})
 
 
-def test_iterator_raises_when_set_epoch_is_called_during_iteration():
+def test_sampler_raises_when_set_epoch_is_called_during_iteration():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     drawing = iter(loader_of(sampler, 1))  # a loader with a worker reads batches in advance
     sampler.set_epoch(3)

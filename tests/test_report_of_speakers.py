@@ -90,7 +90,7 @@ def test_report_warns_when_speech_levels_of_speakers_differ():
     assert "--convert" not in warning
 
 
-def test_report_warns_when_speakers_have_few_minutes():
+def test_report_warns_when_speakers_have_few_minutes_of_audio():
     few = facts(clips_of("anna", 30), *(clips_of(f"p{i}", 1 + i) for i in range(7)))
     [warning] = speaker_warnings(few, is_converted=False)
     assert (

@@ -383,7 +383,7 @@ def test_resume_keeps_weights_and_numbers_of_steps_and_epochs_when_clips_have_ch
     assert metrics(out, "run")[-1]["changed_clips"] is None
 
 
-def test_resume_warns_when_clips_moved_to_validation(copied, corpus, tmp_path, capsys):
+def test_resume_warns_when_clips_were_moved_to_the_validation_set(copied, corpus, tmp_path, capsys):
     *kept, moved = corpus.train.read_text().splitlines()
     (tmp_path / "train.txt").write_text("\n".join(kept))
     (tmp_path / "val.txt").write_text(corpus.val.read_text().rstrip() + f"\n{moved}")
@@ -419,7 +419,7 @@ def with_relative_paths(corpus, folder):
     return Corpus(folder, folder / "train.txt", folder / "val.txt")
 
 
-def test_resume_accepts_new_lists_when_the_corpus_moved(corpus, whole, tmp_path, capsys):
+def test_resume_accepts_new_filelists_when_the_corpus_was_moved(corpus, whole, tmp_path, capsys):
     old, out = tmp_path / "old", tmp_path / "out"
     stopped_inside_an_epoch(with_relative_paths(corpus, old), out)
     new = old.rename(tmp_path / "new")
@@ -519,7 +519,7 @@ def test_synthesizer_loads_a_checkpoint_of_version_0_4_0():
 
 
 @pytest.mark.parametrize("cleaners", ["english_cleaners", "basic_cleaners"])
-def test_resume_rejects_changed_text_rules_when_texts_are_english(
+def test_resume_rejects_changed_reading_rules_when_texts_are_english(
     cleaners, corpus, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out"

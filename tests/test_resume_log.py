@@ -474,7 +474,9 @@ def test_finished_texts_are_kept_when_the_conversion_to_mp3_fails(tmp_path, monk
     assert soundfile.info(path).format == "MP3"
 
 
-def test_mp3_is_rejected_before_synthesis_when_it_does_not_support_the_rate(tmp_path):
+def test_mp3_output_is_rejected_before_synthesis_when_mp3_does_not_support_the_sampling_rate(
+    tmp_path,
+):
     synthesizer: Any = SimpleNamespace(settings=SimpleNamespace(sampling_rate=96_000))
     with pytest.raises(UserError, match=r"a\.mp3: .*96,000 Hz"):
         AudioFileOutput(tmp_path / "a.mp3", synthesizer, {}, {"0001": "key"})

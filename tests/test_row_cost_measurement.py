@@ -119,7 +119,7 @@ def test_measured_row_costs_are_kept_when_the_run_resumes(corpus, tmp_path, monk
         assert epoch["step_cost"] > 0
 
 
-def test_measured_row_costs_are_not_used_when_they_are_not_consistent(
+def test_measured_row_costs_are_not_used_when_they_are_inconsistent(
     corpus, tmp_path, monkeypatch, capsys
 ):
     measure_as_on_a_gpu(monkeypatch, "16:30 32:50", "not consistent")

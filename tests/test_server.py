@@ -179,7 +179,7 @@ def test_openai_client_raises_the_matching_error_when_a_request_is_invalid(
     assert raised.value.type == "invalid_request_error"
 
 
-def test_default_speaker_is_used_when_the_name_is_an_openai_voice(voice):
+def test_default_speaker_is_used_when_a_request_contains_the_name_of_an_openai_voice(voice):
     class Named:
         settings = type("", (), {"speakers": ("anna", "bert")})
 

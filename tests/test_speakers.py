@@ -100,12 +100,12 @@ def test_filelist_is_rejected_when_it_has_too_many_speakers(tmp_path):
     )
 
 
-def test_message_lists_speakers_when_a_name_begins_with_a_hyphen():
+def test_message_lists_speakers_when_a_speaker_name_begins_with_a_hyphen():
     message = refusal(chosen_index, None, ("--x y", "b"), "voice/")
     assert "'--x y', 'b'" in message
 
 
-def test_error_suggests_a_speaker_when_the_name_is_unknown():
+def test_error_suggests_a_speaker_when_the_speaker_name_is_unknown():
     assert speaker_index(" bert", NAMES, "voice/") == 1
     message = refusal(speaker_index, "Karl", NAMES, "voice/")
     assert "speaker 'Karl': " in message
@@ -294,7 +294,7 @@ def test_speaker_stays_in_the_model_when_the_filelists_have_no_clips_of_this_spe
     assert "carl       0.0 min in the latest filelists" in capsys.readouterr().out
 
 
-def test_resume_reports_a_change_when_the_speaker_of_a_clip_changed(lists):
+def test_resume_reports_a_change_when_the_speaker_of_a_clip_has_changed(lists):
     train.main(flags(lists / "run", options(lists, epochs=1)))
     first, others = (lists / "train.txt").read_text().split("\n", 1)
     (lists / "train.txt").write_text(f"{first.replace('anna', 'bert')}\n{others}")

@@ -174,7 +174,7 @@ def test_draws_of_clips_equal_values_computed_by_hand_when_speakers_are_balanced
     assert draws[-1] * 10 == pytest.approx(200 / 3)
 
 
-def test_costs_are_compared_for_the_same_drawn_clips_when_epochs_are_balanced():
+def test_costs_are_compared_for_the_same_drawn_clips_when_speakers_are_balanced():
     """The costs of a plan are compared with the costs of random batches of the same drawn clips. In
     this test, the batches of the plan are random too, so the saving is 0."""
     same = {"batching_strategy": "random", "dynamic_batch_size": False, "speaker_balance": 1.0}
@@ -372,7 +372,7 @@ def test_validation_example_has_no_speaker_names_when_there_is_one_speaker(corpu
     assert not any("validation_loss_unpadded/" in tag for tag in curves(tmp_path / "out"))
 
 
-def test_only_one_speaker_has_no_validation_example_when_its_synthesis_fails(
+def test_validation_omits_only_the_example_of_the_speaker_whose_synthesis_fails(
     corpus, tmp_path, monkeypatch, capsys
 ):
     speak = validation.speak

@@ -146,7 +146,7 @@ def test_export_is_rejected_when_the_graph_ignores_the_chosen_speaker(made, tmp_
         ("\x1b[2J", r"speaker '\x1b[2J': "),
     ],
 )
-def test_error_lists_speakers_when_the_name_is_missing_or_unknown(name, message, made):
+def test_error_lists_speakers_when_the_speaker_name_is_missing_or_unknown(name, message, made):
     voice = Voice(made.fp32)
     refused = refusal(lambda: voice.synthesize(SENTENCE, speaker=name))
     assert message in refused

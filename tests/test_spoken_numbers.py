@@ -116,7 +116,7 @@ def test_sentence_is_the_same_for_digits_and_words(text):
         ("four score and seven", "unknown words score"),
     ],
 )
-def test_words_are_rejected_when_they_are_not_numbers(text, problem):
+def test_text_is_rejected_when_its_words_are_not_numbers(text, problem):
     with pytest.raises(UserError, match=re.escape(problem)):
         sentence_of(text)
 

@@ -94,7 +94,7 @@ def test_turkish_capital_i_is_lowercased_correctly():
     assert "".join(clean("ISPARTA", BASIC, language="pl")) == "isparta"
 
 
-def test_braces_add_no_symbols_to_a_table_when_they_contain_no_phones():
+def test_braces_add_no_symbols_to_a_symbol_table_when_they_contain_no_phones():
     assert [x for x in clean("{0 AA1}", BASIC) if can_be_symbol(x)] == ["@AA1"]
 
 

@@ -48,7 +48,7 @@ def test_synthetic_corpus_contains_the_chosen_lines_with_their_last_columns(
     assert (len(audio), rate) == (100, 24000)
 
 
-def test_existing_files_are_kept_when_the_program_runs_again(table, tmp_path, spoken):
+def test_synthetic_corpus_program_keeps_existing_files_when_it_runs_again(table, tmp_path, spoken):
     synthetic_corpus.main([str(table), str(tmp_path / "out"), "--clips", "1"])
     synthetic_corpus.main([str(table), str(tmp_path / "out"), "--clips", "2"])
     assert spoken == ["one", "two"]

@@ -107,7 +107,7 @@ def test_line_breaks_in_quoted_texts_become_spaces(path):
     assert problems == []
 
 
-def test_row_is_reported_when_its_quotation_mark_is_not_closed(path):
+def test_row_of_a_table_is_reported_when_its_quotation_mark_is_not_closed(path):
     _, [problem] = read(path, 'path,text\nc0,"Good morning.\nc1,He said "\nc2,Yes.\n')
     assert problem.startswith(f"{path}:2: ")
 

@@ -187,7 +187,7 @@ awkward_text = st.one_of(
 
 @settings(max_examples=300)
 @given(awkward_text, st.sampled_from(sorted(CLEANERS.keys() - {"phones"})))
-def test_ids_are_in_range_for_any_text(text, cleaner):
+def test_symbol_ids_are_in_range_for_any_text(text, cleaner):
     sequence = text_to_sequence(text, [cleaner])
     assert all(0 <= i < 148 for i in sequence)
     if "_" not in clean_text(text, [cleaner]):
@@ -205,7 +205,7 @@ def test_corrected_cleaners_return_only_letters_spaces_and_punctuation(text):
 
 @settings(max_examples=300)
 @given(st.lists(st.integers(min_value=0, max_value=147)))
-def test_ids_stay_the_same_when_converted_to_text_and_back(sequence):
+def test_symbol_ids_stay_the_same_when_converted_to_text_and_back(sequence):
     assert text_to_sequence(sequence_to_text(sequence), []) == sequence
 
 

@@ -163,7 +163,9 @@ def test_included_voice_speaks_and_stops():
     ],
     ids=["truncated", "different content"],
 )
-def test_compressed_graph_is_rejected_when_it_is_damaged(voices, tmp_path, change, answer):
+def test_graph_of_a_compressed_voice_is_rejected_when_it_is_damaged(
+    voices, tmp_path, change, answer
+):
     folder = shutil.copytree(voices.packed[0], tmp_path / "voice")
     path = folder / "postnet.onnx.xz"
     path.write_bytes(change(path.read_bytes()))
@@ -390,7 +392,9 @@ def test_voice_does_not_open_paths_from_its_settings(voices, tmp_path, monkeypat
         ("no texts", "val.txt: no such file.*--text-file"),
     ],
 )
-def test_export_writes_no_folder_when_it_fails(damage, message, voices, tmp_path, monkeypatch):
+def test_voice_export_writes_no_folder_when_it_fails(
+    damage, message, voices, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     path = shutil.copy(voices.checkpoint[0], tmp_path / "best.pt")
     if damage == "other weights":
@@ -460,7 +464,7 @@ def test_vocoder_is_rejected_when_it_does_not_fit_the_voice(made, message, tmp_p
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's older ONNX exporter issues warnings
-def test_vocoder_is_rejected_when_its_inputs_or_outputs_are_not_as_expected(tmp_path):
+def test_vocoder_is_rejected_when_its_inputs_or_outputs_are_unexpected(tmp_path):
     """Without dynamic_axes, an exported vocoder has a fixed input length."""
     path, held, h = tmp_path / "hold.onnx", Hold(), create_hparams()
     for bands, advice in [

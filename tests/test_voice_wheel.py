@@ -132,7 +132,7 @@ def test_wheel_error_is_one_line_when_the_path_is_a_checkpoint(python, voices, t
 
 
 @pytest.mark.thorough
-def test_folder_contains_no_plots_when_matplotlib_is_missing(python, voices, tmp_path):
+def test_output_folder_contains_no_plots_when_matplotlib_is_missing(python, voices, tmp_path):
     """A single note contains the command that installs matplotlib."""
     options = voices.int8[0], "--text", TEXT
     for done in ("1 text", "0 texts"):
