@@ -307,7 +307,7 @@ def test_flac_is_rejected_when_its_samples_are_damaged(tmp_path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 16
     path.write_bytes(content)
-    assert read_header(path, REFERENCE) == 22050  # the header reveals no damage
+    assert read_header(path, REFERENCE) == 22050  # the header is intact, so it reveals no damage
     with pytest.raises(ValueError, match=r"truncated or damaged"):
         read_checked(path, REFERENCE)
 

@@ -343,7 +343,7 @@ def test_alternated_sort_reverses_the_order_in_every_second_bin(data):
     assert max(sizes) - min(sizes) <= 1
     for k, (a, b) in enumerate(pairwise(edges), start=1):
         in_bin = [lengths[i] for i in order[a:b]]
-        assert in_bin == sorted(in_bin, reverse=k % 2 == 0)  # odd bins ascend, even bins descend
+        assert in_bin == sorted(in_bin, reverse=k % 2 == 0)  # even bins are in descending order
 
 
 # --- costs and pair novelty

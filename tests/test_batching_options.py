@@ -142,7 +142,7 @@ def test_number_of_draws_of_a_clip_is_proportional_to_its_weight():
     expected = epochs * 4 * np.array(weights) / sum(weights)
     assert np.abs(times - expected).max() < 5 * 0.5 * math.sqrt(epochs)
     pairs = {tuple(sorted(pair)) for plan in plans for pair in combinations(set(plan.order), 2)}
-    assert len(pairs) == math.comb(5, 2)  # all pairs of clips with positive weights
+    assert len(pairs) == math.comb(5, 2)  # all pairs of the 5 clips with positive weights
 
 
 @few

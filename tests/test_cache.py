@@ -127,7 +127,7 @@ def test_cache_of_a_million_clips_loads_fast_and_is_shared_by_processes(tmp_path
     command = [sys.executable, "-c", MILLION, cache_path(filelist)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     seconds, kilobytes = map(float, run.stdout.split())
-    assert seconds < 10  # the usual time on an idle machine is 0.1 s
+    assert seconds < 10  # loading usually takes 0.1 s on an idle machine
     assert kilobytes < 60_000
 
 

@@ -179,7 +179,7 @@ def test_gpu_still_works_when_a_graph_capture_has_failed():
     device = torch.device("cuda", torch.cuda.current_device())
     counter = torch.zeros((), device=device)
 
-    def waits():  # waiting for the GPU makes the capture fail
+    def waits():  # a graph capture fails if the host waits for the GPU
         counter.add_(1)
         return counter.item()
 

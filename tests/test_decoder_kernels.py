@@ -492,7 +492,7 @@ def test_training_continues_when_a_graph_capture_fails_on_a_gpu(monkeypatch):
         def launch_and_wait(table, offset):
             launch(table, offset)
             if torch.cuda.is_current_stream_capturing():
-                torch.cuda.synchronize()  # waiting for the GPU makes the capture fail
+                torch.cuda.synchronize()  # a graph capture fails if the host waits for the GPU
 
         return launch_and_wait
 

@@ -24,7 +24,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.ranges = True  # true if the server supports Range requests
         # number of bytes after which a response is cut off, or None
         self.drop_after = None
-        self.statuses = []  # error codes of the first responses
+        self.statuses = []  # HTTP error codes of the first responses
         self.asked = []  # the Range header of each request
         self.sent = 0  # total number of content bytes in all responses
         self.url = f"http://127.0.0.1:{self.server_address[1]}/files/LJSpeech-1.1.tar.bz2"

@@ -315,7 +315,7 @@ BY_TIME = "win_time=50,hop_time=12.5"
 @pytest.mark.parametrize(
     ("before", "overrides", "expected"),
     [
-        ("", BY_TIME, (1103, 276, 2048)),  # 1102.5 and 275.625 are rounded up
+        ("", BY_TIME, (1103, 276, 2048)),  # 1102.5 and 275.625 samples are rounded up
         # 64 ms are exactly 1024 samples and must not be rounded up to 1025.
         ("", "win_time=64,hop_time=16,sampling_rate=16000", (1024, 256, 1024)),
         ("", "win_time=50,filter_length=4096", (1103, 256, 4096)),

@@ -42,7 +42,7 @@ def lexicon(folder, content):
         ("can't\tcarnt", "can’t can", "carnt can"),
         ("Straße\tweg", "STRASSE straße straßen", "Weg weg straßen"),
         ("cafe\u0301\tkaffee", "caf\u00e9 cafe", "kaffee cafe"),
-        ("क\tx", "क की", "x की"),  # the vowel sign belongs to the word
+        ("क\tx", "क की", "x की"),  # the vowel sign is a part of the word
         ("tom\ttim\ntim\ttom", "Tom Tim", "Tim Tom"),
         ("# a comment\n\n  tom \t  tim  bo \n", "tom", "tim bo"),
         ("hh\tx", "{HH AH0} hh", "{HH AH0} x"),

@@ -180,7 +180,8 @@ def test_initial_weights_have_the_distribution_of_the_nvidia_recipe():
     weights = dict(model.named_parameters())
     tanh, relu = 5 / 3, math.sqrt(2)
     gains = {"query_layer": tanh, "memory_layer": tanh, "location_dense": tanh, "encoder": relu}
-    gains |= {f"postnet.convolutions.{i}": tanh for i in range(4)}  # all other gains are 1
+    # The gains of all other layers are 1.
+    gains |= {f"postnet.convolutions.{i}": tanh for i in range(4)}
     checked = set()
     for name, weight in weights.items():
         values = weight.detach()

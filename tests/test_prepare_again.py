@@ -72,7 +72,7 @@ def test_settings_file_is_missing_when_prepare_was_killed(corpus, tmp_path, monk
         os.rename(source, target)
 
     monkeypatch.setattr(preparation.os, "replace", replace_some)
-    for done in range(4):  # number of files that are moved before the kill
+    for done in range(4):  # number of files that prepare moves before the test kills it
         replaced.clear()
         refusal(prepare_with, corpus, lists, error=KeyboardInterrupt)
         assert len(replaced) == done

@@ -283,7 +283,8 @@ def test_verdict_on_the_time_saving_is_undecided_when_minutes_per_epoch_vary(tmp
     [finding] = [f for f in findings(Measured(read_runs([quiet]))) if f.claim == claim]
     assert finding.ours[0].startswith(f"RAND → {BEST}: −50.00% ± ")
     assert finding.published == [f"RAND → {BEST}: −41.25%"]
-    for name, value in minutes.items():  # the median is the same for all seeds of a strategy
+    # The median of the minutes per epoch is the same for all seeds of a strategy.
+    for name, value in minutes.items():
         for seed in range(3):
             folder = tmp_path / "busy" / name / str(seed)
             uneven = lambda epoch, m=value: m * (1 if epoch % 2 else 8)  # noqa: E731

@@ -64,7 +64,7 @@ def test_survey_of_a_strategy_equals_values_calculated_by_hand_for_four_clips():
     assert dynamic.decoder_steps == 20 + 40
     assert dynamic.batch_capacity is None
     larger = survey([40, 10, 30, 20], 2, "sorted", dynamic_batch_size=True, batch_capacity=90)
-    assert larger.decoder_steps == 30 + 40  # the batches are (10, 20, 30) and (40)
+    assert larger.decoder_steps == 30 + 40  # the batches have lengths (10, 20, 30) and (40)
     assert larger.batch_capacity == 90
 
 

@@ -97,7 +97,7 @@ def test_stream_yields_every_item_once(count):
     order = clips_of(
         LengthBatchStream(lambda skip: iter(range(200)), lambda i: 5, 8, "random", window=100)
     )
-    assert order[:100] != [i - 100 for i in order[100:]]  # windows have different plans
+    assert order[:100] != [i - 100 for i in order[100:]]  # each window has a different plan
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])

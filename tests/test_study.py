@@ -177,7 +177,7 @@ def test_study_continues_when_a_run_fails(make_study, capsys):
     assert problem in capsys.readouterr().out
     study.write_report(made)
     report = (made.out / "report.md").read_text("utf-8")
-    assert "| ssb  | " in report  # only the table of settings contains this strategy
+    assert "| ssb  | " in report  # only the table of settings lists this strategy
     assert re.findall(r"^\| (\w+) +\| +3.000", report, re.MULTILINE)[:2] == ["rand", "sb"]
 
 

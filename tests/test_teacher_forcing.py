@@ -50,5 +50,5 @@ def test_teacher_forced_mels_have_the_lengths_of_the_recordings_and_depend_on_th
             expected = model(batch, masks).mel_postnet[0, :, : mel.shape[1]]
         np.testing.assert_allclose(mel, expected, atol=1e-5)
     before = {path: path.stat().st_mtime_ns for path in out.glob("*.npy")}
-    synthesize.main([*map(str, arguments)])  # existing files are kept
+    synthesize.main([*map(str, arguments)])  # the second call keeps existing files
     assert {path: path.stat().st_mtime_ns for path in out.glob("*.npy")} == before

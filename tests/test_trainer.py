@@ -178,7 +178,7 @@ def test_clipped_gradients_equal_values_computed_by_hand(threshold, precision):
     decay = [0.001 * parameter.detach().clone() for parameter in parameters]
     losses = trainer.step([MicroBatch(batch, seed=0)])
     norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in given))
-    assert 0.01 < norm < 1e6  # the norm exceeds only the threshold 0.01
+    assert 0.01 < norm < 1e6  # the gradient norm exceeds only the threshold 0.01
     made = StepValues.of(losses.values.tolist())
     assert made.gradient_norm == pytest.approx(norm, rel=1e-5)
     for parameter, gradient, decayed in zip(parameters, given, decay, strict=True):
@@ -230,7 +230,7 @@ def test_guided_attention_weight_decreases_to_0():
 def test_onednn_cache_is_small_unless_the_user_sets_its_size(by_user, expected, monkeypatch):
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     for name in names:
-        monkeypatch.setenv(name, by_user or "")  # monkeypatch restores the value later
+        monkeypatch.setenv(name, by_user or "")  # makes monkeypatch restore the variable
         if by_user is None:
             monkeypatch.delenv(name)
     Trainer(small(), CPU)

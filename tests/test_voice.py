@@ -333,7 +333,7 @@ DAMAGES = {
 def test_voice_is_rejected_when_its_folder_is_damaged(damage, voices, tmp_path, monkeypatch):
     folder, (spoil, message) = shutil.copytree(voices.fp32[0], tmp_path / "voice"), DAMAGES[damage]
     spoil(folder)
-    monkeypatch.setattr(onnx_graph.OnnxGraph, "run", None)  # no graph may run before its check
+    monkeypatch.setattr(onnx_graph.OnnxGraph, "run", None)  # no graph may run before it is checked
     with pytest.raises(UserError, match=message) as stop:
         Voice(folder)
     assert str(stop.value).count(str(folder)) == 1

@@ -370,7 +370,7 @@ def test_trimmed_copies_move_with_their_corpus(tmp_path, capsys):
     capsys.readouterr()
     h = create_hparams(f"@{new / 'lists' / 'settings.txt'}")
     checked_clips(h.training_files, h, new_run=True)
-    assert capsys.readouterr().out == ""  # no file is read again
+    assert capsys.readouterr().out == ""  # no audio file is read again
     prepare(Preparation(new / "corpus", new / "lists", trim=new / "t"))
     assert f"12 of 12 files already exist in {new / 't'}" in capsys.readouterr().out
 

@@ -97,7 +97,7 @@ def test_sentences_are_synthesized_while_the_client_is_still_sending_the_text(se
             await client.write_event(SynthesizeStart().event())
             for piece in ("A dog ca", "me. It s", "at down"):
                 await client.write_event(SynthesizeChunk(piece).event())
-            answers = [await client.read_event()]  # this event arrives before the text is complete
+            answers = [await client.read_event()]  # an event arrives before the text is complete
             await client.write_event(SynthesizeChunk(".").event())
             await client.write_event(Synthesize("A dog came. It sat down.").event())
             await client.write_event(SynthesizeStop().event())
