@@ -2,8 +2,9 @@
 
     python tests/compile_kernels.py
 
-This script needs no GPU. It runs in a separate process, because the test process interprets kernels
-instead of compiling them. The decoder launches are printed before the encoder launches.
+This script needs no GPU. Tests run this script in a separate process, because the test process
+interprets kernels instead of compiling them. The decoder launches are printed before the encoder
+launches.
 """
 
 import json
@@ -25,7 +26,7 @@ from triton.compiler import ASTSource
 
 from fast_decoder import graphs, kernels
 
-CASES = [  # number of clips, number of symbols, and precision of each case
+CASES = [  # for each case: number of clips, number of symbols, and precision
     (16, 120, "bf16"),
     (32, 120, "bf16"),
     (24, 190, "bf16"),
@@ -37,7 +38,7 @@ CASES = [  # number of clips, number of symbols, and precision of each case
     (64, 32, "fp32"),
 ]
 LSTMS = graphs.LSTM(1024, 1536, 128, 0.1), graphs.LSTM(1024, 1024, 0, 0.1)
-# After the LSTMs, the values are the fields of graphs.Setting from context_size to stream.
+# The values after LSTMS are the fields context_size to stream of graphs.Setting, in this order.
 FULL: tuple[Any, ...] = (*LSTMS, 512, 31, True, True, True, 0)
 ENCODER = graphs.LSTM(0, 0, 0, 0.0), graphs.LSTM(256, 256, 0, 0.0), 0, 1, *FULL[-4:]
 
@@ -98,11 +99,12 @@ def measured(name: str, options: dict) -> dict:
         "spilled_bytes": int(re.findall(r"STACK:(\d+)", usage)[0]),
         "shared_bytes": kernel.metadata.shared,
         "products": len(re.findall(r"mma(?:_async)?\.sync", ptx)),
-        # True if the kernel needs several blocks for the inner dimension.
+        # True if the inner dimension of the matrix product is divided into several blocks.
         "blocks": options.get("SPLIT", options.get("INNER", 0)) > options.get("BLOCK", 0),
         # Number of instructions that copy 16 bytes asynchronously.
         "wide_copies": len(re.findall(r"cp\.async\.c[ga]\.[^;]*0x10", ptx)),
-        # A pair for each matrix product: its inner dimension, and consecutive values per thread.
+        # For each matrix product: its inner dimension, and the number of consecutive values per
+        # thread.
         "widths": [
             (int(inner), int(width))
             for inner, width in re.findall(

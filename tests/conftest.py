@@ -52,7 +52,7 @@ def own_signals() -> Iterator[None]:
 
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads this variable during its import
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads TRITON_INTERPRET during its import
 
 
 # By default, hypothesis fails if an example takes 0.2 s, which is too short for busy machines.
@@ -85,7 +85,7 @@ def clean_process(monkeypatch, one_thread):
 
 @pytest.fixture(scope="session")
 def whole(corpus, tmp_path_factory):
-    """Return the folder of an uninterrupted training run with the settings LONG."""
+    """Return the folder of an uninterrupted training run with the settings in LONG."""
     out = tmp_path_factory.mktemp("whole") / "out"
     assert Child(flags(out, corpus.hparams(**LONG))).end().code == 0
     return out

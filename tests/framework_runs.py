@@ -89,7 +89,7 @@ def prepared(
 
 
 def accelerate_epochs(phases=False, **options):
-    """Read one batch. Then train three epochs, in which accelerate calls set_epoch."""
+    """Read one batch, and then train three epochs in which accelerate calls set_epoch."""
     _, loader = prepared(phases=phases, **options)
     next(iter(loader))
     epochs = [numbers(loader) for _ in range(3)]
@@ -362,4 +362,4 @@ if __name__ == "__main__":
     Path(f"result.{RANK}").write_text(json.dumps(results))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # without this call, about 1 of 10 processes would abort in a gloo thread
+    os._exit(0)  # without os._exit, about 1 of 10 processes would abort in a gloo thread

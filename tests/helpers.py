@@ -187,7 +187,7 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert curves(one) == curves(other)
 
 
-# ---------------------------------------------------------------------------- runs in processes
+# ---------------------------------------------------------------------------- separate processes
 
 
 @dataclass
@@ -227,7 +227,7 @@ class Child:
     def end(self, timeout: float = 120) -> Ended:
         self.process.join(timeout)
         if self.process.exitcode is None:
-            os.kill(self.process.pid, signal.SIGUSR1)  # makes the process print all stacks
+            os.kill(self.process.pid, signal.SIGUSR1)  # makes the process print its stack traces
             self.process.join(1)
             self.process.kill()
             self.process.join()
@@ -315,7 +315,7 @@ def _run_child(log: Path, arguments: list[str], hook, hook_arguments) -> None:
     except SystemExit as stop:
         code = stop.code
     sys.stdout.flush()  # Python also flushes stdout before it prints an exit message
-    sys.exit(code)  # deletes the objects of the run, as at the end of a program
+    sys.exit(code)  # sys.exit deletes the objects of the run, as at the end of a program
 
 
 def call_alone(log: Path, function, *arguments) -> None:

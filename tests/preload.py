@@ -4,7 +4,7 @@ import gc
 import os
 from unittest.mock import patch
 
-os.environ.pop("TRITON_INTERPRET", None)  # conftest.py sets this variable; programs run without it
+os.environ.pop("TRITON_INTERPRET", None)  # set by conftest.py, but unset in programs
 
 import numpy as np
 import torch
@@ -27,5 +27,5 @@ griffin_lim.GriffinLim(h, audio.mel_filters(h).numpy(), 1).samples(np.zeros((10,
 # Importing inflect is 3 s faster if typeguard does not check types.
 with patch.object(typeguard, "typechecked", lambda checked: checked):
     text.text_to_sequence("3", ["english_cleaners"])
-# Without this call, garbage collection in child processes would copy memory of this process.
+# Without gc.freeze, garbage collection in child processes would copy memory of this process.
 gc.freeze()

@@ -1,9 +1,9 @@
 """Stop a training run many times at random moments, then compare it with an uninterrupted run.
 
 test_soak.py calls `soak`, which trains a tiny model on synthetic mel files with `train.py
---resume`. Each start uses a random number of workers. At a random moment, a signal to one or all
-processes or a full disk interrupts it. If a start reports lost metrics or a lost validation, the
-output folder is restored to its state before that start.
+--resume`. Each start uses a random number of workers. At a random moment, the run is interrupted by
+a full disk, or by a signal to one or all processes. If a start reports lost metrics or a lost
+validation, the output folder is restored to its state before that start.
 
 At the end, the run must equal an uninterrupted run bit by bit. A start must not end with a
 traceback. If a start ends without a signal, it must report a full disk.
@@ -50,18 +50,19 @@ FULL_DISK = "full disk"
 SAYS_FULL = "free some space|File too large: '/"  # messages of train.py about a full disk
 # Messages about lost metrics.
 LOST = r"starts a new file|the validation of epoch \d+ failed|metrics\.jsonl failed"
-TRAINING = "To plot the metrics, run: tensorboard"  # printed when set-up is complete
+# train.py prints this text when set-up is complete.
+TRAINING = "To plot the metrics, run: tensorboard"
 KINDS = (*(number.name for number in SIGNALS), FULL_DISK)
 WORKERS = (0, 0, 1, 2, 3)
-MAX_SECONDS = 2.0  # maximum number of seconds from the start of training or set-up to a stop
-STUCK_SECONDS = 90  # a start fails if it takes longer than this time to stop
+MAX_SECONDS = 2.0  # maximum number of seconds between the start of a phase and the stop
+STUCK_SECONDS = 90  # maximum number of seconds that a start may need to stop
 
 
 class Stop(NamedTuple):
-    """The end of one start."""
+    """How one start of the run ended."""
 
     kind: str  # how the start was stopped: one of KINDS
-    phase: str  # "set-up" (including imports) or "training"
+    phase: str  # when the start was stopped: in "set-up" (including imports) or in "training"
     exit_code: int
     failure: str | None
     lost: bool = False  # true if the start reported lost metrics or a lost validation

@@ -49,7 +49,7 @@ def test_one_letter_word_counts_as_spoken_when_attention_is_on_adjacent_spaces()
     assert "'a'" in failure.message
 
 
-def test_repeated_words_are_counted():
+def test_failure_contains_the_number_of_repeated_words():
     again = np.concatenate([diagonal(60, 20), diagonal(60, 20)[12:]])
     (failure,) = failures_of(again, TWENTY)
     assert (failure.kind, failure.count) == ("repeated", 4)
@@ -80,7 +80,7 @@ def test_message_contains_max_decoder_steps_when_the_user_has_set_this_limit():
     assert all(fact in failure.message for fact in ("0.2 s", "max_decoder_steps=20"))
 
 
-def test_advice_never_suggests_a_larger_limit_of_decoder_steps():
+def test_advice_for_a_failure_never_suggests_a_larger_limit_of_decoder_steps():
     """A larger limit of decoder steps would only add noise at the end of the speech."""
     blurred = np.full((400, 20), 0.05, np.float32)
     for end in StopReason:
@@ -90,7 +90,7 @@ def test_advice_never_suggests_a_larger_limit_of_decoder_steps():
                 assert "Train longer" in failure.message
 
 
-def test_attempts_are_ranked_by_the_severity_of_their_failures():
+def test_synthesis_attempts_are_ranked_by_the_severity_of_their_failures():
     def of(*failures):
         return severity([Failure(kind, count, "") for kind, count in failures])
 

@@ -79,7 +79,7 @@ def compare_lengths(path):
 
 TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", (1,), 5, ""))])
 CLIPS = Clips(TABLE, TABLE, "other")
-# Each key is the name of a file. If a file has a second reader, a word follows the name.
+# Each key is a file name. If two readers read the same file, the second key has an additional word.
 READERS: dict[str, Callable[[Path], object]] = {
     "list.txt": lambda path: read_filelist(path, H),
     "list.txt.clips": read_cache,
@@ -103,7 +103,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "metrics.jsonl compared": lambda path: read_metrics(path.parent),
     "lengths.csv compared": compare_lengths,
 }
-# These readers accept any text file.
+# Names of readers that accept any text file.
 ANY_TEXT = {
     "metadata.csv",
     "clips.csv",
@@ -111,7 +111,7 @@ ANY_TEXT = {
     "part.txt",
     "metrics.jsonl compared",
 }
-# These readers accept a missing file.
+# Names of readers that accept a missing file.
 OPTIONAL = {"clips.csv", "part.txt"}
 
 

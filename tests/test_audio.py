@@ -141,7 +141,7 @@ def test_mel_fingerprint_changes_only_when_mel_settings_change():
 
 
 @pytest.mark.parametrize("name", ["a.wav", "b.flac"])
-def test_samples_are_16_bit_values_divided_by_32768(tmp_path, name):
+def test_samples_read_from_16_bit_audio_are_divided_by_32768(tmp_path, name):
     steps = np.array([0, 1, -1, 16384, 32767, -32768] * 200, dtype=np.int16)
     soundfile.write(tmp_path / name, steps, 22050)
     assert read_header(tmp_path / name, REFERENCE) == len(steps)
@@ -150,9 +150,9 @@ def test_samples_are_16_bit_values_divided_by_32768(tmp_path, name):
     np.testing.assert_array_equal(read, steps.astype(np.float32) / 32768)
 
 
-def test_only_loud_samples_are_scaled_when_a_wav_is_written(tmp_path):
+def test_samples_of_a_wav_are_scaled_only_when_they_are_too_loud(tmp_path):
     wave = np.sin(2 * np.pi * np.arange(8000) / 100)
-    for factor in (3, 0.25):  # with factor 3, the samples are too loud
+    for factor in (3, 0.25):  # with the factor 3, the loudest samples exceed full scale
         write_wav(tmp_path / "a.wav", factor * wave, 22050)
         read = read_audio(tmp_path / "a.wav", REFERENCE).numpy()
         assert np.abs(read - min(factor, 1) * wave).max() < 1e-4
@@ -204,7 +204,7 @@ def test_error_suggests_a_fix_when_an_audio_file_is_invalid(tmp_path, fault, wor
     ],
 )
 @pytest.mark.parametrize("peak", [0.05, 1.0])
-def test_valid_audio_is_read_in_every_format(tmp_path, options, peak):
+def test_audio_file_is_read_in_every_supported_format(tmp_path, options, peak):
     samples = peak * np.sin(np.arange(4000) / 10)
     samples[7], samples[9] = -peak, peak
     soundfile.write(tmp_path / "a.wav", samples, 22050, **options)
@@ -254,7 +254,7 @@ def test_conversion_command_succeeds_when_copied_from_the_error(
 
 
 @pytest.mark.parametrize(("rate", "mel_fmax"), [(8000, 4000), (16000, 8000), (44100, 16000)])
-def test_suggested_settings_keep_the_frame_duration(rate, mel_fmax):
+def test_settings_suggested_for_a_sampling_rate_keep_the_frame_duration(rate, mel_fmax):
     assert "a frame (hop_length=256) lasts" in unusual_frames(
         create_hparams(f"sampling_rate={rate},mel_fmax=4000")
     )
@@ -307,7 +307,7 @@ def test_flac_is_rejected_when_its_samples_are_damaged(tmp_path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 16
     path.write_bytes(content)
-    assert read_header(path, REFERENCE) == 22050  # the header reveals no damage
+    assert read_header(path, REFERENCE) == 22050  # the header is intact, so it reveals no damage
     with pytest.raises(ValueError, match=r"truncated or damaged"):
         read_checked(path, REFERENCE)
 

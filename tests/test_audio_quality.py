@@ -12,7 +12,7 @@ CLIPS = [soundfile.read(path, dtype="float32") for path in sorted(LJSPEECH_CLIPS
 
 
 @pytest.mark.parametrize(("samples", "rate"), CLIPS)
-def test_no_problem_is_found_in_clean_recordings(samples, rate):
+def test_no_audio_problem_is_found_in_clean_recordings(samples, rate):
     assert problems_of(measure_quality(samples, rate)) == {}
 
 

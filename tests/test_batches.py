@@ -33,8 +33,8 @@ without_spawn = pytest.mark.parametrize("workers", WORKERS[:3], ids=str)
 def error_of(action) -> str:
     """Return the message of the BatchingError that the action raises.
 
-    The function clears the frames of the traceback, because they would keep the loader alive, and
-    each worker would then take five seconds to exit.
+    The function clears the frames of the traceback. Otherwise, they would keep the loader alive,
+    and each worker would take five seconds to exit.
     """
     try:
         action()
@@ -180,7 +180,7 @@ def test_total_batches_is_the_number_of_batches_of_all_epochs():
     assert make(2).total_batches(3) == 3 * len(make(2))
 
 
-def test_record_is_rejected_when_random_epochs_have_more_batches(tmp_path):
+def test_record_option_is_rejected_when_random_epochs_have_more_batches(tmp_path):
     """The Hugging Face Trainer assumes that all epochs have the same number of batches, so it would
     resume in the wrong epoch."""
     with pytest.raises(BatchingError, match="record: cannot be combined with batches_per_epoch="):
@@ -190,7 +190,9 @@ def test_record_is_rejected_when_random_epochs_have_more_batches(tmp_path):
 
 @pytest.mark.parametrize("trained", [2, None])
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_new_batches_per_epoch_is_accepted_only_when_state_is_from_a_random_epoch(epoch, trained):
+def test_changed_batches_per_epoch_is_accepted_only_when_the_state_is_from_a_random_epoch(
+    epoch, trained
+):
     """Random epochs have the same batches with both values of `batches_per_epoch`. Later epochs
     differ."""
     constant = make(random_epochs=1)
@@ -235,7 +237,7 @@ def test_processes_yield_the_remaining_batches_when_the_world_size_changes(befor
 
 @settings(max_examples=200, derandomize=True)
 @given(st.lists(st.integers(0, 9), max_size=8), st.sampled_from([1, 2]), st.integers(0, 3))
-def test_reading_raises_when_the_index_is_not_the_next_index(numbers, world_size, epoch):
+def test_reading_a_batch_raises_when_its_index_is_not_the_next_index(numbers, world_size, epoch):
     """A rank can read its batches only in order, starting with its first batch."""
     batches = make(world_size)
     batches.set_epoch(epoch)
@@ -251,7 +253,7 @@ def test_reading_raises_when_the_index_is_not_the_next_index(numbers, world_size
     assert not given or any(share[: len(given)] == given for share in shares)
 
 
-def test_reading_raises_when_the_index_comes_from_an_earlier_pass():
+def test_reading_a_batch_raises_when_its_index_comes_from_an_earlier_pass():
     """A persistent worker can receive an old index after set_epoch was called again for the same
     epoch."""
     batches = make()
@@ -361,7 +363,7 @@ def test_loader_raises_when_set_epoch_is_called_during_iteration(num_workers, ot
     "changed", [{"seed": 12}, {"batch_size": 4}, {"lengths": [*TWENTY[:-1], 15]}], ids=str
 )
 @pytest.mark.parametrize("trained", [2, None])
-def test_saved_state_is_rejected_when_clips_or_options_differ(changed, trained):
+def test_saved_state_of_length_batches_is_rejected_when_clips_or_options_differ(changed, trained):
     batches = make()
     loader = loader_of(batches)
     loader.sampler.set_epoch(1)
@@ -397,7 +399,7 @@ def skipping(batches, epoch, skipped):
     return [batches[number] for number in range(skipped, len(batches))]
 
 
-def test_skipping_batches_raises_when_there_is_no_state_or_record(tmp_path):
+def test_skipping_batches_raises_when_there_is_no_saved_state_and_no_record_file(tmp_path):
     with pytest.raises(BatchingError, match=r"record="):
         skipping(make(), 0, 2)
     saved = make()
@@ -467,7 +469,7 @@ def test_torchdata_loader_resumes_with_the_same_batches(options):
         first.sampler.set_epoch(1)
         seen = list(itertools.islice(first, drawn))
         second.load_state_dict(first.state_dict())
-        if drawn <= count:  # with count + 1, the state is saved after epoch 1
+        if drawn <= count:  # if `drawn` is count + 1, the state is saved after epoch 1
             second.sampler.set_epoch(1)
             seen += list(second)
         second.sampler.set_epoch(2)
@@ -498,8 +500,9 @@ def test_torchdata_loader_starts_the_next_epoch_when_the_saved_epoch_is_complete
     assert "set_epoch" in error_of(lambda: list(second))
 
 
-def test_record_detects_changed_options_that_affect_only_later_epochs(tmp_path):
-    """Random epochs are the same for every strategy, so they do not reveal a changed strategy."""
+def test_record_file_is_rejected_when_an_option_of_later_epochs_has_changed(tmp_path):
+    """Batches of random epochs are the same for every strategy, so they do not reveal a changed
+    strategy."""
     record = tmp_path / "batches.txt"
     options = {"record": record, "random_epochs": 1}
     make(**options)
@@ -508,11 +511,11 @@ def test_record_detects_changed_options_that_affect_only_later_epochs(tmp_path):
         with pytest.raises(BatchingError, match=r"batches\.txt: "):
             make(**(options | changed))
     first_line = record.read_text().splitlines(keepends=True)[0]
-    record.write_text(first_line)  # version 0.4.0 wrote only the first line of the record
+    record.write_text(first_line)  # version 0.4.0 wrote only the first line of the record file
     make(**options)
 
 
-def test_error_mentions_rank_sampler_when_the_loader_does_not_use_rank_sampler():
+def test_error_suggests_rank_sampler_when_the_loader_does_not_use_it():
     """In an earlier version, users of Lightning got this error only after a whole epoch."""
     batches = make()
     batches.set_epoch(0)

@@ -39,7 +39,7 @@ IN_ONE_ORDER = [strategy for strategy in STRATEGIES if strategy not in BY_CLASS]
 SEMI_SORTED = ("semi_sorted", "semi_sorted_rank", "semi_sorted_exponential")
 MODES = ("fixed", "dynamic", "dynamic, given frame budget")
 DBS, BR = {"dynamic_batch_size": True}, {"batch_randomization": True}
-# These small values allow plans with only a few clips.
+# With these small values, a corpus with only a few clips can be planned.
 SMALL = {"num_bins": 4, "bucket_size": 16, "num_buckets": 2}
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
@@ -69,7 +69,7 @@ def draw_case(data, strategy, mode="fixed", randomize=False, lengths=some_length
         options[parameter.name] = data.draw(st.floats(0, 3), parameter.name)
     elif parameter:
         least, most = parameter.limits(len(lengths), batch_size)
-        most = min(most, 1000)  # planning a million classes would take too long
+        most = min(most, 1000)  # planning batches for a million length classes would take too long
         options[parameter.name] = data.draw(st.integers(least, most), parameter.name)
     return lengths, batch_size, options
 
@@ -248,7 +248,9 @@ def test_semi_sorted_equals_sorted_when_the_randomization_factor_is_0(
         ("semi_sorted_exponential", 4, 1000 / 2, 1 / (4 * 1000 / 2)),
     ],
 )
-def test_pair_frequency_matches_its_closed_form(strategy, power, distance, squared_density):
+def test_frequency_of_clip_pairs_matches_its_closed_form(
+    strategy, power, distance, squared_density
+):
     """The unit of the noise is the length for `semi_sorted`, and the rank for all other
     strategies."""
     lengths = np.linspace(1, 10, 20_000) ** power
@@ -271,7 +273,7 @@ def test_exponential_noise_mixes_short_and_long_clips_equally():
     for low, high, tolerance in ((1000, 7000, 0.1), (8300, 10_000, 0.2)):
         inside = [batch for batch in now if low < batch.min() and batch.max() < high]
         again = [math.comb(n, 2) for batch in inside for n in Counter(batch_before[batch]).values()]
-        # The integral of f^2 is 1 / (4 m), with a mean m of 28,000 frames * 0.05 / 2.
+        # The integral of f^2 (see above) is 1 / (4 m). The mean noise m is 28,000 frames * 0.05 / 2.
         # A batch contains 160 frames.
         pairs = sum(math.comb(len(batch), 2) for batch in inside)
         assert sum(again) / pairs == pytest.approx(160 / (4 * 700), rel=tolerance)
@@ -341,7 +343,7 @@ def test_alternated_sort_reverses_the_order_in_every_second_bin(data):
     assert max(sizes) - min(sizes) <= 1
     for k, (a, b) in enumerate(pairwise(edges), start=1):
         in_bin = [lengths[i] for i in order[a:b]]
-        assert in_bin == sorted(in_bin, reverse=k % 2 == 0)  # odd bins ascend, even bins descend
+        assert in_bin == sorted(in_bin, reverse=k % 2 == 0)  # even bins are in descending order
 
 
 # --- costs and pair novelty
@@ -412,7 +414,7 @@ def test_pair_novelty_equals_a_value_computed_with_a_loop_over_pairs(strategy, m
 # --- names and types
 
 
-def test_strategy_names_equal_the_names_in_the_registry():
+def test_batching_strategy_names_equal_the_names_in_the_registry():
     assert get_args(StrategyName) == STRATEGIES == tuple(REGISTRY)
 
 
@@ -421,7 +423,7 @@ def test_plan_options_equal_the_keyword_arguments_of_plan_epoch():
     assert PlanOptions.__annotations__.keys() == arguments
 
 
-def test_custom_strategy_can_be_registered():
+def test_custom_batching_strategy_can_be_registered():
     @register("longest_first", "LF", "this test")
     def _longest_first(clips):
         """clips sorted by length, longest first"""
@@ -435,7 +437,7 @@ def test_custom_strategy_can_be_registered():
         del REGISTRY["longest_first"]
 
 
-def test_options_error_lists_every_problem():
+def test_error_lists_every_invalid_batching_option():
     """If a settings file contains several invalid options, the error must list all of them."""
     check_options({"batch_size": 16, "strategy": "bucket", "bucket_size": 16})
     wrong = {"batch_size": 16, "strategy": "bucket", "bucket_size": 8, "seed": -1, "max_clip": 3}

@@ -104,7 +104,7 @@ def test_costs_replace_lengths_when_a_cost_function_is_given(strategy, randomize
 @every_strategy
 @pytest.mark.parametrize("capacity", [3_000, 200_000])
 def test_plan_stays_the_same_when_a_second_length_of_0_is_added(strategy, capacity):
-    """If each clip has two lengths, different code plans the batches. The plan must stay the
+    """Different code plans the batches if each clip has two lengths, but the plan must stay the
     same."""
     lengths, options = LJSPEECH[:2000], DBS | {"epoch": 5, "batch_capacity": capacity}
     plan = plan_epoch(lengths, 16, strategy, **options)
@@ -116,7 +116,7 @@ def test_plan_stays_the_same_when_a_second_length_of_0_is_added(strategy, capaci
 
 @few
 @given(data=data, epoch=st.integers(0, 99))
-def test_number_of_draws_of_a_clip_equals_its_rounded_share(data, epoch):
+def test_number_of_draws_of_a_clip_equals_its_expected_number_rounded_up_or_down(data, epoch):
     """Without weights, no clip is drawn twice unless `draw` exceeds the number of clips."""
     count, draw = data.draw(st.integers(1, 20)), data.draw(st.none() | st.integers(1, 40))
     weights = data.draw(st.none() | st.lists(st.integers(0, 7), min_size=count, max_size=count))
@@ -142,7 +142,7 @@ def test_number_of_draws_of_a_clip_is_proportional_to_its_weight():
     expected = epochs * 4 * np.array(weights) / sum(weights)
     assert np.abs(times - expected).max() < 5 * 0.5 * math.sqrt(epochs)
     pairs = {tuple(sorted(pair)) for plan in plans for pair in combinations(set(plan.order), 2)}
-    assert len(pairs) == math.comb(5, 2)  # all pairs of clips with positive weights
+    assert len(pairs) == math.comb(5, 2)  # all pairs of the 5 clips with positive weights
 
 
 @few
@@ -245,7 +245,7 @@ def test_sampler_respects_limits_and_resumes_when_options_are_combined(
     assert all(len(x) * cost(x) <= capacity or len(x) == 1 for x in sampler.plan)
 
 
-def test_batches_are_split_at_a_size_multiple_when_possible():
+def test_parts_of_a_split_batch_have_size_multiple_clips_when_possible():
     options = {"size_multiple": 4, "batches_per_epoch": 6}
     sampler = LengthBatchSampler([5] * 24, 8, "random", **options)
     assert sampler.plan.sizes.tolist() == [4] * 6

@@ -58,7 +58,7 @@ def read(filelist, key=KEY):
 
 @settings(max_examples=40)
 @given(some=st.lists(clips, min_size=1, max_size=8))
-def test_cache_returns_the_clips_that_were_written(tmp_path_factory, some):
+def test_filelist_cache_returns_the_clips_that_were_written(tmp_path_factory, some):
     filelist = str(tmp_path_factory.getbasetemp() / "table.txt")
     table = listed(filelist, some, complete=True)
     table.write()
@@ -119,7 +119,7 @@ print(seconds, own() - before)
 
 
 @pytest.mark.thorough
-def test_cache_of_a_million_clips_loads_fast_and_is_shared(tmp_path):
+def test_cache_of_a_million_clips_loads_fast_and_is_shared_by_processes(tmp_path):
     """The cache file has 140 MB. The processes map this file, so most of its memory is shared."""
     filelist = str(tmp_path / "list.txt")
     clip = Clip("corpus/clip.wav", "x" * 20, (3,) * 20, 5)
@@ -127,12 +127,12 @@ def test_cache_of_a_million_clips_loads_fast_and_is_shared(tmp_path):
     command = [sys.executable, "-c", MILLION, cache_path(filelist)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     seconds, kilobytes = map(float, run.stdout.split())
-    assert seconds < 10  # the usual time on an idle machine is 0.1 s
+    assert seconds < 10  # loading usually takes 0.1 s on an idle machine
     assert kilobytes < 60_000
 
 
 @pytest.mark.parametrize("change", [{"filelist": "abd"}, {"more": 1}])
-def test_cache_is_ignored_when_its_key_or_version_differs(filelist, change, monkeypatch):
+def test_filelist_cache_is_ignored_when_its_key_or_version_differs(filelist, change, monkeypatch):
     assert read(filelist) is None
     listed(filelist, SMALL).write()
     assert read(filelist, KEY | change) is None
@@ -141,7 +141,7 @@ def test_cache_is_ignored_when_its_key_or_version_differs(filelist, change, monk
 
 
 @pytest.mark.parametrize("kept", [0, 0.5, 0.999])
-def test_cache_is_ignored_when_it_is_truncated(filelist, kept):
+def test_filelist_cache_is_ignored_when_it_is_truncated(filelist, kept):
     listed(filelist, SMALL).write()
     path = cache_path(filelist)
     content = path.read_bytes()
@@ -154,19 +154,19 @@ def test_cache_is_ignored_when_it_is_truncated(filelist, kept):
     [b"", b"id,frames\na,1\n", b'2a5b9c01\n[6, 2, ["anna"], true, "", {}]\na.wav|A.\n'],
     ids=["empty", "CSV", "cache of version 0.4"],
 )
-def test_cache_is_ignored_when_the_file_is_not_a_cache_of_this_version(filelist, content):
+def test_filelist_cache_is_ignored_when_the_file_is_not_a_cache_of_this_version(filelist, content):
     cache_path(filelist).write_bytes(content)
     assert read(filelist) is None
 
 
-def test_worker_maps_the_cache_file_when_it_receives_a_pickled_table(filelist):
+def test_worker_maps_the_cache_file_when_it_receives_a_pickled_clip_table(filelist):
     some = [Clip(f"{i}.wav", "x" * 100, (7,) * 100, 5, "") for i in range(100)]
     table = listed(filelist, some)
     table.write()
     pickled = pickle.dumps(read(filelist))
     assert len(pickled) < 1000
     assert list(pickle.loads(pickled)) == list(table)
-    # This table was not read from a file, so its pickle contains the clips.
+    # A table that was not read from a file is pickled with its clips.
     assert list(pickle.loads(pickle.dumps(table))) == list(table)
     cache_path(filelist).unlink()
     with pytest.raises(UserError) as caught:
@@ -174,7 +174,7 @@ def test_worker_maps_the_cache_file_when_it_receives_a_pickled_table(filelist):
     assert str(cache_path(filelist)) in str(caught.value)
 
 
-def test_fingerprint_depends_on_names_texts_and_lengths_but_not_on_folders(filelist):
+def test_fingerprint_of_clips_depends_on_names_texts_and_lengths_but_not_on_folders(filelist):
     table = listed(filelist, SMALL)
     moved = [replace(clip, path=f"/elsewhere/{Path(clip.path).name}") for clip in SMALL]
     assert listed(filelist, moved).fingerprint == table.fingerprint
@@ -184,7 +184,7 @@ def test_fingerprint_depends_on_names_texts_and_lengths_but_not_on_folders(filel
     assert listed(filelist, SMALL[::-1]).fingerprint != table.fingerprint
 
 
-def test_fingerprint_is_the_same_as_in_version_0_4(filelist):
+def test_fingerprint_of_clips_is_the_same_as_in_version_0_4(filelist):
     """Checkpoints contain the fingerprint of the clips. If the fingerprint changed, old runs could
     not resume."""
     named = [replace(clip, speaker="anna") for clip in SMALL]
@@ -199,13 +199,13 @@ FINGERPRINT_OF_ANNA = "2a15327c7dfe0db652ae5143b9df03a5f2d5a2013fc1cd9ee2bc9c1b5
 @given(
     st.lists(st.text(st.characters(exclude_characters="/\0"), min_size=1), min_size=1).map("/".join)
 )
-def test_clip_id_is_the_stem_of_a_path(path):
+def test_clip_id_is_the_stem_of_its_path(path):
     # Exclude names that cannot be the name of an audio file.
     if path.rpartition("/")[2] not in (".", "..") and path[-1] != ".":
         assert clip_id(path) == Path(path).stem
 
 
-def test_loaded_table_does_not_change_when_its_file_is_replaced(filelist):
+def test_loaded_clip_table_does_not_change_when_its_file_is_replaced(filelist):
     listed(filelist, SMALL).write()
     table = read(filelist)
     listed(filelist, SMALL[::-1]).write()

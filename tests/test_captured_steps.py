@@ -38,8 +38,8 @@ def spoken(model, texts=3, lengths=LENGTHS):
 
 
 def overwriting(calls, function, device):
-    """Stand in for `captured_steps.replayed` without a GPU: each result overwrites the previous
-    result, as in a graph."""
+    """Stand in for `captured_steps.replayed` without a GPU. As in a CUDA graph, each result
+    overwrites the previous result."""
     result = function()
     while True:
         calls.append(len(result.gate))
@@ -116,7 +116,7 @@ def test_each_chunk_is_a_single_decoder_step_on_a_cpu():
     assert [len(step.gate) for step in steps] == [1, 1]
 
 
-def test_decoder_steps_run_one_by_one_and_a_warning_is_issued_when_the_capture_fails(monkeypatch):
+def test_decoder_steps_run_one_by_one_with_a_warning_when_the_graph_capture_fails(monkeypatch):
     def fail(function, stream):
         try:
             raise ValueError("the kernel\nis lost")
@@ -175,11 +175,11 @@ def test_synthesis_keeps_the_random_state_on_a_gpu(full_size):
 
 
 @needs_gpu
-def test_gpu_still_works_after_a_failed_capture():
+def test_gpu_still_works_when_a_graph_capture_has_failed():
     device = torch.device("cuda", torch.cuda.current_device())
     counter = torch.zeros((), device=device)
 
-    def waits():  # waiting for the GPU makes the capture fail
+    def waits():  # a graph capture fails if the host waits for the GPU
         counter.add_(1)
         return counter.item()
 

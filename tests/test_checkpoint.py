@@ -160,7 +160,7 @@ def cut(content: bytearray, place: int) -> bytearray:
 
 
 @pytest.mark.parametrize("damage", [flip_a_bit, zero_a_sector, cut])
-def test_damage_is_detected_unless_it_is_harmless(damage, written, tmp_path):
+def test_damage_to_a_checkpoint_is_detected_unless_it_is_harmless(damage, written, tmp_path):
     """Damage between the records of the zip file is harmless if the content is loaded correctly."""
     content, state = written
     path, noticed, places = tmp_path / "checkpoint_7.pt", 0, range(0, len(content), 61)
@@ -183,7 +183,7 @@ def test_damaged_attributes_in_the_zip_directory_are_detected(written, tmp_path)
     entries = [match.start() for match in re.finditer(b"PK\x01\x02", content)]
     assert len(entries) > 5
     for start in entries:
-        for bit in range(8):  # every bit of the MS-DOS attributes
+        for bit in range(8):  # invert each bit of the MS-DOS attributes
             damaged = bytearray(content)
             damaged[start + 38] ^= 1 << bit
             path.write_bytes(damaged)
@@ -279,7 +279,7 @@ def test_error_lists_the_settings_that_differ_from_the_checkpoint():
     assert "\n" not in str(rejected.value)
 
 
-def test_error_lists_the_tensors_that_do_not_fit():
+def test_error_lists_the_tensors_that_do_not_fit_the_model():
     model, theirs = random_model(2), random_model(1).state_dict()
     theirs["decoder.extra"] = torch.zeros(1)
     theirs["embedding.weight"] = torch.zeros(10, 8)
@@ -393,7 +393,7 @@ def test_programs_report_a_broken_part_of_a_checkpoint_in_one_line(
     assert snapshot(out) == before
 
 
-def test_error_lists_all_broken_parts(stopped, tmp_path):
+def test_error_lists_all_broken_parts_of_a_checkpoint(stopped, tmp_path):
     broken = load(newest(stopped))
     for change in (put("iteration", -1), put("logs", None), fill(np.nan, "state_dict", WEIGHT)):
         change(broken)

@@ -74,12 +74,12 @@ def test_number_of_threads_is_rejected_when_it_exceeds_the_number_of_cores(threa
 
 
 @pytest.mark.parametrize("name", ["", "a.m4a", ".wav", "out/.MP3"])
-def test_output_is_rejected_when_its_name_is_neither_a_folder_nor_an_audio_file(name):
+def test_output_path_is_rejected_when_it_is_neither_a_folder_nor_an_audio_file(name):
     with pytest.raises(argparse.ArgumentTypeError, match=re.escape(repr(name))):
         output_path(name)
 
 
-def test_command_writes_files_when_standard_output_is_closed(voices, tmp_path):
+def test_synthesis_command_writes_files_when_standard_output_is_closed(voices, tmp_path):
     words = [sys.executable, "-m", "tacotron2_voice", "speak", str(voices.fp32[0])]
     words += ["--text", "A dog.", "-o", str(tmp_path / "a.wav")]
     run = subprocess.run(f"{shlex.join(words)} >&-", shell=True, cwd=ROOT, capture_output=True)

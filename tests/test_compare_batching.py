@@ -59,7 +59,7 @@ def without_rendering(monkeypatch):
         ("-o lengths.csv", "lengths.csv"),
     ],
 )
-def test_error_contains_the_option_when_its_value_is_invalid(
+def test_compare_batching_error_contains_the_option_when_its_value_is_invalid(
     tmp_path, capsys, monkeypatch, arguments, named
 ):
     monkeypatch.chdir(tmp_path)
@@ -67,7 +67,7 @@ def test_error_contains_the_option_when_its_value_is_invalid(
     assert not (tmp_path / "compare_batching").exists()
 
 
-def test_program_writes_report_table_and_plot(tmp_path, capsys):
+def test_compare_batching_writes_a_report_a_table_and_a_plot(tmp_path, capsys):
     out = tmp_path / "out"
     shown = run(
         capsys,
@@ -79,7 +79,7 @@ def test_program_writes_report_table_and_plot(tmp_path, capsys):
     for path in out.iterdir():
         assert str(path) in shown
     rows = pd.read_csv(out / "comparison.csv")
-    assert len(rows) == 2 * len(STRATEGIES)  # fixed and dynamic sizes
+    assert len(rows) == 2 * len(STRATEGIES)  # each strategy with fixed and with dynamic batch sizes
     lengths = np.sort(1 + SAMPLES // 276)
     [row] = rows[(rows.strategy == "sorted") & ~rows.dynamic_batch_size].itertuples()
     steps = [-(-int(length) // 3) for length in lengths[3::4]]
@@ -89,7 +89,7 @@ def test_program_writes_report_table_and_plot(tmp_path, capsys):
 
 @pytest.mark.usefixtures("without_rendering")
 @pytest.mark.parametrize("samples", [[22_050], [22_050, 44_100, 60_000], [22_050] * 30])
-def test_program_accepts_tiny_corpora(tmp_path, capsys, samples):
+def test_compare_batching_accepts_tiny_corpora(tmp_path, capsys, samples):
     path = write_csv(tmp_path / "lengths.csv", samples)
     shown = run(capsys, path, "-o", tmp_path / "out", "--epochs", 2)
     assert "train.py --hparams" in shown
@@ -98,7 +98,7 @@ def test_program_accepts_tiny_corpora(tmp_path, capsys, samples):
     assert "nan" not in shown
 
 
-def test_program_reports_parameters_that_make_the_order_fully_random(tmp_path):
+def test_compare_batching_reports_parameters_that_make_the_order_fully_random(tmp_path):
     path = write_csv(tmp_path / "lengths.csv", [*range(22_050, 22_115), 44_000])
     surveyor = program.read_corpus(path, HPARAMS, None)
     *_, bucket, bins = program.describe_corpus(path, HPARAMS, surveyor)

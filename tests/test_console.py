@@ -1,4 +1,4 @@
-"""Test tacotron2_voice/utils/console.py: Markdown tables and progress."""
+"""Test Markdown tables and progress messages (tacotron2_voice/utils/console.py)."""
 
 import io
 

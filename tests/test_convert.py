@@ -79,13 +79,13 @@ def test_recordings_are_converted_to_one_format_and_level(recordings, tmp_path):
         assert np.corrcoef(matched, original[3000:-3000])[0, 1] > 0.99
 
 
-def test_silence_at_both_ends_is_shortened(recordings):
+def test_conversion_shortens_silence_at_both_ends_of_a_recording(recordings):
     samples, cut_seconds = converted(recordings / "a.flac", RATE)
     assert cut_seconds == pytest.approx(1.9, abs=0.15)
     assert len(samples) < len(speech()) + 0.11 * RATE
 
 
-def test_peaks_stay_below_full_scale(tmp_path):
+def test_peaks_of_converted_recordings_stay_below_full_scale(tmp_path):
     samples = 0.01 * speech()
     samples[len(samples) // 2] = 0.9
     soundfile.write(tmp_path / "click.wav", samples, RATE)
@@ -93,14 +93,16 @@ def test_peaks_stay_below_full_scale(tmp_path):
     assert np.abs(loud).max() == pytest.approx(MAX_PEAK, abs=1e-3)
 
 
-def test_channels_with_opposite_phase_do_not_cancel():
+def test_stereo_channels_with_opposite_phase_do_not_cancel_when_mixed():
     one = speech()
     np.testing.assert_allclose(mixed(np.stack([one, one + 0.1], axis=1)), one, atol=2e-3)
     opposite = mixed(np.stack([one, -0.9 * one], axis=1))
     np.testing.assert_allclose(opposite, one - one.mean(), atol=1e-6)
 
 
-def test_copy_is_made_again_only_when_its_recording_has_changed(recordings, tmp_path, capsys):
+def test_converted_copy_is_made_again_only_when_its_recording_has_changed(
+    recordings, tmp_path, capsys
+):
     convert(recordings, tmp_path / "out", None, HPARAMS)
     before = contents(tmp_path / "out")
     capsys.readouterr()
@@ -142,7 +144,9 @@ def test_output_folder_is_rejected_when_it_is_inside_or_above_the_corpus(
     assert contents(recordings) == before
 
 
-def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path, monkeypatch):
+def test_converted_copy_is_made_again_when_its_recording_was_replaced(
+    recordings, tmp_path, monkeypatch
+):
     """An earlier call of prepare may have been interrupted before it wrote the first copy, or
     between two copies."""
     out = tmp_path / "out"
@@ -188,7 +192,7 @@ def test_copy_is_made_again_when_its_recording_was_replaced(recordings, tmp_path
     assert changed == ["c.wav", "sources.json"]
 
 
-def test_error_lists_all_invalid_recordings(recordings, tmp_path):
+def test_conversion_error_lists_all_invalid_recordings(recordings, tmp_path):
     (recordings / "a.flac").write_bytes(b"no audio")
     (recordings / "b.txt").write_text("A | B")
     content = (recordings / "c.wav").read_bytes()
@@ -212,7 +216,9 @@ WORDS = [
 ]
 
 
-def test_copies_are_kept_when_the_texts_of_all_recordings_are_invalid(recordings, tmp_path):
+def test_converted_copies_are_kept_when_the_texts_of_all_recordings_are_invalid(
+    recordings, tmp_path
+):
     arguments = [str(recordings), "--convert", str(tmp_path / "out"), "--out"]
     prepare.main([*arguments, str(tmp_path / "lists")])
     before = contents(tmp_path / "out")
@@ -357,7 +363,7 @@ def test_recording_is_rejected_when_its_format_does_not_reveal_truncation(tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["flac", "mp3"])
-def test_segment_of_a_truncated_recording_is_rejected(tmp_path, kind):
+def test_segment_is_rejected_when_its_recording_is_truncated(tmp_path, kind):
     path = tmp_path / f"a.{kind}"
     soundfile.write(path, np.concatenate([speech()] * 4), RATE)
     seconds = soundfile.info(path).duration

@@ -136,7 +136,7 @@ def test_collated_batch_equals_a_batch_made_with_a_plain_loop(shapes, r):
     assert {batch.mel.dtype, batch.gate.dtype} == {torch.float32}
 
 
-def test_copy_to_the_gpu_runs_on_a_separate_stream(monkeypatch):
+def test_batch_is_copied_to_the_gpu_on_a_separate_stream(monkeypatch):
     """Stand-ins for the CUDA streams record the operations. The lengths stay on the CPU."""
     done, streams = [], ["compute"]
 
@@ -197,7 +197,7 @@ def test_collate_raises_when_shared_memory_is_full(monkeypatch):
 
     monkeypatch.setattr(torch.Tensor, "share_memory_", fail)
     items = [(torch.ones(2), torch.ones(80, 3), 0)]
-    collate_and_share(items, 1)  # called outside a worker
+    collate_and_share(items, 1)  # this call runs outside a worker, so it must not raise
     monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: "a worker")
     with pytest.raises(UserError, match=r"No space left on device.*/dev/shm"):
         collate_and_share(items, 1)

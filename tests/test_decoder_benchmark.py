@@ -17,7 +17,7 @@ TINY = (
 )
 
 
-def test_json_contains_ratios_and_memory(tmp_path, monkeypatch, capsys):
+def test_decoder_benchmark_writes_ratios_and_memory(tmp_path, monkeypatch, capsys):
     peaks = {"reference": 400, "fast": 100}
     monkeypatch.setattr(decoder, "in_a_process", lambda measure, args, name: peaks[name])
     options = f"--batch-size 1 --frames 3 --symbols 4 --repeats 2 --warm-ups 0 --hparams {TINY}"
@@ -30,7 +30,9 @@ def test_json_contains_ratios_and_memory(tmp_path, monkeypatch, capsys):
     assert "0.25 " in capsys.readouterr().out
 
 
-def test_benchmark_measures_no_time_when_only_memory_is_requested(tmp_path, monkeypatch, capsys):
+def test_decoder_benchmark_measures_no_time_when_only_memory_is_requested(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(decoder, "measure_speed", None)
     monkeypatch.setattr(decoder, "in_a_process", lambda *_: None)
     file = tmp_path / "decoder.json"
@@ -41,7 +43,7 @@ def test_benchmark_measures_no_time_when_only_memory_is_requested(tmp_path, monk
     assert "| peak memory | not measured | not measured |" in capsys.readouterr().out
 
 
-def test_json_contains_the_seconds_of_a_single_optimizer_step(tmp_path, monkeypatch):
+def test_decoder_benchmark_writes_the_seconds_of_a_single_optimizer_step(tmp_path, monkeypatch):
     made = []
 
     def timed(tasks, *_, **__):
@@ -60,6 +62,6 @@ def test_json_contains_the_seconds_of_a_single_optimizer_step(tmp_path, monkeypa
     assert result["all_seconds"] == {"fast": [0.75], "reference": [3.0]}
 
 
-def test_memory_is_not_measured_when_its_process_fails():
+def test_memory_is_not_measured_when_the_measuring_process_fails():
     assert decoder.in_a_process(max, 3, 5) == 5
     assert decoder.in_a_process(int, "not a number") is None

@@ -1,8 +1,8 @@
 """Compare the Triton kernels with the reference decoder, on a GPU or in Triton's interpreter.
 
-Triton's interpreter runs kernel programs one after another on the CPU with numpy. It finds
-incorrect formulas, addresses and masks, but no race conditions. Without a GPU, the tests also check
-that the kernels compile for a GPU and do not exceed its resources.
+Triton's interpreter runs kernel programs one after another on the CPU with numpy. The interpreter
+finds incorrect formulas, addresses and masks, but no race conditions. Without a GPU, the tests also
+check that the kernels compile for a GPU and do not exceed its resources.
 """
 
 import json
@@ -110,7 +110,7 @@ def kernels_run_anywhere(monkeypatch, tf32_as_before):
 def guarded_buffers(monkeypatch):
     """Fill buffers with NaN, so that a read before a write has a visible effect.
 
-    Guard values surround the buffers. Kernels must not overwrite them.
+    The buffers are surrounded by guard values, which kernels must not overwrite.
     """
     surroundings = []
 
@@ -130,7 +130,7 @@ def run(case, function, precision=None):
 
 
 def graphs_of(case):
-    """Return the graphs for a batch, or the reason why they cannot be captured."""
+    """Return the CUDA graphs for a batch, or the reason why the graphs cannot be captured."""
     case = case.to(device=DEVICE)
     return graphs.graphs_for(case.decoder, case.memory, case.memory.dtype, case.dropout_masks)
 
@@ -140,7 +140,7 @@ def assert_parity(case, weights=EQUAL):
     assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
 
 
-# ---------------------------------------------------------------------------- the same results
+# ---------------------------------------------------------------------------- correct results
 
 SIZES = {
     "usual": ((7, 5), (2, 4), (5, 6)),
@@ -160,7 +160,7 @@ SIZES = {
     [*((name, DTYPES[0]) for name in SIZES), *(("usual", dtype) for dtype in DTYPES[1:])],
     ids=str,
 )
-def test_outputs_and_gradients_match_the_reference(name, dtype):
+def test_outputs_and_gradients_of_the_kernels_match_the_reference(name, dtype):
     assert_parity(problem(SIZES[name], dtype))
 
 
@@ -187,7 +187,7 @@ def test_kernels_match_the_reference_for_different_sizes_and_dropout_probabiliti
 
 
 @pytest.mark.parametrize("weights", [(1, 0, 0), (0, 0, 1)])
-def test_gradients_match_the_reference_when_the_loss_uses_only_some_outputs(weights):
+def test_gradients_of_the_kernels_match_the_reference_when_the_loss_uses_only_some_outputs(weights):
     assert_parity(problem(((7, 3), (3, 2)), DTYPES[0]), weights)
 
 
@@ -201,7 +201,7 @@ def test_gradients_match_the_reference_when_the_loss_uses_only_some_outputs(weig
     ],
     ids=str,
 )
-def test_results_stay_the_same_when_work_is_split_differently_among_kernel_programs(
+def test_kernel_results_stay_the_same_when_work_is_split_differently_among_kernel_programs(
     constants, monkeypatch
 ):
     change(monkeypatch, constants)
@@ -211,7 +211,7 @@ def test_results_stay_the_same_when_work_is_split_differently_among_kernel_progr
 
 @pytest.mark.parametrize("attention_dim", [20, 72])
 @pytest.mark.parametrize("dims", [16, 32])
-def test_results_stay_the_same_when_the_attention_energies_are_split_by_dimensions(
+def test_kernel_results_stay_the_same_when_the_attention_energies_are_split_by_dimensions(
     dims, attention_dim, monkeypatch
 ):
     monkeypatch.setattr(graphs, "_energies_grid", lambda _: (16, dims, -(-attention_dim // dims)))
@@ -236,7 +236,7 @@ def test_kernels_are_as_accurate_as_the_reference_when_autocast_is_on(precision,
 
 
 def use_training_constants(monkeypatch):
-    """Use the buckets and program sizes of training, but short chunks."""
+    """Use the same buckets and sizes of kernel programs as in training, but shorter chunks."""
     change(monkeypatch, TRAINING, CHUNK=2, bucket=BUCKET)
 
 
@@ -264,13 +264,13 @@ def test_kernels_are_as_accurate_as_the_reference_in_every_bucket_when_autocast_
     assert graphs._graphs.cache_info().currsize == 1, "the kernels did not run"
     ratios = [errors[0] / reference[name][0] for name, errors in fast.items()]
     assert statistics.geometric_mean(ratios) <= 1.25
-    for name, errors in fast.items():  # by chance, the error of the reference may be tiny
+    for name, errors in fast.items():  # the error of the reference can be tiny by chance
         assert errors[0] <= max(0.02, 2 * reference[name][0]), name
 
 
 # Triton's interpreter truncates float32 to bfloat16, while PyTorch rounds.
 @pytest.mark.parametrize("precision", [torch.bfloat16 if GPU else torch.float16, None], ids=str)
-def test_matrix_products_read_the_rounded_gradients_of_the_gates(precision, monkeypatch):
+def test_matrix_products_read_the_rounded_gradients_of_the_lstm_gates(precision, monkeypatch):
     rounded = []
 
     def record(name):
@@ -295,7 +295,7 @@ def test_matrix_products_read_the_rounded_gradients_of_the_gates(precision, monk
 # ---------------------------------------------------------------------------- graphs
 
 
-def test_graphs_of_a_bucket_work_for_any_number_of_decoder_steps(monkeypatch):
+def test_captured_graphs_of_a_bucket_work_for_any_number_of_decoder_steps(monkeypatch):
     decoder = problem().decoder
     monkeypatch.setattr(graphs, "bucket", BUCKET)
     for lengths in (((30, 2),), ((5, 5), (4, 1))):
@@ -326,13 +326,13 @@ def test_table_of_decoder_steps_advances_chunk_by_chunk_and_stops_at_the_end(bac
         assert start == stop
 
 
-def test_results_are_bitwise_equal_when_a_problem_runs_twice():
+def test_kernel_results_are_bitwise_equal_when_a_batch_is_computed_twice():
     case = problem(((7, 3), (2, 1)))
     assert_same(*(run(case, fast_decoder.teacher_forced) for _ in range(2)))
 
 
-def test_gradients_are_correct_when_two_forward_passes_precede_backward():
-    # Both problems use the same bucket.
+def test_gradients_of_the_kernels_are_correct_when_two_forward_passes_precede_backward():
+    # Both batches are in the same bucket.
     one, two = problem(((4, 2), (2, 1))), problem(((4, 1), (3, 2)))
     assert passes_are_independent(one.to(device=DEVICE), two.to(device=DEVICE))
 
@@ -358,7 +358,9 @@ def test_graph_results_equal_the_results_of_single_launches_on_a_gpu():
 
 @gpu_only
 @pytest.mark.parametrize(("clips", "precision"), [(16, None), (22, torch.bfloat16)], ids=str)
-def test_results_stay_the_same_with_dependent_gpu_launches(clips, precision, monkeypatch):
+def test_kernel_results_stay_the_same_when_gpu_launches_are_dependent(
+    clips, precision, monkeypatch
+):
     """If a launch did not wait for the previous launch, it would read values that are not yet
     written."""
     case = full_size(((120, 200), (33, 140)) * (clips // 2)).to(torch.float32)
@@ -396,7 +398,7 @@ def test_full_size_kernels_are_as_accurate_as_the_reference_on_a_gpu(precision, 
         assert error <= max(1e-5, 5 * reference[name]), (name, error, reference[name])
 
 
-# ---------------------------------------------------------------------------- when kernels cannot run
+# ---------------------------------------------------------------------------- missing kernels
 
 
 def cuda_without(monkeypatch, capability=(9, 0)):
@@ -428,7 +430,7 @@ def cuda_without(monkeypatch, capability=(9, 0)):
         ("cuda", torch.float32, (10, 0), None, True),
     ],
 )
-def test_use_of_kernels_and_dependent_launches_depends_on_the_hardware(
+def test_kernels_and_dependent_launches_are_used_only_when_the_hardware_supports_them(
     device, dtype, capability, reason, dependent, monkeypatch
 ):
     cuda_without(monkeypatch, capability)
@@ -480,7 +482,7 @@ def test_reason_for_failed_graphs_is_cached_except_when_memory_runs_out(monkeypa
 
 
 @gpu_only
-def test_training_continues_when_a_capture_fails_on_a_gpu(monkeypatch):
+def test_training_continues_when_a_graph_capture_fails_on_a_gpu(monkeypatch):
     """A failed capture must not change PyTorch's global state."""
     lstm_step = graphs._lstm_step
 
@@ -490,7 +492,7 @@ def test_training_continues_when_a_capture_fails_on_a_gpu(monkeypatch):
         def launch_and_wait(table, offset):
             launch(table, offset)
             if torch.cuda.is_current_stream_capturing():
-                torch.cuda.synchronize()  # waiting for the GPU makes the capture fail
+                torch.cuda.synchronize()  # a graph capture fails if the host waits for the GPU
 
         return launch_and_wait
 
@@ -539,8 +541,8 @@ def test_graphs_have_no_backward_pass_when_gradients_are_off():
 
 @pytest.mark.thorough
 def test_kernels_compile_for_a_gpu_and_stay_within_its_resources():
-    """The kernels are compiled for sm_90. They must not spill registers, and must wait for the
-    previous launch."""
+    """The kernels are compiled for sm_90. The compiled kernels must not spill registers, and must
+    wait for the previous launch."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, str(ROOT / "tests" / "compile_kernels.py")]
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -577,7 +579,7 @@ def loss_of(precision, dropout, steps=12):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("precision", ["tf32", "bf16"] if GPU else ["bf16"])
-def test_losses_stay_close_when_the_precision_changes(precision, monkeypatch):
+def test_training_losses_stay_close_when_the_precision_changes(precision, monkeypatch):
     """Rounding errors make the losses of any two runs drift apart, so the test allows a difference.
     The allowed difference is twice the largest difference between a run in float32 and three runs
     in float32 with different dropout."""

@@ -35,7 +35,7 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
-def test_comparison_shows_median_times_and_the_saving():
+def test_demo_comparison_shows_median_times_and_the_time_saving():
     random = epochs(9.0, 2.0, 2.0, zpr=0.3, abl=700)
     ours = epochs(1.0, 1.5, 99.0, 1.5, zpr=0.1, abl=500)
     lines = demo.compare(random + ours, 3).splitlines()

@@ -55,7 +55,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(corpus, tmp_path_factory) -> Path:
-    """Return the output folder of a run in one process with the settings SETTINGS."""
+    """Return the output folder of a run in one process with the settings in SETTINGS."""
     out = tmp_path_factory.mktemp("alone") / "out"
     assert Child(flags(out, corpus)).end().code == 0
     return out
@@ -103,7 +103,7 @@ def _without(record: dict) -> dict:
 # ---------------------------------------------------------------------------- equal results
 
 
-def test_results_of_one_and_two_processes_are_bitwise_equal(corpus, alone, tmp_path):
+def test_training_results_of_one_and_two_processes_are_bitwise_equal(corpus, alone, tmp_path):
     """The same test for the fast decoder is in test_speakers_training.py."""
     check_all(Together(2, flags(tmp_path / "two", corpus)).end())
     assert_same_result(alone, tmp_path / "two")
@@ -115,7 +115,7 @@ OF_FOUR = {"batches_per_update": 4, "batch_size": 1, "epochs": 3, "epochs_per_va
 
 @pytest.fixture(scope="module")
 def alone_of_four(corpus, tmp_path_factory) -> Path:
-    """Return the output folder of a run in one process with the settings OF_FOUR."""
+    """Return the output folder of a run in one process with the settings in OF_FOUR."""
     out = tmp_path_factory.mktemp("of_four") / "out"
     assert Child(flags(out, corpus, **OF_FOUR)).end().code == 0
     return out
@@ -128,7 +128,8 @@ def assert_agrees(out: Path, alone: Path) -> None:
 
     Validation losses differ by 1e-4. The gradients of convolution biases before batch norms are
     only rounding errors, but Adam scales them to full steps. Batch norm cancels these biases in
-    training. In validation, it does not cancel them completely, because the running mean is behind.
+    training. In validation, the biases are not cancelled completely, because the running mean lags
+    behind.
     """
     for name in ("loss", "loss_unpadded", "gradient_norm"):
         a, b = (np.array(curves(x)[f"training/{name}"]) for x in (out, alone))
@@ -386,7 +387,7 @@ def test_resume_fails_when_only_some_processes_allow_new_clips(corpus, alone, tm
     assert metrics(out, "run")[-1]["changed_clips"] == {"added": 0, "gone": 1, "changed": 0}
 
 
-def test_error_is_printed_once_when_it_occurs_in_all_processes(corpus, tmp_path):
+def test_training_error_is_printed_once_when_it_occurs_in_all_processes(corpus, tmp_path):
     said = refused(Together(2, flags(tmp_path / "out", corpus, sync_batch_norm=True)).end())
     assert "sync_batch_norm=True" in said
     assert len(said.splitlines()) == 1

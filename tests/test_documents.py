@@ -191,7 +191,7 @@ def test_documented_commands_succeed_when_run_in_page_order(documents, clone):
         assert (clone / "runs" / "ljspeech" / "best.pt").is_file()
 
 
-def test_every_page_with_commands_is_in_a_group():
+def test_every_page_with_commands_is_in_a_tested_group():
     grouped = {command for group in GROUPS for command in commands_of(group)}
     without_generated = {name for name in DOCUMENTS if not name.startswith("docs/reference/")}
     for name in without_generated - set(itertools.chain(*GROUPS)):
@@ -303,10 +303,10 @@ def test_table_of_strategies_matches_the_registry():
         "settings.md",
         "length-batching-api.md",
         "tacotron2-voice-api.md",
-        # This page is slow to generate, because the generator starts every program.
+        # commands.md is slow to generate, because the generator starts every program.
         pytest.param("commands.md", marks=pytest.mark.thorough),
     ],
 )
-def test_generated_reference_page_is_current(page, monkeypatch):
+def test_generated_reference_page_is_up_to_date(page, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["make_reference.py", "--check", page])
     runpy.run_path(ROOT / "docs" / "make_reference.py", run_name="__main__")

@@ -22,9 +22,9 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.body = body
         self.ranges = True  # true if the server supports Range requests
-        # number of bytes after which a response is cut off; None: no response is cut off
+        # number of bytes after which a response is cut off, or None
         self.drop_after = None
-        self.statuses = []  # error codes of the first responses
+        self.statuses = []  # HTTP error codes of the first responses
         self.asked = []  # the Range header of each request
         self.sent = 0  # total number of content bytes in all responses
         self.url = f"http://127.0.0.1:{self.server_address[1]}/files/LJSpeech-1.1.tar.bz2"
@@ -80,7 +80,7 @@ def serve(monkeypatch):
     def start(body, expected=None):
         """Start a server for `body`.
 
-        The recipe expects the size and the hash of `expected` (default: `body`).
+        The download must have the size and the hash of `expected`, which defaults to `body`.
         """
         expected = body if expected is None else expected
         servers.append(Server(body))
@@ -130,7 +130,7 @@ def test_download_resumes_when_the_connection_drops(tmp_path, serve, capsys):
     step = size // 8
     assert server.asked[:3] == ["bytes=0-", f"bytes={step}-", f"bytes={2 * step}-"]
     assert len(server.asked) > download.TRIES
-    assert server.sent == size  # no bytes were sent twice
+    assert server.sent == size  # the server has sent no byte twice
     assert "trying again" in capsys.readouterr().err
 
 
@@ -164,7 +164,7 @@ def test_download_tries_again_when_the_server_returns_an_error(tmp_path, serve):
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_archive_is_rejected_when_its_hash_is_not_the_expected_hash(tmp_path, serve, there):
+def test_downloaded_archive_is_rejected_when_its_hash_is_wrong(tmp_path, serve, there):
     whole = make_archive(tmp_path)
     changed = whole[:-100] + bytes(100)
     server = serve(changed, whole)
@@ -187,7 +187,7 @@ def test_archive_members_cannot_be_written_outside_the_folder(tmp_path, serve):
     assert not list(tmp_path.rglob("escaped.txt"))
 
 
-def test_download_resumes_after_a_kill(tmp_path, serve):
+def test_download_resumes_when_the_program_was_killed(tmp_path, serve):
     """If the program was killed while unpacking, the next download must not treat the unpacked
     files as the complete corpus."""
     server = serve(make_archive(tmp_path))

@@ -138,7 +138,7 @@ def reference_of(recordings, hparams=HPARAMS, vocoder="Griffin-Lim", quality_mod
     return measure_reference(recordings, StandIn(lambda _: None, hparams), vocoder, evaluators)
 
 
-def test_recordings_are_measured_again_only_when_settings_change(recordings):
+def test_evaluated_recordings_are_measured_again_only_when_settings_change(recordings):
     """The settings that matter are the log-mel settings, the vocoder, the recognizer and the
     quality model."""
     reference = reference_of(recordings)
@@ -207,7 +207,7 @@ def test_evaluate_uses_and_reports_the_vocoder(recordings, tmp_path, monkeypatch
     assert re.search(r"^after mel and hifigan.onnx \(6b86b273\) +1.000$", heard.summary(), re.M)
 
 
-def test_program_passes_its_options_to_evaluate(monkeypatch, tmp_path):
+def test_evaluation_program_passes_its_options_to_evaluate(monkeypatch, tmp_path):
     asked = {}
 
     def noted(checkpoint, recordings, given, **options):
@@ -233,7 +233,7 @@ def test_program_passes_its_options_to_evaluate(monkeypatch, tmp_path):
     }
 
 
-def test_recordings_can_be_listed_in_a_filelist(recordings, tmp_path):
+def test_evaluated_recordings_can_be_listed_in_a_filelist(recordings, tmp_path):
     """The measurements of the recordings are saved next to the filelist."""
     clips, filelist = read_recordings(recordings), tmp_path / "val.txt"
     filelist.write_text("".join(f"{clip.path}|{clip.text}|0.5\n" for clip in clips))
@@ -323,7 +323,7 @@ def test_evaluate_rejects_speakers_that_are_not_in_the_model(with_speakers, chec
     assert "did you mean 'bert'?" in message
 
 
-def test_recordings_are_measured_for_each_speaker(with_speakers):
+def test_evaluated_recordings_are_measured_for_each_speaker(with_speakers):
     """If the speakers of the recordings change, the recordings are measured again."""
     reference = reference_of(with_speakers)
     used = StandInRecognizer.used
@@ -421,7 +421,9 @@ def test_speaker_accuracy_fails_before_synthesis_when_speakers_are_missing(
     assert "1 speakers" in message
 
 
-def test_evaluate_pads_speech_when_it_ends_immediately(recordings, tmp_path, monkeypatch):
+def test_evaluate_pads_synthesized_speech_when_it_ends_immediately(
+    recordings, tmp_path, monkeypatch
+):
     speaker = StandIn(lambda _: np.zeros(50, np.float32), HPARAMS)
     monkeypatch.setattr(module, "load_synthesizer", lambda _: speaker)
     monkeypatch.setattr(module, "text_to_ids", lambda text, _: text)
@@ -468,7 +470,7 @@ def test_warped_distance_ignores_tempo_and_level():
     assert cepstra.shape == (12, 1 + 22050 // HPARAMS.hop_length)
 
 
-def test_damaged_results_and_recordings_are_rejected(recordings, checkpoint_path, tmp_path):
+def test_evaluate_rejects_damaged_results_and_recordings(recordings, checkpoint_path, tmp_path):
     out = tmp_path / "intelligibility.json"
     assert "Run scripts/evaluate.py" in refusal(read_result, out, Intelligibility)
     out.write_text(json.dumps({"word_error_rate": "low"}))

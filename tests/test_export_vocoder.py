@@ -61,7 +61,7 @@ def change_config(folder, **settings: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
-def test_audio_equals_the_audio_of_the_published_code(published):
+def test_audio_of_an_exported_vocoder_equals_the_audio_of_the_published_code(published):
     expected = np.load(published / "sound.npz")
     with torch.no_grad():
         sound = generator_of(published)(torch.from_numpy(expected["mel"])[None])
@@ -71,7 +71,7 @@ def test_audio_equals_the_audio_of_the_published_code(published):
     np.testing.assert_allclose(vocoder(expected["mel"]), expected["sound"][0, 0], atol=1e-5)
 
 
-def test_fp16_halves_the_file_size_and_keeps_the_audio(folder):
+def test_fp16_halves_the_size_of_a_vocoder_and_keeps_its_audio(folder):
     expected = np.load(folder / "sound.npz")
     exported(folder)
     path = folder / "vocoder.onnx"
@@ -83,7 +83,7 @@ def test_fp16_halves_the_file_size_and_keeps_the_audio(folder):
     assert 0 < np.abs(sound - expected["sound"]).max() < 0.02
 
 
-def test_exported_file_contains_the_mel_settings_of_its_weights(folder):
+def test_exported_vocoder_contains_the_mel_settings_of_its_weights(folder):
     """When --vocoder is used, these settings are compared with the settings of the voice."""
     change_config(folder, fmax=None, fmin=20.5)
     exported(folder)
@@ -137,7 +137,9 @@ class Thief:
         return os.mkdir, ("stolen",)
 
 
-def test_code_in_the_weights_file_does_not_run(folder, tmp_path, monkeypatch):
+def test_code_in_a_weights_file_does_not_run_when_the_file_is_exported(
+    folder, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     torch.save({"generator": {"conv_pre.bias": Thief()}}, folder / "generator")
     assert "other than tensors and plain values" in refusal(exported, folder)
@@ -200,7 +202,7 @@ def test_config_is_rejected_when_it_describes_no_generator(settings, message, fo
     assert refusal(exported, folder).startswith(f"{folder}/config.json: {message}")
 
 
-def test_export_is_rejected_when_config_is_missing(folder, tmp_path):
+def test_vocoder_export_is_rejected_when_the_config_is_missing(folder, tmp_path):
     (folder / "config.json").rename(tmp_path / "v1.json")
     message = refusal(exported, folder)
     assert message.startswith(f"{folder}/config.json: no such file")
@@ -210,7 +212,7 @@ def test_export_is_rejected_when_config_is_missing(folder, tmp_path):
     assert ": upsample_rates=" in refusal(exported, folder, "--config", tmp_path / "v1.json")
 
 
-def test_graph_is_not_written_when_its_output_differs_from_pytorch(folder, monkeypatch):
+def test_vocoder_graph_is_not_written_when_its_output_differs_from_pytorch(folder, monkeypatch):
     other, make = generator_of(folder), export_vocoder.make_graph
     other.conv_post.bias.data += 0.01
     monkeypatch.setattr(export_vocoder, "make_graph", lambda _: make(other))

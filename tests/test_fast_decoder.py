@@ -91,7 +91,7 @@ def differences(case, weights=EQUAL):
     return {name: x for name, x in errors.items() if x > TOLERANCE[case.memory.dtype]}
 
 
-# ---------------------------------------------------------------------------- the same results
+# ---------------------------------------------------------------------------- correct results
 
 SIZES = {
     "usual": ((7, 9), (2, 4), (5, 12)),
@@ -106,7 +106,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_outputs_and_gradients_match_the_reference(name, dtype):
+def test_outputs_and_gradients_of_the_fast_decoder_match_the_reference(name, dtype):
     assert differences(problem(SIZES[name], dtype)) == {}
 
 
@@ -144,13 +144,15 @@ def test_gradient_keeps_its_precision_when_many_rows_are_summed():
 
 
 @pytest.mark.parametrize("weights", [(1, 0, 0), (0, 0, 1), (0, 1, 1)])
-def test_gradients_match_the_reference_when_the_loss_uses_only_some_outputs(weights):
+def test_gradients_of_the_fast_decoder_match_the_reference_when_the_loss_uses_only_some_outputs(
+    weights,
+):
     """The guided attention loss depends on the alignments, so the gradients through the alignments
     are tested too."""
     assert differences(problem(dtype=torch.float64), weights) == {}
 
 
-def test_outputs_stay_the_same_when_gradients_are_off():
+def test_outputs_of_the_fast_decoder_stay_the_same_when_gradients_are_off():
     case = problem(training=False)
     expected = case.outputs(model.teacher_forced)
     with torch.no_grad():
@@ -218,7 +220,7 @@ def passes_are_independent(one, two):
         losses = []
         for case, memory in zip((one, two), memories, strict=True):
             losses.append(case.loss(replace(case, memory=memory).outputs()))
-            with torch.no_grad():  # a validation between the forward and the backward pass
+            with torch.no_grad():  # imitate a validation between the forward and the backward pass
                 case.outputs()
         losses[first].backward()
         losses[second].backward()
@@ -227,7 +229,7 @@ def passes_are_independent(one, two):
     return len(is_same) == 4 and all(is_same)
 
 
-def test_gradients_are_correct_when_two_forward_passes_precede_backward():
+def test_gradients_of_the_fast_decoder_are_correct_when_two_forward_passes_precede_backward():
     assert passes_are_independent(problem(), problem(((4, 6), (6, 9), (3, 12))))
 
 
@@ -246,7 +248,7 @@ def test_fast_decoder_raises_when_a_second_derivative_is_computed():
         torch.autograd.grad(loss, parameters, create_graph=True)
 
 
-def test_backward_raises_when_an_output_was_changed():
+def test_backward_pass_raises_when_an_output_was_changed():
     mel, _, alignments = problem().outputs()
     with torch.no_grad():
         alignments.mul_(2)

@@ -29,7 +29,7 @@ def test_markers_differ_when_strategies_have_no_predefined_style(monkeypatch):
 
 
 @pytest.mark.parametrize(("count", "dynamic"), [(120, False), (120, True), (5, False), (1, True)])
-def test_bars_show_audio_and_padding(count, dynamic):
+def test_bars_of_a_batch_plot_show_audio_and_padding(count, dynamic):
     figure = draw_padded_batches(LENGTHS[:count], dynamic=dynamic)
     for axes in figure.axes:
         real = np.array([bar.get_height() for bar in axes.patches if not bar.get_hatch()])
@@ -45,7 +45,7 @@ def test_bars_show_audio_and_padding(count, dynamic):
     assert clips[0] == clips[1] == clips[2]  # all strategies show the same clips
 
 
-def test_excerpt_shows_the_first_complete_batches():
+def test_epoch_excerpt_shows_the_first_complete_batches():
     figure = draw_epoch_excerpt(LENGTHS, 4, clips=22)
     plans = (
         plan_epoch(LENGTHS, 4, "random", batch_randomization=True),
@@ -79,7 +79,7 @@ def test_learning_curves_have_axis_labels_with_the_terms_of_the_docs():
     assert [axes.get_yscale() for axes in figure.axes] == ["linear", "log"]
 
 
-def test_plot_of_a_sweep_marks_the_chosen_value():
+def test_plot_of_a_parameter_sweep_marks_the_chosen_value():
     values = {"local_randomization_factor": 0.2, "bucket_size": 20, "num_bins": 6}
     figure = draw_parameter_sweeps(Surveyor(LENGTHS), 4, values)
     upper = figure.axes[:3]
@@ -100,7 +100,7 @@ def test_plot_of_a_sweep_marks_the_chosen_value():
 def test_plots_have_no_warnings_when_the_corpus_is_tiny_or_uniform(lengths):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # Sockets that earlier tests left open cause a ResourceWarning.
+        # Ignore ResourceWarning, because earlier tests can leave sockets open.
         warnings.simplefilter("ignore", ResourceWarning)
         for figure in (
             draw_padded_batches(lengths, dynamic=True),

@@ -76,7 +76,8 @@ def test_relative_path_is_resolved_from_the_folder_of_the_filelist(sounds, tmp_p
 
 
 def test_moved_clips_are_found_in_clips_folder(sounds, tmp_path):
-    """Leading folders are removed from a listed path until the rest exists in clips_folder."""
+    """Leading folders are removed from a listed path until the remaining path exists in
+    clips_folder."""
     (tmp_path / "new" / "wavs").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "wavs")
     shutil.copy(sounds / "a.wav", tmp_path / "new" / "b.wav")
@@ -103,7 +104,7 @@ def test_clips_folder_is_rejected_when_two_paths_match_one_file(sounds):
     assert len(read_filelist(filelist, replace(H, clips_folder=str(sounds)))) == 2
 
 
-def test_csv_quoting_rules_do_not_apply_to_texts(sounds, monkeypatch):
+def test_csv_quoting_rules_do_not_apply_to_filelists(sounds, monkeypatch):
     """523 lines of LJSpeech contain exactly one double quotation mark, which a CSV reader would
     misread. Only a line feed ends a line. Line numbers also count empty lines."""
     texts = ['"He said', 'so, they say "and', "One\u2028text.", "One\x85text.", "Größe."]
@@ -117,7 +118,9 @@ def test_csv_quoting_rules_do_not_apply_to_texts(sounds, monkeypatch):
 
 
 @pytest.mark.parametrize("seconds", ["1.00002", "0.99998", "1"])
-def test_seconds_are_accepted_when_they_differ_from_the_audio_by_half_a_sample(sounds, seconds):
+def test_seconds_in_a_filelist_are_accepted_when_they_differ_from_the_audio_by_half_a_sample(
+    sounds, seconds
+):
     assert read_filelist(write_list(sounds, f"{sounds}/a.wav|Text.|{seconds}"), H)
 
 
@@ -128,7 +131,7 @@ def test_line_is_rejected_when_its_seconds_differ_from_the_audio_file(sounds, se
     assert f"{filelist}:1: {sounds}/a.wav: {found}" in refusal(filelist)
 
 
-def test_error_lists_all_invalid_lines(sounds):
+def test_filelist_error_lists_all_invalid_lines(sounds):
     soundfile.write(sounds / "rate.wav", np.zeros(5000), 16000)
     expected = {
         f"{sounds}/gone.wav|Text.": f"{sounds}/gone.wav: no such file",
@@ -174,7 +177,9 @@ def test_text_without_letters_is_rejected_when_the_run_is_new(sounds):
 # ---------------------------------------------------------------------------- the cache
 
 
-def test_cache_is_ignored_when_the_filelist_or_the_settings_have_changed(sounds, monkeypatch):
+def test_filelist_cache_is_ignored_when_the_filelist_or_the_settings_have_changed(
+    sounds, monkeypatch
+):
     lines = [f"{sounds}/a.wav|One.|1.0", f"{sounds}/c.wav|Two."]
     filelist = write_list(sounds, *lines)
     assert cached_table(filelist, H) is None
@@ -203,7 +208,7 @@ def test_cache_is_ignored_when_the_filelist_or_the_settings_have_changed(sounds,
     assert cached_table(filelist, H) is None
 
 
-def test_cache_is_ignored_when_the_settings_of_cached_mels_have_changed(cached_mels):
+def test_filelist_cache_is_ignored_when_the_settings_of_cached_mels_have_changed(cached_mels):
     filelist = write_list(cached_mels, f"{cached_mels}/x.npy|Text.")
     cache_table(read_filelist(filelist, CACHED), CACHED)
     assert list(cached_table(filelist, CACHED)) == list(read_filelist(filelist, CACHED))
@@ -212,7 +217,7 @@ def test_cache_is_ignored_when_the_settings_of_cached_mels_have_changed(cached_m
     assert cached_table(filelist, CACHED) is None
 
 
-def test_warning_is_printed_when_the_cache_cannot_be_written(sounds, capsys):
+def test_warning_is_printed_when_the_filelist_cache_cannot_be_written(sounds, capsys):
     filelist = write_list(sounds, f"{sounds}/a.wav|One.|1.0")
     (sounds / "list.txt.clips").mkdir()
     checked = read_filelist(filelist, H)
@@ -221,7 +226,7 @@ def test_warning_is_printed_when_the_cache_cannot_be_written(sounds, capsys):
     assert line.startswith(f"warning: {filelist}.clips: ")
 
 
-def test_lengths_are_written_one_per_line(tmp_path):
+def test_clip_lengths_are_written_one_per_line(tmp_path):
     clips = [Clip("x/a.wav", "", (1,), 7, ""), Clip('b, "c".d.npy', "", (1,), 8, "")]
     write_lengths(tmp_path / "lengths.csv", ClipTable.of("list.txt", enumerate(clips)))
     with open(tmp_path / "lengths.csv", newline="") as file:
@@ -304,7 +309,7 @@ def test_error_lists_all_invalid_cached_mels(cached_mels):
 
 
 @pytest.mark.parametrize("read", [read_recordings, lambda path: read_filelist(path, H)])
-def test_problem_is_printed_once_when_it_occurs_in_all_lines(tmp_path, read):
+def test_filelist_error_contains_a_problem_once_when_all_lines_have_it(tmp_path, read):
     path = tmp_path / "train.txt"
     path.write_text("".join(f"a{i}.wav\n" for i in range(1000)))
     with pytest.raises(UserError) as caught:

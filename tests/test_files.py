@@ -116,7 +116,7 @@ def test_lock_is_released_when_its_process_ends_before_its_workers(tmp_path):
     os.close(writer)
 
 
-def test_output_folder_does_not_appear_when_filling_it_fails(tmp_path):
+def test_output_folder_is_not_created_when_filling_it_fails(tmp_path):
     out = tmp_path / "new" / "out"
 
     def fail():
@@ -127,7 +127,7 @@ def test_output_folder_does_not_appear_when_filling_it_fails(tmp_path):
     with pytest.raises(OSError, match="full"):
         fail()
     assert list((tmp_path / "new").iterdir()) == []
-    out.mkdir()  # an empty folder is accepted
+    out.mkdir()  # an empty output folder is accepted
     with folder_made_whole(out) as folder:
         (folder / "a").write_text("whole")
         assert list(out.iterdir()) == []
@@ -135,13 +135,13 @@ def test_output_folder_does_not_appear_when_filling_it_fails(tmp_path):
     assert (out / "a").read_text() == "whole"
 
 
-def test_lines_are_numbered_and_stripped(tmp_path):
+def test_lines_of_a_text_file_are_numbered_and_stripped(tmp_path):
     path = tmp_path / "list"
     path.write_bytes("\ufeffa b \r\n\r\n c\u2028d\x0b".encode())
     assert numbered_lines(path, "") == [(1, "a b"), (3, "c\u2028d")]
 
 
-def test_lines_are_rejected_when_the_file_is_missing_or_not_utf8(tmp_path):
+def test_text_file_is_rejected_when_it_is_missing_or_not_utf8(tmp_path):
     path = tmp_path / "list"
     with pytest.raises(UserError, match=r"list: make it first$"):
         numbered_lines(path, "make it first")
@@ -152,7 +152,7 @@ def test_lines_are_rejected_when_the_file_is_missing_or_not_utf8(tmp_path):
         open_file(tmp_path / ("x" * 300))
 
 
-def test_threads_return_results_in_order_and_compute_only_a_few_in_advance():
+def test_threads_return_results_in_order_and_compute_only_a_few_results_in_advance():
     begun = []
     gate = threading.Event()
 

@@ -30,7 +30,8 @@ each_number_of_processes = pytest.mark.parametrize("processes", [1, 2])
 
 
 def where_installed(names: Iterable[str], packages_of: Callable[[str], Iterable[str]]) -> list:
-    """Return a test parameter per name, which is skipped if a package is missing."""
+    """Return a pytest parameter for each name, with a skip mark if a required package is
+    missing."""
     params = []
     for name in names:
         missing = [package for package in packages_of(name) if find_spec(package) is None]
@@ -102,7 +103,7 @@ def random_stops(program: str, processes: int, epoch: int) -> list[tuple[int, li
 
 @each_number_of_processes
 @pytest.mark.parametrize("program", where_installed(PROGRAMS, lambda _: NEEDED))
-def test_programs_train_every_clip_once_when_they_are_stopped(
+def test_example_programs_train_every_clip_once_when_they_are_stopped_and_resumed(
     program, processes, tmp_path, losses_of_plain_loop
 ):
     """The stops are inside and at the ends of epochs. A stopped run must train the same batches as
@@ -201,7 +202,7 @@ WRONG_USES = {
 
 
 @pytest.mark.parametrize("framework", where_installed(WRONG_USES, packages_of))
-def test_framework_raises_when_clips_would_be_lost(framework, tmp_path):
+def test_training_framework_raises_when_clips_would_be_lost(framework, tmp_path):
     words = WRONG_USES[framework]
     results = run(tmp_path / "runs", 1, *words)
     for (job, expected), ranks in zip(words.items(), results, strict=True):

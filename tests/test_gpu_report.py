@@ -1,4 +1,5 @@
-"""Test that benchmarks/gpu_report.py reports parts that fail or take too long."""
+"""Test that benchmarks/gpu_report.py reports which of its tests and benchmarks fail or take too
+long."""
 
 import json
 import re
@@ -27,7 +28,7 @@ def page(folder: Path) -> str:
     return re.sub(" +", " ", (folder / "report.md").read_text(encoding="utf-8"))
 
 
-def test_report_contains_results_and_the_output_of_failed_parts(tmp_path):
+def test_gpu_report_contains_results_and_the_output_of_failed_parts(tmp_path):
     write = f"open({str(tmp_path / 'steps_bf16.json')!r}, 'w').write({json.dumps(STEPS)!r})"
     assert gpu_report.run_parts({"steps_bf16": script(write)}, tmp_path)
     failing = {
@@ -43,24 +44,24 @@ def test_report_contains_results_and_the_output_of_failed_parts(tmp_path):
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0.5, "1.50 GB, 0.50 "), (None, "not measured")])
-def test_report_contains_the_measured_memory_and_its_ratio(ratio, expected):
+def test_gpu_report_contains_the_measured_memory_and_its_ratio(ratio, expected):
     peaks = {"fast": 1.5e9, "reference": 3e9}
     result = {"batch_size": 1, "frames": 2, "peak_memory_ratio": ratio, "peak_memory_bytes": peaks}
     assert expected in gpu_report.describe(result)
 
 
-def test_error_contains_the_option_when_a_report_part_is_unknown(tmp_path):
+def test_error_contains_the_option_when_a_part_of_the_gpu_report_is_unknown(tmp_path):
     with pytest.raises(UserError, match="--only nothing"):
         gpu_report.main([str(tmp_path), "--only", "nothing"])
 
 
-def test_every_test_file_in_a_report_part_exists(tmp_path):
+def test_every_test_file_in_a_part_of_the_gpu_report_exists(tmp_path):
     for part in gpu_report.make_parts(tmp_path).values():
         for argument in part.command:
             assert not argument.startswith("tests/") or (gpu_report.ROOT / argument).is_file()
 
 
 @pytest.mark.thorough
-def test_dry_run_measures_tiny_batches_on_the_cpu(tmp_path):
+def test_dry_run_of_the_gpu_report_measures_tiny_batches_on_the_cpu(tmp_path):
     gpu_report.main([str(tmp_path), "--cpu-dry-run", "--only", "steps_bf16"])
     assert re.search(r"\| steps_bf16 \| ok \| .* 2 clips of 8 frames", page(tmp_path))

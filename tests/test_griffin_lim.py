@@ -55,8 +55,8 @@ def sound_of(mel: torch.Tensor, h: HParams, iterations: int = ITERATIONS) -> np.
 
 @BOTH
 def test_griffin_lim_reproduces_the_mel(h):
-    """For the two settings, the measured differences between the log-mels were 0.12 and 0.13. For
-    noise of the same loudness, the difference is 1.8."""
+    """For the two tested settings, the measured differences between the log-mels were 0.12 and
+    0.13. For noise of the same loudness, the difference is 1.8."""
     samples = speech_like()
     mel = log_mel_spectrogram(samples, h)
     again = torch.from_numpy(sound_of(mel, h)).clamp(-1, 1)
@@ -80,7 +80,7 @@ def test_griffin_lim_accepts_very_short_mels(frames, h):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         samples = sound_of(mel, h)
-    # This is the largest number of samples in a clip with `frames` frames.
+    # The largest number of samples in a clip with `frames` frames.
     assert len(samples) == h.hop_length * frames - 1
     assert frame_count(len(samples), h) == frames
     assert np.isfinite(samples).all()
@@ -88,13 +88,13 @@ def test_griffin_lim_accepts_very_short_mels(frames, h):
 
 
 @pytest.mark.parametrize("loudest", [21, np.inf, np.nan])
-def test_mel_is_rejected_when_values_are_too_large(loudest):
+def test_griffin_lim_rejects_a_mel_when_its_values_are_too_large(loudest):
     with pytest.raises(UserError, match=rf"{loudest:g} \(expected at most 20\)"):
         sound_of(torch.full((80, 9), float(loudest)), REFERENCE)
 
 
 @pytest.mark.parametrize("silent_frames", [0, 200, 256, 1000])
-def test_mel_stays_the_same_when_silence_is_skipped(silent_frames):
+def test_audio_from_griffin_lim_has_the_same_mel_when_silence_is_skipped(silent_frames):
     speech = np.zeros((3, 40), np.float32)
     pause = np.full((3, silent_frames), SILENCE, np.float32)
     mel = np.concatenate([pause, speech, pause, speech], axis=1)

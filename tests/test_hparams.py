@@ -89,7 +89,7 @@ def refusal(overrides, base=None):
         ("ignore_layers=[]", ()),
     ],
 )
-def test_values_are_converted_to_the_annotated_type(override, expected):
+def test_values_of_settings_are_converted_to_the_annotated_type(override, expected):
     value = getattr(create_hparams(override), override.split("=")[0])
     assert value == expected
     assert type(value) is type(expected)
@@ -103,7 +103,7 @@ def test_values_are_converted_to_the_annotated_type(override, expected):
         ("learning_rte", "learning_rate"),
     ],
 )
-def test_error_suggests_a_similar_setting_when_a_name_is_unknown(name, answer):
+def test_error_suggests_a_similar_setting_when_a_setting_is_unknown(name, answer):
     message = refusal(f"{name}=1")
     assert f"{name}: unknown setting" in message
     assert ("did you mean" in message) == (answer is not None)
@@ -116,14 +116,14 @@ def test_symbol_table_has_a_path_when_the_training_filelist_is_not_set():
     assert table.name == "symbols.json"
 
 
-def test_printed_defaults_can_be_parsed_again():
+def test_printed_default_settings_can_be_parsed_again():
     for name in NAMES:
         default = getattr(HParams(), name)
         text = f"[{','.join(default)}]" if isinstance(default, tuple) else str(default)
         assert create_hparams(f"{name}={text}") == HParams(), name
 
 
-def test_overrides_can_be_separated_by_commas_and_spaces():
+def test_overrides_of_settings_can_be_separated_by_commas_and_spaces():
     h = create_hparams(" text_cleaners=[a,b] , batch_size = 8, ignore_layers=[x.weight,y.bias],")
     assert (h.text_cleaners, h.ignore_layers) == (("a", "b"), ("x.weight", "y.bias"))
     assert h.batch_size == 8
@@ -133,7 +133,7 @@ def test_overrides_can_be_separated_by_commas_and_spaces():
     assert create_hparams("batch_size=3,batch_size=2", h).batch_size == 2
 
 
-def test_error_lists_all_problems_of_settings_together():
+def test_error_lists_all_problems_of_the_settings():
     message = refusal(
         "batch_sise=3,zzzzzzzz=1,fp16_run=True,epochs=many,mask_padding=perhaps,learning_rate=-1,nonsense,win_time=50,"
         "win_length=1024,precision=fp61,batching_strategy=semisorted,mel_fmax=12000"
@@ -193,7 +193,7 @@ def test_every_nvidia_setting_exists_or_has_a_replacement():
     ],
     ids=lambda text: text[:40],
 )
-def test_error_contains_the_name_when_a_value_is_invalid(override, words):
+def test_error_contains_the_setting_when_its_value_is_invalid(override, words):
     message = refusal(override)
     assert words in message
     assert override.split("=")[0] in message
@@ -315,7 +315,7 @@ BY_TIME = "win_time=50,hop_time=12.5"
 @pytest.mark.parametrize(
     ("before", "overrides", "expected"),
     [
-        ("", BY_TIME, (1103, 276, 2048)),  # 1102.5 and 275.625 are rounded up
+        ("", BY_TIME, (1103, 276, 2048)),  # 1102.5 and 275.625 samples are rounded up
         # 64 ms are exactly 1024 samples and must not be rounded up to 1025.
         ("", "win_time=64,hop_time=16,sampling_rate=16000", (1024, 256, 1024)),
         ("", "win_time=50,filter_length=4096", (1103, 256, 4096)),
@@ -325,13 +325,13 @@ BY_TIME = "win_time=50,hop_time=12.5"
         ("win_time=50,filter_length=4096", "batch_size=8", (1103, 256, 4096)),
     ],
 )
-def test_times_are_converted_to_lengths_in_samples(before, overrides, expected):
+def test_time_settings_are_converted_to_lengths_in_samples(before, overrides, expected):
     """A later override replaces an earlier override."""
     h = create_hparams(overrides, create_hparams(before))
     assert (h.win_length, h.hop_length, h.filter_length) == expected
 
 
-def test_saved_settings_load_again():
+def test_saved_settings_can_be_loaded_again():
     h = create_hparams("win_time=50,hop_time=12.5,text_cleaners=[a,b],batch_capacity=9000")
     saved = dataclasses.asdict(h)
     assert hparams_from_dict(saved) == h
@@ -349,7 +349,7 @@ def test_settings_description_marks_values_that_differ_from_defaults():
     assert len(lines) == len(NAMES)
 
 
-def test_defaults_equal_the_published_values():
+def test_default_settings_equal_the_published_values():
     assert {name: getattr(HParams(), name) for name in PUBLISHED} == PUBLISHED
 
 
@@ -367,7 +367,7 @@ def test_every_argument_of_plan_epoch_for_speech_is_a_setting():
         assert HParams(batching_strategy=strategy).batching_strategy == strategy
 
 
-def test_problem_of_a_setting_is_reported_once_when_several_lines_have_it(tmp_path):
+def test_problem_of_a_setting_is_reported_once_when_it_occurs_in_several_lines(tmp_path):
     path = tmp_path / "settings.txt"
     path.write_text("".join(f"batch_size=x{i}\n" for i in range(2000)))
     with pytest.raises(UserError) as caught:

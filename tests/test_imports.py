@@ -40,7 +40,7 @@ OWNERS = {
     "jinja2": "corpus/report_page.py",
 }
 REPORT_PACKAGES = {"pandas", "seaborn", "statsmodels"}
-REPORTING = {"benchmarks", "evaluation", "scripts"}  # packages that may import the report packages
+REPORTING = {"benchmarks", "evaluation", "scripts"}  # packages that may import REPORT_PACKAGES
 
 
 def name_of(path: Path) -> str:
@@ -112,7 +112,7 @@ def test_libraries_do_not_import_the_recipe():
             assert {top(other) for other in found}.isdisjoint(others), name
 
 
-def test_slow_or_replaceable_package_is_imported_only_by_its_owners():
+def test_slow_or_replaceable_package_is_imported_only_by_the_listed_files():
     for name, path in FILES.items():
         file = path.relative_to(ROOT).as_posix()
         packages = {top(other) for other in GRAPH[name]}

@@ -32,7 +32,7 @@ def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
     kernels, waited, early_bytes = graphs._kernels(), True, 0
     # Addresses that the previous launch and this launch have written.
     written: list[set[int]] = [set(), set()]
-    cached: set[int] = set()  # sectors that the processor has read
+    cached: set[int] = set()  # sectors that the GPU processor has read
     changed: set[int] = set()  # cached sectors that were written after they were read
     load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
 
@@ -64,7 +64,7 @@ def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
     def begin(self, *place):
         nonlocal waited
         waited = False
-        if not any(place):  # the first program of a launch
+        if not any(place):  # the first kernel program of a launch
             written[:] = written[1], set()
         set_grid(self, *place)
 
@@ -82,7 +82,8 @@ def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
     monkeypatch.setattr(kernels, "_wait", wait)
     monkeypatch.setattr(graphs._Loop, "_launch", launch_graph)
     sizes = {"attention_location_kernel_size": kernel_size}
-    assert_parity(problem(((7, 6), (3, 5)), torch.float32, **sizes))  # a GPU also uses float32
+    # The test uses float32, because kernels on a GPU do not support float64.
+    assert_parity(problem(((7, 6), (3, 5)), torch.float32, **sizes))
     assert early_bytes > 0
 
 
@@ -113,7 +114,9 @@ def test_kernels_never_read_beyond_the_buffers(monkeypatch):
 
 
 @pytest.mark.parametrize("operands", [torch.float32, torch.bfloat16])
-def test_kernels_access_only_the_table_of_decoder_steps_when_it_is_empty(operands, monkeypatch):
+def test_kernels_access_only_the_table_of_decoder_steps_when_the_table_is_empty(
+    operands, monkeypatch
+):
     """During a capture, the table does not contain addresses yet."""
     from triton.runtime.interpreter import InterpreterBuilder
 

@@ -28,7 +28,7 @@ def used_batch_norm() -> BatchNorm:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_equals_torch_batch_norm_when_there_are_several_values(training):
+def test_batch_norm_equals_torch_batch_norm_when_channels_have_several_values(training):
     ours, torchs = used_batch_norm().train(training), torch.nn.BatchNorm1d(3).train(training)
     torchs.load_state_dict(ours.state_dict())
     for shape in ((2, 3, 1), (1, 3, 2), (4, 3, 7)):
@@ -38,7 +38,7 @@ def test_batch_norm_equals_torch_batch_norm_when_there_are_several_values(traini
         assert torch.equal(value, torchs.state_dict()[name])
 
 
-def test_batch_norm_uses_running_statistics_when_there_is_one_value():
+def test_batch_norm_uses_running_statistics_when_channels_have_one_value():
     norm = used_batch_norm()
     before = {name: value.clone() for name, value in norm.state_dict().items()}
     x = torch.randn(1, 3, 1, generator=seeded(), requires_grad=True)
@@ -64,7 +64,7 @@ def test_packed_sequences_equal_torch_packed_sequences(lengths):
     mine, theirs = x.flatten(0, 1)[places], packed.data
     for rows in batch_sizes.cumsum(0).tolist():  # clips of equal length may be in any order
         assert torch.equal(mine[:rows].sort(dim=0)[0], theirs[:rows].sort(dim=0)[0])
-    first = places[: len(lengths)] // width  # the clips have this order in every time step
+    first = places[: len(lengths)] // width  # order of the clips, the same in every time step
     steps = places.split(batch_sizes.tolist())
     for t, step in enumerate(steps):
         assert torch.equal(step, first[: len(step)] * width + t)
@@ -77,9 +77,9 @@ def test_packing_raises_when_a_length_is_out_of_range(lengths):
 
 
 @pytest.mark.parametrize("p", [1e-9, 0.1, 0.5, 1 - 1e-9])
-def test_fraction_of_dropped_values_equals_the_probability(p):
-    """The test draws four million values. It allows six standard deviations, plus the rounding of
-    the probability to 1/65,536."""
+def test_fraction_of_dropped_values_equals_the_dropout_probability(p):
+    """The test draws four million values. The tolerance is six standard deviations, plus the
+    rounding of the probability to 1/65,536."""
     count = 2**22
     kept = draw_keep_mask((count,), p, CPU, seeded()).sum().item() / count
     assert abs(kept - (1 - p)) < 6 * math.sqrt(p * (1 - p) / count) + 2**-16 + 1e-6
@@ -120,7 +120,7 @@ def test_dropout_masks_depend_only_on_the_generator():
     assert not torch.equal(masks[0], draw_keep_mask((1000,), 0.5, CPU, seeded(8)))
 
 
-def test_gradient_through_previous_alignments_is_zero_when_it_is_turned_off():
+def test_gradient_through_previous_alignments_is_zero_when_this_gradient_is_turned_off():
     """The alignment, the context and all other gradients do not change."""
     found = []
     for location_gradient in (True, False):

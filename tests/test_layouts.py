@@ -69,7 +69,7 @@ def test_texts_are_read_when_they_are_next_to_the_audio(recordings):
 def test_audio_listed_in_metadata_is_found_in_any_folder(recordings):
     (recordings / "metadata.csv").write_text("A|One.\nb|Two.\nc|Three.\nd|Four.\n")
     (recordings / "uploads").mkdir()
-    (recordings / "uploads" / "a.webm").touch()  # this format is not supported
+    (recordings / "uploads" / "a.webm").touch()  # WebM audio is not supported
     clips, [problem] = read(recordings)
     assert clips == expected("One.", "Two.", "Three.")
     assert problem.startswith(f"{recordings / 'metadata.csv'}:4: 'd': ")
@@ -92,7 +92,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("case", NAMES)
-def test_audio_is_found_when_exactly_one_file_name_is_similar(tmp_path, capsys, case):
+def test_audio_file_is_found_when_exactly_one_file_has_a_similar_name(tmp_path, capsys, case):
     path, name = NAMES[case]
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     write_tone(tmp_path / path, 4000)
@@ -137,7 +137,7 @@ def test_clips_with_equal_names_in_two_folders_keep_their_texts(tmp_path):
     assert "b/1.wav" in problem
 
 
-def test_error_contains_the_name_when_several_audio_files_match_the_name(recordings):
+def test_error_contains_the_listed_name_when_several_audio_files_match_it(recordings):
     write_tone(recordings / "more/a.wav", 4000)
     table = recordings / "table.csv"
     table.write_text("path,text\na,One.\n")
@@ -171,7 +171,7 @@ def test_each_segment_of_a_recording_becomes_a_clip(recordings):
     assert unique_ids(clips, recordings) == ["a-0000000", "a-0001000"]
 
 
-def test_each_folder_becomes_a_speaker_when_each_has_a_table(tmp_path):
+def test_each_folder_becomes_a_speaker_when_each_folder_has_a_table(tmp_path):
     for name in ("anna", "bert"):
         (tmp_path / name / "wavs").mkdir(parents=True)
         write_tone(tmp_path / name / "wavs" / f"{name}_1.wav", 4000)
@@ -227,7 +227,7 @@ def test_text_is_accepted_when_it_equals_the_name_of_its_audio_file(recordings):
     assert read(recordings) == (expected("A", "B", "c"), [])
 
 
-def test_folder_is_rejected_when_it_has_no_texts(recordings, tmp_path):
+def test_corpus_folder_is_rejected_when_it_has_no_texts(recordings, tmp_path):
     assert str(tmp_path / "none") in refusal(read, tmp_path / "none")
 
 
@@ -252,7 +252,7 @@ def test_clip_ids_begin_with_the_speaker_when_speakers_have_equal_file_names():
     assert all(len(f"{name}.wav".encode()) <= 255 for name in unique_ids(clips, Path("c")))
 
 
-def test_note_counts_texts_without_audio(tmp_path, capsys):
+def test_note_contains_the_number_of_texts_without_audio(tmp_path, capsys):
     """If an audio file was deleted or is a dangling link, its text must not be ignored without a
     message."""
     for name in ("a", "b", "c"):
@@ -351,7 +351,7 @@ def test_label_file_with_times_is_rejected_and_not_read_as_text(tmp_path):
         "1\n00:00:00,000 --> 00:00:01,000\nin being",
     ],
 )
-def test_text_with_times_or_speaker_labels_is_rejected(text, tmp_path):
+def test_text_is_rejected_when_it_contains_times_or_speaker_labels(text, tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
     (tmp_path / "a.txt").write_text(text)
     with pytest.raises(UserError) as raised:
@@ -375,7 +375,7 @@ def test_text_file_is_found_when_its_name_and_the_audio_name_differ_in_unicode_f
     assert clip.text == "Yes."
 
 
-def test_first_word_is_kept_when_it_is_the_name_of_only_some_recordings(tmp_path):
+def test_first_words_of_texts_are_kept_when_they_equal_only_some_recording_names(tmp_path):
     for name in ("a", "b"):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
         (tmp_path / f"{name}.txt").write_text("a dog.")
@@ -426,7 +426,7 @@ def test_name_of_the_recording_is_removed_together_with_the_following_colon(name
         "wavs/U{}.WAV ",
     ],
 )
-def test_recording_name_is_removed_from_the_text_with_any_extension_folder_or_delimiter(
+def test_recording_name_is_removed_from_the_text_together_with_extension_folder_and_delimiter(
     beginning, tmp_path, capsys
 ):
     for number in (1, 2):
@@ -524,14 +524,14 @@ def test_several_label_files_are_read_as_segments(tmp_path):
     assert [clip.segment for clip in clips] == [Segment(0.5, 0.5), Segment(1.5, 0.5)] * 2
 
 
-def test_first_word_is_kept_when_recordings_are_named_after_words(tmp_path):
+def test_first_word_of_a_text_is_kept_when_recordings_are_named_after_words(tmp_path):
     for name in ("hello", "good"):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
         (tmp_path / f"{name}.txt").write_text(f"{name} there")
     assert [clip.text for clip in read_layout(tmp_path)[0]] == ["good there", "hello there"]
 
 
-def test_text_is_reported_when_it_is_the_only_text_that_begins_with_its_recording_name(
+def test_text_is_reported_when_no_other_text_begins_with_its_recording_name(
     tmp_path,
 ):
     for name, text in (("u1", "u1 hello"), ("u2", "there")):
@@ -675,7 +675,7 @@ def test_only_the_second_line_is_reported_when_a_file_is_listed_twice_with_the_s
 
 
 @pytest.mark.parametrize("name", ["a.wav.srt", "a.wav.txt", "a.WAV.SRT"])
-def test_text_is_found_when_its_name_contains_the_extension_of_the_audio(name, tmp_path):
+def test_text_file_is_found_when_its_name_contains_the_extension_of_the_audio_file(name, tmp_path):
     audio = tmp_path / ("a.WAV" if "WAV" in name else "a.wav")
     soundfile.write(audio, np.zeros(100), 22050, format="WAV")
     if name.endswith("txt"):
@@ -698,7 +698,7 @@ def test_table_in_a_subfolder_is_read_when_it_is_the_only_table(tmp_path, capsys
     assert str(tmp_path / "train" / "metadata.csv") in capsys.readouterr().out
 
 
-def test_note_names_a_text_file_that_is_not_used(tmp_path, capsys):
+def test_note_lists_text_files_that_are_not_used(tmp_path, capsys):
     """For example, LibriTTS has two texts for each recording."""
     write_prompts(tmp_path, "a.wav", "a.txt")
     (tmp_path / "a.normalized.txt").write_text("Five.")
@@ -716,7 +716,7 @@ def test_text_files_are_rejected_when_they_contain_columns(tmp_path):
     assert str(tmp_path / "a0.txt") in refusal(read_layout, tmp_path)
 
 
-def test_names_are_left_out_when_a_tab_separates_them_from_the_texts(tmp_path):
+def test_recording_names_are_removed_when_a_tab_separates_them_from_the_texts(tmp_path):
     for i in range(6):
         write_prompts(tmp_path, f"a{i}.wav")
         (tmp_path / f"a{i}.txt").write_text(f"a{i}\tHi there.\n")
@@ -735,7 +735,7 @@ def test_hidden_files_of_macos_are_ignored(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["a.English.srt", "a_en.srt", "a (1).txt"])
-def test_message_contains_a_text_with_a_similar_name_when_the_text_is_missing(name, tmp_path):
+def test_error_contains_a_similar_file_name_when_the_text_of_a_recording_is_missing(name, tmp_path):
     write_prompts(tmp_path, "a.wav")
     write_subtitles(tmp_path / name, "Hi.")
     assert str(tmp_path / name) in refusal(read_layout, tmp_path)

@@ -61,7 +61,7 @@ def epochs_of(count, **changed):
 
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "persistent_workers": True}])
-def test_iteration_raises_when_set_epoch_was_not_called(workers):
+def test_iterating_the_sampler_raises_when_set_epoch_was_not_called(workers):
     """The previous epoch may be complete or incomplete. The first epoch does not need set_epoch."""
     first, second, third = epochs_of(3)
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
@@ -87,8 +87,9 @@ ACTIONS = st.sampled_from(["whole pass", "broken off", "set_epoch", "resume"])
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 4)), max_size=12))
 def test_sampler_behaves_like_a_simple_model_when_actions_are_random(actions):
-    """A simple model of the sampler defines the expected results: a pass over `epoch` starts at
-    batch `start` and has yielded `drawn` batches. Before the first pass, `drawn` is None."""
+    """A simple model of the sampler defines the expected results. In this model, a pass over
+    `epoch` starts at batch `start` and has yielded `drawn` batches. If no pass has started, `drawn`
+    is None."""
 
     def made():
         sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
@@ -126,7 +127,7 @@ def test_sampler_behaves_like_a_simple_model_when_actions_are_random(actions):
         ("drop_last", "max_clips"),  # no option has a similar name, so the error lists all options
     ],
 )
-def test_error_suggests_an_option_when_a_name_is_unknown(argument, expected):
+def test_sampler_error_suggests_an_option_when_an_option_name_is_unknown(argument, expected):
     classes = {
         "LengthBatchSampler": (TWENTY, 3, "random"),
         "LengthBatches": (TWENTY, TWENTY, 3, "random"),
@@ -137,7 +138,7 @@ def test_error_suggests_an_option_when_a_name_is_unknown(argument, expected):
             getattr(length_batching, name)(*arguments, **{argument: True})
 
 
-def test_iterator_raises_when_set_epoch_is_called_during_iteration():
+def test_sampler_raises_when_set_epoch_is_called_during_iteration():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     drawing = iter(loader_of(sampler, 1))  # a loader with a worker reads batches in advance
     sampler.set_epoch(3)
@@ -167,7 +168,7 @@ def test_sampler_yields_the_plan_for_each_epoch(strategy, random_epochs, capacit
 
 
 @pytest.mark.parametrize("set_epoch_again", [False, True])
-def test_sampler_yields_the_rest_of_the_epoch_when_resumed(set_epoch_again):
+def test_sampler_yields_the_remaining_batches_of_an_epoch_when_it_is_resumed(set_epoch_again):
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     sampler.set_epoch(6)
     whole = list(sampler)
@@ -200,7 +201,7 @@ def test_sampler_yields_the_rest_of_the_epoch_when_resumed(set_epoch_again):
     ],
     ids=str,
 )
-def test_saved_state_is_rejected_when_clips_or_options_differ(changed):
+def test_saved_state_of_the_sampler_is_rejected_when_clips_or_options_differ(changed):
     arguments = {"lengths": TWENTY, "batch_size": 3, "strategy": "semi_sorted", **RECIPE}
     sampler = LengthBatchSampler(**arguments)
     sampler.set_epoch(3)
@@ -212,7 +213,7 @@ def test_saved_state_is_rejected_when_clips_or_options_differ(changed):
     assert len(list(other)) == len(other.plan)
 
 
-def test_saved_state_is_rejected_when_batch_boundaries_differ():
+def test_saved_state_of_the_sampler_is_rejected_when_batch_boundaries_differ():
     state = LengthBatchSampler(TWENTY, 4, "sorted").state_at(2)
     with pytest.raises(BatchingError, match=r"epoch 0 .*2 of"):
         LengthBatchSampler(TWENTY, 5, "sorted").load_state_dict(state)
@@ -385,7 +386,7 @@ def test_ranks_get_the_same_number_of_batches(
         assert counts == {len(batches)} == ({wanted} if isinstance(wanted, int) else counts)
 
 
-def test_constant_number_of_batches_adds_at_most_1_percent_of_decoder_steps():
+def test_constant_number_of_batches_per_epoch_adds_at_most_1_percent_of_decoder_steps():
     lengths = np.random.default_rng(1).permutation(LJSPEECH)[:10_480]
     more = {"dynamic_batch_size": True, "batch_randomization": True}
     constant = LengthBatchSampler(lengths, 16, "semi_sorted", batches_per_epoch="constant", **more)
@@ -400,7 +401,7 @@ def test_constant_number_of_batches_adds_at_most_1_percent_of_decoder_steps():
     assert len(counts) == 1
 
 
-def test_iteration_raises_when_world_size_is_missing_in_several_processes(monkeypatch):
+def test_iterating_the_sampler_raises_when_world_size_is_missing_in_several_processes(monkeypatch):
     distributed = torch.distributed
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
@@ -434,7 +435,7 @@ def test_ranks_yield_the_remaining_batches_when_the_world_size_changes(trained, 
         four.load_state_dict(sampler.state_at(6))
 
 
-def test_saving_raises_when_the_number_of_trained_batches_is_missing_or_too_large():
+def test_saving_the_sampler_raises_when_the_number_of_trained_batches_is_missing_or_too_large():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     with pytest.raises(BatchingError, match=r"state_dict\(\)"):
         sampler.state_dict()
@@ -449,8 +450,8 @@ def test_saving_raises_when_the_number_of_trained_batches_is_missing_or_too_larg
 @pytest.mark.parametrize("world_size", [2, 4])
 @with_and_without_randomization
 def test_ranks_have_nearly_equal_work(randomize, world_size):
-    """The slowest rank computes at most 1 % more decoder steps and padded frames than the average
-    rank. Four ranks need 19 % fewer decoder steps than if they always shared four consecutive
+    """The slowest rank computes at most 1% more decoder steps and padded frames than the average
+    rank. Four ranks need 19% fewer decoder steps than if they always shared four consecutive
     batches of the plan."""
     lengths = np.random.default_rng(world_size).permutation(LJSPEECH)[:10_480]
     options = {"dynamic_batch_size": True, "batch_randomization": randomize}
@@ -542,7 +543,7 @@ def test_sampler_lists_its_options_when_an_option_is_unknown(options, words):
         ("semisorted", ["semi_sorted"]),
     ],
 )
-def test_strategy_error_suggests_the_options_when_a_name_is_from_the_papers(name, options):
+def test_error_suggests_strategy_and_options_when_a_strategy_name_is_from_the_papers(name, options):
     with pytest.raises(BatchingError) as raised:
         check_strategy(name)
     suggestion = str(raised.value).split("did you mean")[1]
@@ -632,7 +633,9 @@ def test_number_of_batches_never_increases_after_the_random_epochs():
     [{"random_epochs": 0}, {"batches_per_epoch": "per_phase"}, {"batches_per_epoch": 90}],
     ids=str,
 )
-def test_sampler_does_not_warn_about_needless_batches_when_options_exclude_or_request_them(changed):
+def test_sampler_does_not_warn_about_extra_batches_when_options_prevent_or_request_extra_batches(
+    changed,
+):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plans_of_sampler(**({"batches_per_epoch": "constant"} | changed))

@@ -34,7 +34,7 @@ def printed_call(capsys, path, *options):
     return eval(f"dict({call.rpartition(')')[0]})")
 
 
-def test_command_prints_the_cost_of_each_strategy(tmp_path, capsys):
+def test_length_batching_command_prints_the_cost_of_each_strategy(tmp_path, capsys):
     rows = "".join(f"{i},{length},7\n" for i, length in enumerate(LENGTHS))
     (tmp_path / "lengths.csv").write_text(f"id,frames,text\n{rows}")
     options = "--column", "frames", "batch_size=8", "num_bins=5", "bucket_size=40"
@@ -52,7 +52,7 @@ def test_command_prints_the_cost_of_each_strategy(tmp_path, capsys):
     assert found["bucket", "BKT-DBS"][2:5] == expected
 
 
-def test_printed_call_needs_fewer_decoder_steps_than_semi_sorted(tmp_path, capsys):
+def test_recommended_sampler_options_need_fewer_decoder_steps_than_semi_sorted(tmp_path, capsys):
     lengths = np.random.default_rng(0).integers(50, 800, 1500)
     np.savetxt(tmp_path / "lengths", lengths)
     call = printed_call(capsys, tmp_path / "lengths")
@@ -66,7 +66,7 @@ def test_printed_call_needs_fewer_decoder_steps_than_semi_sorted(tmp_path, capsy
     assert steps[0] < 0.97 * steps[1]
 
 
-def test_printed_call_keeps_the_size_limits_of_the_command(tmp_path, capsys):
+def test_recommended_sampler_options_include_the_size_limits_of_the_command(tmp_path, capsys):
     np.savetxt(tmp_path / "lengths", LENGTHS)
     sizes = ["batch_capacity=2000", "max_clips=40", "size_multiple=2", "too_long=alone"]
     options = printed_call(capsys, tmp_path / "lengths", *sizes)
@@ -76,16 +76,16 @@ def test_printed_call_keeps_the_size_limits_of_the_command(tmp_path, capsys):
     assert max(map(len, plan)) <= 40
 
 
-def test_printed_call_of_plan_epoch_is_valid_when_fixed_batch_sizes_are_best(tmp_path, capsys):
-    """For fixed sizes, the call must not contain batch_capacity, because only dynamic batches use
-    it."""
+def test_recommended_sampler_options_are_valid_when_fixed_batch_sizes_are_best(tmp_path, capsys):
+    """For fixed batch sizes, the options must not contain batch_capacity, because only dynamic
+    batches use it."""
     np.savetxt(tmp_path / "lengths", LENGTHS)
     options = printed_call(capsys, tmp_path / "lengths", "batch_capacity=100")
     assert not options["dynamic_batch_size"]
     assert plan_epoch(LENGTHS, **options)
 
 
-def test_command_lists_strategies(capsys):
+def test_length_batching_command_lists_strategies(capsys):
     with pytest.raises(SystemExit) as stop:
         __main__.main(["--strategies"])
     assert stop.value.code == 0
@@ -112,7 +112,7 @@ def test_command_lists_strategies(capsys):
         ("3\n4\n", ["batch_capacity=3"], "batch_capacity=3: expected at least 4"),
     ],
 )
-def test_error_contains_the_line_or_option_when_input_is_invalid(
+def test_length_batching_command_error_contains_the_line_or_option_when_input_is_invalid(
     text, arguments, named, tmp_path, capsys
 ):
     (tmp_path / "lengths").write_text(text, encoding="latin-1")
@@ -124,7 +124,7 @@ def test_error_contains_the_line_or_option_when_input_is_invalid(
     assert "\n" not in message + capsys.readouterr().out
 
 
-def test_command_succeeds_when_standard_output_is_closed(tmp_path):
+def test_length_batching_command_succeeds_when_standard_output_is_closed(tmp_path):
     path = tmp_path / "lengths"
     path.write_text("3\n4\n5\n")
     command = shlex.join([sys.executable, "-m", "length_batching", str(path)])

@@ -27,7 +27,7 @@ def write(path, text):
         ("a.wav|Go on.|1.000000\nb.npy | A dog. | 0.012517\nc.wav|x|0.001\n", [80, 2, 1]),
     ],
 )
-def test_lengths_are_read_in_every_format(tmp_path, content, frames):
+def test_clip_lengths_are_read_from_every_file_format(tmp_path, content, frames):
     """No audio file is opened. A clip of n samples has 1 + n // 276 frames."""
     assert read_lengths(write(tmp_path / "list", content), HPARAMS).tolist() == frames
 
@@ -57,7 +57,7 @@ def test_error_contains_the_line_number_when_a_length_is_invalid(tmp_path, conte
     assert f"{path}{expected}" in str(refusal.value)
 
 
-def test_lengths_are_read_from_the_filelist_cache(tmp_path):
+def test_clip_lengths_are_read_from_the_filelist_cache(tmp_path):
     made = [Clip("x/a.wav", "Ah!", (1, 2, 3), 80, ""), Clip("b.npy", "", (1,), 2, "")]
     filelist = tmp_path / "list.txt"
     ClipTable.of(filelist, enumerate(made, 1)).write()

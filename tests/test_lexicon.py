@@ -42,7 +42,7 @@ def lexicon(folder, content):
         ("can't\tcarnt", "can’t can", "carnt can"),
         ("Straße\tweg", "STRASSE straße straßen", "Weg weg straßen"),
         ("cafe\u0301\tkaffee", "caf\u00e9 cafe", "kaffee cafe"),
-        ("क\tx", "क की", "x की"),  # the vowel sign belongs to the word
+        ("क\tx", "क की", "x की"),  # the vowel sign is a part of the word
         ("tom\ttim\ntim\ttom", "Tom Tim", "Tim Tom"),
         ("# a comment\n\n  tom \t  tim  bo \n", "tom", "tim bo"),
         ("hh\tx", "{HH AH0} hh", "{HH AH0} x"),
@@ -53,7 +53,7 @@ def lexicon(folder, content):
         ("TV\tT V\nPDF\tP D F", "A TV, a PDF", "A T V, a P D F"),
     ],
 )
-def test_only_whole_words_are_respelled(content, text, expected, tmp_path):
+def test_lexicon_respells_only_whole_words(content, text, expected, tmp_path):
     settings = with_lexicon(H, lexicon(tmp_path, content))
     assert respell(text, settings.pronunciations) == expected
 
@@ -159,20 +159,20 @@ def test_pronunciation_in_phones_is_used_when_the_model_has_phones(tmp_path):
         ("nguyen w\u202ein", "'w"),
     ],
 )
-def test_error_contains_file_line_and_value_when_a_line_is_invalid(line, value, tmp_path):
+def test_lexicon_error_contains_file_line_and_value_when_a_line_is_invalid(line, value, tmp_path):
     path = lexicon(tmp_path, f"Tom\ttomm\n\n{line}\n")
     message = refusal(with_lexicon, H, path)
     assert f"{path}:3: {value}" in message
     assert "1 of 2 lines" in message
 
 
-def test_error_lists_all_invalid_lines(tmp_path):
+def test_lexicon_error_lists_all_invalid_lines(tmp_path):
     message = refusal(with_lexicon, H, lexicon(tmp_path, "a\nb\nc see\n"))
     assert "words.txt:1: 'a'" in message
     assert "words.txt:2: 'b'" in message
 
 
-def test_reading_rules_and_cache_keys_depend_on_the_pronunciations():
+def test_version_of_the_reading_rules_and_cache_key_depend_on_the_pronunciations():
     changed = replace(H, pronunciations=("tom\ttim",))
     assert rules_version() == version_of("sequences.py", "cleaners.py", "english/*.py")
     assert rules_version(changed.pronunciations) != rules_version()
@@ -202,7 +202,7 @@ def test_resume_rejects_a_lexicon_when_its_pronunciations_changed(tmp_path):
     check_lexicon(base, base)  # identical pronunciations are accepted
 
 
-def test_pronunciations_of_the_checkpoint_are_used_and_a_note_mentions_a_different_lexicon(
+def test_note_is_printed_when_a_lexicon_differs_from_the_pronunciations_of_the_checkpoint(
     tmp_path, capsys
 ):
     hparams = replace(create_hparams(SMALL_MODEL), pronunciations=("tom\ttim",))

@@ -99,7 +99,7 @@ def test_tensorboard_contains_settings_curves_plots_and_audio(tmp_path):
         assert samples == pytest.approx(np.sin(np.arange(4000) / 20), abs=2e-4)
 
 
-def test_plots_show_the_text_and_the_end_of_speech():
+def test_tensorboard_plots_show_the_text_and_the_end_of_speech():
     """Without free-running inference, only the plots of teacher forcing exist."""
     figures = plots_of(example())
     titles = {name: figure.axes[0].get_title() for name, figure in figures.items()}
@@ -116,7 +116,7 @@ def test_plots_show_the_text_and_the_end_of_speech():
     assert plots_of(replace(example(), free_running=None)).keys() == PLOTS
 
 
-def test_logs_are_truncated_to_the_checkpoint(tmp_path):
+def test_logs_are_truncated_to_the_checkpoint_when_a_run_resumes(tmp_path):
     """If the run folder was renamed, the logs are truncated too."""
     before, folder = tmp_path / "before", tmp_path / "after"
     before.mkdir()
@@ -144,7 +144,7 @@ def test_logs_are_truncated_to_the_checkpoint(tmp_path):
     assert found["epoch/train_loss"] == [(4, 7.0)]
 
 
-def test_log_state_includes_buffered_lines(tmp_path, monkeypatch):
+def test_saved_log_state_includes_buffered_lines(tmp_path, monkeypatch):
     write = RecordWriter.write
     monkeypatch.setattr(RecordWriter, "write", lambda *args: time.sleep(0.01) or write(*args))
     logger = RunLogger(tmp_path, tmp_path / "logs")

@@ -33,7 +33,7 @@ def corpus(tmp_path_factory):
     return out
 
 
-def test_clips_are_audible_and_never_digitally_silent(corpus):
+def test_clips_of_the_demo_corpus_are_audible_and_never_digitally_silent(corpus):
     """In digital silence, every log-mel value would be the minimum. Therefore the clips contain
     some noise."""
     for path in (corpus / "wavs").iterdir():
@@ -49,7 +49,7 @@ def test_clips_are_audible_and_never_digitally_silent(corpus):
         assert frames.std(axis=1).min() > 20 / 32768
 
 
-def test_random_batches_have_the_padding_of_ljspeech():
+def test_random_batches_of_the_demo_corpus_have_as_much_padding_as_ljspeech():
     """LJSpeech has 31.99% padding in random batches. The demo saves a realistic amount of time only
     if its padding is similar."""
     voice = EspeakVoice()
@@ -102,7 +102,7 @@ def test_output_folder_is_rejected_when_it_contains_other_files(tmp_path, precio
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_generation_leaves_no_files(tmp_path, number):
+def test_generation_of_a_demo_corpus_leaves_no_files_when_it_is_stopped(tmp_path, number):
     log, folder = tmp_path / "log", tmp_path / "folder"
     folder.mkdir()
     process = in_a_process(log, [str(folder / "corpus"), "--clips", "5000"])
@@ -138,7 +138,7 @@ def test_demo_corpus_records_its_language_and_uses_a_voice_of_that_language(tmp_
         EspeakVoice("xx")
 
 
-def test_demo_corpus_leaves_out_the_first_numbers_when_skip_is_given(corpus, tmp_path):
+def test_demo_corpus_omits_the_first_numbers_when_the_option_skip_is_given(corpus, tmp_path):
     make_corpus(tmp_path / "unseen", clips=3, seed=0, skip=16)
     rows = read_lines(corpus) + read_lines(tmp_path / "unseen")
     assert [name for name, _, _ in rows] == [f"DEMO-{number:04d}" for number in range(1, 20)]

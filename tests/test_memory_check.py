@@ -44,7 +44,7 @@ def devices() -> list[torch.device]:
     factor=st.sampled_from([0.0, 0.1, 1.0, 10.0]),
     seed=st.integers(0, 5),
 )
-def test_no_batch_of_any_plan_exceeds_the_worst_case(
+def test_no_batch_of_any_plan_exceeds_the_worst_case_batches(
     corpus, batch_size, dynamic, capacity, strategy, factor, seed
 ):
     """The limits are the numbers of padded frames, clips, frames and symbols in the worst case."""
@@ -80,7 +80,7 @@ def test_no_batch_of_any_plan_exceeds_the_worst_case(
                 assert symbols[batch].max() <= widest
 
 
-def test_worst_case_equals_shapes_computed_by_hand():
+def test_shapes_of_worst_case_batches_equal_shapes_computed_by_hand():
     """A budget of 200 frames allows five clips if the longest clip has 40 frames. A budget of 150
     frames allows one 100-frame clip or three 50-frame clips."""
     frames, symbols = [10] * 5 + [40] * 2 + [100], [3] * 5 + [9, 8, 50]
@@ -176,11 +176,10 @@ def test_memory_check_has_no_side_effects_when_memory_runs_out(error, as_on_a_gp
 
 
 def advice(limit: int, frames: list[int], text: str, kind: str = "training") -> tuple[str, int]:
-    """Check the memory with a limit: batches of this kind fit if they have at most `limit` padded
-    frames.
+    """Check the memory as if only batches with at most `limit` padded frames fit into it.
 
     Args:
-        kind: "training" or "validation".
+        kind: kind of batches to which the limit applies: "training" or "validation".
 
     Returns:
         The message, and the number of batches that the check tried.
@@ -222,7 +221,7 @@ def test_memory_check_suggests_the_largest_setting_that_fits(
     assert message.endswith(f"--hparams {name}={value}")
     assert "64 clips of 100 frames and 5 symbols" in message
     assert ("for validation" in message) == (kind == "validation")
-    assert tried <= 14  # with dynamic batch sizes, each try runs two batches
+    assert tried <= 14  # with dynamic batch sizes, each tried setting runs two batches
 
 
 @pytest.mark.parametrize(
@@ -240,7 +239,7 @@ def test_memory_check_tries_only_values_below_the_given_setting(
     assert message.endswith(f"--hparams {expected}")
 
 
-# ---------------------------------------------------------------------------- on a CPU
+# ---------------------------------------------------------------------------- memory check on a CPU
 
 
 @pytest.mark.parametrize(
@@ -252,8 +251,8 @@ def test_memory_check_tries_only_values_below_the_given_setting(
     ],
 )
 def test_cpu_estimate_is_close_to_the_measured_peak(shape, settings, one_thread):
-    """The test allows a difference of 30 %, because other work in the process also needs memory. On
-    an idle machine, the estimates were between 8 % too low and 15 % too high."""
+    """The test allows a difference of 30%, because other work in the process also needs memory. On
+    an idle machine, the estimates were between 8% too low and 15% too high."""
     file = ROOT / "scripts" / "sentences_model.txt"
     trainer = Trainer(create_hparams(f"@{file},{settings}"), CPU)
     estimate = CpuEstimate(trainer, trainer.compute_gradients, [shape])
@@ -306,7 +305,7 @@ def test_available_memory_respects_the_limit_of_a_control_group(tmp_path):
     assert _available_of_group(tmp_path) == 750
 
 
-# ---------------------------------------------------------------------------- on a GPU
+# ---------------------------------------------------------------------------- memory check on a GPU
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -180,7 +180,8 @@ def test_initial_weights_have_the_distribution_of_the_nvidia_recipe():
     weights = dict(model.named_parameters())
     tanh, relu = 5 / 3, math.sqrt(2)
     gains = {"query_layer": tanh, "memory_layer": tanh, "location_dense": tanh, "encoder": relu}
-    gains |= {f"postnet.convolutions.{i}": tanh for i in range(4)}  # all other gains are 1
+    # The gains of all other layers are 1.
+    gains |= {f"postnet.convolutions.{i}": tanh for i in range(4)}
     checked = set()
     for name, weight in weights.items():
         values = weight.detach()
@@ -289,7 +290,7 @@ def numpy_decoder(decoder, symbols, mel, masks, p):
 
 
 @pytest.mark.parametrize("r", [1, 2])
-def test_decoder_equals_plain_numpy(r):
+def test_decoder_outputs_equal_outputs_computed_with_plain_numpy(r):
     p = {"prenet": 0.5, "attention": 0.2, "decoder": 0.3}
     rates = {f"p_{name}_dropout": rate for name, rate in p.items()}
     model = tiny_model(training=True, n_frames_per_step=r, **rates).double()

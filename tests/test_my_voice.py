@@ -19,7 +19,7 @@ from training.start import read_weights
 def commands(tmp_path, monkeypatch):
     """Replace each program with a function that writes the program's output files.
 
-    Return a list, which will contain the commands of all calls.
+    Return a list to which each call appends its command.
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rec").mkdir()
@@ -97,7 +97,7 @@ def test_second_call_resumes_training_and_skips_finished_stages(commands, tmp_pa
     assert "scripts/export_voice.py" not in [words[0] for words in commands]
 
 
-def test_program_ends_when_a_stage_is_stopped(commands, tmp_path, monkeypatch):
+def test_my_voice_program_ends_when_a_stage_is_stopped(commands, tmp_path, monkeypatch):
     def stop(*_, **__):
         raise UserError("stopped in scripts/prepare.py")
 
@@ -118,7 +118,9 @@ def test_number_of_epochs_depends_on_the_number_of_batches(batches, steps, epoch
     assert 5e-4 * 2**-halvings == pytest.approx(2e-5, rel=0.25)
 
 
-def test_page_contains_each_text_with_its_recording_and_its_synthesized_speech(commands, tmp_path):
+def test_html_page_contains_each_text_with_its_recording_and_its_synthesized_speech(
+    commands, tmp_path
+):
     make(tmp_path)
     page = (tmp_path / "out" / "index.html").read_text()
     assert "It &lt;rains&gt;." in page
@@ -126,7 +128,7 @@ def test_page_contains_each_text_with_its_recording_and_its_synthesized_speech(c
     assert 'src="newest/speech/0001.wav"' in page
 
 
-def test_voice_is_made_from_the_checkpoint_with_the_lower_word_error_rate(commands, tmp_path):
+def test_voice_is_exported_from_the_checkpoint_with_the_lower_word_error_rate(commands, tmp_path):
     make(tmp_path)
     assert "checkpoint_2.pt" in commands[-1][2]
     (tmp_path / "out" / "run" / "best.pt").touch()
@@ -197,7 +199,7 @@ def test_remaining_time_is_printed_when_training_resumes(
     assert f"about {(300 - finished) * 1.2 / 60:.0f} minutes" in printed
 
 
-def test_start_checkpoint_is_rejected_before_the_first_stage_when_it_does_not_exist(
+def test_checkpoint_for_start_option_is_rejected_before_the_first_stage_when_it_does_not_exist(
     commands, tmp_path
 ):
     for name in ("checkpoint_500.pt", "checkpoint_1000.pt"):
@@ -211,7 +213,7 @@ def test_start_checkpoint_is_rejected_before_the_first_stage_when_it_does_not_ex
     assert commands == []
 
 
-def test_start_folder_is_rejected_before_the_first_stage_when_it_contains_no_voice(
+def test_folder_for_start_option_is_rejected_before_the_first_stage_when_it_contains_no_voice(
     commands, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(my_voice, "read_weights", read_weights)
@@ -281,7 +283,7 @@ def test_options_for_prepare_may_begin_with_hyphens(commands, tmp_path):
     assert "--skip-bad" in commands[0]
 
 
-def test_name_is_rejected_before_the_first_stage_when_filelists_cannot_contain_it(
+def test_name_of_the_person_is_rejected_before_the_first_stage_when_it_contains_a_pipe(
     commands, tmp_path
 ):
     with pytest.raises(UserError, match=r"a\|b"):
@@ -290,7 +292,7 @@ def test_name_is_rejected_before_the_first_stage_when_filelists_cannot_contain_i
     assert not (tmp_path / "out").exists()
 
 
-def test_name_is_rejected_without_an_output_folder_when_it_contains_a_slash(commands, tmp_path):
+def test_name_with_a_slash_is_rejected_when_no_output_folder_is_given(commands, tmp_path):
     with pytest.raises(UserError, match="--out"):
         my_voice.main(["rec", "--name", "a/b"])
     my_voice.main(["rec", "--name", "a/b", "--out", str(tmp_path / "out")])

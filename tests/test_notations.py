@@ -55,7 +55,9 @@ CORRECTED = ["english_cleaners_corrected"]
         ("ein bɪn", ["phones"], LETTERS, "bɪn"),
     ],
 )
-def test_notation_is_rejected_when_the_model_does_not_support_it(text, cleaners, table, found):
+def test_arpabet_or_pinyin_is_rejected_when_the_model_does_not_support_it(
+    text, cleaners, table, found
+):
     assert repr(found) in refusal(check_notations, text, cleaners, table)
 
 
@@ -78,7 +80,7 @@ def test_notation_is_rejected_when_the_model_does_not_support_it(text, cleaners,
         ("Bəli, giŋga, ɛ ɔ ɗ ɓ", ["phones"], LETTERS),
     ],
 )
-def test_text_is_accepted_when_it_only_resembles_a_notation(text, cleaners, table):
+def test_text_is_accepted_when_it_only_resembles_arpabet_or_pinyin(text, cleaners, table):
     check_notations(text, cleaners, table)
 
 
@@ -101,7 +103,7 @@ def test_prepare_and_synthesis_reject_pinyin_when_the_model_reads_english():
     ("trained", "phones"),
     [(None, ""), ([], "AH0 HH"), (["@HH"], "AH0"), (["@HH", "@AH0", "@T"], "")],
 )
-def test_warning_is_issued_when_phones_were_not_trained(trained, phones):
+def test_warning_is_issued_when_a_text_contains_phones_that_were_not_trained(trained, phones):
     synthesizer = Scripted(GOOD)
     synthesizer.training = replace(synthesizer.training, trained_phones=trained)
     warnings = synthesizer.stream("One {HH AH0}.").warnings
@@ -116,6 +118,6 @@ def test_checkpoint_and_voice_contain_the_trained_phones(tmp_path):
     assert Voice(tmp_path / "voice").training.trained_phones == ["@HH"]
 
 
-def test_long_run_of_letters_is_checked_quickly():
+def test_long_text_without_spaces_is_checked_for_notations_quickly():
     """If a regular expression could match this text in many ways, the search would take hours."""
     check_notations("NG" * 5000 + " AH0AH0" + "NG" * 5000 + "x", CORRECTED, ENGLISH)

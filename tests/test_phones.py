@@ -45,7 +45,7 @@ def test_phones_stay_the_same_when_some_texts_are_empty():
     assert to_phones([], "de") == []
 
 
-def test_punctuation_inside_words_and_numbers_is_read():
+def test_words_and_numbers_with_punctuation_have_the_phones_of_their_spoken_form():
     numbers = to_phones(["4,072", "four thousand seventy two"], "en-us")
     assert numbers[0] == numbers[1]
     [dont, percent, words] = to_phones(["don't", "50%", "fifty percent"], "en-us")
@@ -71,7 +71,7 @@ def test_error_lists_languages_when_the_language_is_unknown():
         assert "\n" not in message
 
 
-def test_error_suggests_the_requirements_file_when_a_package_is_missing(monkeypatch):
+def test_error_suggests_the_requirements_file_when_a_package_for_phones_is_missing(monkeypatch):
     phones._about.cache_clear()
     monkeypatch.setattr(phones, "COMMAND", [sys.executable, "-S", *phones.COMMAND[1:]])
     monkeypatch.setattr(phones, "_espeak", phones.Espeak())
@@ -353,7 +353,7 @@ def test_prepare_lists_the_lines_whose_letters_espeak_spells_by_name(tmp_path, n
         ("ar", "ﺳﻼﻡ", "سلام"),
     ],
 )
-def test_text_has_the_phones_of_its_plain_spelling(language, text, plain):
+def test_text_with_unusual_characters_has_the_phones_of_its_plain_spelling(language, text, plain):
     """eSpeak skips unusual forms of letters and symbols, or speaks their names. Therefore
     `to_phones` replaces these characters with their usual forms."""
     assert to_phones([text], language) == to_phones([plain], language)

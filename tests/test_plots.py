@@ -83,7 +83,7 @@ def test_alignment_plot_labels_words_when_the_text_is_long():
         ["n" * 150],
     ],
 )
-def test_labels_and_title_do_not_overlap(texts):
+def test_labels_and_title_of_a_plot_do_not_overlap(texts):
     axes, bar = drawn(*texts)
     boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
     # The outer 2 pixels of each box are empty, so boxes may overlap by 2 pixels.

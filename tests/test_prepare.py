@@ -126,7 +126,7 @@ def test_prepare_stops_when_a_file_changes_while_it_runs(corpus, tmp_path, monke
     assert not (tmp_path / "lists").exists()
 
 
-def test_summary_counts_clips_and_lengths(corpus, tmp_path, capsys):
+def test_prepare_summary_contains_the_numbers_and_lengths_of_clips(corpus, tmp_path, capsys):
     prepare(Preparation(corpus, tmp_path / "lists"))
     lines = [line.replace("|", " ").split() for line in capsys.readouterr().out.splitlines()]
     numbers = {tuple(words[:3]): words[3:] for words in lines if len(words) == 8}
@@ -156,7 +156,7 @@ def test_filelist_has_relative_paths_when_clips_are_in_a_nearby_folder(clip, out
     assert preparation.listed_path(clip, Path(out)) == listed
 
 
-def test_caches_stay_valid_when_the_folder_is_moved(tmp_path, monkeypatch):
+def test_filelist_caches_stay_valid_when_their_folder_is_moved(tmp_path, monkeypatch):
     """After the move, no clip or table is read again. settings.txt refers to the filelists in its
     own folder."""
     make_corpus(tmp_path / "old" / "data")
@@ -235,7 +235,7 @@ def test_bad_lines_are_rejected_when_symbols_come_from_the_corpus(tmp_path):
     assert str(tmp_path / "metadata.csv") in message
 
 
-def test_problem_is_printed_once_when_it_occurs_in_all_lines(tmp_path):
+def test_prepare_prints_a_problem_once_when_all_lines_have_it(tmp_path):
     (tmp_path / "wavs").mkdir()
     (tmp_path / "metadata.csv").write_text("".join(f"c{i}|a|...\n" for i in range(1000)))
     message = refusal(prepare_with, tmp_path, tmp_path / "lists")
@@ -385,7 +385,7 @@ def test_folder_is_rejected_when_it_contains_no_corpus(corpus, tmp_path):
     assert not lists.exists()
 
 
-def test_folder_is_rejected_when_a_filelist_cannot_contain_its_name(corpus, tmp_path):
+def test_corpus_folder_is_rejected_when_a_filelist_cannot_contain_its_name(corpus, tmp_path):
     for name in ("a|b", "caf\udce9"):
         assert name in refusal(Preparation, tmp_path / name, tmp_path / "lists")
     assert "m|els" in refusal(Preparation, corpus, tmp_path / "lists", mels=tmp_path / "m|els")
@@ -471,7 +471,7 @@ def test_cached_mels_equal_computed_mels_bitwise(corpus, tmp_path):
             assert cached_mel.equal(mel)
 
 
-def test_mels_are_computed_when_they_are_missing_or_outdated(corpus, tmp_path, capsys):
+def test_mels_are_computed_when_cached_mels_are_missing_or_outdated(corpus, tmp_path, capsys):
     lists, mels = tmp_path / "lists", tmp_path / "mels"
     prepare(Preparation(corpus, lists, mels=mels))
     before = contents(mels)
@@ -503,7 +503,7 @@ def test_mel_folder_is_rejected_when_its_mels_were_computed_with_other_settings(
 
 
 @pytest.mark.parametrize("stop", [pytest.param("kill", marks=pytest.mark.thorough), "ctrl-c"])
-def test_caching_resumes_after_an_interruption(stop, tmp_path, monkeypatch, capsys):
+def test_computing_cached_mels_resumes_when_it_was_interrupted(stop, tmp_path, monkeypatch, capsys):
     """Mels that are incomplete have temporary names. No mel is computed twice."""
     corpus, lists, mels = make_corpus(tmp_path / "corpus", 50), tmp_path / "lists", tmp_path / "m"
     options = [str(corpus), "--out", str(lists), "--cache-mels", str(mels)]
@@ -549,7 +549,7 @@ def test_prepare_prints_no_warning_for_real_clips(tmp_path, capsys, ljspeech_min
 
 
 @pytest.mark.parametrize(("option", "name"), [("out", "--out"), ("mels", "--cache-mels")])
-def test_folder_is_rejected_when_it_is_a_file(option, name, tmp_path):
+def test_folder_option_is_rejected_when_its_path_leads_through_a_file(option, name, tmp_path):
     (tmp_path / "file").write_text("mine")
     folders = {"out": tmp_path / "l"} | {option: tmp_path / "file" / "inside"}
     message = refusal(prepare_with, tmp_path / "no corpus", **folders)
@@ -560,7 +560,7 @@ def test_folder_is_rejected_when_it_is_a_file(option, name, tmp_path):
 # ---------------------------------------------------------------------------- printed output
 
 
-def test_printed_output_ends_with_the_written_files_and_the_next_command(
+def test_output_of_prepare_ends_with_the_written_files_and_the_next_command(
     corpus, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -618,7 +618,7 @@ def test_filelists_are_the_same_for_every_table_format(corpus, tmp_path, form):
 
 
 @pytest.mark.parametrize("has_table", [True, False])
-def test_text_with_a_pipe_is_bad_because_filelists_cannot_contain_it(has_table, tmp_path):
+def test_prepare_rejects_a_text_when_it_contains_a_pipe(has_table, tmp_path):
     """In an earlier version, prepare accepted such a text. Training then rejected the filelist or
     dropped the end of the text."""
     corpus = tmp_path / "corpus"

@@ -20,7 +20,7 @@ def corpus(tmp_path):
     return make_corpus(tmp_path / "corpus")
 
 
-def test_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeypatch, capsys):
+def test_old_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeypatch, capsys):
     """Existing filelists are renamed after the new settings.txt is written. No other file
     changes."""
     lists, mels = tmp_path / "lists", tmp_path / "mels"
@@ -49,7 +49,7 @@ def test_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeyp
     assert written == {"val.txt", "val.txt.clips", *names}
 
 
-def test_note_lists_the_files_that_were_replaced(corpus, tmp_path, capsys):
+def test_note_lists_the_files_that_a_second_call_of_prepare_replaced(corpus, tmp_path, capsys):
     lists = tmp_path / "lists"
     prepare(Preparation(corpus, lists))
     prepare(Preparation(corpus, lists))  # a second call changes no file
@@ -72,7 +72,7 @@ def test_settings_file_is_missing_when_prepare_was_killed(corpus, tmp_path, monk
         os.rename(source, target)
 
     monkeypatch.setattr(preparation.os, "replace", replace_some)
-    for done in range(4):  # number of files that are moved before the kill
+    for done in range(4):  # number of files that prepare moves before the test kills it
         replaced.clear()
         refusal(prepare_with, corpus, lists, error=KeyboardInterrupt)
         assert len(replaced) == done

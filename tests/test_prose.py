@@ -43,7 +43,7 @@ H = create_hparams()
         (" \n\f\n", []),
     ],
 )
-def test_lines_are_joined_into_paragraphs(text, expected):
+def test_lines_of_a_text_file_are_joined_into_paragraphs(text, expected):
     assert paragraphs_of("a.txt", text).paragraphs == expected
 
 
@@ -54,7 +54,7 @@ def test_long_paragraph_is_read_in_linear_time():
     assert time.perf_counter() - began < 5
 
 
-def test_notes_count_joined_words_and_page_numbers():
+def test_notes_contain_the_numbers_of_joined_words_and_removed_page_numbers():
     notes = paragraphs_of("a.txt", "(thir-\nteen, well-\nknown\n\n12\n\n13\n\nb").notes
     assert notes[0].startswith("a.txt: joined 2 words")
     assert notes[0].endswith("'thirteen', 'wellknown'")

@@ -44,7 +44,7 @@ def test_whisper_transcript_is_the_same_in_every_call(whisper_model):
 
 
 def test_whisper_transcript_stays_short_when_audio_repeats(whisper_model):
-    """Without the limit on repeated words, the transcript would have fourteen words."""
+    """Without the limit on repeated words, the transcript would contain fourteen words."""
     samples, rate = clip("LJ001-0008")
     again = np.tile(samples[int(0.3 * rate) : int(0.8 * rate)], 20)
     heard = make_recognizer("whisper", whisper_model, "en-us", []).transcribe(again, rate)
@@ -96,7 +96,7 @@ def test_resemblyzer_ignores_level_and_returns_zeros_for_silence():
             assert encoder.embed(silence, rate).tolist() == [0.0] * EMBEDDING_DIM
 
 
-def test_error_contains_requirements_file_when_package_is_missing(monkeypatch):
+def test_error_contains_the_requirements_file_when_an_evaluator_package_is_missing(monkeypatch):
     for package in ("faster_whisper", "distillmos", "resemblyzer"):
         monkeypatch.setitem(sys.modules, package, None)
     refused = refusal(make_recognizer, "whisper", "absent", "en-us", [])

@@ -227,7 +227,7 @@ def segments_of(*bounds: tuple[float, float]) -> list[Clip]:
     ]
 
 
-def test_padding_ends_at_the_middle_of_the_gap_between_segments():
+def test_padding_of_segments_ends_in_the_middle_of_the_gap_between_them():
     clips, problems = padded(segments_of((1.0, 2.0), (2.1, 3.0), (5.0, 6.0)), 0.2)
     bounds = [(x.segment.start, x.segment.start + x.segment.seconds) for x in clips]
     assert bounds == [
@@ -238,7 +238,7 @@ def test_padding_ends_at_the_middle_of_the_gap_between_segments():
     assert not problems
 
 
-def test_padding_never_starts_before_the_recording():
+def test_padding_of_a_segment_never_starts_before_the_recording():
     [clip], _ = padded(segments_of((0.05, 1.0)), 0.2)
     assert clip.segment.start == 0
 
@@ -351,7 +351,7 @@ SECOND_CHANNEL = [{"type": "file", "channels": [1], "source": "one.wav"}]
     "sources",
     [None, ["one.wav"], [{"type": "file"}], [{"type": "url"}], TWO_CHANNELS, SECOND_CHANNEL],
 )
-def test_error_contains_the_line_number_when_a_lhotse_recording_does_not_have_one_mono_file(
+def test_error_contains_the_line_number_when_a_lhotse_recording_is_not_a_single_mono_file(
     sources, tmp_path
 ):
     (tmp_path / "recordings.jsonl").write_text(json.dumps({"id": "r1", "sources": sources}))
@@ -429,7 +429,7 @@ def test_segment_is_reported_when_it_does_not_end_after_its_start(start, end):
     assert problem.startswith(f"book.srt: {start:.2f} s: ")
 
 
-def test_messages_distinguish_segments_when_their_starts_are_nearly_equal(tmp_path):
+def test_messages_about_segments_differ_when_the_start_times_are_nearly_equal(tmp_path):
     (tmp_path / "a.txt").write_text("1.000\t1.003\tHm.\n1.004\t3.0\tThe first.\n")
     first, second = read_segments(tmp_path / "a.txt", "a")
     assert first.where != second.where
@@ -505,18 +505,18 @@ def test_repeated_lines_of_rolling_captions_are_removed_when_shown_alone_for_a_m
         ["No.", "No.", "No.\nNever.", "Yes.", "Yes.", "Go.", "Go on."],
     ],
 )
-def test_refrains_are_kept_when_they_are_sung_several_times(gap, song, tmp_path):
+def test_refrains_in_subtitles_are_kept_when_they_are_sung_several_times(gap, song, tmp_path):
     write_srt(tmp_path / "a.srt", *((3 * i, 3 * i + 3 - gap, x) for i, x in enumerate(song)))
     found = read_segments(tmp_path / "a.srt", "a")
     assert [x.text for x in found] == [" ".join(x.split("\n")) for x in song]
 
 
-def test_entities_in_srt_are_decoded(tmp_path):
+def test_html_entities_in_srt_files_are_decoded(tmp_path):
     write_srt(tmp_path / "a.srt", (0, 1, "Tom &amp; Jerry&nbsp;&lt;3 &#39;so&#39;"))
     assert [x.text for x in read_segments(tmp_path / "a.srt", "a")] == ["Tom & Jerry <3 'so'"]
 
 
-def test_text_that_begins_with_two_decimals_is_not_a_label():
+def test_text_is_not_recognized_as_labels_when_it_begins_with_two_decimal_numbers():
     assert not are_labels("1.5 2.5 and 3.5 are numbers.")
     assert are_labels("1.5 2.5 one\n3.5 4.5 two")
 

@@ -35,7 +35,7 @@ def run(tmp_path, *arguments) -> dict:
     return json.loads(out.read_text())["ways"]
 
 
-def test_failures_before_and_after_retries_are_counted(scripted, tmp_path, capsys):
+def test_reliability_benchmark_counts_failures_before_and_after_retries(scripted, tmp_path, capsys):
     ways = run(tmp_path)
     assert [ways[name]["failed"] for name in reliability.WAYS] == [4, 4, 0]
     assert ways["end found"]["failures"] == {"skipped": 4}
@@ -92,7 +92,7 @@ def test_language_is_rejected_when_the_recognizer_does_not_support_it(scripted, 
         run(tmp_path, "--transcribe", "--language", "de")
 
 
-def test_failure_is_counted_when_speech_does_not_end(monkeypatch, tmp_path):
+def test_reliability_benchmark_counts_a_failure_when_speech_does_not_end(monkeypatch, tmp_path):
     monkeypatch.setattr(reliability, "load_synthesizer", lambda *_: Scripted(ENDLESS))
     ways = run(tmp_path, "--audio", "1")
     # The speech ends because attention rests on the last symbols.
@@ -100,7 +100,9 @@ def test_failure_is_counted_when_speech_does_not_end(monkeypatch, tmp_path):
     assert ways["with retries"]["stop_reasons"] == {"REST": 4}
 
 
-def test_benchmark_requires_a_speaker_when_the_model_has_several(tmp_path, monkeypatch, capsys):
+def test_reliability_benchmark_requires_a_speaker_name_when_the_model_has_several_speakers(
+    tmp_path, monkeypatch, capsys
+):
     made, several = [], replace(H, speakers=("anna", "bert"))
 
     def load(*_):

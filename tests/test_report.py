@@ -123,7 +123,9 @@ def test_tables_of_a_real_study_equal_the_recorded_numbers(recorded):
         ("validation_loss_unpadded", "equal_budgets", "at equal epochs"),
     ],
 )
-def test_changes_of_a_real_study_equal_the_recorded_numbers(recorded, measured, table, quantity):
+def test_changes_between_strategies_of_a_real_study_equal_the_recorded_numbers(
+    recorded, measured, table, quantity
+):
     """The results after the last epoch are compared with RAND, paired by seed. Holm's method
     adjusts the p-values."""
     runs = read_runs([STUDY])
@@ -150,7 +152,7 @@ def test_changes_of_a_real_study_equal_the_recorded_numbers(recorded, measured, 
 # ---------------------------------------------------------------------------- definitions
 
 
-def test_losses_are_averaged_around_the_published_epochs(tmp_path):
+def test_report_averages_losses_around_the_published_epochs(tmp_path):
     """The loss is the square of the epoch. The mean of (x-h)^2, x^2 and (x+h)^2 is x^2 + 2/3 h^2,
     and the sum of n^2 for n = 50 to 110 is 409,310."""
     write_run(tmp_path / "a", epochs=222, loss=lambda epoch: (epoch / 100) ** 2)
@@ -161,7 +163,7 @@ def test_losses_are_averaged_around_the_published_epochs(tmp_path):
     assert values["unpadded vl2"] == pytest.approx(2 * smoothed[1], rel=1e-12)
 
 
-def test_table_shows_a_dash_and_a_footnote_when_a_validation_is_missing(tmp_path):
+def test_report_table_shows_a_dash_and_a_footnote_when_a_validation_is_missing(tmp_path):
     folder = write_run(tmp_path / "sparse", epochs=222, step=4, loss=lambda epoch: epoch)
     measured = Measured(read_runs([folder]))
     assert measured.values["vl1"].item() == pytest.approx((96 + 100 + 104) / 3)
@@ -171,7 +173,7 @@ def test_table_shows_a_dash_and_a_footnote_when_a_validation_is_missing(tmp_path
     assert any(str(folder) in note for note in notes)
 
 
-def test_table_columns_cover_thirds_of_the_epochs_when_runs_are_short(tmp_path):
+def test_columns_of_the_report_table_cover_thirds_of_the_epochs_when_runs_are_short(tmp_path):
     write_run(tmp_path / "a", epochs=12, step=2, loss=lambda epoch: epoch)
     measured = Measured(read_runs([tmp_path]))
     spans = ["epochs 1–4", "epochs 5–8", "epochs 9–12", "epochs 1–12"]
@@ -197,7 +199,7 @@ def test_published_reductions_equal_reductions_computed_from_table_2():
         assert fall == pytest.approx(expected, abs=0.01)
 
 
-def test_table_shows_no_reduction_when_the_settings_of_the_two_strategies_differ(tmp_path):
+def test_report_table_shows_no_reduction_when_the_settings_of_the_two_strategies_differ(tmp_path):
     write_run(tmp_path / "a", "RAND")
     write_run(tmp_path / "b", BEST, overrides="prenet_dim=64")
     saved = cells(tmp_path).loc["table_3", BEST, "saved (%)"]
@@ -271,7 +273,7 @@ def test_verdict_counts_comparisons_when_their_results_differ():
     assert of((-1, 0.01), (2, 0.03)) == "mixed: confirmed in 1, contradicted in 1"
 
 
-def test_saving_is_undecided_when_minutes_per_epoch_vary(tmp_path):
+def test_verdict_on_the_time_saving_is_undecided_when_minutes_per_epoch_vary(tmp_path):
     """If the measured saving is smaller than the saving in the paper, the finding counts as partly
     confirmed."""
     claim = CLAIMS[2][0]
@@ -281,7 +283,8 @@ def test_saving_is_undecided_when_minutes_per_epoch_vary(tmp_path):
     [finding] = [f for f in findings(Measured(read_runs([quiet]))) if f.claim == claim]
     assert finding.ours[0].startswith(f"RAND → {BEST}: −50.00% ± ")
     assert finding.published == [f"RAND → {BEST}: −41.25%"]
-    for name, value in minutes.items():  # the median is the same for all seeds of a strategy
+    # The median of the minutes per epoch is the same for all seeds of a strategy.
+    for name, value in minutes.items():
         for seed in range(3):
             folder = tmp_path / "busy" / name / str(seed)
             uneven = lambda epoch, m=value: m * (1 if epoch % 2 else 8)  # noqa: E731
@@ -366,7 +369,7 @@ def test_report_contains_the_provenance_of_its_numbers(made):
         assert part in text
 
 
-def test_markdown_and_csv_contain_every_number(made):
+def test_markdown_and_csv_reports_contain_every_number(made):
     text = (made / "report" / "report.md").read_text()
     lines = [re.sub(" +", " ", line) for line in text.splitlines()]
     for table in paper_tables(Measured(read_runs([made / "runs"]))):

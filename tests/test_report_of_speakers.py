@@ -54,7 +54,7 @@ def facts(*speakers):
 # ---------------------------------------------------------------------------- table, warnings
 
 
-def test_table_has_a_row_for_each_speaker():
+def test_speaker_table_has_a_row_for_each_speaker():
     anna, bert = clips_of("anna", 30), clips_of("bert|b", 60, 0.08, -26, silence=0.2)
     table = speaker_table(facts_of({"train": anna[5:] + bert, "val": anna[:5]}, HPARAMS))
     rows = [
@@ -67,7 +67,7 @@ def test_table_has_a_row_for_each_speaker():
     assert rows[3] == ["anna", "30", "5", "2.6", "60", "0.20", "-20.0"]
 
 
-def test_table_is_truncated_when_there_are_many_speakers():
+def test_speaker_table_is_truncated_when_there_are_many_speakers():
     """The table shows the speakers with the most and the least audio. Long names are truncated."""
     many = facts(*(clips_of(f"p{i:03}", 1 + i) for i in range(99)), clips_of("x" * 90, 200))
     rows = speaker_table(many).splitlines()[2:]
@@ -90,7 +90,7 @@ def test_report_warns_when_speech_levels_of_speakers_differ():
     assert "--convert" not in warning
 
 
-def test_report_warns_when_speakers_have_few_minutes():
+def test_report_warns_when_speakers_have_few_minutes_of_audio():
     few = facts(clips_of("anna", 30), *(clips_of(f"p{i}", 1 + i) for i in range(7)))
     [warning] = speaker_warnings(few, is_converted=False)
     assert (
@@ -132,7 +132,7 @@ def corpus(tmp_path, no_plots):
     return tmp_path / "corpus"
 
 
-def test_report_and_conversion_compute_the_same_level(corpus):
+def test_report_and_conversion_compute_the_same_speech_level(corpus):
     for name, gain in (("anna", 1), ("bert", 1 / 3)):
         path = corpus / "wavs" / f"{name}-{REAL[0].name}"
         samples, _ = soundfile.read(REAL[0], dtype="float32")
@@ -166,11 +166,11 @@ def drawn(*speakers):
     return figure.axes
 
 
-def test_clips_have_the_color_of_their_speaker_when_there_are_few_speakers():
+def test_plotted_clips_have_the_color_of_their_speaker_when_there_are_few_speakers():
     rates, _ = drawn(clips_of("$a$", 9), clips_of("_b", 9, 0.09), clips_of("c", 9, 0.05))
     assert len({tuple(points.get_facecolor()[0]) for points in rates.collections[:3]}) == 3
 
 
-def test_clips_have_one_color_when_there_are_many_speakers():
+def test_plotted_clips_have_one_color_when_there_are_many_speakers():
     rates, _ = drawn(*(clips_of(f"p{i:03}", 3, 0.04 + i / 5000) for i in range(59)))
-    assert len(rates.collections) == 2  # points of usual and of unusual clips
+    assert len(rates.collections) == 2  # one collection of usual clips, and one of unusual clips

@@ -60,7 +60,7 @@ def test_resume_uses_an_earlier_checkpoint_when_the_newest_checkpoint_is_damaged
     copied, whole, capsys
 ):
     broken = newest(copied)
-    os.truncate(broken, 1000)  # this also damages best.pt, a hard link
+    os.truncate(broken, 1000)  # best.pt is damaged too, because it is a hard link
     train.main([*flags(copied, ""), "--resume"])
     assert f"warning: skipped a checkpoint: {broken}: damaged" in capsys.readouterr().out
     assert_same_run(copied, whole)
@@ -165,7 +165,7 @@ def test_resume_resets_the_best_loss_when_the_best_checkpoint_is_deleted(copied)
     assert load(copied / "best.pt")["iteration"] == best
 
 
-def test_start_fails_when_the_folder_contains_a_run(copied, corpus, capsys):
+def test_new_run_fails_when_its_output_folder_contains_a_run(copied, corpus, capsys):
     before = snapshot(copied)
     arguments = flags(copied, corpus.hparams())
     assert "--resume" in refused(arguments, capsys)
@@ -335,7 +335,7 @@ def change_clips(corpus, filelist: Path) -> None:
 NEW_CLIPS = "1 added, 1 gone, 2 changed"
 
 
-def test_error_suggests_the_option_for_new_clips_when_clips_have_changed(
+def test_resume_error_suggests_the_option_new_clips_when_clips_have_changed(
     copied, corpus, tmp_path, capsys
 ):
     filelist = tmp_path / "new.txt"
@@ -383,7 +383,7 @@ def test_resume_keeps_weights_and_numbers_of_steps_and_epochs_when_clips_have_ch
     assert metrics(out, "run")[-1]["changed_clips"] is None
 
 
-def test_resume_warns_when_clips_moved_to_validation(copied, corpus, tmp_path, capsys):
+def test_resume_warns_when_clips_were_moved_to_the_validation_set(copied, corpus, tmp_path, capsys):
     *kept, moved = corpus.train.read_text().splitlines()
     (tmp_path / "train.txt").write_text("\n".join(kept))
     (tmp_path / "val.txt").write_text(corpus.val.read_text().rstrip() + f"\n{moved}")
@@ -419,7 +419,7 @@ def with_relative_paths(corpus, folder):
     return Corpus(folder, folder / "train.txt", folder / "val.txt")
 
 
-def test_resume_accepts_new_lists_when_the_corpus_moved(corpus, whole, tmp_path, capsys):
+def test_resume_accepts_new_filelists_when_the_corpus_was_moved(corpus, whole, tmp_path, capsys):
     old, out = tmp_path / "old", tmp_path / "out"
     stopped_inside_an_epoch(with_relative_paths(corpus, old), out)
     new = old.rename(tmp_path / "new")
@@ -468,7 +468,7 @@ def test_resume_fails_when_the_run_is_still_training(copied, monkeypatch, capsys
     assert snapshot(copied) == before
 
 
-def test_start_fails_when_a_second_run_started_during_set_up(
+def test_run_fails_when_a_second_run_starts_in_its_folder_during_set_up(
     corpus, whole, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out"
@@ -519,7 +519,7 @@ def test_synthesizer_loads_a_checkpoint_of_version_0_4_0():
 
 
 @pytest.mark.parametrize("cleaners", ["english_cleaners", "basic_cleaners"])
-def test_resume_rejects_changed_text_rules_when_texts_are_english(
+def test_resume_rejects_changed_reading_rules_when_texts_are_english(
     cleaners, corpus, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out"

@@ -107,7 +107,7 @@ def damage(rng: random.Random, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_folder_is_complete_when_the_command_was_stopped_and_repeated(
+def test_output_folder_is_complete_when_synthesis_was_stopped_and_repeated(
     seed, synthesized, stopper, tmp_path
 ):
     rng, damaged = random.Random(seed), seed % 2
@@ -134,7 +134,7 @@ def test_folder_is_complete_when_the_command_was_stopped_and_repeated(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_wav_is_complete_when_the_command_was_stopped_and_repeated(
+def test_wav_is_complete_when_synthesis_was_stopped_and_repeated(
     seed, voices, book, stopper, tmp_path, monkeypatch
 ):
     synthesize_quickly(monkeypatch.setattr)
@@ -242,7 +242,7 @@ def test_only_changed_texts_are_synthesized_again(synthesized, book, tmp_path):
     assert "of 6 texts to" in synthesized(out)  # the previous call replaced the files
 
 
-def test_file_names_sort_by_line_when_there_are_many_lines(tmp_path):
+def test_output_file_names_sort_by_line_when_there_are_many_lines(tmp_path):
     book = tmp_path / "book.txt"
     book.write_text("One.\n" + 12_344 * "\n" + "Two.\n* * *\n", encoding="utf-8")
     texts, skipped = texts_of(book)
@@ -260,7 +260,7 @@ def german():
     return with_table(create_hparams(basic), ("_", *" .aghnort", "ö", "ß"))
 
 
-def test_lines_are_skipped_when_they_contain_no_words(german, tmp_path, capsys):
+def test_lines_of_a_text_file_are_skipped_when_they_contain_no_words(german, tmp_path, capsys):
     book = tmp_path / "book.txt"
     book.write_text("groß.\n* * *\n—\n...\nrot\n", encoding="utf-8")
     texts, skipped = texts_of(book, german)
@@ -337,19 +337,21 @@ def test_texts_are_read_when_the_file_is_a_pipe(tmp_path):
         (["--text", "a", "--voice", "b"], "--voice: not allowed with argument --checkpoint"),
     ],
 )
-def test_arguments_are_rejected_when_they_are_probably_mistakes(arguments, message, capsys):
+def test_synthesis_arguments_are_rejected_when_they_are_probably_mistakes(
+    arguments, message, capsys
+):
     with pytest.raises(SystemExit):
         synthesize.main(["--checkpoint", "a.pt", *arguments])
     assert message in capsys.readouterr().err
 
 
-def test_error_contains_the_folder_when_it_cannot_be_created(voices, tmp_path):
+def test_error_contains_the_output_folder_when_it_cannot_be_created(voices, tmp_path):
     out = tmp_path / ("x" * 300)
     with pytest.raises(UserError, match=r"^-o \S*a: .*\(File name too long\)"):
         synthesize.main(["--voice", str(voices.fp32[0]), "--text", "a", "-o", str(out / "a")])
 
 
-def test_output_escapes_control_characters_of_texts(voices, tmp_path, capsys):
+def test_printed_output_escapes_control_characters_of_texts(voices, tmp_path, capsys):
     arguments = ["--voice", str(voices.fp32[0]), "--text", "a \x1b]0;b\x07 c", "-o", str(tmp_path)]
     synthesize.main(arguments)
     printed = "".join(capsys.readouterr())
@@ -401,9 +403,7 @@ def test_part_file_is_not_changed_when_a_different_program_wrote_it(tmp_path):
     assert os.listdir(tmp_path) == ["a.part.wav"]
 
 
-def test_wav_is_complete_when_the_command_is_stopped_while_it_renames_the_wav(
-    tmp_path, monkeypatch
-):
+def test_wav_is_complete_when_synthesis_is_stopped_while_it_renames_the_wav(tmp_path, monkeypatch):
     def speak_rest():
         with wav_output(tmp_path / "a.wav", "0001") as wav:
             if not wav.num_complete:
@@ -474,14 +474,16 @@ def test_finished_texts_are_kept_when_the_conversion_to_mp3_fails(tmp_path, monk
     assert soundfile.info(path).format == "MP3"
 
 
-def test_mp3_is_rejected_before_synthesis_when_it_does_not_support_the_rate(tmp_path):
+def test_mp3_output_is_rejected_before_synthesis_when_mp3_does_not_support_the_sampling_rate(
+    tmp_path,
+):
     synthesizer: Any = SimpleNamespace(settings=SimpleNamespace(sampling_rate=96_000))
     with pytest.raises(UserError, match=r"a\.mp3: .*96,000 Hz"):
         AudioFileOutput(tmp_path / "a.mp3", synthesizer, {}, {"0001": "key"})
     assert os.listdir(tmp_path) == []
 
 
-def test_folder_stays_empty_when_the_command_stops_before_the_first_text(tmp_path):
+def test_output_folder_stays_empty_when_synthesis_stops_before_the_first_text(tmp_path):
     def stop():
         with wav_output(tmp_path / "a.wav", "0001") as wav:
             wav.add_samples(b"12")
@@ -492,7 +494,7 @@ def test_folder_stays_empty_when_the_command_stops_before_the_first_text(tmp_pat
     assert os.listdir(tmp_path) == []
 
 
-def test_log_is_rejected_when_a_different_process_is_writing_it(tmp_path):
+def test_synthesis_log_is_rejected_when_a_different_process_is_writing_it(tmp_path):
     script = "import sys, pathlib; from tacotron2_voice.resume_log import ResumeLog; ResumeLog(pathlib.Path(sys.argv[1]))"
     with ResumeLog(tmp_path / "spoken.jsonl"):
         command = [sys.executable, "-c", script, str(tmp_path / "spoken.jsonl")]
@@ -500,7 +502,7 @@ def test_log_is_rejected_when_a_different_process_is_writing_it(tmp_path):
     assert "spoken.jsonl: another process" in run.stderr
 
 
-def test_log_ignores_an_incomplete_last_line(tmp_path):
+def test_synthesis_log_is_read_without_an_incomplete_last_line(tmp_path):
     path = tmp_path / "spoken.jsonl"
     with ResumeLog(path) as log:
         log.add("a", {"x": 1}, ["odd"])
@@ -513,7 +515,7 @@ def test_log_ignores_an_incomplete_last_line(tmp_path):
         assert [entry.key for entry in log.entries] == ["a", "b"]
 
 
-def test_hash_depends_on_every_option_except_the_text(tmp_path):
+def test_hash_of_synthesis_options_depends_on_every_option_except_the_text(tmp_path):
     args = argparse.Namespace(text="a", seed=0)
     before = resume_log.options_hash(args, HParams(), [])
     args.text = "b"

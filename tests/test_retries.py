@@ -122,7 +122,7 @@ def test_frames_are_yielded_early_only_when_retries_are_0(retries):
 
 
 @pytest.mark.parametrize("retries", [0, 3])
-def test_joined_pieces_equal_the_whole_log_mel(retries):
+def test_joined_pieces_of_a_stream_equal_the_whole_log_mel(retries):
     whole = Scripted(GOOD).synthesize(TEXT, retries=retries).mel
     pieces = np.concatenate([*Scripted(GOOD).stream_mels(TEXT, retries=retries)], axis=1)
     assert pieces.tobytes() == whole.tobytes()

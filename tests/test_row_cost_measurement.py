@@ -11,7 +11,7 @@ from training import row_costs
 from training.trainer import Trainer
 
 
-def test_table_contains_the_costs_of_tiles_and_the_cost_of_a_clip():
+def test_row_cost_table_contains_a_cost_per_tile_of_16_clips_and_a_cost_per_clip():
     tiles = {16: 30.0, 32: 50.0, 48: 56.0, 64: 55.0}
     measured = {n: tiles[-(-n // 16) * 16] + 0.5 * n for n in (16, 17, 24, 32, 48, 64)}
     text, error = row_costs.table_of(measured)
@@ -22,7 +22,7 @@ def test_table_contains_the_costs_of_tiles_and_the_cost_of_a_clip():
     assert error < 1e-12
 
 
-def test_table_error_is_the_relative_difference_from_the_measured_cost_of_24_clips():
+def test_error_of_the_row_cost_table_is_relative_to_the_measured_cost_of_24_clips():
     measured = {16: 30.0, 17: 50.0, 24: 75.0, 32: 50.0}
     assert row_costs.table_of(measured)[1] == pytest.approx(0.5)
 
@@ -48,7 +48,7 @@ def time_like_a_gpu(monkeypatch, host: float) -> None:
     monkeypatch.setattr(row_costs, "pass_seconds", pass_seconds)
 
 
-def test_measurement_covers_every_size_and_does_not_change_the_model(monkeypatch):
+def test_row_cost_measurement_covers_every_batch_size_and_does_not_change_the_model(monkeypatch):
     """The model computes each batch, but the measured times are replaced, because times on a busy
     machine are too noisy."""
     compute = row_costs.pass_seconds
@@ -68,7 +68,9 @@ def test_measurement_covers_every_size_and_does_not_change_the_model(monkeypatch
 
 
 @pytest.mark.parametrize("host", [0.0, 0.02, 0.05])
-def test_measured_costs_are_exact_when_the_host_limits_short_batches(host, monkeypatch):
+def test_measured_row_costs_are_exact_when_the_host_is_slower_than_the_gpu_for_short_batches(
+    host, monkeypatch
+):
     time_like_a_gpu(monkeypatch, host)
     trainer = Trainer(create_hparams(tiny()), torch.device("cpu"))
     text, problem = row_costs.measure(trainer, symbols=5)
@@ -78,7 +80,9 @@ def test_measured_costs_are_exact_when_the_host_limits_short_batches(host, monke
     assert clip_cost == pytest.approx(0.5, rel=0.05)
 
 
-def test_measurement_fails_when_the_host_limits_batches_of_any_length(monkeypatch):
+def test_row_cost_measurement_fails_when_the_host_is_slower_than_the_gpu_for_all_batches(
+    monkeypatch,
+):
     time_like_a_gpu(monkeypatch, host=10.0)
     monkeypatch.setattr(row_costs, "MAX_FRAMES", 1024)
     trainer = Trainer(create_hparams(tiny()), torch.device("cpu"))
@@ -86,7 +90,7 @@ def test_measurement_fails_when_the_host_limits_batches_of_any_length(monkeypatc
     assert (text, "proportional" in problem) == ("", True)
 
 
-def test_costs_are_not_used_when_the_clips_cost_more_than_the_tiles(monkeypatch):
+def test_measured_row_costs_are_not_used_when_the_cost_per_clip_is_too_large(monkeypatch):
     def pass_seconds(trainer, num_clips, frames, symbols):
         return frames * max(1, num_clips - 16) / 1e6
 
@@ -103,7 +107,7 @@ def measure_as_on_a_gpu(monkeypatch, text: str, problem: str = "") -> None:
     monkeypatch.setattr(row_costs, "is_useful_on", lambda _: True)
 
 
-def test_measured_costs_are_kept_when_the_run_resumes(corpus, tmp_path, monkeypatch):
+def test_measured_row_costs_are_kept_when_the_run_resumes(corpus, tmp_path, monkeypatch):
     settings = {"row_costs": "measure", "dynamic_batch_size": True, "batch_size": 2}
     measure_as_on_a_gpu(monkeypatch, "16:30 32:50 clip:1")
     run(tmp_path, corpus, epochs=1, **settings)
@@ -115,7 +119,7 @@ def test_measured_costs_are_kept_when_the_run_resumes(corpus, tmp_path, monkeypa
         assert epoch["step_cost"] > 0
 
 
-def test_measured_costs_are_not_used_when_they_are_not_consistent(
+def test_measured_row_costs_are_not_used_when_they_are_inconsistent(
     corpus, tmp_path, monkeypatch, capsys
 ):
     measure_as_on_a_gpu(monkeypatch, "16:30 32:50", "not consistent")
@@ -124,7 +128,7 @@ def test_measured_costs_are_not_used_when_they_are_not_consistent(
     assert "warning: row_costs=measure" in capsys.readouterr().out
 
 
-def test_costs_are_not_measured_on_a_cpu(corpus, tmp_path, capsys):
+def test_row_costs_are_not_measured_on_a_cpu(corpus, tmp_path, capsys):
     run(tmp_path, corpus, epochs=1, row_costs="measure")
     assert load(newest(tmp_path))["hparams"]["row_costs"] == ""
     assert "note: row_costs=measure" in capsys.readouterr().out

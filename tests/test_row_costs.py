@@ -32,7 +32,7 @@ def seconds(lengths, plan, row_costs):
 
 @settings(deadline=None)
 @given(LENGTHS, st.integers(1, 20), st.sampled_from(STRATEGIES), st.integers(0, 3))
-def test_every_clip_is_in_one_batch_within_the_budget(lengths, batch_size, strategy, epoch):
+def test_every_clip_is_in_one_batch_within_the_frame_budget(lengths, batch_size, strategy, epoch):
     plan = plan_epoch(
         lengths,
         batch_size,
@@ -51,7 +51,7 @@ def test_every_clip_is_in_one_batch_within_the_budget(lengths, batch_size, strat
 
 @settings(deadline=None)
 @given(LENGTHS, st.integers(1, 20), st.sampled_from(STRATEGIES))
-def test_plan_is_unchanged_when_all_costs_are_equal(lengths, batch_size, strategy):
+def test_plan_is_unchanged_when_all_row_costs_are_equal(lengths, batch_size, strategy):
     options = DYNAMIC | {"num_bins": 1, "num_buckets": 1}
     before = plan_epoch(lengths, batch_size, strategy, **options)
     equal = dict.fromkeys(range(16, 20000, 16), 5.0)
@@ -60,7 +60,7 @@ def test_plan_is_unchanged_when_all_costs_are_equal(lengths, batch_size, strateg
     assert after.starts.tolist() == before.starts.tolist()
 
 
-def test_batches_fill_whole_tiles_when_a_second_tile_doubles_the_cost():
+def test_batches_contain_16_clips_when_32_clips_cost_twice_as_much():
     plan = plan_epoch(
         np.full(500, 10), 21, "sorted", dynamic_batch_size=True, row_costs={16: 1, 32: 2}
     )
@@ -83,7 +83,7 @@ def test_row_costs_make_an_ljspeech_epoch_cheaper_on_an_h100(epoch):
     assert ratio < 0.97
 
 
-def test_row_cost_is_the_cost_of_the_next_larger_size_and_is_extrapolated_beyond_the_table():
+def test_row_cost_is_rounded_up_to_a_listed_size_and_extrapolated_beyond_the_table():
     costs = BatchCosts([1, 2], row_costs={16: 10.0, 32: 14.0})
     assert [costs.row_cost(x) for x in (1, 16, 17, 32, 48)] == [10, 10, 14, 14, 18]
 
@@ -91,19 +91,19 @@ def test_row_cost_is_the_cost_of_the_next_larger_size_and_is_extrapolated_beyond
 @pytest.mark.parametrize(
     "row_costs", [{}, {16: 0}, {0: 1}, {16: "x"}, {1.5: 2}, [1, 2], {16: float("nan")}]
 )
-def test_cost_table_is_rejected_when_it_is_invalid(row_costs):
+def test_row_cost_table_is_rejected_when_it_is_invalid(row_costs):
     with pytest.raises(BatchingError) as raised:
         plan_epoch([1, 2, 3], 2, "sorted", dynamic_batch_size=True, row_costs=row_costs)
     assert str(raised.value).startswith("row_costs")
 
 
-def test_cost_table_is_rejected_when_size_multiple_is_also_given():
+def test_row_cost_table_is_rejected_when_size_multiple_is_also_given():
     with pytest.raises(BatchingError) as raised:
         plan_epoch([1, 2, 3], 2, "sorted", row_costs={16: 1}, size_multiple=2)
     assert "size_multiple=2" in str(raised.value)
 
 
-def test_last_batch_is_never_shortened():
+def test_last_batch_is_not_shortened_when_this_would_add_a_batch():
     """Ending the batch after 16 clips would reduce its cost per clip, but the other 4 clips would
     need one more batch."""
     plan = plan_epoch(

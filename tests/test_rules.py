@@ -18,18 +18,18 @@ from tacotron2_voice.voice import Voice
 RULE = 'RULES = [(r"\\bDr\\.", "doctor")]\n'
 
 
-def test_hash_of_the_rules_ignores_comments_docstrings_and_layout():
+def test_hash_of_the_reading_rules_ignores_comments_docstrings_and_layout():
     documented = f'"""Rules."""\n\n# titles\n{RULE}\ndef f(x):\n    """Return x."""\n    return x\n'
     bare = 'RULES = [\n    (r"\\bDr\\.",\n     "doctor")\n]\ndef f(x): return x'
     assert code_of(documented) == code_of(bare)
 
 
 @pytest.mark.parametrize("other", ["drive", "", "doctor "])
-def test_hash_of_the_rules_changes_when_a_replacement_changes(other):
+def test_hash_of_the_reading_rules_changes_when_a_replacement_changes(other):
     assert code_of(RULE) != code_of(RULE.replace("doctor", other))
 
 
-def test_version_of_the_rules_depends_on_every_rule_file(tmp_path, monkeypatch):
+def test_version_of_the_reading_rules_depends_on_every_rule_file(tmp_path, monkeypatch):
     shutil.copytree(rules.FOLDER, tmp_path / "text")
     monkeypatch.setattr(rules, "FOLDER", tmp_path / "text")
     version = rules_version.__wrapped__
@@ -48,7 +48,8 @@ def test_version_of_the_rules_depends_on_every_rule_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("trained", "cleaner", "has_note"),
     [
-        ("", "english_cleaners_corrected", False),  # checkpoints of 0.4.0 contain no version
+        # Checkpoints of release 0.4.0 do not contain the version of the reading rules.
+        ("", "english_cleaners_corrected", False),
         (rules_version(), "english_cleaners_corrected", False),
         ("0123456789abcdef", "english_cleaners_corrected", True),
         ("0123456789abcdef", "english_cleaners", True),
@@ -87,7 +88,7 @@ def test_exported_voice_stores_the_version_of_the_reading_rules_used_in_training
     description = json.loads(path.read_text())
     path.write_text(json.dumps(description | {"text_rules": "0123456789abcdef"}))
     assert "0123456789abcdef" in Voice(folder).rules_note()
-    del description["text_rules"]  # a voice that was exported with 0.4.0 lacks this entry
+    del description["text_rules"]  # a voice that was exported with release 0.4.0 lacks text_rules
     path.write_text(json.dumps(description))
     assert Voice(folder).rules_note() == ""
 

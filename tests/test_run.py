@@ -59,7 +59,7 @@ def test_run_keeps_the_newest_checkpoints_and_the_best_checkpoint(corpus, tmp_pa
 # ---------------------------------------------------------------------------- records and messages
 
 
-def test_run_line_records_settings_and_machine(corpus, whole):
+def test_metrics_file_contains_the_settings_and_the_machine_of_a_run(corpus, whole):
     [record] = metrics(whole, "run")
     assert create_hparams(corpus.hparams(**LONG)) == hparams_from_dict(record["hparams"])
     assert record["corpus"]["training_clips"] == 14
@@ -185,7 +185,7 @@ def test_run_creates_no_folder_when_settings_are_invalid(
 
 
 @pytest.mark.parametrize("out", ["file", "file/out"])
-def test_run_fails_when_the_output_folder_is_a_file(out, corpus, tmp_path, capsys):
+def test_training_run_fails_when_the_output_folder_is_a_file(out, corpus, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     message = refused(flags(tmp_path / out, corpus.hparams(), "--resume"), capsys)
     assert f"{tmp_path}/file: not a folder; choose a different -o" in message

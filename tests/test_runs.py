@@ -59,7 +59,7 @@ def test_epoch_table_contains_losses_hours_and_optimizer_steps(tmp_path):
         ([RUN, EPOCH, VALIDATION, VALIDATION], "an epoch has several validations"),
     ],
 )
-def test_run_is_rejected_when_a_line_is_invalid(tmp_path, lines, message):
+def test_run_is_rejected_when_a_line_of_its_metrics_is_invalid(tmp_path, lines, message):
     (tmp_path / "lengths.csv").write_text("id,frames\na,100\n")
     with pytest.raises(UserError) as caught:
         read_runs([write_lines(tmp_path, lines)])
@@ -67,7 +67,7 @@ def test_run_is_rejected_when_a_line_is_invalid(tmp_path, lines, message):
     assert message in reason
 
 
-def test_last_line_is_ignored_when_it_is_incomplete(tmp_path):
+def test_last_line_of_the_metrics_is_ignored_when_it_is_incomplete(tmp_path):
     folder = write_run(tmp_path / "a")
     write_lines(folder, [*metrics(folder), '{"kind": "r'], end="")
     assert len(read_runs([tmp_path]).by_folder) == 1
@@ -104,7 +104,7 @@ def test_invalid_run_is_skipped_and_reported(tmp_path, spoil, message):
     assert message in problem
 
 
-def test_run_folders_are_found_once_at_any_depth(tmp_path):
+def test_report_finds_every_run_folder_once_at_any_depth(tmp_path):
     write_run(tmp_path / "out" / "rand" / "seed_0")
     write_run(tmp_path / "out" / "rand" / "seed_1", seed=1)
     runs = read_runs([tmp_path / folder for folder in ("out", "out/rand/seed_1", "empty")])
@@ -116,8 +116,8 @@ def test_run_folders_are_found_once_at_any_depth(tmp_path):
 
 def test_only_the_newest_run_is_reported_when_two_runs_have_the_same_seed(tmp_path):
     write_run(tmp_path / "a", time="2026-11-20T12:00:00+0000")
-    write_run(tmp_path / "b", time="2026-11-20T13:30:00+0200")  # this is 11:30 UTC
-    write_run(tmp_path / "warm", started_from="other.pt")  # this is another experiment
+    write_run(tmp_path / "b", time="2026-11-20T13:30:00+0200")  # 11:30 UTC
+    write_run(tmp_path / "warm", started_from="other.pt")  # a different experiment
     runs = read_runs([tmp_path])
     assert set(runs.by_folder) == {str(tmp_path / "a"), str(tmp_path / "warm")}
     assert runs.left_out[0].startswith(f"{tmp_path / 'b'}: ")
@@ -196,7 +196,7 @@ AS_PAPER += (
 )
 
 
-def test_deviations_list_every_setting_that_differs_from_the_paper(tmp_path):
+def test_list_of_deviations_contains_every_setting_that_differs_from_the_paper(tmp_path):
     """The parameter of SSB-rank is not listed, because this strategy is not in the paper."""
     lengths = np.tile(LENGTHS, 219)[: published.TRAINING_CLIPS]
     same = {"overrides": AS_PAPER, "lengths": lengths, "clips": (10_480, 2_620)}

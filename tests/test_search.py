@@ -51,8 +51,8 @@ def test_pair_novelty_is_nan_when_no_clips_share_a_batch():
     assert np.isnan(survey([10, 20, 30], 1, "random").novelty)
 
 
-def test_survey_equals_values_calculated_by_hand_for_four_clips():
-    # The batches are (10, 20) and (30, 40). The frame budget is 80.
+def test_survey_of_a_strategy_equals_values_calculated_by_hand_for_four_clips():
+    # The lengths in the two batches are (10, 20) and (30, 40). The frame budget is 80.
     found = survey([40, 10, 30, 20], 2, "sorted")
     assert found.num_batches == 2
     assert found.decoder_steps == 60
@@ -64,12 +64,12 @@ def test_survey_equals_values_calculated_by_hand_for_four_clips():
     assert dynamic.decoder_steps == 20 + 40
     assert dynamic.batch_capacity is None
     larger = survey([40, 10, 30, 20], 2, "sorted", dynamic_batch_size=True, batch_capacity=90)
-    assert larger.decoder_steps == 30 + 40  # the batches are (10, 20, 30) and (40)
+    assert larger.decoder_steps == 30 + 40  # the batches have lengths (10, 20, 30) and (40)
     assert larger.batch_capacity == 90
 
 
-def test_survey_rounds_up_to_whole_decoder_steps():
-    # The batches are (10, 21) and (30, 40).
+def test_survey_of_a_strategy_rounds_up_to_whole_decoder_steps():
+    # The lengths in the two batches are (10, 21) and (30, 40).
     found = survey([40, 10, 30, 21], 2, "sorted", frames_per_step=4)
     assert found.decoder_steps == 6 + 10
     assert found.padded_fraction == pytest.approx(1 - 101 / (2 * 24 + 2 * 40))
@@ -77,7 +77,7 @@ def test_survey_rounds_up_to_whole_decoder_steps():
     assert found.largest_batch_frames == 80
 
 
-def test_survey_returns_the_mean_cost_and_the_largest_batch_of_all_epochs():
+def test_survey_of_a_strategy_returns_the_mean_cost_and_the_largest_batch_of_all_epochs():
     found = survey([10, 20, 40], 2, "random", epochs=9)
     assert 30 < found.decoder_steps < 60
     assert found.largest_batch_frames == 80
@@ -89,7 +89,9 @@ def test_survey_returns_the_mean_cost_and_the_largest_batch_of_all_epochs():
     num_clips=st.integers(1, 90),
     batch_size=st.integers(1, 20),
 )
-def test_parameter_values_to_try_are_in_the_allowed_range(strategy, num_clips, batch_size):
+def test_parameter_values_tried_by_the_search_are_in_the_allowed_range(
+    strategy, num_clips, batch_size
+):
     values = parameter_values(strategy, num_clips, batch_size)
     assert len(values) == len(set(values)) > 0
     surveys = sweep(distinct_lengths(num_clips), batch_size, strategy, values, epochs=1)
@@ -97,13 +99,13 @@ def test_parameter_values_to_try_are_in_the_allowed_range(strategy, num_clips, b
 
 
 @pytest.mark.parametrize("strategy", PARAMETER_OF)
-def test_parameter_values_are_ordered_from_least_to_most_random(strategy):
+def test_parameter_values_tried_by_the_search_are_ordered_from_least_to_most_random(strategy):
     values = parameter_values(strategy, 400, 8)
     least, most = sweep(distinct_lengths(400), 8, strategy, [values[0], values[-1]])
     assert least.novelty < most.novelty
 
 
-def test_parameter_values_double_in_eight_steps():
+def test_parameter_values_tried_by_the_search_double_in_eight_steps():
     """Randomization factors range from 0 to 1.6 and have two significant digits. Numbers of bins
     range from 1 to the number of batches."""
     factors = np.array(parameter_values("semi_sorted", 10_000, 16))
@@ -134,15 +136,15 @@ def test_found_options_never_need_more_decoder_steps_than_the_default(count):
     assert advice.min_novelty <= 0.99
 
 
-def test_search_finds_nothing_when_all_pairs_must_be_new():
+def test_search_finds_no_options_when_all_pairs_of_clips_must_be_new():
     advice = search(Surveyor(distinct_lengths(40), epochs=2), 4, min_novelty=1.0)
     assert advice.best is None
     assert len(advice.tried) == 2 * len(STRATEGIES)
 
 
 def test_search_applies_frame_budget_and_max_clips():
-    """The test checks `batch_capacity` only for dynamic batches, because it has no effect on other
-    batches."""
+    """The test checks `batch_capacity` only for dynamic batches, because this option has no effect
+    on other batches."""
     lengths = np.random.default_rng(3).integers(80, 800, 90)
     surveyor = Surveyor(lengths, epochs=2)
     advice = search(surveyor, 8, batch_capacity=2 * lengths.max(), max_clips=6)
@@ -151,18 +153,18 @@ def test_search_applies_frame_budget_and_max_clips():
     assert max(one.largest_batch_size for one in advice.tried) == 6
 
 
-def test_survey_lists_strategies_that_need_more_clips():
+def test_survey_of_all_strategies_lists_strategies_that_need_more_clips():
     surveys, impossible = survey_all(Surveyor([3, 4, 5], epochs=1), 2)
     assert [message.partition(":")[0] for message in impossible] == ["ATS", "ATS-DBS"]
     assert len(surveys) == 2 * len(STRATEGIES) - 2
 
 
-def test_survey_raises_when_no_strategy_allows_an_option():
+def test_survey_of_all_strategies_raises_when_no_strategy_allows_an_option():
     with pytest.raises(BatchingError, match="batch_capacity=3: "):
         survey_all(Surveyor([3, 4, 5], epochs=1), 2, batch_capacity=3)
 
 
-def test_cost_table_has_a_row_for_every_survey():
+def test_cost_table_has_a_row_for_every_surveyed_strategy():
     lengths = [40, 10, 30, 20]
     surveys, _ = survey_all(Surveyor(lengths, epochs=1), 2, bucket_size=2, num_bins=2)
     titles, _, *rows = [

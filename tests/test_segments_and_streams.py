@@ -43,7 +43,7 @@ def naive_segments(frames, longest, overlap, shortest):
 
 @few
 @given(data=data, longest=st.integers(1, 30))
-def test_segments_equal_segments_cut_with_a_naive_loop(data, longest):
+def test_segments_of_clips_equal_segments_cut_with_a_naive_loop(data, longest):
     lengths = data.draw(st.lists(st.integers(1, 100), min_size=1, max_size=9), "lengths")
     overlap = data.draw(st.integers(0, longest - 1), "overlap")
     shortest = data.draw(st.integers(1, longest), "shortest")
@@ -97,12 +97,12 @@ def test_stream_yields_every_item_once(count):
     order = clips_of(
         LengthBatchStream(lambda skip: iter(range(200)), lambda i: 5, 8, "random", window=100)
     )
-    assert order[:100] != [i - 100 for i in order[100:]]  # windows have different plans
+    assert order[:100] != [i - 100 for i in order[100:]]  # each window has a different plan
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_processes_and_workers_yield_every_item_once(world_size, workers):
+def test_processes_and_workers_yield_every_item_of_a_stream_once(world_size, workers):
     options = {"world_size": world_size, "batches_per_update": 4}
     if workers and world_size == 4:
         options["window"] = 10**6
@@ -193,5 +193,5 @@ def test_stream_fails_when_accelerate_prepares_its_loader():
         put_on_device=True,
         dispatch_batches=False,
     )
-    with pytest.raises(TypeError, match="NoneType"):  # this error comes from accelerate
+    with pytest.raises(TypeError, match="NoneType"):  # accelerate raises this error
         list(prepared)

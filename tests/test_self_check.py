@@ -74,7 +74,7 @@ def answers_in_turn(monkeypatch, *answers):
     """Make the next calls of the check return these results.
 
     Returns:
-        A list, to which each call appends its argument `facts`.
+        A list to which each call appends its argument `facts`.
     """
     tried = []
     left = list(answers)
@@ -97,7 +97,7 @@ def is_plain(decoder):
 
 @interpreted
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=str)
-def test_training_uses_the_kernels_when_the_check_passes(autocast):
+def test_training_uses_the_kernels_when_the_kernel_check_passes(autocast):
     answer = check(autocast=autocast)
     assert answer.is_right, answer.text
     decoder, phrase = self_check.resolve(answer, warn=True)
@@ -151,7 +151,7 @@ FAILURES = {smaller_tanh: "", no_first_gradient: "grad ", not_finite: "", wrong_
 @pytest.mark.thorough
 @interpreted
 @pytest.mark.parametrize("failure", FAILURES)
-def test_check_fails_when_kernels_compute_incorrect_values(failure, monkeypatch):
+def test_kernel_check_fails_when_kernels_compute_incorrect_values(failure, monkeypatch):
     """The result contains the name of the tensor. The warning contains the facts that are needed in
     a bug report."""
     failure(monkeypatch)
@@ -174,7 +174,7 @@ def test_check_fails_when_kernels_compute_incorrect_values(failure, monkeypatch)
 
 
 @interpreted
-def test_training_uses_plain_operations_for_the_part_that_is_incorrect(monkeypatch):
+def test_training_uses_no_kernels_when_the_encoder_kernels_are_incorrect(monkeypatch):
     """The second call uses the cached result of the check."""
     wrong_encoder(monkeypatch)
     for _ in range(2):
@@ -194,7 +194,7 @@ def test_training_uses_plain_operations_for_the_part_that_is_incorrect(monkeypat
         (graphs, "_attention_energies", "RuntimeError: cannot create CUDA graphs"),
     ],
 )
-def test_check_result_contains_the_failure(owner, name, expected, monkeypatch):
+def test_kernel_check_result_contains_the_failure(owner, name, expected, monkeypatch):
     def broken(*_):
         raise RuntimeError("illegal access\nmore")
 
@@ -205,7 +205,7 @@ def test_check_result_contains_the_failure(owner, name, expected, monkeypatch):
     assert answer.text.endswith("illegal access")
 
 
-def test_check_fails_when_there_is_nothing_to_compare(monkeypatch):
+def test_kernel_check_fails_when_there_is_nothing_to_compare(monkeypatch):
     monkeypatch.setattr(compare_kernels, "compare", lambda *_: iter(()))
     assert not check().is_right
 
@@ -237,7 +237,7 @@ def test_sizes_of_the_kernel_check_include_every_setting_that_a_decoder_reads():
         ("print('a library\\n[true, \"mel: 0\"]')", (True, "mel: 0")),
     ],
 )
-def test_check_fails_when_the_process_crashes_or_hangs(program, expected, monkeypatch):
+def test_kernel_check_fails_when_its_process_crashes_or_hangs(program, expected, monkeypatch):
     monkeypatch.setattr(self_check, "COMMAND", (sys.executable, "-S", "-c", program))
     monkeypatch.setattr(self_check, "SECONDS", 0.3 if "sleep" in program else 30)
     assert IN_A_PROCESS({}, "cpu") == expected
@@ -245,7 +245,7 @@ def test_check_fails_when_the_process_crashes_or_hangs(program, expected, monkey
 
 @gpu_only
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16, torch.float16], ids=str)
-def test_check_of_the_full_size_model_passes_on_a_gpu(autocast, monkeypatch, tmp_path):
+def test_kernel_check_of_the_full_size_model_passes_on_a_gpu(autocast, monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     device = torch.device("cuda")
@@ -263,7 +263,9 @@ compare_kernels.main()
 
 
 @gpu_only
-def test_process_survives_when_a_kernel_on_a_gpu_reads_invalid_memory(monkeypatch, tmp_path):
+def test_training_process_survives_when_a_checked_kernel_reads_invalid_memory_on_a_gpu(
+    monkeypatch, tmp_path
+):
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(self_check, "COMMAND", (sys.executable, "-c", WITHOUT_ADDRESS))
@@ -274,7 +276,7 @@ def test_process_survives_when_a_kernel_on_a_gpu_reads_invalid_memory(monkeypatc
 
 
 @pytest.mark.parametrize("text", ["CUDA out of memory.", "CUDA error: busy or unavailable", None])
-def test_check_result_is_not_cached_when_the_gpu_is_busy(text, monkeypatch):
+def test_kernel_check_result_is_not_cached_when_the_gpu_is_busy(text, monkeypatch):
     """If `text` is None, the check cannot start a process."""
     if text is None:
         monkeypatch.setattr(self_check, "check_in_process", IN_A_PROCESS)
@@ -291,7 +293,7 @@ def test_check_result_is_not_cached_when_the_gpu_is_busy(text, monkeypatch):
 
 
 @pytest.mark.parametrize("changed", ["nothing", "GPU", "precision", "sizes", "TF32"])
-def test_check_runs_again_when_its_conditions_change(changed, monkeypatch, capsys):
+def test_kernel_check_runs_again_when_the_device_or_a_setting_changes(changed, monkeypatch, capsys):
     tried = answers_in_turn(monkeypatch, RIGHT, WRONG)
     first = check()
     assert capsys.readouterr().err.startswith("checking the decoder kernels")
@@ -306,7 +308,7 @@ def test_check_runs_again_when_its_conditions_change(changed, monkeypatch, capsy
 
 
 @pytest.mark.parametrize("content", ["{", "{}"])
-def test_check_runs_again_when_the_cache_is_damaged(content, monkeypatch):
+def test_kernel_check_runs_again_when_its_cache_is_damaged(content, monkeypatch):
     tried = answers_in_turn(monkeypatch, RIGHT, RIGHT)
     answer = check()
     self_check.cache_file(answer.facts).write_text(content)
@@ -315,7 +317,7 @@ def test_check_runs_again_when_the_cache_is_damaged(content, monkeypatch):
     assert len(tried) == 2
 
 
-def test_check_warns_when_the_cache_cannot_be_written(monkeypatch, tmp_path, capsys):
+def test_kernel_check_warns_when_its_cache_cannot_be_written(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     answers_in_turn(monkeypatch, RIGHT)
@@ -337,7 +339,7 @@ def trained(hparams):
 
 @pytest.mark.thorough
 @interpreted
-def test_training_uses_plain_operations_when_the_check_fails(monkeypatch):
+def test_training_uses_plain_operations_when_the_kernel_check_fails(monkeypatch):
     no_first_gradient(monkeypatch)
     with pytest.warns(UserWarning, match="failed their check"):
         found, trainer = trained(HPARAMS)
@@ -364,7 +366,7 @@ class Several(Processes):
         return [value, Answer(False, "mel: 1", {})]
 
 
-def test_processes_use_the_worst_check_result_of_all_machines(monkeypatch):
+def test_processes_use_the_worst_kernel_check_result_of_all_machines(monkeypatch):
     tried = answers_in_turn(monkeypatch, RIGHT)
     with pytest.warns(UserWarning, match="failed their check"):
         decoder, _, phrase = checked_decoder("fast", HPARAMS, ATTENTION, CPU, Several(0, 2))
@@ -377,7 +379,7 @@ def test_processes_use_the_worst_check_result_of_all_machines(monkeypatch):
     assert len(tried) == 1
 
 
-def test_check_is_skipped_for_the_reference_decoder_and_on_a_cpu(monkeypatch):
+def test_kernel_check_is_skipped_for_the_reference_decoder_and_on_a_cpu(monkeypatch):
     tried = answers_in_turn(monkeypatch)
     reference = checked_decoder("reference", HPARAMS, ATTENTION, CPU, ALONE)
     assert reference.decoder is teacher_forced

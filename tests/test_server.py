@@ -149,7 +149,7 @@ def test_openai_client_gets_server_sent_events_when_it_requests_them(client, voi
     assert done["usage"]["output_tokens"] == sum(x["columns"] for x in done["alignment"])
 
 
-def test_models_and_voices_are_listed(client, server):
+def test_server_lists_its_models_and_voices(client, server):
     assert [model.id for model in client.models.list()] == ["small"]
     with urllib.request.urlopen(f"{server.address}/v1/audio/voices") as response:
         voices = json.load(response)["voices"]
@@ -179,7 +179,7 @@ def test_openai_client_raises_the_matching_error_when_a_request_is_invalid(
     assert raised.value.type == "invalid_request_error"
 
 
-def test_default_speaker_is_used_when_the_name_is_an_openai_voice(voice):
+def test_default_speaker_is_used_when_a_request_contains_the_name_of_an_openai_voice(voice):
     class Named:
         settings = type("", (), {"speakers": ("anna", "bert")})
 
@@ -308,7 +308,7 @@ def test_requests_are_rejected_when_the_queue_is_full(paused):
         client.audio.speech.create(**body())
 
 
-def test_synthesis_stops_when_the_client_hangs_up(paused):
+def test_synthesis_stops_when_the_http_client_hangs_up(paused):
     with running(paused) as server:
         first = server.post(input=SENTENCES * 20, retries=0)
         waiting = server.post(input=SENTENCES, retries=0)
@@ -349,7 +349,7 @@ def test_incomplete_request_is_rejected_when_it_takes_too_long(voice):
 
 @pytest.mark.parametrize("content", [b"", b"POST /v1/audio/speech HTTP/1.1\r\nhost: local"])
 @pytest.mark.parametrize("is_second", [False, True])
-def test_connection_is_closed_when_the_client_sends_no_complete_request(
+def test_connection_is_closed_when_the_client_sends_an_incomplete_request(
     content, is_second, server, monkeypatch
 ):
     monkeypatch.setattr(connections, "HEADER_SECONDS", 0.2)
@@ -408,7 +408,7 @@ def test_connection_is_closed_before_the_end_of_the_reply_when_synthesis_fails(
     assert "NaN" in capsys.readouterr().out
 
 
-def test_metrics_contain_counts_of_texts_and_seconds_of_audio(voice):
+def test_server_metrics_contain_counts_of_texts_and_seconds_of_audio(voice):
     with running(voice) as server:
         everything(server.post(input="A dog came."))
         everything(server.post(input=""))
@@ -474,7 +474,7 @@ def start(*options: object, program: str = "-m tacotron2_voice serve") -> tuple:
 
 
 @pytest.mark.thorough
-def test_program_fails_when_a_voice_is_missing_or_two_names_are_equal(voices, tmp_path):
+def test_server_program_fails_when_a_voice_is_missing_or_two_names_are_equal(voices, tmp_path):
     small = voices.int8[0]
     (tmp_path / small.name).symlink_to(small)
     used = connections.open_socket("127.0.0.1", 0)
@@ -529,7 +529,7 @@ def test_model_name_is_the_name_of_its_folder_or_run(path, name):
 
 
 @pytest.mark.thorough
-def test_program_stops_immediately_when_interrupted_during_synthesis(voices):
+def test_server_program_stops_immediately_when_interrupted_during_synthesis(voices):
     endless = "gate_threshold=2,attention_rest_time=0,max_decoder_steps=10000"
     process, line = start(voices.int8[0], "--hparams", endless, "--workers", "1")
     try:

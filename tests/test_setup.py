@@ -116,7 +116,9 @@ def test_new_run_reads_every_clip_when_there_is_no_cache(lists, tmp_path, capsys
     assert not list(tmp_path.glob("*.clips"))
 
 
-def test_new_run_reads_every_clip_when_the_cache_is_incomplete(lists, opened):
+def test_new_run_reads_every_clip_when_the_cache_was_written_without_reading_whole_clips(
+    lists, opened
+):
     read_clips(lists, new_run=False)
     assert sorted(opened) == [(name, False) for name in ALL]
     opened.clear()
@@ -125,7 +127,7 @@ def test_new_run_reads_every_clip_when_the_cache_is_incomplete(lists, opened):
 
 
 @pytest.mark.parametrize("new_run", [True, False])
-def test_second_start_does_not_open_clips(lists, opened, capsys, new_run):
+def test_second_start_of_a_run_opens_no_clips(lists, opened, capsys, new_run):
     first = read_clips(lists, new_run=new_run)
     assert sorted(opened) == [(name, new_run) for name in ALL]
     assert ("is missing, so all clips are read" in capsys.readouterr().out) == new_run
@@ -136,7 +138,7 @@ def test_second_start_does_not_open_clips(lists, opened, capsys, new_run):
     assert "all clips are read" not in capsys.readouterr().out
 
 
-def test_filelist_is_read_again_when_a_clip_changed(lists, tmp_path, opened, capsys):
+def test_filelist_is_read_again_when_a_clip_has_changed(lists, tmp_path, opened, capsys):
     read_clips(lists, new_run=True)
     opened.clear()
     write_audio(tmp_path / "val-b.wav", length=6000)
@@ -159,7 +161,9 @@ def test_filelist_is_read_again_when_a_clip_changed(lists, tmp_path, opened, cap
 
 
 @pytest.mark.parametrize("changed", ["train.txt", "train-b.wav"])
-def test_set_up_fails_when_a_file_changes_while_it_is_read(lists, tmp_path, monkeypatch, changed):
+def test_set_up_of_a_run_fails_when_a_file_changes_while_it_is_read(
+    lists, tmp_path, monkeypatch, changed
+):
     before, check = (tmp_path / "train.txt").read_text(), filelists.read_checked
 
     def check_and_change(path, hparams):
@@ -231,7 +235,7 @@ def read_in_two(lists) -> list:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("has_table", [True, False])
-def test_one_process_per_machine_checks_clips(has_table, lists, tmp_path, opened):
+def test_only_one_process_per_machine_checks_clips(has_table, lists, tmp_path, opened):
     """If the cache cannot be written, every process checks the clips."""
     for name in () if has_table else ("train", "val"):
         (tmp_path / f"{name}.txt.clips").mkdir()
@@ -240,7 +244,7 @@ def test_one_process_per_machine_checks_clips(has_table, lists, tmp_path, opened
     assert [list(clips) for clips in first] == [list(clips) for clips in second]
 
 
-def test_processes_ignore_an_outdated_cache(lists, tmp_path, opened, monkeypatch):
+def test_processes_ignore_an_outdated_filelist_cache(lists, tmp_path, opened, monkeypatch):
     def refuse(*_):
         raise OSError("Read-only file system")
 
@@ -299,13 +303,13 @@ FRAMES = CLIPS.num_frames
 HPARAMS = replace(HParams(), batch_size=2, batching_strategy="semi_sorted")
 
 
-def test_options_are_rejected_when_the_corpus_does_not_allow_them():
+def test_batching_options_are_rejected_when_the_corpus_does_not_allow_them():
     assert len(make_sampler(FRAMES, HPARAMS)) == 3
     with pytest.raises(UserError, match=r"num_bins=6: .* 1 to 5"):
         make_sampler(FRAMES, replace(HPARAMS, batching_strategy="alternated_sort", num_bins=6))
 
 
-def test_described_costs_exclude_random_epochs():
+def test_printed_batching_costs_exclude_random_epochs():
     hparams = replace(HPARAMS, random_epochs=2, batch_randomization=False)
     sampler = make_sampler(FRAMES, hparams)
     shown = describe_costs(sampler, hparams).splitlines()
@@ -325,7 +329,7 @@ def test_warning_suggests_a_smaller_frame_budget_when_the_budget_limits_batches(
     assert re.search(r"batch_capacity=\d+ for", warning)
 
 
-def test_warning_is_returned_only_when_an_epoch_has_few_optimizer_steps():
+def test_batching_warning_is_returned_only_when_an_epoch_has_few_optimizer_steps():
     frames = np.full(13_100, 500)
     assert few_updates(make_sampler(frames, HParams()), HParams()) is None
     warning = few_updates(make_sampler(frames[:320], HParams()), HParams())
@@ -336,7 +340,7 @@ def test_warning_is_returned_only_when_an_epoch_has_few_optimizer_steps():
     assert "Add more clips" in few_updates(make_sampler(frames[:6], few), few)
 
 
-def test_warning_is_returned_when_the_longest_clip_exceeds_the_limit(lists):
+def test_warning_is_returned_when_the_longest_clip_exceeds_the_limit_of_decoder_steps(lists):
     """The longest clip can be in either filelist. With the suggested limit, there is no warning."""
     path = lists.validation_files.replace(".txt", "-b.wav")
     write_audio(Path(path), length=30 * 256)

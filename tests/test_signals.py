@@ -1,4 +1,4 @@
-"""Test that programs continue if their output cannot be printed, and that results stay the same."""
+"""Test that programs continue with the same results when their output cannot be printed."""
 
 import io
 import multiprocessing
@@ -39,7 +39,7 @@ def test_program_continues_when_the_pipe_is_closed(corpus, whole, tmp_path):
     assert_same_run(out, whole)
 
 
-def test_error_is_a_single_line_when_another_process_has_died():
+def test_training_error_is_a_single_line_when_another_process_has_died():
     said = "Application timeout caused pair closure"
     with pytest.raises(SystemExit, match=f"{said}$"), messages():
         raise RuntimeError(f"{said}\n\nAt:\n  trainer.py(155): step")
@@ -81,7 +81,7 @@ def print_into_terminal_with_nohup() -> None:
     print_into_terminal(4)
 
 
-def test_output_is_dropped_when_it_cannot_be_printed(corpus, whole, tmp_path):
+def test_training_output_is_dropped_when_it_cannot_be_printed(corpus, whole, tmp_path):
     out = tmp_path / "out"
     ended = Child(flags(out, corpus.hparams(**LONG)), print_into_terminal_with_nohup).end()
     assert (ended.code, ended.output) == (0, "")
@@ -101,7 +101,7 @@ def print_into_full_file_until_terminated() -> None:
         (signal.SIGTERM, (print_into_full_file_until_terminated,)),
     ],
 )
-def test_signal_saves_a_checkpoint_even_when_output_cannot_be_printed(
+def test_run_saves_a_checkpoint_when_it_receives_a_signal_and_output_cannot_be_printed(
     number, hook, corpus, whole, tmp_path
 ):
     out = tmp_path / "out"
@@ -113,7 +113,7 @@ def test_signal_saves_a_checkpoint_even_when_output_cannot_be_printed(
     assert_same_run(out, whole)
 
 
-def test_text_before_and_after_a_failed_write_is_kept_when_the_disk_is_full(tmp_path):
+def test_log_keeps_text_before_and_after_a_failed_write_when_the_disk_is_full(tmp_path):
     path = tmp_path / "log"
     full, log = os.open("/dev/full", os.O_WRONLY), os.open(path, os.O_WRONLY | os.O_CREAT)
     shown = os.dup(log)

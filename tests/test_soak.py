@@ -1,11 +1,11 @@
 """Test resuming with a run that is stopped 200 times, and test the comparison of runs.
 
-Start the long test manually. It takes about 40 minutes on two cores:
+Start the long test manually. The long test takes about 40 minutes on two cores:
 
     .venv/bin/python -m pytest -m slow -s tests/test_soak.py
 
-You can configure it with the environment variables SOAK_STOPS, SOAK_SEED, SOAK_ONLY (one of
-soak_runs.KINDS) and SOAK_HPARAMS. The test prints a report and writes it to soak.md in its
+You can configure the long test with the environment variables SOAK_STOPS, SOAK_SEED, SOAK_ONLY (one
+of soak_runs.KINDS) and SOAK_HPARAMS. The test prints a report and writes it to soak.md in its
 temporary folder (see --basetemp).
 """
 
@@ -44,7 +44,7 @@ def test_run_equals_an_uninterrupted_run_when_it_is_stopped_many_times(tmp_path)
 
 
 @pytest.mark.thorough
-def test_log_contains_everything_that_was_printed_when_the_disk_is_full(tmp_path):
+def test_log_of_a_run_contains_everything_that_was_printed_when_the_disk_is_full(tmp_path):
     """The output is longer than 2,000 bytes, which is the file size limit that imitates a full
     disk."""
     draw = SimpleNamespace(randrange=lambda *_: 2000, random=lambda: 1, uniform=lambda *_: 60)
@@ -57,7 +57,7 @@ def test_log_contains_everything_that_was_printed_when_the_disk_is_full(tmp_path
     assert (tmp_path / "log").stat().st_size > 2000
 
 
-def test_comparison_detects_a_changed_bit_a_lost_line_and_a_lost_file(whole, copied):
+def test_comparison_of_two_runs_detects_a_changed_bit_a_lost_line_and_a_lost_file(whole, copied):
     assert compare_runs(whole, copied) == []
     checkpoint = newest(copied)
     saved = torch.load(checkpoint, weights_only=True)
@@ -92,7 +92,7 @@ def test_comparison_detects_a_changed_bit_a_lost_line_and_a_lost_file(whole, cop
         (True, 1, "", "free some space", "the start ended by itself, with exit code 1"),
     ],
 )
-def test_start_counts_as_failed_when_it_ends_with_a_traceback_or_without_a_reason(
+def test_start_of_a_run_counts_as_failed_when_it_ends_with_a_traceback_or_without_a_reason(
     by_itself, code, printed, accepted_message, failure
 ):
     found = soak_runs.failure_of(by_itself, code, printed, accepted_message)
@@ -113,7 +113,7 @@ def test_soak_patterns_match_the_messages_of_training(whole, tmp_path, capsys):
         assert re.search(soak_runs.SAYS_FULL, message)
 
 
-def test_summary_lists_stops_differences_and_failures():
+def test_soak_report_lists_stops_differences_and_failures():
     stops = [
         soak_runs.Stop("SIGKILL", "training", -signal.SIGKILL, None),
         soak_runs.Stop("SIGKILL", "set-up", -signal.SIGKILL, "a traceback"),

@@ -35,8 +35,8 @@ def test_nearest_speaker_has_the_largest_cosine_similarity():
 
 
 def test_recording_is_excluded_from_its_own_centroid():
-    """If anna's centroid contained the recording at 60 degrees, it would be at 30 degrees, and
-    nearest to this recording."""
+    """If anna's centroid contained the recording at 60 degrees, the centroid would be at 30
+    degrees. It would then be the nearest centroid to this recording."""
     recorded, names = [unit(0), unit(60), unit(100), unit(104)], ["anna", "anna", "bert", "bert"]
     assert nearest_speaker(unit(60), centroids_of(recorded, names)) == "anna"
     assert nearest_without_own(recorded, recorded, names) == ["anna", "bert", "bert", "bert"]
@@ -60,7 +60,9 @@ def test_speaker_with_only_silence_is_never_the_nearest_speaker():
         (["anna", "anna", "bert", "carl"], KNOWN, "'bert'"),
     ],
 )
-def test_speaker_accuracy_is_rejected_when_speakers_are_missing(names, known, expected, tmp_path):
+def test_speaker_accuracy_cannot_be_measured_when_speakers_are_missing(
+    names, known, expected, tmp_path
+):
     message = refusal(check_enough_speakers, names, known, tmp_path, Path("best.pt"))
     assert message.startswith("--speaker-accuracy: ")
     assert expected in message

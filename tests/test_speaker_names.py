@@ -93,7 +93,7 @@ def test_speaker_is_read_from_any_field_of_a_metadata_line(tmp_path, capsys, lin
         ("3", "8 different values in 8 lines, such as 'Text 0.'"),
     ],
 )
-def test_column_is_rejected_when_it_contains_no_speakers(tmp_path, column, message):
+def test_speaker_column_is_rejected_when_it_contains_no_speakers(tmp_path, column, message):
     write_metadata(tmp_path, *(f"c{i}|{'ab'[i % 2]}|Text {i}." for i in range(8)))
     error = refusal(read_metadata, tmp_path, column)
     assert str(tmp_path / "metadata.csv") in error
@@ -126,7 +126,7 @@ def test_filelists_have_a_fourth_field_when_there_are_speakers(tmp_path):
     assert create_hparams(f"@{out}/settings.txt").speaker_embedding_dim == 8
 
 
-def test_filelists_gain_only_a_speaker_field_when_a_name_for_all_clips_is_given(tmp_path):
+def test_filelists_gain_only_a_speaker_field_when_one_speaker_is_given_for_all_clips(tmp_path):
     corpus = tmp_path / "corpus"
     (corpus / "wavs").mkdir(parents=True)
     for i in range(10):
@@ -180,7 +180,7 @@ def test_speaker_column_is_rejected_when_there_is_no_table(tmp_path):
         ("x\u200b", "'x\\u200b'"),
     ],
 )
-def test_line_is_reported_when_its_speaker_name_is_not_valid(tmp_path, name, problem):
+def test_line_of_metadata_is_reported_when_its_speaker_name_is_not_valid(tmp_path, name, problem):
     lines = [f"c{i}|{name if i in (2, 5) else 'anna'}|Text {i}." for i in range(8)]
     clips, problems = read_metadata(write_metadata(tmp_path, *lines), "2")
     assert len(clips) == 6
@@ -237,7 +237,7 @@ def test_speaker_folders_can_be_links(readers, tmp_path):
     assert len(audio_files(linked / "bert")) == 3
 
 
-def test_error_lists_every_bad_folder(readers, tmp_path):
+def test_error_lists_every_invalid_speaker_folder(readers, tmp_path):
     write_tone(readers / "loose.wav", 5000)
     (readers / "notes").mkdir()
     _, [problem] = read_layout(readers, None, FOLDERS)

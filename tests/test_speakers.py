@@ -40,7 +40,7 @@ def lists(tmp_path):
     return tmp_path
 
 
-# ---------------------------------------------------------------------------- lists and tables
+# ---------------------------------------------------------------------------- filelists
 
 
 def test_fourth_field_of_a_filelist_line_contains_the_speaker():
@@ -53,7 +53,7 @@ def test_fourth_field_of_a_filelist_line_contains_the_speaker():
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
 
 
-def test_every_clip_label_has_a_filelist_field_and_settings():
+def test_every_label_of_clips_has_a_filelist_field_and_settings():
     """Filelists have no column titles, so a different order of the fields would swap their values
     without an error."""
     assert ListedClip._fields[3:] == LABELS
@@ -74,7 +74,7 @@ def test_clip_table_keeps_the_speaker_of_every_clip(tmp_path_factory, names):
     assert table.speakers == tuple(dict.fromkeys(names))
 
 
-def test_fingerprint_changes_when_speakers_change():
+def test_fingerprint_of_clips_changes_when_speakers_change():
     def fingerprint(*names):
         clips = [Clip(f"{i}.wav", "x", (1,), 5, speaker=name) for i, name in enumerate(names)]
         return ClipTable.of("list.txt", enumerate(clips, 1)).fingerprint
@@ -100,12 +100,12 @@ def test_filelist_is_rejected_when_it_has_too_many_speakers(tmp_path):
     )
 
 
-def test_message_lists_speakers_when_a_name_begins_with_a_hyphen():
+def test_message_lists_speakers_when_a_speaker_name_begins_with_a_hyphen():
     message = refusal(chosen_index, None, ("--x y", "b"), "voice/")
     assert "'--x y', 'b'" in message
 
 
-def test_error_suggests_a_speaker_when_the_name_is_unknown():
+def test_error_suggests_a_speaker_when_the_speaker_name_is_unknown():
     assert speaker_index(" bert", NAMES, "voice/") == 1
     message = refusal(speaker_index, "Karl", NAMES, "voice/")
     assert "speaker 'Karl': " in message
@@ -138,8 +138,8 @@ def speakers_model(**changes) -> tuple[Tacotron2, HParams]:
 
 
 def test_output_of_every_decoder_step_changes_when_the_speaker_changes():
-    """The log-mels of two speakers differ from the first frame. Their encoder outputs differ only
-    by the speaker vectors."""
+    """The log-mels of two speakers differ from the first frame. The encoder outputs for two
+    speakers differ only by the speaker vectors."""
     model, hparams = speakers_model()
     model.eval()
     text, lengths = torch.tensor([[5, 6, 7, 8]] * 2), torch.tensor([4, 4])
@@ -294,7 +294,7 @@ def test_speaker_stays_in_the_model_when_the_filelists_have_no_clips_of_this_spe
     assert "carl       0.0 min in the latest filelists" in capsys.readouterr().out
 
 
-def test_resume_reports_a_change_when_the_speaker_of_a_clip_changed(lists):
+def test_resume_reports_a_change_when_the_speaker_of_a_clip_has_changed(lists):
     train.main(flags(lists / "run", options(lists, epochs=1)))
     first, others = (lists / "train.txt").read_text().split("\n", 1)
     (lists / "train.txt").write_text(f"{first.replace('anna', 'bert')}\n{others}")

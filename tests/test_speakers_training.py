@@ -95,7 +95,7 @@ corpora = st.lists(st.tuples(st.integers(1, 90), st.integers(0, 3)), min_size=4,
 
 @few
 @given(corpus=corpora, balance=st.floats(0, 1))
-def test_training_time_per_speaker_depends_on_the_exponent(corpus, balance):
+def test_training_time_per_speaker_depends_on_speaker_balance(corpus, balance):
     """With speaker_balance b, the mean number of frames of a speaker per epoch is proportional to
     frames ** (1 - b)."""
     frames, speakers = map(np.array, zip(*corpus, strict=True))
@@ -121,7 +121,9 @@ def test_training_time_per_speaker_depends_on_the_exponent(corpus, balance):
     epoch=st.integers(0, 3),
     update=st.integers(1, 2),
 )
-def test_balanced_epochs_follow_the_sampling_rules(corpus, balance, strategy, epoch, update):
+def test_epochs_with_balanced_speakers_follow_the_sampling_rules(
+    corpus, balance, strategy, epoch, update
+):
     """An epoch draws as many clips as the corpus contains. The number of draws of each clip is its
     share, rounded down or up. Draws depend only on the seed and the epoch. Batches stay within the
     frame budget. Processes share the batches. Runs can resume inside an epoch."""
@@ -164,7 +166,7 @@ FRAMES = np.array([*[100] * 90, *[50] * 10])
 NUMBERS = np.array([*[0] * 90, *[1] * 10])
 
 
-def test_balanced_draws_equal_values_computed_by_hand():
+def test_draws_of_clips_equal_values_computed_by_hand_when_speakers_are_balanced():
     """Each speaker gets half of the training time, so short clips are drawn twice as often."""
     weights = balancing_weights(FRAMES, NUMBERS, replace(SPEAKERS, speaker_balance=1))
     draws = draws_of_clips(weights)
@@ -172,7 +174,7 @@ def test_balanced_draws_equal_values_computed_by_hand():
     assert draws[-1] * 10 == pytest.approx(200 / 3)
 
 
-def test_costs_are_compared_for_the_same_drawn_clips_when_epochs_are_balanced():
+def test_costs_are_compared_for_the_same_drawn_clips_when_speakers_are_balanced():
     """The costs of a plan are compared with the costs of random batches of the same drawn clips. In
     this test, the batches of the plan are random too, so the saving is 0."""
     same = {"batching_strategy": "random", "dynamic_batch_size": False, "speaker_balance": 1.0}
@@ -191,7 +193,9 @@ def test_costs_are_compared_for_the_same_drawn_clips_when_epochs_are_balanced():
         ("speaker_balance=1.5,speaker_embedding_dim=8", "speaker_balance=1.5: .* less than or"),
     ],
 )
-def test_balance_is_rejected_when_out_of_range(overrides, message):
+def test_speaker_balance_is_rejected_when_it_is_out_of_range_or_there_are_no_speakers(
+    overrides, message
+):
     with pytest.raises(UserError, match=message):
         create_hparams(overrides)
     # The settings that the error suggests are valid.
@@ -344,7 +348,7 @@ def test_validation_synthesizes_an_example_for_every_speaker(corpus, tmp_path, m
     assert drawn == {f"validation_loss_unpadded/{name}" for name in "abc"}
 
 
-def test_example_has_no_speaker_names_when_there_is_one_speaker(corpus, tmp_path):
+def test_validation_example_has_no_speaker_names_when_there_is_one_speaker(corpus, tmp_path):
     """The metrics, printed lines and plots contain no speaker names."""
     places = {}
     for name, dim in (("voice", 0), ("speaker", 4)):
@@ -368,7 +372,9 @@ def test_example_has_no_speaker_names_when_there_is_one_speaker(corpus, tmp_path
     assert not any("validation_loss_unpadded/" in tag for tag in curves(tmp_path / "out"))
 
 
-def test_only_the_failing_speaker_has_no_example(corpus, tmp_path, monkeypatch, capsys):
+def test_validation_omits_only_the_example_of_the_speaker_whose_synthesis_fails(
+    corpus, tmp_path, monkeypatch, capsys
+):
     speak = validation.speak
 
     def fail_for_b(run, ids, name):
@@ -397,7 +403,7 @@ def clips_of(counts: dict[str, int], frames: int = 100) -> ClipTable:
     return ClipTable.of("list.txt", enumerate(clips, 1))
 
 
-def test_summary_at_the_start_lists_at_most_ten_speakers():
+def test_summary_at_the_start_of_a_run_lists_at_most_eight_speakers():
     many = {f"{'n' * 60} {i}": 30 - i for i in range(30)}
     training, validated = clips_of(many), clips_of(dict.fromkeys(list(many)[:28], 1))
     clips = Clips(training, validated, "")
@@ -410,7 +416,8 @@ def test_summary_at_the_start_lists_at_most_ten_speakers():
     balanced = replace(SPEAKERS, speaker_balance=1.0)
     weights = balancing_weights(training.num_frames, training.speaker_numbers, balanced)
     lines = describe_speakers(clips, balanced, weights).splitlines()
-    assert ", each drawn 0.517 times per epoch; " in lines[1]  # 465 clips / 30 speakers / 30 clips
+    # 465 draws per epoch / 30 speakers / 30 clips of this speaker = 0.517
+    assert ", each drawn 0.517 times per epoch; " in lines[1]
     assert lines[-1].endswith(", drawn up to 15.5 times")
     assert describe_speakers(Clips(clips_of({"a": 2}), clips_of({"a": 1}), ""), SPEAKERS) == (
         "1 speaker:\n  a: 2 training clips, 0.0 minutes; 1 validation clips"
@@ -418,7 +425,7 @@ def test_summary_at_the_start_lists_at_most_ten_speakers():
 
 
 @given(st.data())
-def test_examples_are_the_first_clips_of_speakers(data):
+def test_validation_examples_are_the_first_clips_of_speakers(data):
     """Each example is the first clip of one of the speakers with the most speech. The clip can be
     in any batch."""
     counts = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=12))
@@ -434,7 +441,7 @@ def test_examples_are_the_first_clips_of_speakers(data):
     assert shown == sorted(counts, reverse=True)[:MAX_SHOWN]
 
 
-def test_number_of_curves_and_lines_is_limited_when_there_are_many_speakers(
+def test_number_of_curves_and_printed_lines_is_limited_when_there_are_many_speakers(
     tmp_path, monkeypatch, capsys
 ):
     """metrics.jsonl still contains the losses of all speakers."""
@@ -461,7 +468,7 @@ def test_number_of_curves_and_lines_is_limited_when_there_are_many_speakers(
 # ---------------------------------------------------------------------------- runs
 
 
-def test_run_line_contains_the_minutes_of_each_speaker(corpus, tmp_path, capsys):
+def test_metrics_file_contains_the_minutes_of_each_speaker(corpus, tmp_path, capsys):
     out = tmp_path / "out"
     run(out, corpus, **MANY, speaker_balance=1)
     [record] = metrics(out, "run")
@@ -481,9 +488,9 @@ def test_run_line_contains_the_minutes_of_each_speaker(corpus, tmp_path, capsys)
 
 
 @pytest.mark.thorough
-def test_results_of_one_and_two_processes_are_equal(corpus, tmp_path):
-    """The runs use the fast decoder. Their weights, speaker records and examples are bitwise
-    equal."""
+def test_results_with_several_speakers_are_equal_in_one_and_two_processes(corpus, tmp_path):
+    """Both runs use the fast decoder. The weights, speaker records and examples of both runs are
+    bitwise equal."""
     settings = SETTINGS | {"speaker_embedding_dim": 4, "speaker_balance": 0.5, "decoder": "fast"}
     one, two = tmp_path / "one", tmp_path / "two"
     assert Child(flags(one, corpus.hparams(**settings))).end().code == 0
@@ -499,7 +506,7 @@ def test_results_of_one_and_two_processes_are_equal(corpus, tmp_path):
 
 
 @pytest.mark.thorough
-def test_balanced_run_resumes_inside_an_epoch(corpus, tmp_path):
+def test_run_with_balanced_speakers_resumes_inside_an_epoch(corpus, tmp_path):
     settings = LONG | {"speaker_embedding_dim": 4, "speaker_balance": 0.5}
     whole, out = tmp_path / "whole", tmp_path / "out"
     assert Child(flags(whole, corpus.hparams(**settings))).end().code == 0
@@ -514,7 +521,7 @@ def test_balanced_run_resumes_inside_an_epoch(corpus, tmp_path):
     assert_same_run(out, whole)
 
 
-def test_balance_is_rejected_when_filelists_have_no_speakers(tmp_path):
+def test_speaker_balance_is_rejected_when_filelists_have_no_speakers(tmp_path):
     corpus = make_corpus(tmp_path)
     arguments = flags(tmp_path / "out", corpus.hparams(**MANY, speaker_balance=1))
     message = refusal(train.main, arguments, error=SystemExit)

@@ -65,7 +65,7 @@ def test_synthesis_is_timed_with_and_without_graphs_when_the_device_is_a_gpu(sam
     assert [row["bitwise_the_same"] for row in rows] == [True, same, None]
 
 
-def test_benchmark_is_rejected_when_the_model_has_several_speakers(capsys):
+def test_speaking_benchmark_fails_when_the_model_has_several_speakers(capsys):
     speaking = importlib.import_module("benchmarks.speaking")
     with pytest.raises(SystemExit):
         speaking.main(["--hparams", "speaker_embedding_dim=4"])
@@ -73,7 +73,7 @@ def test_benchmark_is_rejected_when_the_model_has_several_speakers(capsys):
 
 
 @pytest.mark.thorough
-def test_benchmark_measures_exported_voices_when_requested(tmp_path):
+def test_speaking_benchmark_measures_exported_voices_when_requested(tmp_path):
     options = [*OPTIONS, "--hparams", SMALL, "--voices", "--repeats", "1", "--json"]
     synthesis.main([*options, str(tmp_path / "a.json")])
     rows = json.loads((tmp_path / "a.json").read_text())["rows"]

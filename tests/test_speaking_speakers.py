@@ -146,7 +146,7 @@ def test_export_is_rejected_when_the_graph_ignores_the_chosen_speaker(made, tmp_
         ("\x1b[2J", r"speaker '\x1b[2J': "),
     ],
 )
-def test_error_lists_speakers_when_the_name_is_missing_or_unknown(name, message, made):
+def test_error_lists_speakers_when_the_speaker_name_is_missing_or_unknown(name, message, made):
     voice = Voice(made.fp32)
     refused = refusal(lambda: voice.synthesize(SENTENCE, speaker=name))
     assert message in refused
@@ -289,7 +289,7 @@ def test_checkpoint_is_rejected_when_its_speakers_are_damaged(changed, tmp_path)
 def corpus(*paces: float, clips: int = 200, few: int = 0):
     """Return clips of speakers with these speaking rates in seconds per symbol.
 
-    The rate varies by up to 10 % between clips. The last speaker has only `few` clips.
+    The rate varies by up to 10% between clips. The last speaker has only `few` clips.
     """
     rng, rows = np.random.default_rng(0), list[tuple[float, ...]]()
     for index, pace in enumerate(paces):
@@ -311,7 +311,7 @@ def measured(*paces: float, **sizes):
     return whole, measure_speakers(frames, symbols, indices, known, whole, SETTINGS)
 
 
-def test_statistics_contain_the_rate_of_each_speaker():
+def test_speech_statistics_contain_the_speaking_rate_of_each_speaker():
     """In the statistics of a speaker, the fastest and slowest rates are relative to the rate of
     this speaker. In the statistics of the corpus, the fastest and slowest rates are relative to the
     rate of all speakers."""
@@ -330,7 +330,7 @@ def test_statistics_contain_the_rate_of_each_speaker():
     assert slow.minutes == pytest.approx(frames[indices == 0].sum() * 0.02 / 60)
 
 
-def test_speaker_uses_the_rate_of_the_corpus_when_it_has_few_clips():
+def test_speaker_has_the_speaking_rate_of_the_corpus_when_the_speaker_has_few_clips():
     """If a speaker has few clips, these clips do not change the range of rates for other
     speakers."""
     whole, speakers = measured(0.12, 0.05, 0.3, few=MIN_CLIPS - 1)
@@ -380,9 +380,9 @@ def test_speaking_rate_failures_and_length_limits_depend_on_the_speaker():
 
 
 @pytest.mark.thorough
-def test_checkpoints_contain_statistics_of_their_speakers(tmp_path):
-    """Every checkpoint with several speakers contains statistics. A run that resumes from an older
-    checkpoint adds them."""
+def test_checkpoints_contain_speech_statistics_of_their_speakers(tmp_path):
+    """Every checkpoint with several speakers contains statistics. If a run resumes from an older
+    checkpoint, its new checkpoints contain the statistics."""
     lines = []
     for i in range(9):
         write_tone(tmp_path / f"{i}.wav", 4000 + 500 * i)

@@ -31,8 +31,8 @@ def softer(decibels: float) -> np.ndarray:
 
 
 def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
-    """Return the detector with the end of speech, and the number of decoder steps that it
-    received."""
+    """Return the detector after it has found the end of speech, and the number of decoder steps
+    that were added."""
     finder, certain = EndDetector(WORDS, settings, ENGLISH, max_steps), 0
     for number, (frame, gate, weights) in enumerate(steps, 1):
         ended = finder.add(frame, gate, weights)
@@ -47,8 +47,9 @@ def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
 def through(gates=(), frames=(), after=()) -> list:
     """Return decoder steps in which attention moves from symbol to symbol.
 
-    It spends one step on each symbol except the last symbol, where it stays for the steps in
-    `gates`. The steps in `after` follow.
+    Attention spends one decoder step on each symbol except the last symbol. On the last symbol, it
+    spends one decoder step for each stop probability in `gates`. The decoder steps in `after`
+    follow.
     """
     reading = [(LOUD, 0.01, at(symbol)) for symbol in range(len(WORDS) - 1)]
     rest = zip(frames or [LOUD] * len(gates), gates, strict=True)
@@ -83,7 +84,7 @@ def test_stop_token_is_ignored_when_attention_is_inside_the_text():
 # The following tests use values slightly below and slightly above each threshold.
 
 
-def test_stop_token_counts_only_when_its_probability_exceeds_the_setting():
+def test_stop_token_counts_only_when_its_probability_exceeds_gate_threshold():
     settings = create_hparams(f"{SETTINGS},gate_threshold=0.8")
     finder, _ = run(through([0.1, 0.6, 0.85], [LOUD, QUIET, QUIET]), settings=settings)
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, 10)
@@ -97,12 +98,12 @@ def test_stop_token_ends_speech_inside_the_text_when_alignment_is_blurred(sharpn
 
 
 @pytest.mark.parametrize(("decibels", "num_steps"), [(24, 8), (26, 9)])
-def test_end_counts_as_quiet_when_it_is_25_db_below_the_loud_frames(decibels, num_steps):
+def test_end_of_speech_counts_as_quiet_when_it_is_25_db_below_the_loud_frames(decibels, num_steps):
     finder, _ = run(through([0.6] + [0.1] * 6, [LOUD] + [softer(decibels)] * 6))
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, num_steps)
 
 
-def test_end_is_compared_with_loud_frames_when_most_frames_are_soft():
+def test_end_of_speech_is_compared_with_loud_frames_when_most_frames_are_soft():
     reading = [(LOUD if n < 3 else softer(20), 0.01, at(n)) for n in range(len(WORDS) - 1)]
     last = at(len(WORDS) - 1)
     finder, _ = run([*reading, (softer(20), 0.6, last), (softer(26), 0.1, last)])
@@ -117,7 +118,7 @@ def test_attention_rests_when_half_of_its_weight_is_on_the_last_symbols(share, r
     assert finder.reason is reason
 
 
-def test_speech_ends_within_3_db_of_the_quietest_step_when_attention_rests():
+def test_speech_ends_within_3_db_of_the_quietest_decoder_step_when_attention_rests():
     gates = [0.45, 0.3, *[0.1] * 6]
     finder, _ = run(through(gates, [softer(5), softer(8), *[softer(10)] * 6]))
     assert (finder.reason, finder.num_steps) == (StopReason.REST, 9)
@@ -150,7 +151,7 @@ def test_speech_ends_when_attention_moves_back_from_the_end():
     assert (finder.reason, finder.num_steps, told) == (StopReason.REST, 9, 11)
 
 
-def test_only_the_stop_token_ends_speech_when_rest_time_is_0():
+def test_only_the_stop_token_ends_speech_when_attention_rest_time_is_0():
     h = create_hparams("sampling_rate=20000,hop_length=1000,attention_rest_time=0,mel_fmax=8000")
     finder, told = run(through([0.1] * 30), max_steps=20, settings=h)
     assert (finder.reason, told) == (StopReason.LIMIT, 20)

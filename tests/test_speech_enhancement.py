@@ -26,7 +26,7 @@ def model(one_thread):
     return model
 
 
-def test_output_does_not_depend_on_later_samples(model):
+def test_enhanced_audio_does_not_depend_on_later_samples(model):
     noisy = torch.randn(1, 300)
     changed = noisy.clone()
     changed[:, 200:] = 5.0
@@ -36,7 +36,7 @@ def test_output_does_not_depend_on_later_samples(model):
     assert not torch.allclose(after[:, 200:], before[:, 200:])
 
 
-def test_output_and_loss_do_not_change_when_a_clip_is_padded(model):
+def test_enhanced_audio_and_loss_do_not_change_when_a_clip_is_padded(model):
     clips = [torch.randn(length, 2) for length in (103, 300)]
     padded, lengths = pad(clips)
     together = model(padded[..., 0])
@@ -75,7 +75,7 @@ def test_segments_contain_every_sample_once(lengths, longest):
 
 @settings(max_examples=20)
 @given(st.floats(0.2, 0.8), st.integers(0, 10), st.integers(0, 100))
-def test_room_has_the_given_reverberation_time(seconds, direct, seed):
+def test_simulated_room_has_the_given_reverberation_time(seconds, direct, seed):
     """In a third of the reverberation time, Schroeder's integral decreases from -5 dB to -25 dB."""
     room = make_room(np.random.default_rng(seed), seconds, direct)
     np.testing.assert_allclose(10 * np.log10(np.sum(room[1:] ** 2)), -direct, atol=1e-6)

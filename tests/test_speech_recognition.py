@@ -33,7 +33,7 @@ def test_beam_search_finds_the_spoken_words(spoken, random):
     assert WordSearch({*LEXICON.items()}).words(log_probs) == spoken
 
 
-def test_output_does_not_change_when_a_clip_is_padded(one_thread):
+def test_recognizer_output_does_not_change_when_a_clip_is_padded(one_thread):
     model = AcousticModel(cells=4, labels=6)
     clip = torch.randn(9, 40)
     alone, _ = model(clip[None], torch.tensor([9]))
@@ -78,7 +78,7 @@ def table(measure, settings=QUICK, processes=1) -> PaperTable:
     )
 
 
-def test_stopped_table_is_resumed_and_reported(tmp_path):
+def test_experiments_of_a_table_are_resumed_and_reported_when_they_were_stopped(tmp_path):
     made = []
     settings = replace(QUICK, seeds=3)
     arguments = [str(tmp_path)]
@@ -104,7 +104,7 @@ def test_stopped_table_is_resumed_and_reported(tmp_path):
         table(measure).main(arguments)
 
 
-def test_table_is_shared_by_two_processes(tmp_path):
+def test_experiments_of_a_table_are_shared_by_two_processes(tmp_path):
     def measure(row, seed):
         return {"speed": 1.0, "process": float(os.getpid())}
 
@@ -115,7 +115,7 @@ def test_table_is_shared_by_two_processes(tmp_path):
     assert makers.count(os.getpid()) == len(makers) // 2
 
 
-def test_table_reports_a_missing_run_when_a_second_process_crashed(tmp_path):
+def test_error_contains_a_missing_experiment_when_a_second_process_crashed(tmp_path):
     parent = os.getpid()
 
     def measure(row, seed):
@@ -133,7 +133,7 @@ def test_table_reports_a_missing_run_when_a_second_process_crashed(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["speech_recognition", "speech_enhancement"])
-def test_quick_table_contains_every_row(name, tmp_path):
+def test_experiment_table_contains_every_row_when_the_option_quick_is_given(name, tmp_path):
     """Each case takes two minutes."""
     for package in ("accelerate", "lightning", "pesq"):
         pytest.importorskip(package)

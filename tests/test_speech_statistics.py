@@ -15,7 +15,7 @@ H = create_hparams("hop_length=441")  # one frame is 20 ms
 RNG = np.random.default_rng(0)
 
 
-def test_statistics_of_ljspeech_equal_the_stored_constants(ljspeech_metadata):
+def test_speech_statistics_of_ljspeech_equal_the_stored_constants(ljspeech_metadata):
     with LJSPEECH_LENGTHS.open() as file:
         frames = {row["id"]: 1 + int(row["samples"]) // 256 for row in csv.DictReader(file)}
     lengths, symbols, last = [], [], []
@@ -31,7 +31,7 @@ def test_statistics_of_ljspeech_equal_the_stored_constants(ljspeech_metadata):
 
 
 def test_speaking_rate_equals_the_rate_of_a_synthetic_corpus():
-    """Each clip lasts 0.3 s plus 60 ms per symbol. The rate varies by 10 %."""
+    """Each clip lasts 0.3 s plus 60 ms per symbol. The rate varies by 10%."""
     symbols = RNG.integers(5, 150, 4000)
     seconds = (0.3 + 0.06 * symbols) * RNG.uniform(0.9, 1.1, 4000)
     found = measure(np.rint(seconds / 0.02), symbols, ["."] * 4000, H)
@@ -72,7 +72,7 @@ def test_final_punctuation_is_found_before_closing_quotation_marks(text, last):
     assert last_symbol(text) == last
 
 
-def test_statistics_are_rejected_when_out_of_range():
+def test_speech_statistics_are_rejected_when_they_are_out_of_range():
     from pydantic import TypeAdapter, ValidationError
 
     kind = TypeAdapter(type(LJSPEECH))

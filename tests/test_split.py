@@ -15,7 +15,7 @@ def named(ids):
     return [Clip(f"wavs/{name}.wav", "") for name in ids]
 
 
-def test_split_depends_on_ids_fraction_and_seed():
+def test_validation_split_depends_on_clip_ids_fraction_and_seed():
     """The split of LJSpeech is pinned. All other corpora are split by the same rule."""
     pinned = read_split(SPLIT_FILE)
     order = sorted(pinned, key=lambda name: hashlib.sha256(b"0|" + name.encode()).hexdigest())
@@ -32,12 +32,13 @@ def test_split_depends_on_ids_fraction_and_seed():
     linda = {name for name in choose_split(of_two, 0.2, 0)[0] if name[:2] != "b-"}
     assert linda == validation
     other, _ = choose_split(named(pinned), 0.2, 1)
-    assert 0.1 < len(other & validation) / 2620 < 0.3  # independent splits share a fifth
+    # Two independent splits have about a fifth of their validation clips in common.
+    assert 0.1 < len(other & validation) / 2620 < 0.3
     assert choose_split(named(order[::-1]), 0.1, 0)[0] < validation
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=60), st.floats(0, 0.9), st.integers(0, 3))
-def test_split_of_a_speaker_does_not_depend_on_the_remaining_speakers(speakers, fraction, seed):
+def test_validation_split_of_a_speaker_does_not_depend_on_other_speakers(speakers, fraction, seed):
     """The clips of a speaker are split like a corpus with only this speaker, but at least one clip
     stays in the training set. A corpus with a single speaker is split like a corpus without
     speakers."""

@@ -40,7 +40,7 @@ SEQUENCES = st.lists(st.sampled_from(PIECES), min_size=1, max_size=60).map(
 @settings(max_examples=100)
 @given(sequence=SEQUENCES.filter(can_be_spoken), limit=st.integers(1, 80))
 @example(sequence=text_to_sequence(" ... 'a b' ", COMPATIBLE), limit=1)
-def test_chunks_never_exceed_the_limit(sequence, limit):
+def test_chunks_of_a_text_never_exceed_the_limit_of_symbols(sequence, limit):
     assert len(split_sequence(sequence, math.inf)) == 1
     parts = split_sequence(sequence, limit)
     if len(sequence) <= limit:
@@ -56,7 +56,7 @@ def test_chunks_never_exceed_the_limit(sequence, limit):
         assert can_be_spoken(words)
         assert words[0] != space
         assert words[-1] != space
-        if len(words) > limit:  # a single word with silent characters
+        if len(words) > limit:  # a single word with silent characters cannot be split
             line = [" "] + ["a" if can_be_spoken([i]) else symbols[i] for i in words]
             spoken = [word for word in "".join(line).replace("--", " ").split() if "a" in word]
             assert len(spoken) == 1
@@ -73,7 +73,8 @@ def test_text_is_split_after_sentences_into_even_chunks():
         "nobody came. the end was near.",
     ]
     assert split("One dog. " * 6, 30) == ["one dog. one dog. one dog."] * 2
-    # Two chunks with two sentences are more even than chunks with three sentences and one sentence.
+    # Two chunks of two sentences each are more even than one chunk of three sentences and one chunk
+    # of one sentence.
     assert split("One dog. " * 4, 30) == ["one dog. one dog."] * 2
 
 
@@ -136,13 +137,13 @@ W, C, S, INSIDE = Ending.WORD, Ending.CLAUSE, Ending.SENTENCE, Ending.INSIDE
         ),
     ],
 )
-def test_chunks_equal_chunks_split_by_hand(text, limit, parts, kinds):
+def test_chunks_of_a_text_equal_chunks_split_by_hand(text, limit, parts, kinds):
     assert split(text, limit) == parts
     assert endings(text, limit) == kinds
 
 
 @pytest.mark.parametrize("text", ["one," * 100, "x" * 401, "-" * 300 + "a" * 300, "a" + "-" * 300])
-def test_text_without_spaces_is_cut_when_it_exceeds_the_limit(text):
+def test_text_without_spaces_is_cut_when_it_exceeds_the_limit_of_symbols(text):
     """Lists and some languages contain no spaces. If such a text were not cut, a chunk could need
     gigabytes of memory."""
     sequence = text_to_sequence(text, COMPATIBLE)

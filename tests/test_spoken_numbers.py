@@ -92,7 +92,7 @@ def test_drawn_numbers_are_distinct_and_mostly_long():
     assert drawn[:50] != draw_numbers(2000, seed=5)[:50]
 
 
-def test_too_many_numbers_are_rejected(monkeypatch):
+def test_request_for_too_many_distinct_numbers_is_rejected(monkeypatch):
     monkeypatch.setattr("tacotron2_voice.text.spoken_numbers.WEIGHTS", {1: 1})
     assert sorted(draw_numbers(9, seed=0)) == list(range(1, 10))
     with pytest.raises(UserError, match="10 different numbers: too many"):
@@ -116,16 +116,16 @@ def test_sentence_is_the_same_for_digits_and_words(text):
         ("four score and seven", "unknown words score"),
     ],
 )
-def test_words_are_rejected_when_they_are_not_numbers(text, problem):
+def test_text_is_rejected_when_its_words_are_not_numbers(text, problem):
     with pytest.raises(UserError, match=re.escape(problem)):
         sentence_of(text)
 
 
 @given(NUMBERS)
-def test_grammar_accepts_every_number(number):
+def test_recognizer_grammar_accepts_every_number(number):
     assert re.fullmatch(grammar_pattern(), f" {in_words(number)}")
 
 
 @pytest.mark.parametrize("words", ["hundred", "two two", "twenty ten", "one thousand thousand"])
-def test_grammar_accepts_only_numbers(words):
+def test_recognizer_grammar_accepts_only_numbers(words):
     assert not re.fullmatch(grammar_pattern(), f" {words}")

@@ -88,14 +88,14 @@ def test_texts_are_rejected_when_all_texts_of_one_speaker_begin_with_the_same_wo
 
 
 @pytest.mark.parametrize("form", ["Number {i}.", "Say the word w{i}.", "Say w{i} again.", "{i}"])
-def test_texts_are_kept_when_they_share_a_sentence_that_is_spoken(form):
+def test_texts_are_accepted_when_they_share_a_sentence_that_is_spoken(form):
     clips = clips_of(each(form), name="recording")
     check_are_spoken(clips)
     check_repeated_words(clips)
 
 
 @pytest.mark.parametrize("count", [12, 200])
-def test_texts_are_kept_when_they_are_ordinary_sentences_or_numbers(count):
+def test_texts_are_accepted_when_they_are_ordinary_sentences_or_numbers(count):
     numbers = [sentence_of(str(number)) for number in draw_numbers(count, 0)]
     for texts in (SENTENCES, numbers, ["20 eggs.", "3 men.", "7 cows.", "1914 ended.", "2 ran."]):
         check_are_spoken(clips_of(texts))
@@ -106,7 +106,7 @@ def test_words_contain_the_vowel_signs_of_indic_scripts():
     assert words_of("«ಒಂದು ಸಾವಿರ», [EN]Don't!") == ["ಒಂದು", "ಸಾವಿರ", "en", "don", "t"]
 
 
-def test_texts_of_the_included_corpora_are_kept():
+def test_texts_of_the_included_corpora_are_accepted():
     """These corpora contain sentences of LJSpeech. All words of these sentences are spoken."""
     for path in (Path(__file__).parent / "data").rglob("*.csv"):
         rows = [line.split("|") for line in path.read_text(encoding="utf-8").splitlines()]
@@ -125,7 +125,7 @@ def test_texts_are_rejected_when_they_begin_with_list_letters_or_numbers_in_any_
     assert "12 of 12" in refusal(check_are_spoken, clips_of(texts))
 
 
-def test_texts_are_rejected_when_they_are_written_twice():
+def test_texts_are_rejected_when_each_text_is_written_twice():
     message = refusal(check_repeated_words, clips_of(each("{text} {text}")))
     assert message.startswith("m.csv:1: ")
     assert "--repeated-words" in message

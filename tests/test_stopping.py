@@ -130,7 +130,7 @@ def signal_at(number: int, place: str, call: int, to_group: bool, seconds: float
         (signal.SIGTERM, "the end of an epoch", 3),
     ],
 )
-def test_signal_saves_a_checkpoint_and_prints_how_to_resume(
+def test_run_saves_a_checkpoint_and_prints_how_to_resume_when_it_receives_a_signal(
     number, place, call, corpus, whole, tmp_path
 ):
     out = tmp_path / "out"
@@ -156,7 +156,9 @@ def session_members(leader: int) -> list[int]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_to_the_process_group_leaves_no_orphans(number, corpus, whole, tmp_path):
+def test_run_leaves_no_orphan_processes_when_its_process_group_receives_a_signal(
+    number, corpus, whole, tmp_path
+):
     out = tmp_path / "out"
     hparams = corpus.hparams(**LONG, num_workers=2)
     child = Child(flags(out, hparams), signal_at, number, "a step", 7, True, 0.5)

@@ -22,7 +22,7 @@ from tacotron2_voice.utils.errors import UserError
 GRID = {"rand": "batching_strategy=random", "ssb": "", "sb": "batching_strategy=sorted"}
 
 
-def test_named_settings_are_read_from_options_and_files(tmp_path):
+def test_named_settings_of_a_study_are_read_from_options_and_files(tmp_path):
     path = tmp_path / "grid.txt"
     path.write_text("# of the paper\nrand: batching_strategy=random\n\nssb :\n")
     given = [f"@{path}", "two: random_epochs=2,batch_size=8"]
@@ -40,7 +40,7 @@ def test_named_settings_are_read_from_options_and_files(tmp_path):
         study.read_settings([f"@{path}"])
 
 
-def test_error_lists_all_problems_of_named_settings(tmp_path):
+def test_error_lists_all_problems_of_the_named_settings_of_a_study(tmp_path):
     path = tmp_path / "grid.txt"
     path.write_text("a:\n" + "no colon\n" * 30 + "a: seed=1\n")
     with pytest.raises(UserError, match="'a'") as caught:
@@ -54,7 +54,7 @@ def test_error_lists_all_problems_of_named_settings(tmp_path):
         study.remember(tmp_path / "study.json", "", settings)
 
 
-def test_changed_settings_are_rejected_for_a_known_name(tmp_path):
+def test_settings_are_rejected_when_their_name_already_has_other_settings(tmp_path):
     path = tmp_path / "study.json"
     study.remember(path, "batch_size=4", {"a": "", "b": "seed=3"})
     study.remember(path, "batch_size=4", {"c": ""})
@@ -139,7 +139,7 @@ def test_study_trains_and_transcribes_each_run_once(make_study, capsys):
     assert longer.values["word_error_rate"].tolist() == [0.25] * 9
 
 
-def test_values_are_summed_over_the_epochs_of_a_run(make_study):
+def test_study_values_are_summed_over_the_epochs_of_a_run(make_study):
     made = make_study()
     made.run([7], concurrent_runs=1)
     own = study.read_values(made.out / "values.csv").loc[("rand", 7)]
@@ -152,7 +152,7 @@ def test_values_are_summed_over_the_epochs_of_a_run(make_study):
     assert own["words"].tolist()[1] == 4
 
 
-def test_lost_values_are_restored_from_the_runs(make_study):
+def test_lost_values_of_a_study_are_restored_from_its_runs(make_study):
     """No run is trained again. A new epoch in --points is an error if a finished run is already
     past this epoch."""
     make_study(points=(1, 2)).run([1], concurrent_runs=1)
@@ -177,7 +177,7 @@ def test_study_continues_when_a_run_fails(make_study, capsys):
     assert problem in capsys.readouterr().out
     study.write_report(made)
     report = (made.out / "report.md").read_text("utf-8")
-    assert "| ssb  | " in report  # only the table of settings contains this strategy
+    assert "| ssb  | " in report  # only the table of settings lists this strategy
     assert re.findall(r"^\| (\w+) +\| +3.000", report, re.MULTILINE)[:2] == ["rand", "sb"]
 
 
@@ -248,7 +248,8 @@ def test_budget_table_compares_strategies_at_equal_budgets(values):
     of 1.5."""
     titles, _, rand, ssb = table_of(values, study.LOSS, "updates")
     assert titles == ["name", "100 optimizer steps", "200 optimizer steps"]
-    errors = [0.1 / 3**0.5 * 0.5, 0.1 / 3**0.5 * 0.25]  # seed factors: 1.1, 1.2, 1.3
+    # The losses of the three seeds are multiplied by 1.1, 1.2 and 1.3.
+    errors = [0.1 / 3**0.5 * 0.5, 0.1 / 3**0.5 * 0.25]
     assert rand[1:] == [f"{1.2 * 0.5:.3f} ± {errors[0]:.3f}", f"{1.2 * 0.25:.3f} ± {errors[1]:.3f}"]
     assert [cell.split(" (")[1] for cell in ssb[1:]] == ["+50%\\*)"] * 2
     titles, _, rand, ssb = table_of(values, study.RATE, "epoch")
@@ -279,7 +280,7 @@ def test_budget_table_counts_half_an_error_when_all_words_are_correct(values):
     assert ssb[2].startswith("0.001 ± 0.000")
 
 
-# ---------------------------------------------------------------------------- with real programs
+# ---------------------------------------------------------------------------- real programs
 
 
 @pytest.mark.thorough

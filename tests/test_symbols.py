@@ -37,7 +37,7 @@ BASIC = ["basic_cleaners"]
 PHONES = "text_cleaners=[phones]"
 
 
-def test_error_does_not_suggest_deleting_a_file_that_is_not_a_symbol_table(tmp_path):
+def test_error_does_not_suggest_deleting_a_file_when_it_is_not_a_symbol_table(tmp_path):
     """If the path in the setting `symbols` is wrong, it may point to an important file of the
     user."""
     (tmp_path / "notes.txt").write_text("my notes\n")
@@ -94,7 +94,7 @@ def test_turkish_capital_i_is_lowercased_correctly():
     assert "".join(clean("ISPARTA", BASIC, language="pl")) == "isparta"
 
 
-def test_braces_add_no_symbols_to_a_table_when_they_contain_no_phones():
+def test_braces_add_no_symbols_to_a_symbol_table_when_they_contain_no_phones():
     assert [x for x in clean("{0 AA1}", BASIC) if can_be_symbol(x)] == ["@AA1"]
 
 
@@ -124,7 +124,7 @@ def test_symbol_table_built_from_texts_contains_every_character(texts):
         ("字", "abc", ""),
     ],
 )
-def test_message_suggests_the_nearest_symbol(symbol, known, expected):
+def test_message_suggests_the_nearest_symbol_when_a_symbol_is_unknown(symbol, known, expected):
     assert nearest(symbol, table_of(known)) == expected
 
 

@@ -85,7 +85,7 @@ def test_chunk_limit_is_the_length_of_the_longest_training_text(
         (["--version"], version.__version__),
     ],
 )
-def test_arguments_out_of_range_are_rejected(arguments, message, capsys):
+def test_synthesis_arguments_are_rejected_when_they_are_out_of_range(arguments, message, capsys):
     with pytest.raises(SystemExit):
         synthesize.main(["--checkpoint", "none.pt", "--text", "a", *arguments])
     assert message in "".join(capsys.readouterr())
@@ -189,7 +189,7 @@ def test_speech_can_consist_of_one_frame(checkpoint_path, tmp_path):
         (["--text", "a", "--checkpoint", "missing.pt"], ["missing.pt"]),
     ],
 )
-def test_error_lists_all_problems_of_the_input(
+def test_synthesis_error_lists_all_problems_of_the_input(
     checkpoint_path, arguments, messages, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ from tacotron2_voice.utils.errors import UserError
 
 @pytest.fixture
 def spoken(monkeypatch):
-    """Return a list, which will contain the texts that the stand-in for hibari-tts speaks."""
+    """Return a list to which the stand-in for hibari-tts appends each text that it speaks."""
     texts = []
 
     class Synthesizer:
@@ -38,7 +38,9 @@ def table(tmp_path):
     return path
 
 
-def test_corpus_contains_the_chosen_lines_with_their_last_columns(table, tmp_path, spoken):
+def test_synthetic_corpus_contains_the_chosen_lines_with_their_last_columns(
+    table, tmp_path, spoken
+):
     synthetic_corpus.main([str(table), str(tmp_path / "out"), "--skip", "1", "--clips", "5"])
     assert spoken == ["two", "three"]
     assert (tmp_path / "out" / "metadata.csv").read_text() == "b|two\nc|three\n"
@@ -46,13 +48,13 @@ def test_corpus_contains_the_chosen_lines_with_their_last_columns(table, tmp_pat
     assert (len(audio), rate) == (100, 24000)
 
 
-def test_existing_files_are_kept_when_the_program_runs_again(table, tmp_path, spoken):
+def test_synthetic_corpus_program_keeps_existing_files_when_it_runs_again(table, tmp_path, spoken):
     synthetic_corpus.main([str(table), str(tmp_path / "out"), "--clips", "1"])
     synthetic_corpus.main([str(table), str(tmp_path / "out"), "--clips", "2"])
     assert spoken == ["one", "two"]
 
 
-def test_line_is_rejected_when_it_has_no_text(tmp_path, spoken):
+def test_line_of_metadata_is_rejected_when_it_has_no_text(tmp_path, spoken):
     path = tmp_path / "metadata.csv"
     path.write_text("a|one\nb\n")
     with pytest.raises(UserError, match=r"metadata\.csv:2"):

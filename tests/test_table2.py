@@ -93,12 +93,12 @@ def trained(run):
 
 
 @pytest.mark.parametrize("name", [*ROWS, "all"])
-def test_script_is_executable(name):
+def test_table_2_script_is_executable(name):
     assert os.access(TABLE2 / f"{name}.sh", os.X_OK)
 
 
 @pytest.mark.parametrize("name", TABLE_2)
-def test_script_trains_the_table_row_in_its_file_name(run, name):
+def test_table_2_script_trains_the_table_row_in_its_file_name(run, name):
     row = name.lower().replace("-", "_")
     status, output = run(f"{row}.sh")
     assert status == 0, output
@@ -116,7 +116,7 @@ def test_script_trains_the_table_row_in_its_file_name(run, name):
     assert hparams.validation_files == str(lists / "val_mel.txt")
 
 
-def test_script_reads_settings_from_the_environment(run):
+def test_table_2_script_reads_settings_from_the_environment(run):
     """The variable PYTHON can be a relative path."""
     settings = {"SEEDS": "3 5", "EPOCHS": 10, "EXTRA": "batch_size=8,precision=bf16"}
     status, output = run("sb.sh", PYTHON=Path("..") / "stand-in", **settings)
@@ -125,7 +125,7 @@ def test_script_reads_settings_from_the_environment(run):
     assert found == [("sb", f"seed_{n}", n, 10, 8, "bf16") for n in (3, 5)]
 
 
-def test_script_prepares_the_corpus_again_when_the_preparation_was_interrupted(run):
+def test_table_2_script_prepares_the_corpus_again_when_the_preparation_was_interrupted(run):
     for script in ("rand.sh", "sb.sh"):
         assert run(script)[0] == 0
     assert len(calls(run, "scripts/prepare.py")) == 1
@@ -134,7 +134,7 @@ def test_script_prepares_the_corpus_again_when_the_preparation_was_interrupted(r
     assert len(calls(run, "scripts/prepare.py")) == 2
 
 
-def test_script_does_not_train_when_the_corpus_is_missing(run):
+def test_table_2_script_does_not_train_when_the_corpus_is_missing(run):
     for script in ("rand.sh", "all.sh"):
         status, output = run(script, CORPUS="nowhere")
         assert status == 1
@@ -142,7 +142,7 @@ def test_script_does_not_train_when_the_corpus_is_missing(run):
     assert trained(run) == []
 
 
-def test_script_does_not_train_when_the_corpus_has_changed(run):
+def test_table_2_script_does_not_train_when_the_corpus_has_changed(run):
     assert run("rand.sh")[0] == 0
     (run.here / "other").mkdir()
     status, output = run("rand.sh", CORPUS="other")
@@ -151,7 +151,7 @@ def test_script_does_not_train_when_the_corpus_has_changed(run):
     assert len(trained(run)) == 1
 
 
-def test_script_prints_one_line_when_python_or_torch_is_missing(run, tmp_path):
+def test_table_2_script_prints_one_line_when_python_or_torch_is_missing(run, tmp_path):
     bare = tmp_path / "bare"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -I "$@"\n', encoding="utf-8")
     bare.chmod(0o755)
@@ -164,7 +164,7 @@ def test_script_prints_one_line_when_python_or_torch_is_missing(run, tmp_path):
 
 
 @pytest.mark.parametrize("failing", [None, "sb"])
-def test_script_for_all_rows_writes_the_report_when_a_row_fails(run, failing):
+def test_script_for_all_rows_of_table_2_writes_the_report_when_a_row_fails(run, failing):
     out = run.here / "out"
     out.mkdir()
     (out / f"status.{failing}").write_text("1")
@@ -177,7 +177,7 @@ def test_script_for_all_rows_writes_the_report_when_a_row_fails(run, failing):
     assert last_line.endswith(": sb") == bool(failing)
 
 
-def test_script_for_all_rows_rejects_arguments(run):
+def test_script_for_all_rows_of_table_2_rejects_arguments(run):
     status, output = run("all.sh", "--small")
     assert status == 2
     assert "--small" in output
@@ -185,7 +185,9 @@ def test_script_for_all_rows_rejects_arguments(run):
 
 
 @pytest.mark.parametrize("status", [2, 130])  # exit codes for invalid settings and for Ctrl-C
-def test_script_for_all_rows_stops_when_settings_are_invalid_or_a_run_is_interrupted(run, status):
+def test_script_for_all_rows_of_table_2_stops_when_settings_are_invalid_or_a_run_is_interrupted(
+    run, status
+):
     (run.here / "out").mkdir()
     (run.here / "out" / "status.ssb_br").write_text(str(status))
     assert run("all.sh")[0] == status
@@ -193,7 +195,7 @@ def test_script_for_all_rows_stops_when_settings_are_invalid_or_a_run_is_interru
     assert calls(run, "-m scripts.table2.report") == []
 
 
-def test_script_for_all_rows_stops_on_ctrl_c(run):
+def test_script_for_all_rows_of_table_2_stops_when_it_receives_ctrl_c(run):
     process = run("all.sh", wait=False, SECONDS_PER_RUN=30)
     deadline = time.monotonic() + 60
     while not calls(run, "train.py") and time.monotonic() < deadline:
@@ -209,7 +211,7 @@ def test_script_for_all_rows_stops_on_ctrl_c(run):
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("clean_process")
-def test_programs_accept_the_arguments_of_the_scripts(run, monkeypatch):
+def test_programs_accept_the_arguments_of_the_table_2_scripts(run, monkeypatch):
     """The recorded arguments are passed to the real programs."""
     make_corpus(run.here / "a corpus", 12)
     tiny = TINY | {"win_time": None, "hop_time": None, "bucket_size": 6}

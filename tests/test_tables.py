@@ -107,7 +107,7 @@ def test_line_breaks_in_quoted_texts_become_spaces(path):
     assert problems == []
 
 
-def test_row_is_reported_when_its_quotation_mark_is_not_closed(path):
+def test_row_of_a_table_is_reported_when_its_quotation_mark_is_not_closed(path):
     _, [problem] = read(path, 'path,text\nc0,"Good morning.\nc1,He said "\nc2,Yes.\n')
     assert problem.startswith(f"{path}:2: ")
 
@@ -184,7 +184,7 @@ def test_table_is_rejected_when_its_columns_are_ambiguous(path, text, option):
 
 
 @pytest.mark.parametrize("line", ["c{i}|{text}|{who}", "c{i}|{who}|{text}"])
-def test_three_columns_are_rejected_when_one_column_looks_like_speaker_names(path, line):
+def test_table_with_three_columns_is_rejected_when_one_column_looks_like_speaker_names(path, line):
     """Speaker names must not be read as texts, and clips of several speakers must not be assigned to
     one speaker."""
     lines = [line.format(i=i, text=f"Text number {i}.", who=f"p{i % 2}") for i in range(20)]
@@ -199,7 +199,7 @@ def test_three_columns_are_rejected_when_one_column_looks_like_speaker_names(pat
 
 
 @pytest.mark.parametrize("second", ["", "raw", "{text}"])
-def test_three_columns_are_read_when_the_second_column_contains_no_speakers(path, second):
+def test_table_with_three_columns_is_read_when_the_second_column_contains_no_speakers(path, second):
     texts = [f"Text number {i}." for i in range(20)]
     assert read(path, rows(f"c{{i}}|{second}|{{text}}", texts)) == expected(texts)
 
@@ -451,7 +451,7 @@ def test_line_is_reported_when_a_time_is_too_large(path, start):
     assert problem.startswith(f"{path}:1: ")
 
 
-def test_table_is_rejected_when_a_line_is_nested_too_deeply(path):
+def test_json_table_is_rejected_when_a_line_is_nested_too_deeply(path):
     path.write_text('{"path": ' + "[" * 200_000)
     with pytest.raises(UserError) as raised:
         read_table(Table(path))

@@ -65,7 +65,7 @@ def test_pause_tags_split_a_text():
         ('Wait <break time="1s"/> now', r"<break time=\"1s\"/>': an unknown tag"),
     ],
 )
-def test_error_contains_the_tag_when_it_is_unknown(text, message):
+def test_error_contains_the_tag_when_a_text_has_an_unknown_tag(text, message):
     with pytest.raises(UserError, match=message):
         split_tags(text)
 
@@ -75,7 +75,7 @@ def test_tag_suggested_by_the_error_is_accepted():
     assert split_tags("He stopped (pause). (Silence)") == ["He stopped (pause). (Silence)"]
 
 
-def test_pause_has_the_requested_length():
+def test_pause_of_a_pause_tag_has_the_requested_length():
     text = prepare_utterance("[pause 0.2] One two three. [pause 1] One two three. [pause 0.4]", H)
     assert len(text) == 2 * len(TEXT)
     mel = Scripted(GOOD).synthesize(text, speed=1.25).mel

@@ -25,7 +25,7 @@ def filelist(request, tmp_path, no_plots):
 
 
 @pytest.mark.thorough
-def test_teacher_forced_mels_match_the_recordings_in_length_and_depend_on_them(
+def test_teacher_forced_mels_have_the_lengths_of_the_recordings_and_depend_on_them(
     filelist, tmp_path, capsys
 ):
     hparams = create_hparams(f"{SMALL_MODEL},n_frames_per_step=2")
@@ -50,5 +50,5 @@ def test_teacher_forced_mels_match_the_recordings_in_length_and_depend_on_them(
             expected = model(batch, masks).mel_postnet[0, :, : mel.shape[1]]
         np.testing.assert_allclose(mel, expected, atol=1e-5)
     before = {path: path.stat().st_mtime_ns for path in out.glob("*.npy")}
-    synthesize.main([*map(str, arguments)])  # existing files are kept
+    synthesize.main([*map(str, arguments)])  # the second call keeps existing files
     assert {path: path.stat().st_mtime_ns for path in out.glob("*.npy")} == before

@@ -1,4 +1,4 @@
-"""Test how texts become symbols: NVIDIA's ids, numbers, abbreviations and phones."""
+"""Test how texts become symbols, including NVIDIA's ids, numbers, abbreviations and phones."""
 
 import json
 
@@ -165,7 +165,7 @@ def test_english_cleaners_return_the_words_that_a_person_would_read(written, exp
         (["transliteration_cleaners", *CORRECTED], "doctor muller: ps ten"),
     ],
 )
-def test_cleaners_run_in_the_order_given(cleaners, expected):
+def test_text_cleaners_run_in_the_given_order(cleaners, expected):
     assert clean_text("Dr.  MÜLLER: £10 ", cleaners) == expected
 
 
@@ -187,7 +187,7 @@ awkward_text = st.one_of(
 
 @settings(max_examples=300)
 @given(awkward_text, st.sampled_from(sorted(CLEANERS.keys() - {"phones"})))
-def test_ids_are_in_range_for_any_text(text, cleaner):
+def test_symbol_ids_are_in_range_for_any_text(text, cleaner):
     sequence = text_to_sequence(text, [cleaner])
     assert all(0 <= i < 148 for i in sequence)
     if "_" not in clean_text(text, [cleaner]):
@@ -205,7 +205,7 @@ def test_corrected_cleaners_return_only_letters_spaces_and_punctuation(text):
 
 @settings(max_examples=300)
 @given(st.lists(st.integers(min_value=0, max_value=147)))
-def test_ids_stay_the_same_when_converted_to_text_and_back(sequence):
+def test_symbol_ids_stay_the_same_when_converted_to_text_and_back(sequence):
     assert text_to_sequence(sequence_to_text(sequence), []) == sequence
 
 
@@ -241,5 +241,5 @@ def test_text_counts_as_speakable_only_when_it_contains_letters_digits_or_phones
         ("<. >. end", ". . end"),
     ],
 )
-def test_capitalized_words_and_symbols_without_a_number_have_the_expected_reading(text, expected):
+def test_capitalized_words_and_symbols_without_a_number_are_read_as_expected(text, expected):
     assert spoken(text, CORRECTED) == expected

@@ -23,7 +23,7 @@ def table_of(encoding):
     return "".join(LINES[encoding].format(i) for i in range(40))
 
 
-def test_utf8_is_read_without_a_note_when_it_has_a_byte_order_mark(tmp_path, capsys):
+def test_utf8_file_is_read_without_a_note_when_it_has_a_byte_order_mark(tmp_path, capsys):
     path = tmp_path / "a.csv"
     for mark in ("", "\ufeff"):
         path.write_text(f"{mark}1|Größe ‒ 語言\n", encoding="utf-8")
@@ -74,7 +74,7 @@ def test_text_is_rejected_when_its_encoding_is_ambiguous_and_not_set(tmp_path):
     assert read_text(path, "cp1252") == text
 
 
-def test_error_contains_the_line_number_when_utf8_is_damaged(tmp_path):
+def test_error_contains_the_line_number_when_a_text_file_is_not_valid_utf8(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes("1|Größe, für alle\n2|Über".encode() + b"\xff\n" + "3|Öl, schön\n".encode())
     message = refusal(read_text, path)
@@ -102,7 +102,7 @@ def test_file_is_rejected_when_it_is_not_text(tmp_path, kind):
 
 
 def test_encoding_is_detected_from_all_files_of_a_corpus_together(capsys):
-    """A single short text would be ambiguous."""
+    """The encoding of a single short text would be ambiguous."""
     lines = table_of("cp1251").splitlines()
     contents = {Path(f"{i}.txt"): line.encode("cp1251") for i, line in enumerate(lines)}
     contents[Path("utf8.txt")] = "Größe".encode()
@@ -117,7 +117,7 @@ def test_encoding_is_rejected_when_it_is_unknown():
         check_encoding("klingon")
 
 
-def test_file_is_reported_when_it_is_missing(tmp_path):
+def test_text_file_is_reported_when_it_is_missing(tmp_path):
     with pytest.raises(UserError) as caught:
         read_text(tmp_path / "none.csv")
     assert str(tmp_path / "none.csv") in str(caught.value)

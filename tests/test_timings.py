@@ -66,7 +66,7 @@ def test_words_are_joined_when_their_boundary_is_unknown(voice):
 
 def test_word_has_a_time_when_attention_skips_its_only_symbol(voice):
     chunk = chunk_of("It was a dog.")
-    hidden = 7  # this is the position of the article "a"
+    hidden = 7  # position of the article "a" in the text
     chunk.alignment[2 * hidden : 2 * hidden + 2] = np.eye(len(chunk.ids))[hidden - 1]
     timings = timings_of([chunk], "It was a dog.", voice.settings)
     assert timings.words[2].text == "a"
@@ -88,7 +88,7 @@ def test_alignment_path_never_moves_backward_when_attention_briefly_moves_backwa
 
 
 @pytest.mark.parametrize("speed", [1.0, 0.7, 1.3])
-def test_times_end_with_the_audio_when_a_text_has_several_chunks(speed, voice):
+def test_word_times_end_with_the_audio_when_a_text_has_several_chunks(speed, voice):
     text = "A dog came. [pause 0.5] It sat down, and it ate. Nobody knew where it was."
     speech = voice.synthesize(text, speed=speed)
     assert len(speech.chunks) > 2
@@ -126,7 +126,7 @@ def speak(voices, *options):
     program.main(["speak", str(voices.int8[0]), *map(str, options)])
 
 
-def test_times_of_a_wav_are_the_same_when_synthesis_was_stopped_and_resumed(
+def test_word_times_of_a_wav_are_the_same_when_synthesis_was_stopped_and_resumed(
     voices, tmp_path, monkeypatch
 ):
     texts = tmp_path / "book.txt"
@@ -157,7 +157,7 @@ def test_times_of_a_wav_are_the_same_when_synthesis_was_stopped_and_resumed(
 
 
 @pytest.mark.parametrize("options", [["--lines"], []])
-def test_times_include_the_pause_between_texts(options, voices, tmp_path):
+def test_word_times_include_the_pause_between_texts(options, voices, tmp_path):
     """The pause between paragraphs is longer than the pause between lines."""
     texts = tmp_path / "book.txt"
     separator = "\n" if options else "\n\n"
@@ -171,7 +171,7 @@ def test_times_include_the_pause_between_texts(options, voices, tmp_path):
     assert symbols[len("a dog came.")]["start"] == pytest.approx(both - second, abs=0.001)
 
 
-def test_times_are_written_to_a_folder_for_each_text(voices, tmp_path):
+def test_word_times_are_written_to_a_folder_for_each_text(voices, tmp_path):
     speak(voices, "--text", "A dog came.", "--timings", "srt", "-o", tmp_path / "out")
     content = (tmp_path / "out" / "0001.srt").read_text()
     assert pysubs2.SSAFile.from_string(content)[0].plaintext == "A dog came."
@@ -201,7 +201,7 @@ def test_changed_timings_stay_in_a_folder_when_it_is_used_for_a_new_text(voices,
     assert (tmp_path / "0001.srt").read_text() == "corrected by the user"
 
 
-def test_note_lists_old_timings_when_a_wav_is_replaced(voices, tmp_path, capsys):
+def test_note_lists_old_files_with_word_times_when_a_wav_is_replaced(voices, tmp_path, capsys):
     wav = tmp_path / "a.wav"
     for options in (["--timings", "srt"], ["--timings", "srt"], [], ["--timings", "vtt"]):
         capsys.readouterr()

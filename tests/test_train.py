@@ -252,7 +252,7 @@ def test_loss_decreases_in_training_with_each_setting(settings, corpus, tmp_path
     ],
 )
 def test_training_accepts_batches_with_one_short_clip(settings, tmp_path):
-    """By chance, a batch can contain a single clip. This must not stop the run."""
+    """By chance, a batch can contain a single clip, which must not stop the run."""
     one_frame = (HOP - 1) / SAMPLING_RATE
     corpus = make_corpus(
         tmp_path, {"train": (0.25, one_frame, one_frame, 0.2), "val": (one_frame,)}
@@ -271,8 +271,8 @@ def test_training_accepts_batches_with_one_short_clip(settings, tmp_path):
 
 
 class Reads(TorchDispatchMode):
-    """Count the values that are read from float and bool tensors. These tensors are on the device.
-    Integer tensors contain lengths and indices, and stay on the CPU."""
+    """Count the values that are read from float and bool tensors, which are on the device. Integer
+    tensors contain lengths and indices, and stay on the CPU."""
 
     def __init__(self):
         super().__init__()
@@ -350,7 +350,8 @@ def test_losses_are_read_one_optimizer_step_later(corpus, tmp_path, monkeypatch,
     monkeypatch.setattr(train, "read_pending", reading)
     run(out, corpus, **settings)
     # Each of the two epochs has 14 optimizer steps.
-    # Losses of steps 1 to 4 are read after step 5, and so on. The end of an epoch reads all losses.
+    # Losses of optimizer steps 1 to 4 are read after optimizer step 5, and so on. The end of an
+    # epoch reads all losses.
     assert waited == [4, 8, 12, 14, 16, 20, 24, 28]
     # The first value of `left` comes from optimizer step 1, when no losses can be read yet.
     assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]

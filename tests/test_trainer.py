@@ -55,7 +55,7 @@ def test_tf32_is_enabled_only_when_precision_is_tf32(precision):
         ("bf16", (8, 0), ""),
     ],
 )
-def test_warning_contains_the_reason_when_a_precision_has_a_disadvantage(
+def test_warning_contains_the_reason_when_a_precision_is_not_recommended(
     precision, capability, meaning, monkeypatch
 ):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
@@ -178,7 +178,7 @@ def test_clipped_gradients_equal_values_computed_by_hand(threshold, precision):
     decay = [0.001 * parameter.detach().clone() for parameter in parameters]
     losses = trainer.step([MicroBatch(batch, seed=0)])
     norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in given))
-    assert 0.01 < norm < 1e6  # the norm exceeds only the threshold 0.01
+    assert 0.01 < norm < 1e6  # the gradient norm exceeds only the threshold 0.01
     made = StepValues.of(losses.values.tolist())
     assert made.gradient_norm == pytest.approx(norm, rel=1e-5)
     for parameter, gradient, decayed in zip(parameters, given, decay, strict=True):
@@ -230,7 +230,7 @@ def test_guided_attention_weight_decreases_to_0():
 def test_onednn_cache_is_small_unless_the_user_sets_its_size(by_user, expected, monkeypatch):
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     for name in names:
-        monkeypatch.setenv(name, by_user or "")  # monkeypatch restores the value later
+        monkeypatch.setenv(name, by_user or "")  # makes monkeypatch restore the variable
         if by_user is None:
             monkeypatch.delenv(name)
     Trainer(small(), CPU)
@@ -300,7 +300,7 @@ def test_fused_and_plain_optimizers_compute_the_same_weights(monkeypatch):
     torch.testing.assert_close(*weights, rtol=0, atol=1e-4)
 
 
-def test_optimizer_state_entries_contain_every_state_of_the_chosen_optimizer(monkeypatch):
+def test_listed_optimizer_state_matches_the_chosen_optimizer(monkeypatch):
     adam = {"step": False, "exp_avg": True, "exp_avg_sq": True}
     assert optimizer.state_entries(small()) == adam
     use_optimizer(monkeypatch, functools.partial(torch.optim.SGD, momentum=0.9))

@@ -30,7 +30,7 @@ from tacotron2_voice.text.unspoken import dropped_symbols, left_out
         ("½ of x², € and 5 €, ٣ or Ⅷ; and/or", "english_cleaners_corrected", {}),
     ],
 )
-def test_dropped_symbols_are_found_with_their_columns(text, cleaners, dropped):
+def test_characters_without_a_symbol_are_found_with_their_columns(text, cleaners, dropped):
     found = dropped_symbols(text, [cleaners])
     assert (found, list(found)) == (dropped, list(dropped))
 

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("clean_process")
 
 
 def recorded_validation(monkeypatch) -> list[tuple]:
-    """From now on, record (clips, prenet masks) of every validation batch."""
+    """Record (clips, prenet masks) of every later validation batch."""
     forward, seen = Tacotron2.forward, list[tuple]()
 
     def spy(self, batch, dropout_masks=None):
@@ -199,7 +199,7 @@ def test_validation_does_not_change_training(corpus, tmp_path):
     )
 
 
-def test_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatch):
+def test_loader_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatch):
     """If validation stopped the workers, their loaders would be deleted. On Python 3.12, deleted
     loaders close file descriptors of other loaders."""
     workers, validate = [], validation.validate

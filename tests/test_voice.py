@@ -42,7 +42,7 @@ def speak(*arguments: object) -> None:
 
 
 def test_voice_chunks_have_the_same_mels_as_the_torch_model(voices, monkeypatch):
-    monkeypatch.setattr(speaker, "FADE", 0)  # turns off the fade-out of speech that does not end
+    monkeypatch.setattr(speaker, "FADE", 0)  # turn off the fade-out of speech that does not end
     exact = Voice(voices.fp32[0], "gate_threshold=2")
     sequence = text_to_ids(TEXT, exact.settings)
     found, parts = exact.synthesize(sequence, seed=3, retries=0), []
@@ -163,7 +163,9 @@ def test_included_voice_speaks_and_stops():
     ],
     ids=["truncated", "different content"],
 )
-def test_compressed_graph_is_rejected_when_it_is_damaged(voices, tmp_path, change, answer):
+def test_graph_of_a_compressed_voice_is_rejected_when_it_is_damaged(
+    voices, tmp_path, change, answer
+):
     folder = shutil.copytree(voices.packed[0], tmp_path / "voice")
     path = folder / "postnet.onnx.xz"
     path.write_bytes(change(path.read_bytes()))
@@ -331,14 +333,14 @@ DAMAGES = {
 def test_voice_is_rejected_when_its_folder_is_damaged(damage, voices, tmp_path, monkeypatch):
     folder, (spoil, message) = shutil.copytree(voices.fp32[0], tmp_path / "voice"), DAMAGES[damage]
     spoil(folder)
-    monkeypatch.setattr(onnx_graph.OnnxGraph, "run", None)  # no graph may run before its check
+    monkeypatch.setattr(onnx_graph.OnnxGraph, "run", None)  # no graph may run before it is checked
     with pytest.raises(UserError, match=message) as stop:
         Voice(folder)
     assert str(stop.value).count(str(folder)) == 1
     assert len(str(stop.value)) < 900
 
 
-def test_audio_is_rejected_when_a_graph_returns_nan(voices, tmp_path):
+def test_synthesis_raises_when_a_graph_of_the_voice_returns_nan(voices, tmp_path):
     folder = shutil.copytree(voices.fp32[0], tmp_path / "voice")
     weight = numpy_helper.from_array(np.array(np.nan, np.float32), "nan")
     postnet(folder, helper.make_node("Mul", ["mel", "nan"], ["refined"]), weights=[weight])
@@ -346,7 +348,7 @@ def test_audio_is_rejected_when_a_graph_returns_nan(voices, tmp_path):
         Voice(folder).synthesize(TEXT)
 
 
-def test_graph_is_rejected_when_it_has_the_ort_format(voices, tmp_path):
+def test_graph_of_a_voice_is_rejected_when_it_has_the_ort_format(voices, tmp_path):
     """The operators of a graph in ORT format cannot be checked. A file can be valid as ORT and as ONNX."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -390,7 +392,9 @@ def test_voice_does_not_open_paths_from_its_settings(voices, tmp_path, monkeypat
         ("no texts", "val.txt: no such file.*--text-file"),
     ],
 )
-def test_export_writes_no_folder_when_it_fails(damage, message, voices, tmp_path, monkeypatch):
+def test_voice_export_writes_no_folder_when_it_fails(
+    damage, message, voices, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     path = shutil.copy(voices.checkpoint[0], tmp_path / "best.pt")
     if damage == "other weights":
@@ -428,7 +432,7 @@ def write_vocoder(path, **settings: int) -> None:
     onnx.save(model, path)
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's older ONNX exporter warns
+@pytest.mark.filterwarnings("ignore")  # torch's older ONNX exporter issues warnings
 def test_custom_vocoder_computes_the_audio(voices, tmp_path):
     write_vocoder(tmp_path / "hold.onnx")
     spoken = "--text", TEXT, "--vocoder", tmp_path / "hold.onnx"
@@ -459,8 +463,8 @@ def test_vocoder_is_rejected_when_it_does_not_fit_the_voice(made, message, tmp_p
         vocoder.load_vocoder(tmp_path / "hold.onnx", create_hparams())
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's older ONNX exporter warns
-def test_vocoder_is_rejected_when_its_inputs_or_outputs_are_not_as_expected(tmp_path):
+@pytest.mark.filterwarnings("ignore")  # torch's older ONNX exporter issues warnings
+def test_vocoder_is_rejected_when_its_inputs_or_outputs_are_unexpected(tmp_path):
     """Without dynamic_axes, an exported vocoder has a fixed input length."""
     path, held, h = tmp_path / "hold.onnx", Hold(), create_hparams()
     for bands, advice in [
@@ -531,7 +535,7 @@ def test_vocoder_is_rejected_when_its_operators_are_unknown(tmp_path):
         assert message.endswith(f": {named}")
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's older ONNX exporter warns
+@pytest.mark.filterwarnings("ignore")  # torch's older ONNX exporter issues warnings
 def test_vocoder_is_rejected_when_it_fails_after_loading(tmp_path):
     write_vocoder(tmp_path / "late.onnx")
     model, table = onnx.load(tmp_path / "late.onnx"), np.zeros(18, np.int64)

@@ -112,7 +112,7 @@ def test_error_lists_the_audio_settings_that_differ_from_the_settings_of_the_voi
 
 
 @pytest.mark.parametrize("damage", [lambda x: x[:-100], lambda x: x[:500] + b"?" + x[501:]])
-def test_damaged_voice_is_rejected(voices, tmp_path, damage):
+def test_voice_is_not_loaded_as_a_model_when_it_is_damaged(voices, tmp_path, damage):
     for kind in ("fp32", "packed"):
         folder = tmp_path / kind
         shutil.copytree(getattr(voices, kind)[0], folder)

@@ -132,7 +132,7 @@ def test_wheel_error_is_one_line_when_the_path_is_a_checkpoint(python, voices, t
 
 
 @pytest.mark.thorough
-def test_folder_contains_no_plots_when_matplotlib_is_missing(python, voices, tmp_path):
+def test_output_folder_contains_no_plots_when_matplotlib_is_missing(python, voices, tmp_path):
     """A single note contains the command that installs matplotlib."""
     options = voices.int8[0], "--text", TEXT
     for done in ("1 text", "0 texts"):
@@ -184,7 +184,7 @@ def test_packages_of_each_pip_extra_equal_the_pinned_packages():
         assert found == expected
 
 
-def test_archives_contain_exactly_the_files_of_the_package(wheel, tmp_path):
+def test_wheel_and_sdist_contain_exactly_the_files_of_the_package(wheel, tmp_path):
     paths = [path for pattern in ("*.py", "*.html") for path in FOLDER.rglob(pattern)]
     modules = {str(path.relative_to(FOLDER)) for path in paths} | {"py.typed"}
     with zipfile.ZipFile(wheel) as archive:

@@ -39,8 +39,8 @@ END = 0.05  # seconds of silence at both ends of a valid clip
 
 
 def sound(before: float = 0.0, seconds: float = 1.0, after: float = 0.0, seed: int = 0):
-    """Return 16-bit noise that lasts `before`, `seconds` and `after` seconds. The noise in `before`
-    and `after` is 57 dB softer."""
+    """Return 16-bit noise that lasts `seconds` seconds. Noise that is 57 dB softer lasts `before`
+    seconds before it and `after` seconds after it."""
     rng = np.random.default_rng(seed)
     noise = rng.uniform(-1, 1, sum(round(part * RATE) for part in (before, seconds, after)))
     start = round(before * RATE)
@@ -103,7 +103,7 @@ def test_samples_count_as_silence_when_they_are_40_db_below_the_loudest_sample()
         assert (before, after) == (0, pytest.approx(expected, abs=WINDOW))
     # Silence in the middle is a pause, and does not count as silence at an end.
     assert silence_at_ends(np.concatenate([sound(after=1), sound()]), RATE) == (0, 0)
-    assert silence_at_ends(sound()[:100], RATE) == (0, 0)  # this audio is shorter than a window
+    assert silence_at_ends(sound()[:100], RATE) == (0, 0)  # 100 samples are shorter than a window
 
 
 @pytest.mark.parametrize(("dtype", "full"), [(np.int16, 32767), (np.float32, 1.0)])
@@ -355,7 +355,7 @@ def test_files_of_trimmed_clips_are_rejected_when_the_trim_option_or_the_corpus_
     assert before.items() <= contents(tmp_path).items()
 
 
-def test_second_call_trims_only_changed_clips(tmp_path, capsys):
+def test_second_call_of_prepare_trims_only_changed_clips(tmp_path, capsys):
     corpus, trimmed = quiet_corpus(tmp_path / "corpus"), tmp_path / "t"
     prepare(Preparation(corpus, tmp_path / "l", trim=trimmed))
     before = contents(trimmed)
@@ -375,7 +375,7 @@ def test_trimmed_copies_move_with_their_corpus(tmp_path, capsys):
     capsys.readouterr()
     h = create_hparams(f"@{new / 'lists' / 'settings.txt'}")
     checked_clips(h.training_files, h, new_run=True)
-    assert capsys.readouterr().out == ""  # no file is read again
+    assert capsys.readouterr().out == ""  # no audio file is read again
     prepare(Preparation(new / "corpus", new / "lists", trim=new / "t"))
     assert f"12 of 12 files already exist in {new / 't'}" in capsys.readouterr().out
 

@@ -38,7 +38,7 @@ def voice(voices):
     return Voice(voices.int8[0])
 
 
-def test_text_can_be_spoken_with_the_keyboard_alone(page, voice, tmp_path):
+def test_web_demo_can_be_used_with_the_keyboard_alone(page, voice, tmp_path):
     with running(voice) as server:
         page.goto(server.address)
         page.wait_for_selector("option", state="attached")
@@ -59,7 +59,7 @@ def test_text_can_be_spoken_with_the_keyboard_alone(page, voice, tmp_path):
     assert page.problems == []
 
 
-def test_every_field_has_a_label_and_is_reached_by_the_tab_key(page, voice):
+def test_every_field_of_the_web_demo_has_a_label_and_is_reached_by_the_tab_key(page, voice):
     with running(voice) as server:
         page.goto(server.address)
         names = []
@@ -70,7 +70,7 @@ def test_every_field_has_a_label_and_is_reached_by_the_tab_key(page, voice):
     assert [name.strip().splitlines()[0] for name in names[:5]] == [*expected]
 
 
-def test_synthesis_stops_when_the_stop_button_is_pressed(page, voices):
+def test_synthesis_stops_when_the_stop_button_of_the_web_demo_is_pressed(page, voices):
     voice = PausedVoice(voices.int8[0])
     with running(voice) as server:
         page.goto(server.address)
@@ -83,7 +83,7 @@ def test_synthesis_stops_when_the_stop_button_is_pressed(page, voices):
         assert page.get_by_role("button", name="Synthesize").is_enabled()
 
 
-def test_error_is_shown_when_the_text_cannot_be_spoken(page, voice):
+def test_web_demo_shows_an_error_when_the_text_cannot_be_spoken(page, voice):
     with running(voice) as server:
         page.goto(server.address)
         page.get_by_label("Text").fill("...")
@@ -92,7 +92,7 @@ def test_error_is_shown_when_the_text_cannot_be_spoken(page, voice):
         assert "..." in page.get_by_role("status").inner_text()
 
 
-def test_speakers_are_listed_after_the_user_enters_the_key_when_the_server_requires_it(page, voice):
+def test_web_demo_lists_speakers_when_the_user_has_entered_the_key_of_the_server(page, voice):
     with running(voice, Access(api_key="secret")) as server:
         page.goto(server.address)
         page.get_by_label("API key").fill("wrong")
@@ -106,7 +106,7 @@ def test_speakers_are_listed_after_the_user_enters_the_key_when_the_server_requi
         page.wait_for_selector("#result:not([hidden])")
 
 
-def test_page_loads_nothing_from_other_sites(page, voice):
+def test_web_demo_loads_nothing_from_other_sites(page, voice):
     addresses = []
     page.on("request", lambda request: addresses.append(request.url))
     with running(voice) as server:

@@ -24,7 +24,7 @@ def filelist(tmp_path):
     return path
 
 
-def test_noise_mels_are_as_long_as_the_clips_in_the_filelist(filelist, tmp_path):
+def test_noise_mels_for_benchmarks_are_as_long_as_the_clips_in_the_filelist(filelist, tmp_path):
     hparams = create_hparams(whole_epochs.AUDIO)
     whole_epochs.write_corpus(filelist, tmp_path / "out", hparams)
     listed = (tmp_path / "out" / "filelists" / "train_mel.txt").read_text().splitlines()
@@ -34,14 +34,16 @@ def test_noise_mels_are_as_long_as_the_clips_in_the_filelist(filelist, tmp_path)
     assert shapes == [(80, frame_count(round(s * 22050), hparams)) for s in SECONDS]
 
 
-def test_filelist_is_rejected_when_a_line_has_no_seconds(tmp_path):
+def test_benchmark_rejects_a_filelist_when_a_line_has_no_seconds(tmp_path):
     path = tmp_path / "train.txt"
     path.write_text("a.wav|Text.|1.0\nb.wav|Text.\n")
     with pytest.raises(UserError, match=r"train\.txt:2"):
         whole_epochs.write_corpus(path, tmp_path, create_hparams(whole_epochs.AUDIO))
 
 
-def test_folder_is_rejected_when_it_contains_the_mels_of_another_filelist(filelist, tmp_path):
+def test_benchmark_folder_is_rejected_when_it_contains_the_mels_of_another_filelist(
+    filelist, tmp_path
+):
     hparams = create_hparams(whole_epochs.AUDIO)
     whole_epochs.write_corpus(filelist, tmp_path / "out", hparams)
     whole_epochs.write_corpus(filelist, tmp_path / "out", hparams)
@@ -82,7 +84,7 @@ def test_experiment_leaves_no_process_when_it_exceeds_its_time_limit(
     assert not (tmp_path / "late").exists()
 
 
-def test_table_contains_the_speed_of_this_recipe_relative_to_other_recipes():
+def test_comparison_table_contains_the_speed_of_this_recipe_relative_to_other_recipes():
     common = {"precision": "bf16", "batch": "16x774x120", "peak_gb": 2.5}
     ours = common | {"recipe": peers.OURS, "seconds": [0.03, 0.04, 0.05]}
     other = common | {"recipe": "speechbrain", "seconds": [2.0, 2.0]}

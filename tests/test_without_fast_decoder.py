@@ -17,7 +17,7 @@ ITS_TESTS = (
     "test_self_check.py",
     "compile_kernels.py",
 )
-# The copy of the project does not need files with these names.
+# File names and patterns that are not copied into the copy of the project.
 LEFT_BEHIND = (".*", "__pycache__", "runs", "results", "shared")
 DECODER = "decoder: reference, step by step: the folder fast_decoder/ is missing"
 
@@ -47,7 +47,9 @@ def run(project: Path, *command: str) -> str:
 
 
 @pytest.mark.thorough
-def test_training_uses_the_reference_decoder_when_the_folder_is_missing(trained, project):
+def test_training_uses_the_reference_decoder_when_the_folder_fast_decoder_is_missing(
+    trained, project
+):
     directory, printed = trained
     assert [line for line in printed.splitlines() if "decoder:" in line] == [DECODER]
     assert list(directory.glob("checkpoint_*.pt"))
@@ -58,7 +60,7 @@ def test_training_uses_the_reference_decoder_when_the_folder_is_missing(trained,
     assert len(list((project / "spoken").glob("*.wav"))) == 1
 
 
-def test_benchmark_is_rejected_when_the_folder_is_missing(project):
+def test_decoder_benchmark_is_rejected_when_the_folder_fast_decoder_is_missing(project):
     ended = run_program(project, ["-m", "benchmarks.decoder"])
     assert ended.code not in (0, None)
     assert "fast_decoder/" in ended.output
@@ -66,7 +68,7 @@ def test_benchmark_is_rejected_when_the_folder_is_missing(project):
 
 
 @pytest.mark.thorough
-def test_remaining_tests_pass_when_the_folder_is_missing(project):
+def test_remaining_tests_pass_when_the_folder_fast_decoder_is_missing(project):
     """All test modules can be imported, and the model tests pass."""
     chosen = "test_trainer.py or test_model.py and (shapes or numpy)"
     naming = [path for path in (project / "tests").glob("test_*.py") if "fast_" in path.read_text()]

@@ -76,7 +76,7 @@ def audio_of(events):
     return b"".join(AudioChunk.from_event(x).audio for x in events if AudioChunk.is_type(x.type))
 
 
-def test_description_lists_every_speaker_as_a_voice(server, port):
+def test_wyoming_description_lists_every_speaker_as_a_voice(server, port):
     [answer] = talk(port, Describe(), until=Info)
     [program] = Info.from_event(answer).tts
     assert program.supports_synthesize_streaming
@@ -84,7 +84,7 @@ def test_description_lists_every_speaker_as_a_voice(server, port):
     assert (found.name, found.languages, found.installed) == ("default", ["en"], True)
 
 
-def test_client_gets_the_same_audio_as_direct_synthesis(server, port, voice):
+def test_wyoming_client_gets_the_same_audio_as_direct_synthesis(server, port, voice):
     answers = talk(port, Synthesize(SENTENCES, voice=SynthesizeVoice(name="default")))
     start = AudioStart.from_event(answers[0])
     assert (start.rate, start.width, start.channels) == (22050, 2, 1)
@@ -97,7 +97,7 @@ def test_sentences_are_synthesized_while_the_client_is_still_sending_the_text(se
             await client.write_event(SynthesizeStart().event())
             for piece in ("A dog ca", "me. It s", "at down"):
                 await client.write_event(SynthesizeChunk(piece).event())
-            answers = [await client.read_event()]  # this event arrives before the text is complete
+            answers = [await client.read_event()]  # an event arrives before the text is complete
             await client.write_event(SynthesizeChunk(".").event())
             await client.write_event(Synthesize("A dog came. It sat down.").event())
             await client.write_event(SynthesizeStop().event())
@@ -115,7 +115,7 @@ def test_sentences_are_synthesized_while_the_client_is_still_sending_the_text(se
 
 
 @pytest.mark.parametrize("text", ["", "...", " "])
-def test_client_gets_empty_audio_when_there_is_nothing_to_speak(text, server, port):
+def test_wyoming_client_gets_empty_audio_when_there_is_nothing_to_speak(text, server, port):
     answers = talk(port, Synthesize(text))
     assert AudioStart.is_type(answers[0].type)
     assert audio_of(answers) == b""
@@ -126,7 +126,7 @@ def test_client_gets_empty_audio_when_there_is_nothing_to_speak(text, server, po
 @pytest.mark.parametrize(
     "event", [Synthesize("A", voice=SynthesizeVoice(name="bob")), Synthesize("a" * 501)]
 )
-def test_client_gets_an_error_when_the_request_is_invalid(event, server, port):
+def test_wyoming_client_gets_an_error_when_the_request_is_invalid(event, server, port):
     answers = talk(port, event)
     assert Error.from_event(answers[0]).code == "bad-request"
     assert AudioStop.is_type(answers[-1].type)
@@ -154,7 +154,7 @@ def test_connection_is_closed_when_a_streamed_text_is_too_long(server, port):
         b"a" * 600_000,
     ],
 )
-def test_connection_is_closed_when_a_client_violates_the_protocol(content, server, port):
+def test_connection_is_closed_when_a_client_violates_the_wyoming_protocol(content, server, port):
     client = socket.create_connection(("127.0.0.1", port), timeout=20)
     client.sendall(content)
     assert everything(client) == b""
@@ -162,7 +162,7 @@ def test_connection_is_closed_when_a_client_violates_the_protocol(content, serve
     assert Pong.from_event(answers[0]).text == "a"
 
 
-def test_synthesis_stops_when_the_client_hangs_up(server, port):
+def test_synthesis_stops_when_the_wyoming_client_hangs_up(server, port):
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(b'{"type": "synthesize", "data": {"text": "%s"}}\n' % (b"A dog. " * 70))
         client.recv(10)
