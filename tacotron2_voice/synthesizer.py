@@ -427,6 +427,9 @@ class Synthesizer(ABC):
                 text, settings.text_cleaners, settings.table, settings.language
             )
             report.notes += uncertain_note(without_tags(text), settings.text_cleaners)
+        if utterance.replaced:
+            pairs = ", ".join(f"{one!r} as {other!r}" for one, other in utterance.replaced.items())
+            report.warnings.append(f"phones that the training texts lack are spoken as: {pairs}")
         report.warnings += self._untrained_phones(utterance)
         if any(len(segment.ids) > limit for segment in utterance.segments):
             longest = max(len(chunk.ids) for chunk in chunks)

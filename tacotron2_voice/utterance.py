@@ -4,7 +4,8 @@ utterance = prepare_utterance("Wait. [pause 0.5] Now.", settings)
 chunks = split_into_chunks(utterance, 188, settings.table, pause=0.3)
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.speakers import speaker_index
@@ -12,9 +13,10 @@ from tacotron2_voice.text import SymbolTable, can_be_spoken, clean
 from tacotron2_voice.text.lexicon import apply_lexicon
 from tacotron2_voice.text.notations import check_notations
 from tacotron2_voice.text.phone_spans import read_around_phones
+from tacotron2_voice.text.sequences import PHONES
 from tacotron2_voice.text.splitting import Ending, split_sequence
 from tacotron2_voice.text.tags import Pause, SpeakerTag, split_tags
-from tacotron2_voice.text.unknown_symbols import in_words, unknown_symbols
+from tacotron2_voice.text.unknown_symbols import in_words, similar_phones, unknown_symbols
 from tacotron2_voice.utils.errors import UserError
 
 # Maximum number of characters per text (about 20 minutes of speech, which must fit into memory).
@@ -41,6 +43,8 @@ class Utterance:
 
     segments: list[Segment]
     text: str = ""  # the original text, for warnings about unknown symbols
+    # {phone that the model lacks: similar phones that are spoken instead}
+    replaced: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of symbols."""
@@ -84,6 +88,7 @@ def prepare_utterance(
     """
     _check_length(text)
     segments: list[Segment] = []
+    replaced: dict[str, str] = {}
     speaker = None
     for piece in split_tags(text):
         if isinstance(piece, Pause):
@@ -92,12 +97,12 @@ def prepare_utterance(
         elif isinstance(piece, SpeakerTag):
             speaker = _speaker_of(piece, settings)
         else:
-            ids = _ids_of(piece, settings, drop_unknown)
+            ids = _ids_of(piece, settings, drop_unknown, replaced)
             if can_be_spoken(ids, settings.table):
                 segments.append(Segment(ids, speaker=speaker))
     if not any(segment.ids for segment in segments):
         raise NothingToSpeak(text)
-    utterance = Utterance(segments, text)
+    utterance = Utterance(segments, text, replaced)
     if utterance.pause_seconds > MAX_PAUSES:
         pauses = f"pauses of {utterance.pause_seconds:,.0f} s"
         raise UserError(f"{_quoted(text)}: {pauses} (expected at most {MAX_PAUSES:,} s per text)")
@@ -122,7 +127,7 @@ def text_to_ids(text: str, settings: VoiceSettings, *, drop_unknown: bool = Fals
         UserError: if there is nothing to speak, or if the text contains unknown symbols that are
             not dropped.
     """
-    ids = _ids_of(text, settings, drop_unknown)
+    ids = _ids_of(text, settings, drop_unknown, {})
     if not can_be_spoken(ids, settings.table):
         raise NothingToSpeak(text)
     return ids
@@ -161,7 +166,10 @@ def _check_length(text: str) -> None:
         raise UserError(f"{_quoted(text)}: {len(text):,} characters ({expected})")
 
 
-def _ids_of(text: str, settings: VoiceSettings, drop_unknown: bool) -> list[int]:
+def _ids_of(
+    text: str, settings: VoiceSettings, drop_unknown: bool, replaced: dict[str, str]
+) -> list[int]:
+    """Convert a text to symbol ids, and add the phones that were replaced to `replaced`."""
     _check_length(text)  # check before cleaning, because cleaning long texts is slow
     text = apply_lexicon(text, settings.pronunciations, settings.text_cleaners)
     table = settings.table
@@ -169,6 +177,11 @@ def _ids_of(text: str, settings: VoiceSettings, drop_unknown: bool) -> list[int]
     text = read_around_phones(text, settings.text_cleaners, table)
     cleaned = clean(text, settings.text_cleaners, table, settings.language)
     unknown = unknown_symbols(cleaned, table)
+    if PHONES in settings.text_cleaners:
+        similar = similar_phones(unknown, table)
+        replaced.update(similar)
+        cleaned = [*chain.from_iterable(similar.get(symbol, [symbol]) for symbol in cleaned)]
+        unknown = unknown_symbols(cleaned, table)
     if unknown and not table.is_english and not drop_unknown:
         described = in_words(unknown, table, text, settings.text_cleaners, settings.language)
         raise UnknownSymbols(f"{_quoted(text)}: the voice has no symbol for {described}")

@@ -8,11 +8,13 @@ import sys
 import time
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from corpora import refusal
 from helpers import ROOT
+from test_retries import GOOD, Scripted
 from test_warnings import write_corpus
 
 from corpus.prepare import Preparation, prepare
@@ -21,6 +23,7 @@ from tacotron2_voice.text.cleaners import clean_pieces
 from tacotron2_voice.text.notations import check_notations
 from tacotron2_voice.text.phones import COMMAND, check_language, espeak_version, to_phones
 from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utterance import prepare_utterance
 
 
 @pytest.mark.parametrize(
@@ -371,3 +374,20 @@ def test_phones_between_slashes_are_accepted_when_reading_rules_precede_espeak()
     table = SymbolTable(("_", *" ,.abcdefghijklmnopqrstuvwxyzɪʊəˈː"))
     check_notations("He is /wˈɪn/.", cleaners, table, "en-us")
     assert clean("He is /wˈɪn/.", cleaners, table, "en-us")[-5:] == [*"wˈɪn."]
+
+
+def test_similar_phone_is_spoken_with_a_warning_when_the_training_texts_lack_a_phone():
+    symbols = ("_", *" .ˈˌːabdefhijklmnorstuvxzɛɪəɣʌʊ")
+    settings = replace(
+        Scripted(GOOD).settings,
+        text_cleaners=("phones",),
+        language="nl",
+        symbols="corpus",
+        symbol_table=symbols,
+        n_symbols=len(symbols),
+    )
+    utterance = prepare_utterance("foute verhalen over jezelf gesignaleerd.", settings)
+    assert utterance.replaced == {"ɲ": "n"}
+    warnings = Scripted(GOOD, settings=settings).synthesize(utterance).warnings
+    assert any("'ɲ' as 'n'" in warning for warning in warnings)
+    assert not any("left out" in warning for warning in warnings)

@@ -44,6 +44,17 @@ def nearest(symbol: str, table: SymbolTable) -> str:
     return ""
 
 
+def similar_phones(unknown: Iterable[str], table: SymbolTable) -> dict[str, str]:
+    """Return {unknown phone: similar phones} for the phones that the model can replace.
+
+    A small corpus lacks rare phones of its language, such as the Dutch ɲ, which is replaced by n.
+    """
+    # Stress and length marks are letters of the category Lm.
+    phones = [x for x in unknown if unicodedata.category(x[0]) in ("Ll", "Lu", "Lo")]
+    similar = {phone: nearest(phone, table) for phone in phones}
+    return {phone: other for phone, other in similar.items() if other}
+
+
 def in_words(
     unknown: Iterable[str],
     table: SymbolTable,

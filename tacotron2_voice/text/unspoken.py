@@ -11,7 +11,12 @@ from collections.abc import Mapping, Sequence
 from tacotron2_voice.text.sequences import IPA_SPAN, PHONES, clean, text_to_sequence
 from tacotron2_voice.text.symbols import ENGLISH, SymbolTable, symbols
 from tacotron2_voice.text.tags import without_tags
-from tacotron2_voice.text.unknown_symbols import at_columns, columns_of, unknown_symbols
+from tacotron2_voice.text.unknown_symbols import (
+    at_columns,
+    columns_of,
+    similar_phones,
+    unknown_symbols,
+)
 
 # Maximum number of characters to report. The number is limited because checking a character takes
 # as long as cleaning the whole text.
@@ -86,6 +91,9 @@ def dropped_symbols(
     """
     if not table.is_english:
         unknown = unknown_symbols(clean(text, cleaner_names, table, language), table)
+        if PHONES in cleaner_names:  # other phones are spoken in their place
+            replaced = similar_phones(unknown, table)
+            unknown = [symbol for symbol in unknown if symbol not in replaced]
         unknown = unknown[: MAX_SHOWN + 1]
         lacking = {x: columns_of(x, text, cleaner_names, table, language) for x in unknown}
         silent = _without_phones(text, language) if PHONES in cleaner_names else {}
