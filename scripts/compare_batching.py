@@ -1,5 +1,5 @@
-"""Compare batching strategies for a corpus. The comparison needs only the lengths of the clips, and
-no GPU.
+"""Compare batching strategies for a corpus. The comparison needs the lengths of the clips, but no
+audio and no GPU.
 
     python scripts/compare_batching.py filelists/ljspeech/train.txt
     python scripts/compare_batching.py --strategies                   # list all strategies
@@ -140,7 +140,7 @@ def progress(results: Iterable[Any]) -> Iterable[Any]:
 
 
 def settings_of(survey: Survey) -> str:
-    """Return the settings of a surveyed strategy in the format of train.py --hparams."""
+    """Return the settings of a strategy in the format of train.py --hparams."""
     options = survey.options()
     settings = {"batch_size": options.pop("batch_size")}
     settings["batching_strategy"] = options.pop("strategy")
