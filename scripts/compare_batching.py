@@ -71,7 +71,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     epochs = "number of epochs to plan (default: 5 to 40, but 1 for 100,000 clips or more)"
     add("--epochs", type=at_least_one, help=epochs)
-    novelty = "required pair novelty, from 0 to 1 (default: that of SSB-DBS-BR, at most 0.99)"
+    novelty = (
+        "required pair novelty, from 0 to 1 (default: the pair novelty of SSB-DBS-BR, at most 0.99)"
+    )
     add("--min-novelty", type=share, help=novelty)
     return parser.parse_args(arguments)
 

@@ -340,7 +340,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--val-fraction",
         type=checked(float, "a number above 0 and below 1", lambda value: 0 < value < 1),
         default=VALIDATION,
-        help="fraction of the clips to hold out (default: %(default)s)",
+        help="fraction of the clips to hold out for validation (default: %(default)s)",
     )
     add(
         "--recognizer",

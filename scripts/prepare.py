@@ -109,7 +109,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--repeated-words",
         action="store_true",
-        help="accept texts that all begin or end with the same word (default: stop)",
+        help="accept texts that all begin or end with the same word (default: report an error)",
     )
     lexicon_help = (
         "read pronunciations from this file; each line contains a word and its respelling"

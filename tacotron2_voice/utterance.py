@@ -21,7 +21,7 @@ from tacotron2_voice.utils.errors import UserError
 MAX_CHARACTERS = 20_000
 # Maximum total seconds of the pause tags in a text (about as long as the longest speech).
 MAX_PAUSES = 1200
-# Pause after each kind of ending, as a fraction of the pause after a sentence.
+# Pause after each kind of chunk ending, as a fraction of the pause after a sentence.
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
 
 
@@ -40,7 +40,7 @@ class Utterance:
     """A text that is prepared for synthesis."""
 
     segments: list[Segment]
-    text: str = ""  # the original text, for warnings about unknown symbols
+    text: str = ""  # the text before cleaning, for warnings about unknown symbols
 
     def __len__(self) -> int:
         """Return the number of symbols."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-# Problems with the same fix are grouped if the fix has at least this many characters.
+# Problems with the same fix are grouped if the text of the fix has at least this many characters.
 LONG_FIX = 150
 MAX_LINES_SHOWN = 20  # maximum number of bad lines to list individually in a message
 
@@ -61,9 +61,10 @@ def grouped(
 ) -> list[str]:
     """Format problems of the form "PLACE: what is wrong; fix" as lines, and group similar problems.
 
-    Problems that have the same long fix are always grouped. If there are more than `one_by_one`
-    problems, all problems of the same kind are grouped. A group shows its first problem in full,
-    and lists the locations of its other problems without `prefix` and folders.
+    Problems whose fixes are the same long text are always grouped. If there are more than
+    `one_by_one` problems, all problems of the same kind are grouped. For each group, the first
+    problem is shown in full, followed by the locations of the other problems without `prefix` and
+    folders.
     """
     kinds: dict[str, list[str]] = {}
     for problem in problems:
