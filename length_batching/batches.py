@@ -2,7 +2,7 @@
 
 Every framework can distribute, count and skip the items of a dataset, and can resume at any item.
 If each item is a whole batch, the framework does not need to support batches of different sizes.
-The README shows the code for each framework.
+length_batching/README.md shows example code for each framework.
 
 Rank r of W processes must request batches r, r + W, r + 2 W, ... in this order. Each DataLoader
 worker computes which batch must come next. If a process requests a different batch, the worker
@@ -163,7 +163,7 @@ class LengthBatches(Dataset[Any]):
         self._worker_states = rows.share_memory_()
         # Whether this copy of the object is in a worker of a stateful DataLoader.
         self._in_stateful_worker = False
-        # After a state has been loaded, the next call of `set_epoch` accepts only these epochs.
+        # The only epochs that the next call of `set_epoch` accepts after a state has been loaded.
         self._loaded_epochs: tuple[int, ...] = ()
         self._is_begun = False  # whether a RankSampler pass has begun in this epoch
         self._drawn = 0  # number of batches that this RankSampler pass has yielded
@@ -411,7 +411,8 @@ class LengthBatches(Dataset[Any]):
         self._begin_epoch(epoch, start, is_set=was_set)
 
     def _check_record(self, record: Path) -> bool:
-        """Write the record file if it does not exist. Return whether the file already existed.
+        """Write the record file if it does not exist. Return whether the record file already
+        existed.
 
         Raises:
             BatchingError: if the file describes batches that differ from the batches of this run.
@@ -452,7 +453,9 @@ class LengthBatches(Dataset[Any]):
             )
         first = max(state.start, 0) if position is None else position
         next_was_set = False
-        if first == len(self) and not state.is_set:  # some DataLoaders call `set_epoch` later
+        if (
+            first == len(self) and not state.is_set
+        ):  # some DataLoaders call `set_epoch` only after the pass has begun
             epoch += 1
             first = 0
             self._begin_epoch(epoch, first, is_set=False)

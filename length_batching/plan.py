@@ -163,7 +163,7 @@ def plan_epoch(
     if weights is not None:
         drawn = _draw_clips(weights, draw, rng)
 
-    # Because of this shuffle, clips of equal length have a different order in each epoch.
+    # Shuffle the clips, so that clips of equal length have a different order in each epoch.
     shuffled_order = rng.permutation(len(drawn))
     parameter = REGISTRY[strategy].parameter
     value = options[parameter.name] if parameter else 0

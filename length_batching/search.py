@@ -57,7 +57,7 @@ MAX_EPOCHS = 40
 # Number of clips to plan, summed over the epochs, to measure one set of options. Small corpora need
 # more epochs to get stable means.
 CLIPS_TO_PLAN = 50_000
-LARGE_CORPUS = 100_000  # number of clips from which a single epoch is a large enough sample
+LARGE_CORPUS = 100_000  # if a corpus has at least this many clips, a single epoch is planned
 VALUES_PER_DOUBLING = 8  # number of values to try between a parameter value and twice this value
 # Number of threads. Several threads are faster than a single thread, because numpy releases the
 # GIL. Each thread needs several hundred bytes per clip.

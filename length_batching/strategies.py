@@ -110,7 +110,7 @@ NUM_BUCKETS = Parameter(
     "number of length classes",
     "{} classes",
     10,
-    maximum=10**6,  # limits the size of the array with the limits of the length classes
+    maximum=10**6,  # keeps the array with the limits of the length classes small
     larger_mixes_more=False,
     larger_values="Larger values mix clips less and make more batches small.",
 )
@@ -167,7 +167,7 @@ def _semi_sorted(clips: ShuffledClips) -> Order:
     """clips sorted by length + noise; the noise is uniform in (-a/2, a/2) with
     a = (longest - shortest) * factor"""
     lengths = clips.lengths
-    # The docstring calls this range `a`, as in the paper.
+    # Width of the interval of the uniform noise (`a` in the docstring).
     noise_range = (lengths.max() - lengths.min()) * clips.parameter_value
     noise = noise_range * (clips.rng.random(len(lengths)) - 0.5)
     return clips.order[np.argsort(lengths[clips.order] + noise)], [0]
@@ -179,7 +179,8 @@ def _semi_sorted_rank(clips: ShuffledClips) -> Order:
     uniform in (-a/2, a/2) with a = number of clips * factor, so clips of rare lengths mix as
     widely as clips of common lengths"""
     order, starts = _sorted(clips)
-    noise_range = len(order) * clips.parameter_value  # the docstring calls this range `a`
+    # Width of the interval of the uniform noise (`a` in the docstring).
+    noise_range = len(order) * clips.parameter_value
     noise = noise_range * (clips.rng.random(len(order)) - 0.5)
     return order[np.argsort(np.arange(len(order)) + noise)], starts
 

@@ -174,7 +174,7 @@ class UpdatePlanner:
             f"{self._later_count}. The additional batches cost training time. Set "
             'batches_per_epoch="per_phase". If your framework needs the same number of batches in '
             "every epoch, set random_epochs=0.",
-            stacklevel=4,  # show the line that creates a LengthBatches or LengthBatchSampler
+            stacklevel=4,  # the warning shows the line that creates the sampler or dataset
         )
 
     def _warn_if_capacity_is_small(self) -> None:
@@ -188,7 +188,7 @@ class UpdatePlanner:
                 f"batch_capacity={capacity:g}: a batch contains at most {capacity / mean:.1f} clips "
                 f"on average, because the mean length is {mean:.6g}. batch_capacity is the number "
                 "of clips times the longest length, not the maximum length.",
-                stacklevel=4,  # show the line that creates a LengthBatches or LengthBatchSampler
+                stacklevel=4,  # the warning shows the line that creates the sampler or dataset
             )
 
     def plan_of(self, epoch: int, attempt: int = 0) -> EpochPlan:

@@ -251,7 +251,7 @@ def export(out: Path, checkpoint: Path) -> Path:
 
 def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
     """Write an HTML page with the recording and the synthetic speech for each held-out text. Return
-    the path of the page."""
+    the path of this HTML page."""
     rows = []
     audio = sorted(speech_folder.glob("*.wav"))
     lists = out / "lists"

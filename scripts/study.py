@@ -12,9 +12,9 @@ transcribes the speech. The report compares all named settings with the first na
 Ctrl-C to save and stop. Run the same command again to resume; you can add named settings, seeds and
 later points.
 
-    OUT/values.csv             one line per epoch of every run; word error rates after --points
+    OUT/values.csv             one line per epoch of every run; word error rates only for --points
     OUT/study.json             all named settings
-    OUT/NAME/seed_N/           a run; for each of --points, epoch_N.pt and transcripts_N.json
+    OUT/NAME/seed_N/           a run; epoch_N.pt and transcripts_N.json for each epoch in --points
     OUT/logs/NAME-seed_N.log   the output of training and evaluation
     OUT/report.md, report.svg  means over seeds after equal numbers of epochs, of optimizer steps, of
                                decoder steps and of minutes
@@ -167,8 +167,8 @@ class Study:
         self._write_lock = threading.Lock()
 
     def stop(self, *_) -> None:
-        """Handle a signal. After the first signal, the programs save their work and exit. After the
-        second signal, the programs are stopped immediately."""
+        """Handle a signal. After the first signal, the running programs save their work and exit.
+        After the second signal, the running programs are stopped immediately."""
         self.stops += 1
 
     def points_left(self, name: str, seed: int) -> list[int]:

@@ -110,8 +110,8 @@ class Output(ABC):
 class FolderOutput(Output):
     """For each text, write a WAV and, if selected, the log-mel and a plot of the alignment.
 
-    The line number of a text is the name of its files. Other files that an earlier run wrote for the
-    same line, such as subtitles, are removed, because they belong to the old audio.
+    The names of a text's files are the line number of the text. Other files that an earlier run
+    wrote for the same line, such as subtitles, are removed, because they belong to the old audio.
 
     Args:
         folder: an existing folder.

@@ -36,7 +36,7 @@ class Entry:
     key: str  # hash of all inputs that affect the audio
     files: dict[str, int]  # size of each file in bytes, by name
     warnings: list[str]
-    timings: dict[str, Any] | None = None  # times of the words, from the start of the text
+    timings: dict[str, Any] | None = None  # times of the words, measured from the start of the text
 
 
 class ResumeLog:
@@ -104,7 +104,7 @@ def hash_of(*values: object) -> str:
 def options_hash(args: Namespace, settings: VoiceSettings, files: Iterable[Path | None]) -> str:
     """Return a hash of all inputs that affect the audio, except the text.
 
-    These inputs are the version of this package, the settings, the options and the contents of
+    The hash depends on the version of this package, the settings, the options and the contents of
     `files`.
     """
     options = {name: value for name, value in vars(args).items() if name not in OTHER_OPTIONS}

@@ -5,7 +5,7 @@
     settings = change_settings(trained, "@settings.txt,attention_window=6")  # from a file first
     print(describe(settings))
 
-`VoiceSettings` contains the settings of synthesis: text, audio, and the sizes of the graphs.
+`VoiceSettings` contains the settings of synthesis: text, audio, and the sizes of the model's layers.
 `HParams` extends this class with the settings of a training run, and gives every setting a default.
 
 An override has the form `name=value` or `name=[a,b]`. If a name occurs twice, the last value is
@@ -103,7 +103,7 @@ class VoiceSettings:
     mel_fmin: PositiveOrZero  # lower edge of the lowest mel band, in Hz
     mel_fmax: Positive  # upper edge of the highest mel band, in Hz
 
-    # sizes of the graphs
+    # sizes of the model's layers
     n_symbols: SymbolCount  # number of rows in the symbol embedding
     encoder_embedding_dim: EvenWidth  # width of the encoder output
     speaker_embedding_dim: WidthOrZero  # width of the speaker embedding; 0: one speaker
@@ -192,7 +192,7 @@ class VoiceSettings:
 
 Settings = TypeVar("Settings", bound=VoiceSettings)
 
-LOG_FLOOR = 1e-5  # smaller mel magnitudes are replaced by this value before the logarithm
+LOG_FLOOR = 1e-5  # minimum mel magnitude, which replaces smaller magnitudes before the logarithm
 # Settings that affect the values of a log-mel.
 MEL_SETTINGS = (
     "sampling_rate",
@@ -231,7 +231,8 @@ GRAPH_SETTINGS = (
 
 
 def settings_from_dict(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
-    """Restore the settings that were saved with a checkpoint or a voice. Unknown names are ignored.
+    """Restore the settings that were saved with a checkpoint or a voice. Unknown settings are
+    ignored.
 
     Raises:
         UserError: if a setting without a default is missing, or if a value is invalid.

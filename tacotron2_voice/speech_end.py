@@ -76,7 +76,7 @@ class EndDetector:
     def __init__(
         self, ids: Sequence[int], settings: VoiceSettings, table: SymbolTable, max_steps: int
     ):
-        """Prepare to detect the end of a chunk. `ids` must contain at least one letter or phone."""
+        """Prepare to detect the end of speech in a chunk. `ids` must contain at least one letter or phone."""
         frame_time = settings.hop_length / settings.sampling_rate
         self._step_time = settings.n_frames_per_step * frame_time
         self._gate_threshold = settings.gate_threshold

@@ -69,7 +69,7 @@ MAX_SEED = 2**64 - 1
 # piece.
 FIRST_PIECE = 16
 MAX_PIECE = 128  # maximum number of frames in a piece
-FADE = 0.1  # seconds of the fade-out at the end of a chunk whose audio has not died away
+FADE = 0.1  # seconds of the fade-out at the end of a chunk whose audio does not end quietly
 # Maximum number of frames per call of a vocoder. HiFi-GAN needs about 0.3 MB per frame.
 MAX_VOCODER_FRAMES = 1024
 VOCODER_CONTEXT = 32  # an audio sample may depend on this many frames on each side

@@ -27,7 +27,7 @@ from tacotron2_voice.text.tags import without_tags
 from tacotron2_voice.text.words import word_spans
 
 FORMATS = ("json", "srt", "vtt")
-MIN_WEIGHT = 1e-6  # smaller attention weights are replaced by this value
+MIN_WEIGHT = 1e-6  # minimum attention weight, which replaces smaller weights
 CUE_LETTERS = 84  # maximum number of characters per subtitle: two lines of 42 characters
 CUE_PAUSE = 0.5  # a pause longer than this many seconds ends a subtitle
 SENTENCE_PAUSE = 0.15  # after a sentence, a pause longer than this many seconds ends a subtitle

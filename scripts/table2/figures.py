@@ -108,7 +108,7 @@ def _looks(runs: Runs, labels: list[str]) -> tuple[dict, dict, dict]:
         for index, (label, row) in enumerate(same_name.iterrows()):
             colors[label] = shades[index]
             markers[label] = FOLLOW_UP_MARKERS[index % 7] if index else style.marker
-            # Also true for RAND, which does not use the setting `batch_randomization`.
+            # `is_mixed` is also True for RAND, for which the setting `batch_randomization` is NaN.
             is_mixed = row["batch_randomization"] != "False"
             dashes[label] = DASHES[f"{row['dynamic_batch_size'] == 'True':d}{is_mixed:d}"]
     return colors, markers, dashes

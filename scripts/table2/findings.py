@@ -4,8 +4,8 @@
         print(finding.claim, finding.verdict)
 
 Runs with the same seed start with the same weights, so seeds are the blocks of a randomized block
-design (Montgomery, "Design and Analysis of Experiments"). This model is fitted by least squares to
-all runs that have the same corpus and the same number of epochs:
+design (Montgomery, "Design and Analysis of Experiments"). The following model is fitted by least squares
+to all runs that have the same corpus and the same number of epochs:
 
     log value = effect of the strategy + effect of the seed + noise of equal variance
 

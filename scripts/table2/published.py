@@ -14,7 +14,7 @@ EPOCHS = 222
 # epochs 100 to 220.
 EPOCHS_SHOWN = (100, 160, 220)
 
-# A run reproduces the paper only if the run has these settings.
+# Settings of the paper's runs. A run reproduces the paper only if it has all of these settings.
 SETTINGS = {
     "batch_size": 16,
     "precision": "fp32",
@@ -30,7 +30,7 @@ SETTINGS = {
     "loss": "padded",
     "guided_attention_weight": 0.0,
     "gate_positive_weight": 1.0,
-    "text_cleaners": ("english_cleaners",),  # the value in NVIDIA's implementation
+    "text_cleaners": ("english_cleaners",),  # the value of this setting in NVIDIA's code
 }
 STRATEGIES = ("random", "sorted", "semi_sorted", "bucket", "alternated_sort")
 

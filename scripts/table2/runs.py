@@ -97,7 +97,7 @@ class Runs:
     # One row per label. The columns are the name of the strategy and all settings, as text. NaN:
     # the setting has no effect.
     rows: pd.DataFrame
-    # Settings, HEAD, machine and software of each run, one row per run.
+    # One row per run. The columns are the settings, HEAD, and facts about the machine and software.
     facts: pd.DataFrame
     epochs: pd.DataFrame  # epochs of all runs, with the columns `run` (folder) and `label`
     left_out: list[str]  # ignored folders and the reason for each
@@ -214,7 +214,7 @@ def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> 
     own = REGISTRY[h.batching_strategy].parameter
     ignored = WITHOUT_EFFECT | {p.name for p in PARAMETERS if p != own}
     if h.batching_strategy == "random":
-        ignored |= {"batch_randomization"}  # random batches (RAND) are the same with BR
+        ignored |= {"batch_randomization"}  # BR does not change random batches (RAND)
     if not h.dynamic_batch_size:
         ignored |= {"batch_capacity"}
     if h.learning_rate_schedule == "constant":
@@ -278,8 +278,8 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
     rows = settings[~again].set_index(table["label"])
     rows = rows[~rows.index.duplicated()]
     # Choose the main row of each strategy: the row that is comparable with the largest number of
-    # other rows, because only the strategies differ. If several rows are tied, choose the row with
-    # the largest number of settings that equal the paper's settings or the defaults.
+    # other rows. Two rows are comparable if they differ only in the strategy. If several rows are
+    # tied, choose the row with the most settings that equal the paper's settings or the defaults.
     usual = pd.Series(asdict(HParams()) | published.SETTINGS).astype(str)
     rank = pd.DataFrame({"comparable": (~_differences(rows).any(2)).sum(1)}, rows.index)
     rank["usual"] = (rows[rows.columns.intersection(usual.index)] == usual).sum(axis=1)
@@ -343,8 +343,8 @@ def comparison_warnings(runs: Runs) -> list[str]:
 
 
 def _by_value(column: pd.Series) -> Iterable[tuple[str, str]]:
-    """Yield each value, most common first, and a list of the folders with this value. The list is
-    empty if all runs have the same value."""
+    """Yield each value in a column, most common first, and a list of the folders with this value.
+    The list is empty if all runs have the same value."""
     for value, count in column.value_counts().items():
         folders = ", ".join(column.index[column == value][:3])
         more = f" and {count - 3} more" if count > 3 else ""

@@ -3,7 +3,7 @@
     measured = Measured(read_runs([Path("runs")]))
     for table in paper_tables(measured): ...
 
-The summary of a quantity is a DataFrame with one row per row of a table in the report. Its columns
+The summary of a quantity is a DataFrame with one row per line of a table in the report. Its columns
 are `ours`, `standard_error`, `runs` and `note`. If a value is missing, the note contains the
 reason. The titles, notes and captions of the report are in texts.jinja.
 """

@@ -43,7 +43,7 @@ MAX_SHOWN = 5  # maximum number of expressions to list in a note
 
 
 class Uncertain(NamedTuple):
-    """An expression in a text, and the words that the model reads in its place."""
+    """An expression in a text, and the words that the model speaks for this expression."""
 
     expression: str
     reading: str

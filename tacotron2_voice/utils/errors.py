@@ -61,8 +61,8 @@ def grouped(
 ) -> list[str]:
     """Format problems of the form "PLACE: what is wrong; fix" as lines, and group similar problems.
 
-    Problems whose fixes are the same long text are always grouped. If there are more than
-    `one_by_one` problems, all problems of the same kind are grouped. For each group, the first
+    If the text of a fix is long, the problems with this fix are always grouped. If there are more
+    than `one_by_one` problems, all problems of the same kind are grouped. For each group, the first
     problem is shown in full, followed by the locations of the other problems without `prefix` and
     folders.
     """
@@ -89,7 +89,7 @@ def grouped(
 
 
 def _kind(problem: str) -> str:
-    """Return a string that is equal for similar problems: the fix or, without a fix, the problem.
-    Numbers, quoted text and paths are removed."""
+    """Return a key that similar problems share: the text of the fix or, without a fix, the text of
+    the problem. Numbers, quoted text and paths are removed."""
     plain = re.sub(r"""(?<![\w\\])(['"]).*?(?<!\\)\1(?!\w)|\S*/\S*|\d+""", "", problem)
     return plain.partition("; ")[2] or plain

@@ -18,8 +18,8 @@ LINE = 1.2 * FONT_SIZE  # minimum distance between two labels, in points
 AROUND = 0.8  # total height above and below the axes of a plot, in inches
 MAX_LABEL_LETTERS = 20
 MAX_TITLE_LETTERS = 80
-SPACE = "␣"  # replaces a space
-BOX = "□"  # replaces a character that is missing in all fonts
+SPACE = "␣"  # symbol that replaces a space in labels
+BOX = "□"  # symbol that replaces a character that is missing in all fonts
 
 
 def _figure(height: float, width: float = 8) -> Figure:

@@ -298,7 +298,7 @@ def _read_regnal_number(match: Match) -> str:
 
 def _read_roman_number(match: Match) -> str:
     value = roman_value(match[2])
-    # I is a pronoun in "the part I like"
+    # The letter I is a pronoun instead of a numeral in "the part I like".
     no_numeral = value is None or (match[2] == "I" and match[1][0].islower())
     return match[0] if no_numeral else f"{match[1]} {value}"
 
@@ -331,7 +331,8 @@ RULES: list[Rule] = [
     rule(
         r"(?<![\d+.,:/-])\d{1,3}(?: \d{3})* 000(?! ?\d)", lambda match: match[0].replace(" ", ",")
     ),
-    # Addresses come first, because no other rule may read their dots, slashes, hyphens and digits.
+    # The rule for web addresses comes first, because no other rule may change the dots, slashes,
+    # hyphens and digits of an address.
     rule(ADDRESS, _read_address),
     # The rule for "&c." comes before the rule for "&". The rules for abbreviations with a slash
     # come before the rules for fractions and divisions.
@@ -387,7 +388,7 @@ RULES: list[Rule] = [
     rule(r"(?i)\b((?!St\b|Mt\b|Ft\b|Rep\b|Pres\b)(?:" + "|".join(TITLES) + r"))\.", _read_title),
     rule(r"\b(St|Mt|Ft|Rep|Pres)\.(?=\s[A-Z\u00c0-\u00de])", _read_title),
     rule(r"\b(Mr|Mrs|Ms|Dr|Prof|St|Mt|Ft)(?=\s[A-Z\u00c0-\u00de])", _read_title),
-    rule(r"\b(st)\.(?=\s[a-z])", _read_title),  # "st." in a text without capitals
+    rule(r"\b(st)\.(?=\s[a-z])", _read_title),  # expand "st." in a text without capitals
     rule(
         rf"(?i)(?<![\w.])({'|'.join(map(re.escape, ABBREVIATIONS))})\.",
         _read_abbreviation,
@@ -396,8 +397,8 @@ RULES: list[Rule] = [
     rule(r"(?<=[a-z]) v\.(?= [A-Z])", " versus"),
     rule(r"(?<=\()b\.(?=\s\d{4})", "born"),
     rule(r"(?<=[(])d\.(?=\s\d{4})|(?<=\d[,;] )d\.(?=\s\d{4})", "died"),
-    # The rule for other letters with dots comes after the rules for "e.g." and "i.e.", which replace
-    # these abbreviations with words.
+    # The rule for letters with dots, such as "U.S.", comes after the rules that replace "e.g." and
+    # "i.e." with words.
     rule(r"(?<![\w.])(?:(?:[A-Za-z]|[A-Z]{2})\.)+[A-Za-z](?!\w)\.?", _read_dotted_letters),
     rule(r"\b([A-Z]{1,3})&([A-Z]{1,3})\b", lambda m: f"{_letters(m[1])} and {_letters(m[2])}"),
     # The rules for arithmetic symbols and negative numbers come before the rules that convert

@@ -303,7 +303,8 @@ AMOUNT_RULES: list[Rule] = [
         r"(?P<join>[\s-]?)(?!(?<=\d)s\b)"  # "20s" means twenties, not 20 seconds
         rf"(?P<unit>{_UNIT}|in(?=\.))(?P<power>[²³23])?"
         rf"(?:\s?/\s?(?P<per>{_UNIT}|{'|'.join(PER)})(?P<per_power>[²³23])?)?"
-        # If the sentence continues after the dot of a unit, the match includes this dot.
+        # If the sentence continues after a unit with a dot ("6 ft. 2 in."), the match includes the
+        # dot.
         r"(?![\w²³/-]|'\w)(?:\.(?=[,;:)]|\s+[a-z0-9]))?",
         _read_unit,
     ),
