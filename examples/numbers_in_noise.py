@@ -80,7 +80,7 @@ class TimedVoice(EspeakVoice):
 @dataclass
 class Utterance:
     samples: np.ndarray  # [N] between -1 and 1, without noise
-    words: list[tuple[str, tuple[str, ...]]]  # each word with its phones
+    words: list[tuple[str, tuple[str, ...]]]  # the spoken words, each with its phones
     middles: list[float]  # time at the middle of each phone, in samples
 
 

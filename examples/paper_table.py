@@ -47,11 +47,12 @@ class Column:
     title: str
     published_title: str = ""  # column title in the paper; "": not a column of the paper
     digits: int = 1
-    # Whether rows are compared in percent. False if the values are around zero.
+    # Whether differences between rows are in percent. False if the values are close to zero.
     in_per_cent: bool = True
 
     def difference(self, more: Any, less: Any) -> Any:
-        """Return `more` minus `less`, in percent of `less` if `in_per_cent` is set."""
+        """Return the difference `more - less`. If `in_per_cent` is set, the difference is in
+        percent of `less`."""
         if self.in_per_cent:
             return 100 * (more / less - 1)
         return more - less
@@ -98,7 +99,7 @@ class PaperTable:
     columns: Sequence[Column]  # columns of the table in the paper
     more_columns: Sequence[Column]
     claims: Sequence[Claim]
-    # Number of single-threaded processes. Each process does one run at a time.
+    # Number of single-threaded processes. Each process trains one model at a time.
     processes: int = 2
 
     def main(self, arguments: list[str] | None = None) -> None:
@@ -114,15 +115,15 @@ class PaperTable:
         quick_help = "use little training data and one seed (about two minutes)"
         parser.add_argument("--quick", action="store_true", help=quick_help)
         args = parser.parse_args(arguments)
-        torch.set_num_threads(1)  # several threads would slow down such small layers
+        torch.set_num_threads(1)  # for small layers, several threads are slower than one thread
         runs = self.make_runs(args.out, self.quick if args.quick else self.settings)
         report = self.report(runs)
         write_bytes(args.out / "report.md", report.encode())
         print(report, end="")
 
     def make_runs(self, out: Path, settings: Any) -> Runs:
-        """Return {name of the row: runs} for all rows. Read the finished runs from `out`, and do
-        the missing runs in several processes.
+        """Return {name of the row: runs} for all rows. Read the finished runs from `out`, and
+        complete the missing runs in several processes.
         """
         check_is_folder(out, "folder")
         folder = out / "runs"
@@ -166,12 +167,13 @@ class PaperTable:
     def make_share_in_child(
         self, cells: Cells, folder: Path, made_with: Any, settings: Any
     ) -> None:
-        """Do some of the runs in a child process, which exits without a traceback on Ctrl-C."""
+        """Complete some of the runs in a child process, which exits without a traceback on
+        Ctrl-C."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         self.make_share(cells, folder, made_with, settings)
 
     def make_share(self, cells: Cells, folder: Path, made_with: Any, settings: Any) -> None:
-        """Do the runs in `cells` (pairs of row and seed), and write each result to a file."""
+        """Complete the runs in `cells` (pairs of row and seed), and write each result to a file."""
         if not cells:
             return
         start = time.perf_counter()
@@ -253,7 +255,7 @@ class PaperTable:
         if claim.margin:
             low, high = (-claim.margin, claim.margin)
             finding = f"{column.title}: {claim.more} = {claim.less} ± {claim.margin:g}{unit}"
-        result = "undecided"  # with a single seed, the error is NaN, so the result is undecided
+        result = "undecided"  # this is also the result of a single seed, whose error is NaN
         if low < mean - half_width and mean + half_width < high:
             result = "confirmed"
         elif mean + half_width < low or mean - half_width > high:

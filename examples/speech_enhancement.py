@@ -63,7 +63,7 @@ class CumulativeNorm(nn.Module):
     """Normalize each frame in [B, channels, T] by the mean and variance of this and all previous
     frames.
 
-    There is no gain and no bias, because the next layer can learn a gain and a bias.
+    This layer has no gain and no bias, because the next layer can learn both.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -99,8 +99,8 @@ class Block(nn.Module):
 def filters_at_start(window: int) -> torch.Tensor:
     """Return the filters [window, window] of a modified discrete cosine transform.
 
-    Each filter occurs with both signs, so that the signal can be restored from positive outputs
-    alone.
+    Each filter occurs twice, with positive and with negative sign, so that the signal can be
+    restored from non-negative outputs.
     """
     half = window // 2
     time = torch.arange(window, dtype=torch.float64) + 0.5
@@ -149,7 +149,7 @@ class ConvTasNet(nn.Module):
 def snr(estimated: torch.Tensor, clean: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Return the signal-to-noise ratio of each clip [B] in dB, ignoring padding.
 
-    A silent clip has a constant ratio, and therefore no gradient.
+    The ratio of a silent clip is a constant, so it has no gradient.
 
     Args:
         estimated, clean: samples [B, T].

@@ -57,8 +57,8 @@ class Clip:
     """An utterance in noise, or a chunk of such an utterance."""
 
     frames: torch.Tensor  # [T, 40] log-mel frames
-    phones: torch.Tensor  # [L] labels of the phones, which start at 1
-    middles: torch.Tensor  # [L] middle of each phone in frames
+    phones: torch.Tensor  # [L] label of each phone, 1 or larger
+    middles: torch.Tensor  # [L] frame index of the middle of each phone
 
     def cut(self, start: int, stop: int) -> "Clip":
         """Return the part of the clip from frame `start` to frame `stop`, with the phones whose
@@ -105,8 +105,8 @@ class AcousticModel(nn.Module):
 class WordSearch:
     """Find the most probable words of an utterance with the Viterbi algorithm.
 
-    The states of the graph are the phones of all words, with CTC blanks (label 0) between them. Any
-    word can follow any other word. State 0 is the blank between words.
+    The states of the search graph are the phones of all words, with CTC blanks (label 0) between
+    phones. Any word can follow any other word. State 0 is the CTC blank between words.
     """
 
     def __init__(self, lexicon: set[tuple[str, tuple[int, ...]]]):
@@ -156,7 +156,7 @@ class WordSearch:
 
 # ---------------------------------------------------------------------------- training
 
-# Published values, keyed by number of bins.
+# Maps the number of bins to the published values.
 ALTERNATED = {8: (10.1, 4.8, 9.9), 64: (10.0, 5.3, 9.5), 256: (8.8, 6.0, 9.1)}
 ROWS = [
     Row("random", {"strategy": "random"}, (7.0, 5.4, 8.9)),
@@ -224,7 +224,7 @@ class Experiment:
         chunk = options.pop("chunk", None)
         if "bins" in options:
             bins = options.pop("bins") * len(self.train) / PAPER_UTTERANCES
-            # Use at least 2 bins, because a single bin would sort all clips.
+            # Use at least 2 bins, because a single bin would sort all clips by length.
             options["num_bins"] = max(2, round(bins))
         lengths = [len(clip.frames) for clip in self.train]
         segments = segments_of(lengths, chunk or max(lengths))

@@ -81,7 +81,9 @@ def print_report(lengths: np.ndarray, batch_size: int, options: dict[str, Any]) 
     result = search(surveyor, batch_size, **sizes)
     print(*describe_result(result), sep="\n")
     if result.best:
-        sizes.pop("batch_capacity", None)  # keep the batch_capacity of the best options
+        sizes.pop(
+            "batch_capacity", None
+        )  # print the `batch_capacity` of the best options, not of `options`
         call = result.best.options() | sizes
         arguments = "".join(f"\n    {name}={value!r}," for name, value in call.items())
         print(f"\nLengthBatchSampler(\n    lengths,{arguments}\n)")

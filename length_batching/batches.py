@@ -2,7 +2,7 @@
 
 Every framework can distribute, count and skip the items of a dataset, and can resume at any item.
 If each item is a whole batch, the framework does not need to support batches of different sizes.
-The README shows the code for each framework.
+length_batching/README.md shows example code for each framework.
 
 Rank r of W processes must request batches r, r + W, r + 2 W, ... in this order. Each DataLoader
 worker computes which batch must come next. If a process requests a different batch, the worker
@@ -32,14 +32,14 @@ from length_batching.strategies import StrategyName
 from length_batching.updates import BatchesPerEpoch, EpochUpdates, UpdatePlanner
 
 MAX_WORKERS = 1024
-UNKNOWN_START = -1  # the framework chooses where the pass begins, by skipping batches
+UNKNOWN_START = -1  # start of a pass if the framework skips batches to resume training
 
 
 class BatchIndex(int):
     """The index of a batch, and the number of the `RankSampler` pass that yielded this index.
 
-    After a pass was stopped early, a persistent worker may still receive an index from that pass.
-    The pass number identifies such an outdated index.
+    After a pass has been stopped early, a persistent worker may still receive an index from this
+    pass. The worker recognizes the outdated index by its pass number.
     """
 
     pass_number: int
@@ -94,8 +94,8 @@ class LengthBatches(Dataset[Any]):
             `batch_capacity`, a random batch contains as many clips as fit into `batch_capacity`.
         batches_per_epoch: number of batches in every epoch, summed over all processes. With
             "constant", every epoch has 1% more batches than the first epoch needs. With
-            "per_phase", the random epochs and the later epochs have different constant numbers,
-            each computed from the first epoch of the phase. Use "per_phase" with `random_epochs`,
+            "per_phase", all random epochs have the same number of batches, and all later epochs
+            have the same, usually smaller, number of batches. Use "per_phase" with `random_epochs`,
             because random epochs need many more batches than later epochs. The Hugging Face Trainer
             does not support "per_phase".
         batches_per_update: number of batches of similar length per optimizer step, summed over all
@@ -161,8 +161,9 @@ class LengthBatches(Dataset[Any]):
         self._shared_state = torch.tensor(PassState()).share_memory_()
         rows = torch.tensor([WorkerState()] * MAX_WORKERS, dtype=torch.int64)
         self._worker_states = rows.share_memory_()
-        self._in_stateful_worker = False  # whether a stateful DataLoader's worker uses this copy
-        # After a state has been loaded, the next call of `set_epoch` accepts only these epochs.
+        # Whether this copy of the object is in a worker of a stateful DataLoader.
+        self._in_stateful_worker = False
+        # The only epochs that the next call of `set_epoch` accepts after a state has been loaded.
         self._loaded_epochs: tuple[int, ...] = ()
         self._is_begun = False  # whether a RankSampler pass has begun in this epoch
         self._drawn = 0  # number of batches that this RankSampler pass has yielded
@@ -181,7 +182,8 @@ class LengthBatches(Dataset[Any]):
         self._shared_state[:] = torch.tensor(state)
 
     def _begin_epoch(self, epoch: int, start: int, *, is_set: bool, ends_pass: bool = True) -> None:
-        """Share a new epoch with the workers.
+        """Store the number and the start of a new epoch in the memory that the DataLoader workers
+        share.
 
         If `ends_pass` is True, the workers reject indices from earlier passes.
         """
@@ -228,7 +230,7 @@ class LengthBatches(Dataset[Any]):
 
     @property
     def plan(self) -> EpochPlan:
-        """Return all batches of the epoch, in the order of the optimizer steps."""
+        """Return all batches of the current epoch, in the order of the optimizer steps."""
         return self._current_updates().plan
 
     def set_epoch(self, epoch: int) -> None:
@@ -277,7 +279,8 @@ class LengthBatches(Dataset[Any]):
 
     @staticmethod
     def unwrap(batches: Sequence[Any]) -> Any:
-        """Return the only batch in the list (for `collate_fn`, with `batch_size=1`)."""
+        """Return the only batch in a list of one batch. Use this function as the `collate_fn` of a
+        DataLoader with `batch_size=1`."""
         if len(batches) != 1:
             raise BatchingError(
                 f"the DataLoader joined {len(batches)} batches: expected DataLoader(batch_size=1)"
@@ -303,15 +306,15 @@ class LengthBatches(Dataset[Any]):
         follows = follows and (index, state.epoch) == (worker.next_index, worker.epoch)
         if isinstance(index, BatchIndex):
             pass_id = index.pass_number
-            # Any worker may return the first batch of a pass. When torchdata resumes, this is the
-            # worker after the worker that returned the last batch.
+            # Any worker may return the first batch of a pass. When torchdata resumes, the first
+            # batch comes from the next worker after the worker that returned the last batch.
             begins = 0 <= index - first < self.world_size * workers
             is_next = follows if worker.pass_id == pass_id else begins
             is_next = is_next and pass_id == state.pass_number
         else:
             # An index from another sampler does not contain a pass number.
             pass_id = -state.times_set
-            # Worker w begins with the w-th batch of its rank.
+            # Worker w of a process begins with the w-th batch of this process.
             offset = index - first - self.world_size * worker_id
             begins = offset >= 0 and (state.start == UNKNOWN_START or offset < self.world_size)
             is_next = follows if worker.pass_id == pass_id else begins
@@ -360,8 +363,8 @@ class LengthBatches(Dataset[Any]):
             BatchingError: if `trained` exceeds the number of batches that `RankSampler` has
                 yielded.
         """
-        # A stateful DataLoader calls `state_dict` in its workers too. The first of these calls
-        # happens when the workers start.
+        # A stateful DataLoader also calls `state_dict` in its workers, for the first time when the
+        # workers start.
         if get_worker_info() is not None:
             self._in_stateful_worker = True
             return {}
@@ -408,7 +411,8 @@ class LengthBatches(Dataset[Any]):
         self._begin_epoch(epoch, start, is_set=was_set)
 
     def _check_record(self, record: Path) -> bool:
-        """Write the record file if it does not exist. Return whether the file already existed.
+        """Write the record file if it does not exist. Return whether the record file already
+        existed.
 
         Raises:
             BatchingError: if the file describes batches that differ from the batches of this run.
@@ -449,7 +453,9 @@ class LengthBatches(Dataset[Any]):
             )
         first = max(state.start, 0) if position is None else position
         next_was_set = False
-        if first == len(self) and not state.is_set:  # some DataLoaders call `set_epoch` later
+        if (
+            first == len(self) and not state.is_set
+        ):  # some DataLoaders call `set_epoch` only after the pass has begun
             epoch += 1
             first = 0
             self._begin_epoch(epoch, first, is_set=False)
@@ -462,8 +468,9 @@ class LengthBatches(Dataset[Any]):
             raise BatchingError(
                 f"epoch {epoch}: a pass has already begun. Call set_epoch before every pass."
             )
-        # If the saved pass had ended, torchdata starts the next pass twice: it discards its first
-        # iterator and creates a new one. Therefore the first start does not count.
+        # If the state was saved after the end of a pass, torchdata starts the next pass twice,
+        # because it discards its first iterator and creates a second iterator. Therefore, the first
+        # start is ignored.
         self._is_begun = not next_was_set
         self._loaded_epochs = ()
         self._drawn = 0
@@ -487,7 +494,7 @@ class RankSampler(DistributedSampler[int]):
 
         sampler = RankSampler(batches, rank)
         loader = DataLoader(batches, batch_size=None, sampler=sampler)
-        sampler.set_epoch(epoch)  # before every pass; it also sets the epoch of `batches`
+        sampler.set_epoch(epoch)  # before every pass; this also sets the epoch of `batches`
 
     Rank r of W processes receives batches r, r + W, r + 2 W, ... This class inherits from
     DistributedSampler, so that frameworks do not replace the sampler. The DataLoaders of torchdata
@@ -510,7 +517,8 @@ class RankSampler(DistributedSampler[int]):
     def __len__(self) -> int:
         """Return the number of this rank's batches in the whole epoch.
 
-        The result is the same if training resumes in the middle of the epoch.
+        If training resumes in the middle of the epoch, the result is still the number of batches in
+        the whole epoch.
         """
         return len(self.batches) // self.batches.world_size
 
@@ -544,7 +552,7 @@ class RankIterator(Iterator[int]):
         if not self.is_begun:
             self.position = self.batches._begin_pass(self.position, self.saved_epoch)
             self.is_begun = True
-        assert self.position is not None  # the position is known as soon as the pass has begun
+        assert self.position is not None  # `position` is set when the pass begins
         number = self.position + self.rank
         if number >= len(self.batches):
             self.batches._end_pass()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 Numbers = Sequence[float] | np.ndarray  # one number per clip
-# 2-D if clips have several kinds of length, such as audio and text
+# A two-dimensional array if clips have several kinds of length, such as audio and text.
 Lengths = Numbers | Sequence[Sequence[float]]
 MAX_COUNT = 10**15  # upper limit for counts and lengths, so that their sums are exact in float64
 
@@ -20,7 +20,8 @@ class BatchingError(ValueError):
 
 
 def check_lengths(lengths: Lengths) -> np.ndarray:
-    """Return the lengths as a float64 array, [clips] or [clips, kinds].
+    """Return the lengths as a float64 array [clips] or, if clips have several kinds of length,
+    [clips, kinds].
 
     Every length must be positive. If clips have several kinds of length, lengths of 0 are also
     allowed.
@@ -59,7 +60,8 @@ def _array(name: str, values: Any) -> np.ndarray:
         raise BatchingError(f"{name}: found a {found}, expected a list, an array or a tensor")
     try:
         return np.asarray(values)
-    except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: the tensor has gradients
+    # numpy raises RuntimeError if a tensor has gradients.
+    except (ValueError, TypeError, RuntimeError) as error:
         raise BatchingError(f"{name}: expected one number per clip ({error})") from None
 
 
@@ -163,8 +165,8 @@ def resolve_ranks(
 def check_trains_alone() -> None:
     """Raise BatchingError if torch.distributed has several processes.
 
-    Call this function if the user has not set a world size, because each process would then train
-    on all batches.
+    Call this function if the user has not set the number of processes. Otherwise, each process would
+    train on all batches.
     """
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

@@ -29,7 +29,7 @@ def as_plan(batches: Batches) -> EpochPlan:
 
 
 def batch_of_position(plan: EpochPlan) -> np.ndarray:
-    """Return the index of the batch that contains each position of the plan's order [clips]."""
+    """Return the index of the batch that contains each clip [clips], in the order of the plan."""
     return np.repeat(np.arange(len(plan)), plan.sizes)
 
 
@@ -40,20 +40,22 @@ def batch_of_position(plan: EpochPlan) -> np.ndarray:
 class PaddingStats:
     """The amount of padding in an epoch's batches. Rates are fractions, not percentages.
 
-    B_j: number of clips in batch j; L_j: length of the longest clip in batch j; x: the clips'
-    lengths; r: `frames_per_step`; P_j = ceil(L_j / r) * r: the length to which batch j is padded.
+    The comments use these variables. B_j: number of clips in batch j; L_j: length of the longest
+    clip in batch j; x: lengths of the clips; r: `frames_per_step`; P_j = ceil(L_j / r) * r: length
+    to which batch j is padded.
     """
 
     num_batches: int
     zero_padding_rate: float  # Ge et al. 2021, eq. 1: mean over batches, weighted by B_j
-    average_batch_length: float  # Ge et al. 2021: sum(B_j L_j) / sum(B_j)
-    padded_to_original_rate: float  # Gonzalez et al. 2023: (sum(B_j L_j) - sum x) / sum x
-    padded_fraction: float  # padding frames / all frames: 1 - sum x / sum(B_j P_j)
+    average_batch_length: float  # sum(B_j L_j) / sum(B_j), as in Ge et al. 2021
+    padded_to_original_rate: float  # (sum(B_j L_j) - sum x) / sum x, as in Gonzalez et al. 2023
+    padded_fraction: float  # 1 - sum x / sum(B_j P_j), padding frames as a fraction of all frames
     padded_frames: float  # sum(B_j P_j), the number of frames including padding
     decoder_steps: float  # sum(P_j / r), the number of sequential steps of a recurrent model
     largest_batch_size: int  # max B_j, the largest number of clips in a batch
     largest_batch_frames: float  # max B_j P_j, the size of the batch that needs the most memory
-    # Predicted time: sum(P_j / r (row cost of B_j clips + clip_cost B_j)). None without row costs.
+    # Predicted time of an epoch: sum(P_j / r (row cost of B_j clips + clip_cost B_j)). None: the row
+    # costs are unknown.
     step_cost: float | None
 
 
@@ -75,10 +77,11 @@ def padding_stats(
         lengths: [clips] positive length of each clip, such as its number of frames.
         batches: the clip indices of each batch. A clip may be in several batches.
         frames_per_step: number of frames per decoder step. Batches are padded to multiples of this
-            number. The rates and lengths that the papers define ignore this additional padding.
+            number. The rates and lengths that the papers define do not include the padding to
+            multiples of `frames_per_step`.
         cost: a function that returns the cost per clip of a batch (see `plan_epoch`). This function
-            is required if clips have several kinds of length, because the cost of each clip then
-            replaces its lengths.
+            is required if clips have several kinds of length. The cost of each clip is then used
+            instead of its lengths.
         row_costs: cost of one step for each batch size (see `plan_epoch`). With row costs,
             `step_cost` is computed in the unit of the row costs.
         clip_cost: cost that each clip adds to every step of its batch, in the unit of `row_costs`.
@@ -102,7 +105,8 @@ def padding_stats(
         step_cost = float(padded / frames_per_step @ np.array(cost_of_size))
     num_clips = int(sizes.sum())
     real_total = float(real.sum())
-    # Let the totals be at least `real_total`, so that rounding cannot make a rate negative.
+    # Without padding, all totals equal `real_total`. Rounding errors must not make a total smaller,
+    # because a rate would then be negative.
     longest_total = max(float(sizes @ longest), real_total)
     padded_total = max(float(sizes @ padded), real_total)
     return PaddingStats(
@@ -140,7 +144,7 @@ def pair_novelty(batches: Batches, before: Batches) -> float:
         raise ValueError("`batches` and `before` contain different clips")
     batch_before = np.empty(now.order.max() + 1, dtype=np.int64)
     batch_before[earlier.order] = batch_of_position(earlier)
-    # Two clips have the same key if they share a batch in both epochs.
+    # Two clips have the same key if, and only if, they share a batch in both epochs.
     keys = np.sort(batch_of_position(now) * len(earlier) + batch_before[now.order])
     together = np.diff(np.flatnonzero(np.diff(keys, prepend=-1)), append=len(keys))
     old_pairs = (together * (together - 1) // 2).sum()

@@ -50,7 +50,7 @@ NAMES = ("batch_size", "strategy", *PlanOptions.__annotations__)
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Check options from a user or a file when the lengths are not yet known.
+    """Check options, for example from a settings file, before the lengths of the clips are known.
 
         check_options({"batch_size": 16, "strategy": "semi_sorted", "dynamic_batch_size": True})
 
@@ -59,9 +59,9 @@ def check_options(options: Mapping[str, Any]) -> None:
             their default values.
 
     Raises:
-        BatchingError: if an option is unknown, or if its value is invalid for any lengths. The
-            error message has one line per problem, with the option, its value and the allowed
-            values.
+        BatchingError: if an option is unknown, or if its value is invalid regardless of the
+            lengths. The error message has one line per problem, with the option, its value and the
+            allowed values.
     """
     problems = list(_problems(options))
     if problems:
@@ -152,8 +152,8 @@ def _parameter_problems(options: Mapping[str, Any]) -> Iterator[str]:
         value = options.get(parameter.name, parameter.default)
         low, high = parameter.limits()
         note = ""
-        # Pass the batch size only for the parameter of the selected strategy, because the strategy
-        # ignores all other parameters.
+        # Compare a parameter with the batch size only if the selected strategy uses the parameter,
+        # because all other parameters are ignored.
         is_used = strategy is not None and parameter is strategy.parameter
         if is_used and not batch_size_is_wrong:
             low, high = parameter.limits(batch_size=batch_size)

@@ -65,7 +65,8 @@ class EpochPlan(Sequence[np.ndarray]):
         return self.order[start : start + self.sizes[index]]
 
     def longest(self, lengths: np.ndarray) -> np.ndarray:
-        """Return the largest length in each batch, [batches] or [batches, kinds]."""
+        """Return the largest length in each batch, with shape [batches] or, if clips have several
+        kinds of length, [batches, kinds]."""
         return np.maximum.reduceat(lengths[self.order], self.starts)
 
     def select(self, numbers: np.ndarray) -> "EpochPlan":
@@ -111,7 +112,7 @@ def plan_epoch(
         lengths: [clips] positive length of each clip in any unit, such as frames. With `cost`, a
             clip may have several kinds of length, such as audio and text; the shape is then [clips,
             kinds].
-        batch_size: number of clips per batch. The last batch may be smaller.
+        batch_size: number of clips per batch. The last batch of an epoch may contain fewer clips.
         strategy: the method that decides which clips share a batch. REGISTRY describes all
             strategies.
         seed, epoch: numbers that seed the random number generator. The same seed and epoch produce
@@ -136,14 +137,15 @@ def plan_epoch(
         row_costs: cost of one step (a frame or a token) for each batch size, such as {16: 33, 32:
             48, 48: 57}. GPU kernels compute full tiles, so a step with 17 clips costs as much as a
             step with 32 clips. When the next clip does not fit, the batch either ends before this
-            clip or is shortened to a size in `row_costs`. The size with the lowest cost per clip is
-            used. Row costs never make a batch larger.
-        cost: a function `cost(*largest)` that receives the largest length of each kind in a batch.
-            The function returns the batch's cost per clip, and this cost then replaces the length.
-            The cost must not decrease when a length increases.
+            clip or is shortened to a size in `row_costs`. Of these sizes, the size with the lowest
+            cost per clip is used. Row costs never make a batch larger.
+        cost: a function `cost(*largest)` that receives the largest length of each kind in a batch,
+            and returns the cost per clip of this batch. All batch sizes and limits are then
+            computed from this cost instead of from a length. The cost must not decrease when a
+            length increases.
         group_sizes: [items] number of clips in each item, if the items are groups of clips that
             stay together. With `group_sizes`, `lengths` contains the length of each group's longest
-            clip. Batch sizes and frame budgets count clips, not groups.
+            clip. `batch_size`, `batch_capacity` and `max_clips` count clips, not groups.
         draw: number of clips to draw per epoch. Default: the number of clips.
         draw_weights: [clips] weight of each clip. On average, the number of times that a clip is
             drawn is proportional to its weight.
@@ -161,7 +163,7 @@ def plan_epoch(
     if weights is not None:
         drawn = _draw_clips(weights, draw, rng)
 
-    # Because of this shuffle, clips of equal length have a different order in each epoch.
+    # Shuffle the clips, so that clips of equal length have a different order in each epoch.
     shuffled_order = rng.permutation(len(drawn))
     parameter = REGISTRY[strategy].parameter
     value = options[parameter.name] if parameter else 0
@@ -185,9 +187,8 @@ def plan_epoch(
 
 
 def seed_of_epoch(seed: int, epoch: int) -> np.random.SeedSequence:
-    """Combine seed and epoch into one seed, so that swapping the two numbers changes the seed.
-
-    For example, seed 0 in epoch 1 gives a different result than seed 1 in epoch 0.
+    """Combine the seed and the epoch into one seed. Swapping the two numbers changes the result:
+    seed 0 in epoch 1 and seed 1 in epoch 0 produce different plans.
     """
     return np.random.SeedSequence(entropy=int(seed), spawn_key=(int(epoch),))
 
@@ -201,8 +202,8 @@ def check_clips(
     """Check the lengths and options together.
 
     Returns:
-        The costs of the clips, and the weight with which an epoch draws each clip [clips]. The
-        weights are None if every epoch contains every clip exactly once.
+        The costs of the clips, and the weight of each clip [clips], which determines how often the
+        clip is drawn. The weights are None if every epoch contains every clip exactly once.
 
     Raises:
         BatchingError: if an option or a length is invalid.
@@ -291,8 +292,8 @@ class BatchCosts:
 
     Attributes:
         lengths: [items] or [items, kinds] float64.
-        item_costs: [items] the cost per clip of a batch that contains only the item.
-        alone: [items] the total cost of a batch that contains only the item.
+        item_costs: [items] the cost per clip of a batch that contains only this item.
+        alone: [items] the total cost of a batch that contains only this item.
         group_sizes: [items] number of clips in each item, or None if the items are clips.
 
     Raises:
@@ -342,7 +343,8 @@ class BatchCosts:
         return np.asarray(costs, np.float64)
 
     def sizes(self, plan: EpochPlan) -> np.ndarray:
-        """Return the number of clips in each batch [batches], counting every clip of a group."""
+        """Return the number of clips in each batch [batches]. If the items are groups, every clip
+        of a group is counted."""
         if self.group_sizes is None:
             return plan.sizes
         return np.add.reduceat(self.group_sizes[plan.order], plan.starts)
@@ -366,7 +368,7 @@ class BatchCosts:
         is_plain = self.cost is None and self.group_sizes is None
         if is_plain and self.size_multiple == 1 and self.row_costs is None:
             return batch_starts(lengths, min(max_clips, len(lengths)), capacity, class_starts)
-        cost = self.cost or float  # with one kind of length, the cost of a clip is its length
+        cost = self.cost or float  # if clips have one kind of length, their cost is the length
         rows = lengths.reshape(len(lengths), -1).tolist()
         counts = [1] * len(rows)
         if self.group_sizes is not None:
@@ -392,7 +394,7 @@ class BatchCosts:
         return starts
 
     def _best_end(self, sizes_at: Mapping[int, int], *, is_last: bool) -> int:
-        """Return the position where the batch should end.
+        """Return the position where a batch should end, given all positions where it may end.
 
         Args:
             sizes_at: {position where the batch may end: resulting number of clips}, in increasing
@@ -406,16 +408,16 @@ class BatchCosts:
         if is_last:
             return end
         candidates = [x for x, size in sizes_at.items() if size in self.row_costs or x == end]
-        # If several candidates are tied, choose the largest batch.
+        # If several batch sizes have the same cost per clip, choose the largest size.
         return max(candidates, key=lambda x: (sizes_at[x] / self.row_cost(sizes_at[x]), x))
 
     def row_cost(self, size: int) -> float:
         """Return the cost of one step of a batch with `size` clips, from `row_costs`.
 
-        A size that is not in `row_costs` costs as much as the next larger size in `row_costs`.
-        Beyond the largest size, the cost is extrapolated from the last two sizes.
+        A size that is not in `row_costs` costs as much as the next larger size in `row_costs`. The
+        cost of a size above all sizes in `row_costs` is extrapolated from the last two sizes.
         """
-        assert self.row_costs is not None  # the callers check that row costs are given
+        assert self.row_costs is not None  # callers use this method only if row costs are given
         for most, row_cost in self.row_costs.items():
             if size <= most:
                 return row_cost
@@ -435,12 +437,12 @@ def batch_starts(
     longer than `capacity` forms its own batch.
 
     Args:
-        lengths: [clips] in the order of the epoch.
+        lengths: [clips] the lengths of the clips, in the order of the epoch.
         class_starts: the positions where length classes begin. No batch contains clips of two
-            classes.
+            length classes.
     """
     starts = []
-    lengths_as_list = lengths.tolist()  # looping over a list is several times faster
+    lengths_as_list = lengths.tolist()  # a loop over a list is faster than a loop over an array
     for class_start, class_end in itertools.pairwise([*class_starts, len(lengths)]):
         start = class_start
         longest = 0.0

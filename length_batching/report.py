@@ -59,10 +59,12 @@ def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]], num_tex
 
 
 def cost_table(surveys: Sequence[Survey]) -> str:
-    """Return a Markdown table with one row per survey. LEGEND explains the columns.
+    """Return a Markdown table with one row per set of batching options. LEGEND explains the
+    columns.
 
     Args:
-        surveys: the result of `survey_all`. The survey of RAND with fixed sizes must come first.
+        surveys: the result of `survey_all`. The costs of RAND with fixed batch sizes must come
+            first.
     """
     random = surveys[0]
     rows = [
@@ -125,7 +127,8 @@ def strategy_table() -> str:
 
 
 def describe_result(result: SearchResult) -> list[str]:
-    """Return lines of text about the best options, or about the lack of suitable options."""
+    """Return lines that describe the best options, or a line that says that no strategy mixes the
+    clips well enough."""
     needed = f"{100 * result.min_novelty:.2f}%"
     best = result.best
     if best is None:

@@ -48,19 +48,20 @@ class LengthBatchSampler:
             different number of processes, keep `batches_per_update` the same.
         batches_per_epoch: number of batches in every epoch, summed over all processes. With
             "constant", every epoch has 1% more batches than the first epoch needs. With
-            "per_phase", the random epochs and the later epochs have different constant numbers,
-            each computed from the first epoch of the phase. With None, every epoch has as many
+            "per_phase", all random epochs have the same number of batches, and all later epochs
+            have the same, usually smaller, number of batches. With None, every epoch has as many
             batches as it needs, rounded up to a multiple of `batches_per_update`.
         short_last_update: allow the last optimizer step of an epoch to have fewer than
-            `batches_per_update` batches. With this option, some processes may have no batch
-            in the last optimizer step.
+            `batches_per_update` batches, although some processes may then have no batch in this
+            optimizer step.
         rank, world_size: the rank of this process, and the number of processes that share the
             batches. Default: a single process.
 
     Attributes:
         epoch: the current epoch, counted from 0.
-        start: the index of the first batch of the pass (0 unless training resumed).
-        plan: all batches of the epoch, in the order of the optimizer steps.
+        start: the index of the first batch of the current pass; 0 unless training was resumed in
+            the middle of the epoch.
+        plan: all batches of the current epoch, in the order of the optimizer steps.
         update_starts: [optimizer steps] the index of the first batch of each optimizer step.
 
     Raises:
@@ -118,10 +119,10 @@ class LengthBatchSampler:
 
     @property
     def batch_size(self) -> NoReturn:
-        """Raise BatchingError, because frameworks must not use this sampler.
+        """Raise BatchingError, because training frameworks must not use this sampler.
 
-        Only frameworks read this attribute. A framework that used this sampler would distribute the
-        batches among the processes a second time.
+        Only training frameworks read the attribute `batch_size`. A framework that used this sampler
+        would distribute the batches among the processes a second time.
         """
         raise BatchingError(
             "LengthBatchSampler: a framework would distribute the batches among the processes a "
@@ -156,7 +157,8 @@ class LengthBatchSampler:
     def __len__(self) -> int:
         """Return the number of this rank's batches in the whole epoch.
 
-        The result is the same if training resumes in the middle of the epoch.
+        If training resumes in the middle of the epoch, the result is still the number of batches in
+        the whole epoch.
         """
         return len(self._updates.numbers_of(self.rank, self.world_size))
 
@@ -208,7 +210,8 @@ class LengthBatchSampler:
         return self.state_at(positions[trained])
 
     def state_at(self, batches_trained: int) -> dict[str, int]:
-        """Return the state after all processes together have trained on this number of batches."""
+        """Return the state for a checkpoint after all processes together have trained on
+        `batches_trained` batches."""
         return self._updates.state_at(batches_trained)
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:

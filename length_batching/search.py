@@ -11,9 +11,9 @@ The result of the search does not predict how well a model learns.
 
 The search tries every strategy with fixed and with dynamic batch sizes. For each strategy, the
 search considers a list of values of the strategy's parameter (`parameter_values`). Parameter values
-that make the order more random need more decoder steps. A bisection finds the least random value
-that mixes the clips well enough. The search returns the strategy and value with the fewest decoder
-steps.
+that make the order of the clips more random need more decoder steps. A bisection finds the least
+random value that mixes the clips well enough. The search returns the strategy and parameter value
+with the fewest decoder steps.
 """
 
 import functools
@@ -47,19 +47,20 @@ Progress = Callable[[Iterable[Any]], Iterable[Any]]
 
 PARAMETER_OF: dict[str, Parameter] = {n: s.parameter for n, s in REGISTRY.items() if s.parameter}
 DEFAULTS: dict[str, Any] = {parameter.name: parameter.default for parameter in PARAMETERS}
-# Fields of a survey that are maxima over epochs. All other numeric fields are means.
+# Fields of `Survey` that are maxima over epochs. All other numeric fields of `Survey` are means.
 MAXIMA = ("largest_batch_size", "largest_batch_frames")
-# Maximum of the default value of `min_novelty`. In a large corpus, the pair novelty exceeds this
-# value even with little noise.
+# Upper limit for the default of `min_novelty`. In a large corpus, the pair novelty exceeds this
+# limit even with little noise.
 MAX_NEEDED_NOVELTY = 0.99
 MIN_EPOCHS = 5
 MAX_EPOCHS = 40
-# Total number of clips to plan per survey. Small corpora need more epochs to get stable means.
+# Number of clips to plan, summed over the epochs, to measure one set of options. Small corpora need
+# more epochs to get stable means.
 CLIPS_TO_PLAN = 50_000
-LARGE_CORPUS = 100_000  # with at least this number of clips, one epoch is a large enough sample
-VALUES_PER_DOUBLING = 8  # number of parameter values to try per doubling
-# Number of threads. Several threads are faster, because numpy releases the GIL. Each thread needs
-# several hundred bytes per clip.
+LARGE_CORPUS = 100_000  # if a corpus has at least this many clips, a single epoch is planned
+VALUES_PER_DOUBLING = 8  # number of values to try between a parameter value and twice this value
+# Number of threads. Several threads are faster than a single thread, because numpy releases the
+# GIL. Each thread needs several hundred bytes per clip.
 THREADS = 4
 
 
@@ -85,12 +86,12 @@ def parameter_values(
 ) -> list[Any]:
     """Return the values to try for the strategy's parameter, from least to most random.
 
-    Factors range from 0 to 1.6. Bucket sizes are multiples of the batch size and smaller than the
-    corpus. The numbers of bins and of classes range from 1 to the number of batches. For a strategy
-    without a parameter, the result is [None].
+    Local randomization factors range from 0 to 1.6. Bucket sizes are multiples of the batch size
+    and smaller than the number of clips. The numbers of bins and of length classes range from 1 to
+    the number of batches. For a strategy without a parameter, the result is [None].
 
     Args:
-        include: additional values. Values outside the allowed range are ignored.
+        include: additional values to try. Values outside the allowed range are ignored.
     """
     if strategy not in PARAMETER_OF:
         return [None]
@@ -116,8 +117,8 @@ def parameter_values(
 class Survey(PaddingStats):
     """The costs of one set of batching options, measured on the lengths of a corpus.
 
-    The fields in MAXIMA are maxima over epochs; all other costs are means. Rates are fractions. A
-    cost is NaN if the corpus is too small to measure it.
+    The fields in MAXIMA are maxima over epochs; all other costs are means. Rates are fractions,
+    not percentages. Costs that cannot be measured on a corpus of this size are NaN.
     """
 
     strategy: str
@@ -125,11 +126,13 @@ class Survey(PaddingStats):
     value: Any
     batch_size: int
     dynamic_batch_size: bool
-    batch_capacity: float | None  # None: batch_size times the length of the longest clip
+    # Frame budget per batch. None: `batch_size` times the length of the longest clip.
+    batch_capacity: float | None
     novelty: float  # mean pair novelty, computed by `pair_novelty`
 
     def options(self) -> dict[str, Any]:
-        """Return these options as arguments of `LengthBatchSampler`, with shuffled batches."""
+        """Return these options as arguments for `LengthBatchSampler`, including
+        `batch_randomization` to shuffle the batches."""
         options: dict[str, Any] = {"strategy": self.strategy, "batch_size": self.batch_size}
         if self.parameter:
             options[self.parameter] = self.value
@@ -158,14 +161,14 @@ class Surveyor:
         survey = Surveyor(lengths).survey(16, "semi_sorted", dynamic_batch_size=True)
         survey.decoder_steps
 
-    Several threads can use the same surveyor at the same time.
+    Several threads can use the same `Surveyor` at the same time.
 
     Args:
         lengths: [clips] positive length of each clip, in any unit.
         seed: seed for all plans.
         frames_per_step: see `padding_stats`.
-        epochs: number of epochs to plan per survey. Default: 5 for 10,000 to 99,999 clips, up to 40
-            for smaller corpora, and 1 for larger corpora.
+        epochs: number of epochs to plan for each set of options. Default: 5 for 10,000 to 99,999
+            clips, up to 40 for smaller corpora, and 1 for larger corpora.
         row_costs: see `plan_epoch`. Row costs affect only dynamic batches.
         clip_cost: see `padding_stats`.
     """
@@ -203,7 +206,7 @@ class Surveyor:
         epochs: int | None = None,
         **options: Unpack[PlanOptions],
     ) -> Survey:
-        """Plan several epochs, starting with epoch 1, and return their mean costs.
+        """Plan several epochs, starting with epoch 1, and return the mean costs of these epochs.
 
         Args:
             value: value of the strategy's parameter. Default: the value in `options`, or the
@@ -274,7 +277,8 @@ def survey_all(
         options: see `plan_epoch`. `batch_capacity` limits only dynamic batches.
 
     Returns:
-        A tuple of the surveys and a list with one message per strategy that requires more clips.
+        A tuple of the measured costs, and a list with one message per strategy that requires more
+        clips than the corpus contains.
 
     Raises:
         BatchingError: if an option is invalid for all strategies.
@@ -287,7 +291,7 @@ def survey_all(
         sizes, strategy = job
         try:
             return surveyor.survey(batch_size, strategy, **sizes)
-        except BatchingError as error:  # the corpus has too few clips for the parameter
+        except BatchingError as error:  # too few clips for the strategy's parameter
             name = batching_name(strategy, sizes["dynamic_batch_size"], False)
             return f"{name}: not possible ({error})"
 
@@ -302,11 +306,11 @@ class SearchResult:
     """The result of `search`.
 
     Attributes:
-        tried: two surveys per strategy, one with fixed and one with dynamic batch sizes. Each
-            survey uses the least random parameter value that reaches `min_novelty`. If no value
-            reaches `min_novelty`, the survey uses the most random value.
-        random: the survey of RAND with fixed sizes, for comparison.
-        default: the survey of SSB-DBS-BR, the best strategy of Ge et al. (2021).
+        tried: the costs of every strategy, with fixed and with dynamic batch sizes. Each strategy
+            has the least random parameter value that reaches `min_novelty` or, if no value reaches
+            `min_novelty`, the most random value.
+        random: the costs of random batches (RAND) of a fixed size, for comparison.
+        default: the costs of SSB-DBS-BR, the best strategy of Ge et al. (2021).
         min_novelty: the required pair novelty.
     """
 
@@ -317,14 +321,16 @@ class SearchResult:
 
     @property
     def ranked(self) -> list[Survey]:
-        """Return the surveys that reach `min_novelty`, lowest `price` first."""
+        """Return the sets of options whose pair novelty is at least `min_novelty`, the cheapest set
+        first."""
         surveys = [*self.tried, self.default]
         allowed = [survey for survey in surveys if mixes(survey, self.min_novelty)]
         return sorted(allowed, key=lambda survey: (price(survey), -_novelty_or_0(survey)))
 
     @property
     def best(self) -> Survey | None:
-        """Return the first of the `ranked` surveys, or None if no survey reaches `min_novelty`."""
+        """Return the cheapest set of options whose pair novelty is at least `min_novelty`, or None
+        if there is no such set."""
         return self.ranked[0] if self.ranked else None
 
 
@@ -333,16 +339,15 @@ def _novelty_or_0(survey: Survey) -> float:
 
 
 def price(survey: Survey) -> float:
-    """Return the cost that the search minimizes.
-
-    If row costs are known, the result is the total cost of the decoder steps. Without row costs,
-    the result is the number of decoder steps.
+    """Return the cost that the search minimizes: the total cost of the decoder steps or, if the row
+    costs are unknown, the number of decoder steps.
     """
     return survey.decoder_steps if survey.step_cost is None else survey.step_cost
 
 
 def mixes(survey: Survey, min_novelty: float) -> bool:
-    """Return whether the pair novelty is at least `min_novelty` or unknown (NaN)."""
+    """Return whether the pair novelty of these options is at least `min_novelty`, or is unknown
+    (NaN)."""
     return not survey.novelty < min_novelty
 
 
@@ -365,8 +370,8 @@ def search(
     Args:
         min_novelty: the required pair novelty, from 0 to 1. Default: the pair novelty of
             SSB-DBS-BR, but at most 0.99.
-        progress: a function such as tqdm that wraps the iterator of results. The iterator yields
-            two results per strategy, one for fixed and one for dynamic batch sizes.
+        progress: a function, such as tqdm, that wraps an iterator and shows its progress. The
+            iterator yields two results per strategy, one for fixed and one for dynamic batch sizes.
         batch_capacity, max_clips, too_long, size_multiple: see `plan_epoch`. `batch_capacity`
             limits only dynamic batches.
 

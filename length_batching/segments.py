@@ -80,11 +80,11 @@ def segments_of(lengths: Lengths, longest: int, *, overlap: int = 0, shortest: i
     only clips that exceed the frame budget of a dynamic batch.
 
     Args:
-        lengths: [clips] whole numbers of frames.
+        lengths: [clips] length of each clip, a whole number of frames.
         longest: maximum number of frames per segment.
         overlap: number of frames that a segment shares with the previous segment.
-        shortest: minimum number of frames per segment. If the last segment of a clip would be too
-            short, it begins earlier and overlaps more of the previous segment.
+        shortest: minimum number of frames per segment. If the last segment of a clip would be
+            shorter, this segment begins earlier and overlaps more of the previous segment.
 
     Raises:
         BatchingError: unless 0 <= overlap < longest and 1 <= shortest <= longest, or if a length is

@@ -11,10 +11,10 @@ To add a strategy:
       the strategy needs a new parameter, also add a `Parameter` to `PARAMETERS`. Also add an
       argument of the same name to `plan_epoch` in plan.py and to `PlanOptions` in options.py.
 
-To use a strategy that your own program registers, pass `check_strategy("its_name")` as the
-strategy.
+If your own program registers a strategy, pass `check_strategy("NAME")` to functions that expect the
+name of a strategy.
 
-Sources, cited below by these names:
+Papers that define the strategies:
     Ge21: Ge, Kaushik, Omote, Kumar, "Speed up training with variable length inputs by efficient
         batching strategies", Interspeech 2021.
     Doetsch17: Doetsch, Golik, Ney, "A comparative study of batch construction strategies for
@@ -51,19 +51,19 @@ class Parameter:
 
     name: str
     label: str  # axis label for plots, with the unit
-    value_text: str  # format of a value in text, such as "{} bins"
+    value_text: str  # format string that describes a value, such as "{} bins"
     default: float
     is_factor: bool = False  # True: a real number >= 0; False: a whole number >= 1
-    at_least_batch_size: bool = False  # True: the minimum is batch_size
-    at_most_clips: bool = False  # True: the maximum is the number of clips
+    at_least_batch_size: bool = False  # True: the smallest allowed value is the batch size
+    at_most_clips: bool = False  # True: the largest allowed value is the number of clips
     maximum: int = MAX_COUNT
     larger_mixes_more: bool = True
     larger_values: str = "Larger values mix clips more and add padding."  # shown in tables
 
     def limits(self, num_clips: int = MAX_COUNT, batch_size: int = 1) -> tuple[int, int]:
-        """Return the smallest and largest allowed values."""
+        """Return the smallest and largest allowed values of the parameter."""
         if self.is_factor:
-            return 0, 10**6  # much smaller factors already make the order random
+            return 0, 10**6  # the order is already random with factors far below this limit
         largest = num_clips if self.at_most_clips else self.maximum
         smallest = batch_size if self.at_least_batch_size else 1
         return smallest, largest
@@ -75,7 +75,7 @@ class ShuffledClips:
 
     lengths: np.ndarray  # [clips] float64, in corpus order
     order: np.ndarray  # [clips] clip indices in random order
-    parameter_value: float  # never 0: for a factor of 0, `plan_epoch` uses `sorted`
+    parameter_value: float  # never 0, because `plan_epoch` uses `sorted` if the factor is 0
     dynamic_batch_size: bool
     rng: np.random.Generator
 
@@ -110,18 +110,19 @@ NUM_BUCKETS = Parameter(
     "number of length classes",
     "{} classes",
     10,
-    maximum=10**6,  # limits the size of the array of class edges
+    maximum=10**6,  # keeps the array with the limits of the length classes small
     larger_mixes_more=False,
     larger_values="Larger values mix clips less and make more batches small.",
 )
 PARAMETERS = (FACTOR, BUCKET_SIZE, NUM_BINS, NUM_BUCKETS)
-REGISTRY: dict[str, Strategy] = {}  # strategies by name, in the order of this file
+REGISTRY: dict[str, Strategy] = {}  # maps each name to its strategy, in the order of this file
 
 
 def register(
     name: str, short_name: str, source: str, parameter: Parameter | None = None
 ) -> Callable[[OrderFunction], OrderFunction]:
-    """Add the decorated function to REGISTRY, with its docstring as the description.
+    """Add the decorated function to REGISTRY. The docstring of the function becomes the description
+    of the strategy.
 
         @register("longest_first", "LF", "ours")
         def _longest_first(clips: ShuffledClips) -> Order:
@@ -144,7 +145,8 @@ def register(
 
 
 def sort_by(keys: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return `order` sorted by key. Clips with equal keys keep their order."""
+    """Sort the clip indices in `order` by the keys of the clips. Clips with equal keys keep their
+    order."""
     return order[np.argsort(keys[order], kind="stable")]
 
 
@@ -165,7 +167,7 @@ def _semi_sorted(clips: ShuffledClips) -> Order:
     """clips sorted by length + noise; the noise is uniform in (-a/2, a/2) with
     a = (longest - shortest) * factor"""
     lengths = clips.lengths
-    # called `a` in the docstring
+    # Width of the interval of the uniform noise (`a` in the docstring).
     noise_range = (lengths.max() - lengths.min()) * clips.parameter_value
     noise = noise_range * (clips.rng.random(len(lengths)) - 0.5)
     return clips.order[np.argsort(lengths[clips.order] + noise)], [0]
@@ -177,7 +179,8 @@ def _semi_sorted_rank(clips: ShuffledClips) -> Order:
     uniform in (-a/2, a/2) with a = number of clips * factor, so clips of rare lengths mix as
     widely as clips of common lengths"""
     order, starts = _sorted(clips)
-    noise_range = len(order) * clips.parameter_value  # called `a` in the docstring
+    # Width of the interval of the uniform noise (`a` in the docstring).
+    noise_range = len(order) * clips.parameter_value
     noise = noise_range * (clips.rng.random(len(order)) - 0.5)
     return order[np.argsort(np.arange(len(order)) + noise)], starts
 
@@ -269,7 +272,8 @@ def check_strategy(name: str) -> StrategyName:
 
 
 def _hint_for_paper_name(name: str) -> str:
-    """Return the options for a name from the papers, such as "SSB-DBS-BR"; "" for other names."""
+    """Return a suggestion of options for a name that the papers use, such as "SSB-DBS-BR". Return
+    "" for any other name."""
     short_names = {strategy.short_name.upper(): key for key, strategy in REGISTRY.items()}
     short_name = name.upper()
     options = ""
@@ -287,7 +291,7 @@ def _hint_for_paper_name(name: str) -> str:
 def batching_name(strategy: str, dynamic_batch_size: bool, batch_randomization: bool) -> str:
     """Return the name that the papers use, such as "SSB-DBS-BR".
 
-    RAND never gets "-BR", because its batches are already in random order.
+    "-BR" is never appended to RAND, because random batches are already in random order.
     """
     name = REGISTRY[strategy].short_name
     if dynamic_batch_size:

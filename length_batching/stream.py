@@ -23,7 +23,7 @@ MAX_WINDOWS = 10**6  # maximum number of windows per epoch; each window is plann
 START = {
     "epoch": 0,
     "batches_trained": 0,
-    "dealt_from": 0,  # index of the first batch of the first worker
+    "dealt_from": 0,  # index of the batch that the first worker yields first
     "batches_before": 0,  # total number of batches in the previous windows
     "items_before": 0,  # total number of items in the previous windows
     "window": 0,  # index of the first window to read
@@ -49,14 +49,15 @@ class LengthBatchStream(IterableDataset[list[Any]]):
             for batch in loader:
                 ...
 
-    The stream reads `window` items at a time, and plans the batches of these items like an epoch.
-    Call `set_epoch` before every pass. You can stop a pass early and then set the same epoch again.
+    The stream reads `window` items at a time, and plans the batches of these items as if the items
+    were a whole epoch. Call `set_epoch` before every pass. You can stop a pass early and then set
+    the same epoch again.
 
     Every process and every DataLoader worker reads the whole stream, but yields only its own share
     of the batches. Because every worker reads all items, the items should be small, such as paths,
     and `collate_fn` should load the data. All processes receive the same number of batches. Do not
-    pass the DataLoader to accelerate's `prepare`, because it would distribute the batches a second
-    time.
+    pass the DataLoader to accelerate's `prepare`, because `prepare` would distribute the batches
+    among the processes a second time.
 
     Args:
         read: a function `read(skip)` that returns the stream's items except the first `skip`. The
@@ -112,9 +113,11 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         self._world_size_given = world_size is not None
         # These tensors are in shared memory, so that persistent workers see every change.
         self._epoch_and_times_set = torch.zeros(2, dtype=torch.int64).share_memory_()
-        # [workers] the value of `times_set` when each worker last finished a pass, or -1.
+        # [workers] number of times that an epoch had been set when each worker last finished a
+        # pass. -1: the worker has not finished a pass.
         self._finished_at = torch.full((MAX_WORKERS,), -1).share_memory_()
-        # The loaded state, or None after a different epoch was set.
+        # The state that was loaded from a checkpoint. None: no state was loaded, or a different
+        # epoch was set later.
         self._loaded: Mapping[str, int] | None = None
         self._times_set_at_load = 0
         self._begin_at(START)
@@ -161,8 +164,8 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         Args:
             trained: number of batches that this process has trained on since `set_epoch`. None: the
                 number of batches that this process has drawn. Only torchdata's StatefulDataLoader
-                should pass None. Workers of a PyTorch DataLoader draw batches ahead of time, so the
-                number of drawn batches may be too large.
+                should pass `trained=None`. Workers of a PyTorch DataLoader draw batches ahead of
+                time, so this process may have drawn more batches than it has trained on.
         """
         if trained is None and self._finished:
             return START | {"epoch": self.epoch + 1}
@@ -187,7 +190,7 @@ class LengthBatchStream(IterableDataset[list[Any]]):
             BatchingError: if the processes have trained on unequal numbers of batches.
         """
         trained = state["batches_trained"]
-        if get_worker_info() is None:  # torchdata also calls this method in its workers
+        if get_worker_info() is None:  # torchdata also calls `load_state_dict` in its workers
             check_equal_shares(trained, trained % self.world_size == 0, self.world_size)
             self._loaded = None
             self.set_epoch(state["epoch"])

@@ -28,14 +28,15 @@ from length_batching.plan import BatchCosts, EpochPlan, check_clips, plan_epoch,
 from length_batching.strategies import StrategyName
 
 BatchesPerEpoch = int | Literal["constant", "per_phase"]
-# A constant number of batches per epoch is CONSTANT_MARGIN times the number that the first epoch of
-# the phase needs (phase: random epochs or later epochs).
+# With a constant number of batches per epoch, this number is CONSTANT_MARGIN times the number of
+# batches that the first random epoch, or the first later epoch, needs.
 CONSTANT_MARGIN = 1.01
-# Maximum ratio of the batches in an epoch after the random epochs to the batches that the epoch
-# needs. Above this ratio, the planner issues a warning.
+# If the epochs after the random epochs have more than WASTEFUL times as many batches as these epochs
+# need, the planner issues a warning.
 WASTEFUL = 1.1
-MAX_ATTEMPTS = 50  # maximum number of plans to try until a plan has few enough batches
-ATTEMPT_DISTANCE = 10**9  # attempt i plans with the epoch number epoch + i * ATTEMPT_DISTANCE
+MAX_ATTEMPTS = 50  # maximum number of plans to try if the plans have too many batches
+# Attempt i to plan an epoch uses the epoch number `epoch + i * ATTEMPT_DISTANCE` as the seed.
+ATTEMPT_DISTANCE = 10**9
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,11 @@ class UpdatePlanner:
         batches_per_update: number of batches per optimizer step (K).
         batches_per_epoch: number of batches in every epoch, summed over all processes. With
             "constant", every epoch has 1% more batches than the first epoch needs. With
-            "per_phase", the random epochs and the later epochs have different constant numbers,
-            each computed from the first epoch of the phase. With None, every epoch has as many
+            "per_phase", all random epochs have the same number of batches, and all later epochs
+            have the same, usually smaller, number of batches. With None, every epoch has as many
             batches as it needs, rounded up to a multiple of K.
-        short_last_update: allow the last optimizer step of an epoch to have fewer than K batches.
-            With this option, some processes may have no batch in the last optimizer step.
+        short_last_update: allow the last optimizer step of an epoch to have fewer than K batches,
+            although some processes may then have no batch in this optimizer step.
 
     Raises:
         BatchingError: if an option or a length is invalid.
@@ -151,8 +152,8 @@ class UpdatePlanner:
         self.batches_per_epoch = batches_per_epoch
         self.short_last_update = short_last_update
         self._warn_if_capacity_is_small()
-        # Numbers of batches that a random epoch and a later epoch need. A constant number of
-        # batches per epoch is computed from these two numbers.
+        # Number of batches that a random epoch needs, and number of batches that a later epoch
+        # needs. A constant number of batches per epoch is computed from these two numbers.
         self._random_count = 0
         self._later_count = 0
         if isinstance(batches_per_epoch, str):
@@ -173,7 +174,7 @@ class UpdatePlanner:
             f"{self._later_count}. The additional batches cost training time. Set "
             'batches_per_epoch="per_phase". If your framework needs the same number of batches in '
             "every epoch, set random_epochs=0.",
-            stacklevel=4,  # show the line that creates a LengthBatches or LengthBatchSampler
+            stacklevel=4,  # the warning shows the line that creates the sampler or dataset
         )
 
     def _warn_if_capacity_is_small(self) -> None:
@@ -187,7 +188,7 @@ class UpdatePlanner:
                 f"batch_capacity={capacity:g}: a batch contains at most {capacity / mean:.1f} clips "
                 f"on average, because the mean length is {mean:.6g}. batch_capacity is the number "
                 "of clips times the longest length, not the maximum length.",
-                stacklevel=4,  # show the line that creates a LengthBatches or LengthBatchSampler
+                stacklevel=4,  # the warning shows the line that creates the sampler or dataset
             )
 
     def plan_of(self, epoch: int, attempt: int = 0) -> EpochPlan:
@@ -221,14 +222,15 @@ class UpdatePlanner:
         return EpochUpdates(epoch, plan, starts, checksum, size)
 
     def _whole_plan(self, epoch: int) -> EpochPlan:
-        """Return a plan with exactly `batches_per_epoch` batches, a multiple of K."""
+        """Return a plan with exactly `batches_per_epoch` batches. This number is a multiple of
+        K."""
         wanted = self.batches_per_epoch
         needed = self._random_count if epoch < self.random_epochs else self._later_count
         size = self.batches_per_update
         for attempt in range(MAX_ATTEMPTS):
             plan = self.plan_of(epoch, attempt)
             least = math.ceil(len(plan) / size) * size
-            most = len(plan.order) // size * size  # at most one batch per clip
+            most = len(plan.order) // size * size  # every batch contains at least one clip
             if wanted is None:
                 count = least
             elif isinstance(wanted, str):
@@ -260,9 +262,10 @@ class UpdatePlanner:
         by_length = plan.select(longest_first)
         if self.short_last_update:
             by_length = self._cut_last_group(by_length)
-        # Sort the groups by the position of their earliest batch in the plan. Then a random order
-        # stays random, and a sorted order stays sorted. Shuffle the batches within each group, so
-        # that no rank always trains on the longest batch.
+        # Sort the groups by the position of their earliest batch in the plan. If the batches are in
+        # random order, the groups are then in random order too. If the batches are sorted, the
+        # groups stay sorted. Shuffle the batches within each group, so that no rank always trains
+        # on the longest batch.
         first_numbers = np.minimum.reduceat(longest_first, np.arange(0, len(longest_first), size))
         position_of_group = np.argsort(np.argsort(first_numbers, kind="stable"))
         position = position_of_group[np.arange(len(by_length)) // size]
@@ -273,13 +276,13 @@ class UpdatePlanner:
         return by_length.select(numbers), np.cumsum(sizes) - sizes
 
     def _cut_last_group(self, by_length: EpochPlan) -> EpochPlan:
-        """Divide the clips of the last group into up to K batches if the group is incomplete."""
+        """If the last group has fewer than K batches, divide its clips into up to K batches."""
         size = self.batches_per_update
         num_whole = len(by_length) // size * size
         if num_whole == len(by_length):
             return by_length
-        # Do not cut again, because this would violate `size_multiple` or `row_costs`, or add clips
-        # to a batch of one long clip.
+        # Do not change the batches of the last group if this would violate `size_multiple` or
+        # `row_costs`, or would add clips to a batch of one long clip.
         has_multiples = self.options.get("size_multiple", 1) != 1
         if has_multiples or self.options.get("row_costs") or "too_long" in self.options:
             return by_length
@@ -309,7 +312,7 @@ def halve_largest(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
 
 
 def cut_evenly(plan: EpochPlan, count: int, costs: BatchCosts) -> EpochPlan:
-    """Cut the clips of a plan into up to `count` new batches, without reordering the clips.
+    """Cut the clips of a plan into at most `count` new batches, in the same order.
 
     The function minimizes the size of the largest batch (number of clips times longest length). No
     batch has more clips than the largest batch of `plan`. `plan` must have at most `count` batches.

@@ -1,5 +1,5 @@
-"""Compare batching strategies for a corpus. The comparison needs only the lengths of the clips, and
-no GPU.
+"""Compare batching strategies for a corpus. The comparison needs the lengths of the clips, but no
+audio and no GPU.
 
     python scripts/compare_batching.py filelists/ljspeech/train.txt
     python scripts/compare_batching.py --strategies                   # list all strategies
@@ -71,7 +71,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     epochs = "number of epochs to plan (default: 5 to 40, but 1 for 100,000 clips or more)"
     add("--epochs", type=at_least_one, help=epochs)
-    novelty = "required pair novelty, from 0 to 1 (default: that of SSB-DBS-BR, at most 0.99)"
+    novelty = (
+        "required pair novelty, from 0 to 1 (default: the pair novelty of SSB-DBS-BR, at most 0.99)"
+    )
     add("--min-novelty", type=share, help=novelty)
     return parser.parse_args(arguments)
 
@@ -140,7 +142,7 @@ def progress(results: Iterable[Any]) -> Iterable[Any]:
 
 
 def settings_of(survey: Survey) -> str:
-    """Return the settings of a surveyed strategy in the format of train.py --hparams."""
+    """Return the settings of a strategy in the format of train.py --hparams."""
     options = survey.options()
     settings = {"batch_size": options.pop("batch_size")}
     settings["batching_strategy"] = options.pop("strategy")

@@ -58,8 +58,8 @@ class Demo(NamedTuple):
 SMALL = Demo("speaking_model.txt", 14, 3, decay_start=970, half_life=80)
 FULL_SIZE = Demo("full_size_model.txt", 10, 2, decay_start=345, half_life=29)
 PLOT_FILE = "learning.svg"
-UNSEEN = 50  # how many numbers outside the training set the trained model speaks
-VALIDATION = 0.05  # fraction of the clips for validation
+UNSEEN = 50  # number of texts outside the training set that the trained model speaks
+VALIDATION = 0.05  # fraction of the clips to hold out for validation
 
 
 def text_settings(language: str, *, phones: bool) -> str:
@@ -132,8 +132,8 @@ def speak(out: Path, checkpoint: Path, language: str = ENGLISH) -> Intelligibili
 
 
 def export(out: Path, checkpoint: Path) -> Path:
-    """Export the checkpoint, unless the exported voice is newer than the checkpoint. Return the
-    folder of the voice."""
+    """Export a checkpoint as a voice, unless the exported voice exists and is newer than the
+    checkpoint. Return the folder of the voice."""
     voice = out / "voice"
     if is_outdated(voice / DESCRIPTION_FILE, checkpoint):
         shutil.rmtree(voice, ignore_errors=True)
@@ -145,7 +145,7 @@ def compare(epochs: list[dict[str, Any]], random_epochs: int) -> str:
     """Return a Markdown table with the padding, time and speed of each batching strategy.
 
     Args:
-        epochs: the lines of metrics.jsonl for the epochs.
+        epochs: the records of kind `epoch` in metrics.jsonl.
         random_epochs: number of epochs with random batches at the start.
     """
     names = ["RAND"] * random_epochs + ["SSB-DBS-BR"] * (len(epochs) - random_epochs)

@@ -6,8 +6,8 @@
 The program synthesizes the texts of recordings that are not in the training set, and transcribes
 the speech with a recognizer. The program writes a JSON file that contains
 
-- the word error rates of the model, of the recordings, and of the recordings after conversion to
-  mels and back to audio with the vocoder,
+- the word error rates of the synthesized speech, of the recordings, and of the recordings after
+  conversion to mels and back to audio with the vocoder,
 - the transcripts,
 - the identification rate: the fraction of synthesized texts whose most similar recording has the
   same text.

@@ -89,7 +89,8 @@ def difference_from_torch(content: bytes, generator: Generator) -> float:
         expected = generator(torch.from_numpy(mel)).numpy()
         [audio] = graph.run({"mel": mel})
         difference = np.abs(audio - expected).max() / np.abs(expected).max()
-        largest = float(np.maximum(largest, difference))  # unlike max, np.maximum keeps NaN
+        # np.maximum returns NaN if a value is NaN, whereas max may ignore NaN.
+        largest = float(np.maximum(largest, difference))
     return largest
 
 

@@ -5,9 +5,9 @@
     python scripts/my_voice.py RECORDINGS --name anna --prepare "--csv RECORDINGS/table.csv"
 
 The program converts and checks the recordings, fine-tunes the model in --start on the recordings,
-evaluates the speech for held-out texts, and exports the result. Every stage is a separate command.
-The program prints the commands, so that you can also run them yourself. If you stop the program,
-run the same command again to continue.
+evaluates the speech for held-out texts, and exports the fine-tuned model. Every stage is a separate
+command. The program prints these commands, so that you can also run them yourself. If you stop the
+program, run the same command again to continue.
 
 Ask the person in the recordings for permission. Tell listeners that the speech is synthetic.
 """
@@ -58,12 +58,12 @@ from training.trainer import Trainer
 
 START = ROOT / "voices" / "english"
 SETTINGS = ROOT / "scripts" / "fine_tuning.txt"
-STEPS = 1000  # number of optimizer steps; in a trial, about 1,000 resulted in the best speech
+STEPS = 1000  # number of optimizer steps; about 1,000 steps led to the best speech in a trial
 DECAY_START = 0.3  # fraction of the optimizer steps before the learning rate decays
 HALVINGS = 4.6  # number of times that the learning rate halves on its way from 5e-4 to 2e-5
-VALIDATION = 0.05  # fraction of the clips to hold out
-MIN_VALIDATION = 10  # minimum number of clips to hold out
-TIMED_STEPS = 2  # number of optimizer steps to time
+VALIDATION = 0.05  # fraction of the clips to hold out for validation
+MIN_VALIDATION = 10  # minimum number of clips to hold out for validation
+TIMED_STEPS = 2  # number of optimizer steps for measuring the time per optimizer step
 # Options of scripts/prepare.py that this program sets itself. Users cannot pass these options with
 # --prepare.
 OWN_OPTIONS = ("--convert", "--cache-mels", "--out", "--speaker", "--val-fraction")
@@ -215,7 +215,7 @@ def choose_checkpoint(out: Path, newest: Path, args: argparse.Namespace) -> Cand
     ]
     for candidate in candidates:
         print(f"{candidate.checkpoint}: word error rate {candidate.error_rate:.3f}")
-    # If the rates are tied, min returns the newest checkpoint.
+    # If both checkpoints have the same error rate, min returns the newest checkpoint.
     return min(candidates, key=lambda x: x.error_rate)
 
 
@@ -238,8 +238,8 @@ def evaluate(
 
 
 def export(out: Path, checkpoint: Path) -> Path:
-    """Export the checkpoint unless the folder contains a newer export of the checkpoint. Return the
-    folder of the voice."""
+    """Export a checkpoint as a voice, unless the exported voice exists and is newer than the
+    checkpoint. Return the folder of the voice."""
     voice = out / "voice"
     description = voice / DESCRIPTION_FILE
     is_same = description.exists() and read_json(description)["checkpoint"] == checkpoint.name
@@ -251,7 +251,7 @@ def export(out: Path, checkpoint: Path) -> Path:
 
 def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
     """Write an HTML page with the recording and the synthetic speech for each held-out text. Return
-    the path of the page."""
+    the path of this HTML page."""
     rows = []
     audio = sorted(speech_folder.glob("*.wav"))
     lists = out / "lists"
@@ -275,8 +275,8 @@ def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
 
 
 def are_options(text: str) -> bool:
-    """Return True if a shell can split the text into arguments, and if the text contains no option
-    from OWN_OPTIONS."""
+    """Return True if a text has no unclosed quotation marks, so that a shell can split it into
+    arguments, and contains no option from OWN_OPTIONS."""
     try:
         names = {word.partition("=")[0] for word in shlex.split(text)}
     except ValueError:
@@ -285,8 +285,8 @@ def are_options(text: str) -> bool:
 
 
 def joined(arguments: list[str]) -> list[str]:
-    """Return the arguments with `--prepare` and its value joined, as in `--prepare=--skip-bad`,
-    because argparse does not accept values that begin with a hyphen."""
+    """Join the option `--prepare` and its value to a single argument, such as
+    `--prepare=--skip-bad`, because argparse does not accept values that begin with a hyphen."""
     result = list[str]()
     for argument in arguments:
         if result and result[-1] == "--prepare":
@@ -340,7 +340,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--val-fraction",
         type=checked(float, "a number above 0 and below 1", lambda value: 0 < value < 1),
         default=VALIDATION,
-        help="fraction of the clips to hold out (default: %(default)s)",
+        help="fraction of the clips to hold out for validation (default: %(default)s)",
     )
     add(
         "--recognizer",

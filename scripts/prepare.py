@@ -8,16 +8,17 @@ CORPUS is a folder in one of these layouts:
 
     metadata.csv and audio files    lines of id|text or id|text|normalized text, as in LJSpeech; or
                                     any CSV, TSV or JSON Lines file, with or without a header
-    a text next to each audio file  a.wav and a.txt, at any depth; or add --text-folder DIR
-    long files with segments        a.mp3 and a.srt, a.vtt, a.TextGrid, or a.txt with Audacity
+    a text file per audio file      a.wav and a.txt, in any subfolder; if the text files are in a
+                                    different folder, add --text-folder DIR
+    long recordings with segments   a.mp3 and a.srt, a.vtt, a.TextGrid, or a.txt with Audacity
                                     labels; or a Kaldi data directory; needs --convert DIR
-    a table anywhere                add --csv FILE
+    a table with another name       add --csv FILE; the table may be in any folder
     one folder per speaker          add --speaker-folders; each folder has one of these layouts
 
 Training needs mono WAV or FLAC files with the same sampling rate. If your recordings are in other
 formats, add --convert DIR to write converted copies to DIR. The program does not change CORPUS.
 
-Output in OUT (default: filelists/ljspeech):
+The program writes these files to the folder OUT (default: filelists/ljspeech):
 
     train.txt, val.txt              one line of path|text|seconds per clip; path|text|seconds|speaker
                                     for several speakers
@@ -108,7 +109,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--repeated-words",
         action="store_true",
-        help="accept texts that all begin or end with the same word (default: stop)",
+        help="accept texts that all begin or end with the same word (default: report an error)",
     )
     lexicon_help = (
         "read pronunciations from this file; each line contains a word and its respelling"
@@ -189,8 +190,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def table_of(args: argparse.Namespace) -> Table | None:
-    """Return the table that the options describe, or None if the options describe no table. In the
-    latter case, `read_layout` looks for a table or for texts in CORPUS.
+    """Return the table that the options describe. If the options describe no table, return None,
+    so that `read_layout` looks for a table or for text files in CORPUS.
     """
     is_described = args.path_column or args.text_column or args.delimiter
     has_table = args.csv or (args.corpus / METADATA).exists()

@@ -5,15 +5,16 @@ report.
         --settings "RAND: batching_strategy=random,random_epochs=0" "default:" \\
         --seeds 1 2 3 --points 5 10 20 --texts filelists/ljspeech/val.txt
 
---settings accepts "NAME: OVERRIDES", where OVERRIDES are settings for train.py, or @FILE with one
-such line per name. The program trains a model for each name and seed. After each epoch in --points,
-the checkpoint synthesizes the texts, and a recognizer transcribes the speech. The report compares
-the runs of every name with the runs of the first name. Press Ctrl-C to save and stop. Run the same
-command again to resume; you can add names, seeds and later points.
+--settings accepts named settings of the form "NAME: OVERRIDES", where OVERRIDES are settings for
+train.py, or @FILE with one such line per name. The program trains a model with each named setting
+and each seed. After each epoch in --points, the checkpoint synthesizes the texts, and a recognizer
+transcribes the speech. The report compares all named settings with the first named setting. Press
+Ctrl-C to save and stop. Run the same command again to resume; you can add named settings, seeds and
+later points.
 
-    OUT/values.csv             one line per epoch of every run; word error rates at the points
-    OUT/study.json             the settings of every name
-    OUT/NAME/seed_N/           a run; for each point, it contains epoch_N.pt and transcripts_N.json
+    OUT/values.csv             one line per epoch of every run; word error rates only for --points
+    OUT/study.json             all named settings
+    OUT/NAME/seed_N/           a run; epoch_N.pt and transcripts_N.json for each epoch in --points
     OUT/logs/NAME-seed_N.log   the output of training and evaluation
     OUT/report.md, report.svg  means over seeds after equal numbers of epochs, of optimizer steps, of
                                decoder steps and of minutes
@@ -58,7 +59,7 @@ COLUMNS = [*INDEX, *list(SPENT)[1:], *MEASURES, RATE, "words"]
 
 
 def read_settings(given: Sequence[str]) -> dict[str, str]:
-    """Parse --settings, and return {name: overrides}.
+    """Parse the option --settings, and return {name: overrides}.
 
     Raises:
         UserError: if any line does not have the form "NAME: OVERRIDES", or if a name occurs twice.
@@ -94,10 +95,11 @@ def _check(problems: Sequence[str]) -> None:
 
 
 def remember(path: Path, hparams: str, settings: Mapping[str, str]) -> None:
-    """Add the settings of every name to the file `path`.
+    """Add the named settings to the file `path`.
 
     Raises:
-        UserError: if settings are invalid, or if the file contains different settings for a name.
+        UserError: if settings are invalid, or if the file already contains different settings with
+            the same name.
     """
     known = files.read_json(path) if path.exists() else {}
     problems: list[str] = []
@@ -131,12 +133,12 @@ def read_values(path: Path) -> pd.DataFrame:
 
 
 class Study:
-    """Train a model for each name and seed, and transcribe the speech of the models.
+    """Train a model with each named setting and each seed, and transcribe the speech of the models.
 
     Args:
         out: folder for all files.
         hparams: overrides of settings for all runs.
-        settings: additional overrides for each name.
+        settings: {name: additional overrides}.
         points: epochs after which the checkpoint's speech is transcribed.
         texts: recordings with the texts, in a format that scripts/evaluate.py accepts.
         evaluation_options: additional options for scripts/evaluate.py.
@@ -152,7 +154,8 @@ class Study:
         evaluation_options: Sequence[str] = (),
     ):
         self.out = out
-        # Validate after every epoch, so that a validation loss is available at every point.
+        # Validate after every epoch, so that a validation loss is available after each of the
+        # selected epochs.
         self.hparams = f"epochs_per_validation=1,{hparams}"
         self.settings = settings
         self.points = points
@@ -164,8 +167,8 @@ class Study:
         self._write_lock = threading.Lock()
 
     def stop(self, *_) -> None:
-        """Handle a signal. After the first signal, the programs save their work and exit. After the
-        second signal, the programs are stopped immediately."""
+        """Handle a signal. After the first signal, the running programs save their work and exit.
+        After the second signal, the running programs are stopped immediately."""
         self.stops += 1
 
     def points_left(self, name: str, seed: int) -> list[int]:
@@ -219,7 +222,7 @@ class Study:
         return f"{run}: word error rate {rate:.3f}"
 
     def keep(self, name: str, seed: int, point: int, result: Intelligibility) -> float:
-        """Add the epochs of the run up to `point`, and the word error rate at `point`, to
+        """Add the epochs of a run up to epoch `point`, and the word error rate after this epoch, to
         values.csv. Return the word error rate."""
         progress = read_progress(self.out / name / f"seed_{seed}").query("epoch <= @point")
         own = progress.assign(name=name, seed=seed).set_index(INDEX).reindex(columns=COLUMNS[3:])
@@ -243,8 +246,8 @@ class Study:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # In a new session, the program does not receive Ctrl-C from the terminal. It
-                # receives only the signals that the loop below sends.
+                # Start the program in a new session, so that it does not receive Ctrl-C from the
+                # terminal. The program receives only the signals that the loop below sends.
                 start_new_session=True,
             )
         while (status := process.poll()) is None:
@@ -257,15 +260,16 @@ class Study:
 
 
 def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequence[int]) -> str:
-    """Return a Markdown table that compares a quantity between names at equal budgets.
+    """Return a Markdown table that compares a quantity between the named settings at equal budgets.
 
-    `spent` is a cumulative amount, such as minutes. The budget at a point is the smallest amount
-    that any run has spent when it reaches the point. Each cell contains the mean over seeds, its
-    standard error, and the difference from the first name in percent.
+    `spent` is a cumulative amount, such as minutes. The budget for an epoch is the smallest amount
+    that any run has spent at the end of the epoch. Each cell contains the mean over seeds, its
+    standard error, and the difference in percent from the first named setting.
     """
     names = list(values["name"].unique())
     cells: dict[float, list[str]] = {}
-    # A word error rate of 0 has no logarithm, so replace 0 with the rate of half a wrong word.
+    # A word error rate of 0 has no logarithm. Therefore, replace 0 with the word error rate for half
+    # a wrong word.
     least = 0.5 / values["words"].max() if quantity == RATE else 0
     at_points = values[values["epoch"].isin(points)]
     for budget in at_points.groupby("epoch")[spent].min() if spent != "epoch" else points:
@@ -282,7 +286,7 @@ def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequen
 
 
 def write_report(study: Study) -> None:
-    """Write OUT/report.md and the plot of the report. The report omits names without values."""
+    """Write OUT/report.md and the plot of the report. The report omits settings without results."""
     rows = study.values.reset_index()
     values = pd.concat([rows[:0], *(rows[rows["name"] == name] for name in study.settings)])
     if values.empty:
@@ -293,9 +297,10 @@ def write_report(study: Study) -> None:
         markdown_table(["name", "settings"], [*study.settings.items()], 2),
         f"![]({write_figure(figure, study.out / 'report.svg').name})",
         "The cells contain means ± standard errors over seeds. The numbers in parentheses are "
-        "differences from the first name in percent. Differences are paired by seed; \\* marks "
+        "differences in percent from the first row. Differences are paired by seed; \\* marks "
         "differences that are significant at the 5% level (Holm's method). The budget in a column is "
-        "the smallest amount that any run had spent at that point. Minutes only include training.",
+        "the smallest amount that any run had spent at the end of the epoch. Minutes only include "
+        "training.",
     ]
     for quantity in (LOSS, RATE):
         parts.append(f"## {quantity.replace('_', ' ').capitalize()}")

@@ -17,7 +17,7 @@ from tacotron2_voice.speech_statistics import SpeechStatistics
 from tacotron2_voice.text import SymbolTable, sequence_to_text
 from tacotron2_voice.text.words import word_spans
 
-ATTENDED = 0.5  # a word is spoken if its attention weight reaches this value in any decoder step
+ATTENDED = 0.5  # a word is spoken if its attention weight reaches this value at any decoder step
 MAX_SHOWN = 3  # maximum number of skipped words to list in a message
 ADVICE = "Train longer, or try another seed."
 

@@ -120,7 +120,7 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
         print(list_speakers(load()))
         return
     if not args.stream:
-        # Continue the work if `| head` closes the pipe.
+        # Continue the synthesis even if another program, such as `| head`, closes the pipe.
         print_without_failing()
     _check_output_options(args)
     timer = Timer()
@@ -131,7 +131,7 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
     except UserError as error:
         raise UserError(f"--speaker: {error}") from None
     if index is not None:
-        args.speaker = settings.speakers[index]  # use the model's spelling of the name
+        args.speaker = settings.speakers[index]  # use the name as it is written in the model
     if args.lexicon:
         note = synthesizer.use_lexicon(args.lexicon)
         settings = synthesizer.settings
@@ -228,7 +228,7 @@ def print_report(
     """Print the files, notes and warnings of a text.
 
     Args:
-        written: a phrase that lists the written files, or "".
+        written: a phrase that lists the written files. The phrase may be empty.
         write: a function that prints a line to a file, by default to standard output.
         numbered: whether messages contain the line number of the text.
     """
@@ -245,8 +245,8 @@ def print_report(
 
 
 def summary(num_before: int, num_skipped: int, num_warnings: int) -> str:
-    """Return the end of the final message: the numbers of complete and skipped texts, and of
-    warnings."""
+    """Return the end of the final message: the number of texts that were already complete, the
+    number of skipped lines, and the number of warnings."""
     phrases = []
     if num_before:
         phrases.append(f"{num_before:,} already complete")

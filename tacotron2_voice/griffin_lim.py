@@ -15,10 +15,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from tacotron2_voice.settings import LOG_FLOOR, VoiceSettings
 from tacotron2_voice.utils.errors import UserError
 
-SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the log-mel of silence
+SILENCE = float(np.log(LOG_FLOOR))  # -11.51, the value of all mel bands in silence
 MAX_LOG_MEL = 20  # largest accepted value of a log-mel; audio in [-1, 1] reaches about 3
 MOMENTUM = 0.99  # momentum of fast Griffin-Lim
-ITERATIONS = 30  # more iterations hardly change the audio (research/voices.md)
+ITERATIONS = 30  # more than 30 iterations hardly change the audio (research/voices.md)
 MAGNITUDE_ITERATIONS = 30
 TINY = np.float32(1e-8)
 SILENT_PIECE = 128  # maximum number of frames per piece of silence
@@ -59,7 +59,8 @@ def windowed(
     `function` returns `scale` columns per frame. Each column may depend on up to `context` frames
     before and after its own frame.
     """
-    # Frames that are still needed. The first `done` frames are needed only as context.
+    # Input frames that are still needed. The first `done` of these frames are needed only as
+    # context for later frames.
     waiting = np.empty((0, 0), np.float32)
     done = 0
     for piece in itertools.chain(pieces, [None]):

@@ -13,7 +13,7 @@ import numpy as np
 
 from tacotron2_voice.utils.errors import UserError
 
-MAX_GRAPH_BYTES = 2**30  # maximum size of a graph in bytes; the full-size decoder has 72 MB
+MAX_GRAPH_BYTES = 2**30  # maximum size of a graph file; the decoder of a full-size model has 72 MB
 
 
 class OnnxGraph:
@@ -36,11 +36,11 @@ class OnnxGraph:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
-        options.log_severity_level = 4  # do not log errors, because they are raised
+        options.log_severity_level = 4  # do not log errors, because they are raised as exceptions
         # Only accept the ONNX format, because `operators` cannot read ONNX Runtime's own format.
         options.add_session_config_entry("session.load_model_format", "ONNX")
         try:
-            # Disable constant folding, so that int8 weights are not expanded in memory.
+            # Disable constant folding, which would store float32 copies of int8 weights in memory.
             self.session = onnxruntime.InferenceSession(
                 content,
                 options,
@@ -90,8 +90,8 @@ def operators(content: bytes) -> set[str]:
     Raises:
         UserError: if the content is not an ONNX graph.
     """
-    # Parse the content as an empty message. All fields of the content are then unknown fields,
-    # which can be listed.
+    # Parse the file as an empty protobuf message. All fields of the file are then unknown fields,
+    # which protobuf can list.
     from google.protobuf.empty_pb2 import Empty
     from google.protobuf.message import DecodeError
     from google.protobuf.unknown_fields import UnknownFieldSet

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PLOT_COMMAND = install_command("plots")
-MAX_WAV_BYTES = 2**32 + 7  # the header stores the size minus 8 bytes as a 32-bit number
+MAX_WAV_BYTES = 2**32 + 7  # a WAV header stores the file size minus 8 bytes as a 32-bit number
 
 
 class Output(ABC):
@@ -54,7 +54,7 @@ class Output(ABC):
 
     Attributes:
         num_warnings: total number of warnings for all complete texts.
-        written: a phrase that lists the files of the last text, or "".
+        written: a phrase that lists the files of the last text. The phrase may be empty.
         pause: seconds of silence between two texts in the same stream or file.
     """
 
@@ -77,17 +77,17 @@ class Output(ABC):
 
     @abstractmethod
     def write(self, text: InputText, stream: SpeechStream) -> Iterator[int]:
-        """Write the speech for a text, and yield the number of samples after each piece.
-
-        The text is complete after the last piece.
+        """Write the speech of a text in pieces, and yield the number of samples in each piece. When
+        the iteration ends, the text is complete.
         """
 
     def describe_stop(self, num_texts: int) -> str:
-        """Return a phrase that says which texts are complete when the program is stopped, or ""."""
+        """Return a phrase that says which texts are complete, for the message when the program is
+        stopped. The phrase may be empty."""
         return ""
 
     def describe(self, num_texts: int, num_before: int) -> str:
-        """Return a phrase that says which files were written, or "".
+        """Return a phrase that says which files were written, or "" if no files were written.
 
         `num_before` is the number of texts that earlier runs have completed.
         """
@@ -110,8 +110,8 @@ class Output(ABC):
 class FolderOutput(Output):
     """For each text, write a WAV and, if selected, the log-mel and a plot of the alignment.
 
-    The files are named after the line number of the text. Other files that an earlier run wrote for
-    the same line, such as subtitles, are removed because they belong to the old audio.
+    The names of a text's files are the line number of the text. Other files that an earlier run
+    wrote for the same line, such as subtitles, are removed, because they belong to the old audio.
 
     Args:
         folder: an existing folder.
@@ -340,11 +340,11 @@ def wav_header(sampling_rate: int, num_bytes: int | None = None) -> bytes:
 class AudioFileOutput(Output):
     """Write all texts to one audio file, with a pause between texts.
 
-    Each text is appended to `NAME.part.wav`, a 16-bit WAV that players can read at any time. At the
-    end of a `with` block, `NAME.part.wav` is renamed to `NAME.wav`, or converted to the format of
-    the output file. After an error, `NAME.part.wav` keeps the complete texts, and the next run
-    continues after these texts. If a text has changed, this text and all later texts are
-    synthesized again.
+    The speech of each text is appended to `NAME.part.wav`, a 16-bit WAV file that players can read
+    at any time. At the end of a `with` block, `NAME.part.wav` is renamed to `NAME.wav`, or converted
+    to the format of the output file. After an error, `NAME.part.wav` contains the speech of all
+    complete texts, and the next run continues after these texts. If a text has changed, this text
+    and all later texts are synthesized again.
 
     Args:
         path: path of the audio file, whose extension selects one of the formats in AUDIO_FORMATS.
@@ -385,7 +385,7 @@ class AudioFileOutput(Output):
         header = wav_header(self.sampling_rate)
         self.num_complete = 0
         self.end = len(header)  # number of bytes of the header and all complete texts
-        self.size = 0  # number of bytes of the current text
+        self.size = 0  # number of bytes of the current text's speech
         part_size = self.part.stat().st_size if self.part.exists() else 0
         for (name, key), entry in zip(self.keys, self.log.entries, strict=False):
             if entry.key != key or self.end + entry.files[name] > part_size:
@@ -470,8 +470,8 @@ class AudioFileOutput(Output):
 
     def __exit__(self, *error: object) -> None:
         with self.log:
-            # Ignore an error from closing the file. Closing fails if the disk is full, but then
-            # writing has already raised an error.
+            # Ignore errors when the file is closed. If the disk is full, closing the file fails, but
+            # an earlier write has already raised an error.
             with contextlib.suppress(OSError):
                 self.file.close()
             os.truncate(self.part, self.end)
@@ -497,4 +497,4 @@ class AudioFileOutput(Output):
         else:
             convert_wav(self.part, self.path)
             self.part.unlink()
-        self.log.keep(0)  # empty the log, because closing an empty log removes the file
+        self.log.keep(0)  # remove all entries, because the file of an empty log is deleted

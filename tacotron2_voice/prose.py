@@ -92,7 +92,7 @@ def join_lines(lines: list[str], joined: list[str]) -> str:
         is_broken = _BROKEN_WORD.fullmatch(before[-2:]) and line[:1].isalpha()
         if before.endswith("\xad"):
             pieces[-1] = before[:-1]
-        # "Anglo-Saxon" keeps its hyphen, because S is a capital
+        # Keep the hyphen of "Anglo-Saxon", because the second part begins with a capital letter.
         elif is_broken and line[0].islower():
             pieces[-1] = before[:-1]
             joined.append(_joined_word(before[:-1], line))
@@ -103,7 +103,8 @@ def join_lines(lines: list[str], joined: list[str]) -> str:
 
 
 def joined_note(source: str, joined: list[str]) -> list[str]:
-    """Return a note about the words that `join_lines` joined, or []."""
+    """Return a list with a note about the words that `join_lines` joined. Without such words, the
+    list is empty."""
     if not joined:
         return []
     plural = "s" * (len(joined) > 1)

@@ -22,8 +22,8 @@ from tacotron2_voice.settings import VoiceSettings, values_of
 from tacotron2_voice.utils.files import json_lines, lock_path, naming, write_bytes
 from tacotron2_voice.version import __version__
 
-# Options that `options_hash` leaves out. Some of these options do not affect the audio. The other
-# options select settings or files that the hash already contains.
+# Options that `options_hash` ignores, because they do not affect the audio, or because they select
+# settings or files that the hash already contains.
 OTHER_OPTIONS = set(
     "command text text_file list_speakers out save_mel stream time lexicon hparams checkpoint voice vocoder".split()
 )
@@ -31,12 +31,12 @@ OTHER_OPTIONS = set(
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry in the log, for a text whose files are complete."""
+    """An entry in the log: a text whose audio files are complete."""
 
     key: str  # hash of all inputs that affect the audio
     files: dict[str, int]  # size of each file in bytes, by name
     warnings: list[str]
-    timings: dict[str, Any] | None = None  # times of the words, from the start of the text
+    timings: dict[str, Any] | None = None  # times of the words, measured from the start of the text
 
 
 class ResumeLog:
@@ -69,8 +69,8 @@ class ResumeLog:
         self.lock.release()
 
     def find(self, key: str, paths: Iterable[Path]) -> Entry | None:
-        """Return the entry with this key, or None if there is no entry or a file's size has
-        changed."""
+        """Return the entry with this key, or None if there is no such entry, or if the size of a
+        file has changed."""
         entry = self.by_key.get(key)
         if entry is None:
             return None
@@ -97,14 +97,14 @@ def _line_of(entry: Entry) -> bytes:
 
 
 def hash_of(*values: object) -> str:
-    """Return a hash of `values`, which may be JSON values and paths."""
+    """Return a hash of `values`, which may be JSON values or `Path` objects."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def options_hash(args: Namespace, settings: VoiceSettings, files: Iterable[Path | None]) -> str:
     """Return a hash of all inputs that affect the audio, except the text.
 
-    These inputs are the version of this package, the settings, the options and the contents of
+    The hash depends on the version of this package, the settings, the options and the contents of
     `files`.
     """
     options = {name: value for name, value in vars(args).items() if name not in OTHER_OPTIONS}

@@ -5,7 +5,7 @@
     settings = change_settings(trained, "@settings.txt,attention_window=6")  # from a file first
     print(describe(settings))
 
-`VoiceSettings` contains the settings of synthesis: text, audio, and the sizes of the graphs.
+`VoiceSettings` contains the settings of synthesis: text, audio, and the sizes of the model's layers.
 `HParams` extends this class with the settings of a training run, and gives every setting a default.
 
 An override has the form `name=value` or `name=[a,b]`. If a name occurs twice, the last value is
@@ -81,7 +81,7 @@ class VoiceSettings:
     """
 
     # text
-    text_cleaners: tuple[str, ...]  # cleaners that turn a text into symbols, in order
+    text_cleaners: tuple[str, ...]  # cleaners that convert a text to symbols, in order
     language: str  # eSpeak's code for the language, such as de
     symbols: str  # english, corpus, or the path of a file that contains the symbol table
     symbol_table: tuple[
@@ -97,13 +97,13 @@ class VoiceSettings:
     filter_length: FilterLength  # length of the Fourier transform, in samples
     hop_length: Samples  # hop between two frames, in samples
     win_length: Samples  # length of the Hann window, in samples
-    win_time: Milliseconds | None  # length of the window in ms; None: win_length was set instead
-    hop_time: Milliseconds | None  # hop between two frames in ms; None: hop_length was set instead
+    win_time: Milliseconds | None  # length of the Hann window in ms; None: use win_length
+    hop_time: Milliseconds | None  # hop between two frames in ms; None: use hop_length
     n_mel_channels: MelChannels  # number of mel bands
     mel_fmin: PositiveOrZero  # lower edge of the lowest mel band, in Hz
     mel_fmax: Positive  # upper edge of the highest mel band, in Hz
 
-    # sizes of the graphs
+    # sizes of the model's layers
     n_symbols: SymbolCount  # number of rows in the symbol embedding
     encoder_embedding_dim: EvenWidth  # width of the encoder output
     speaker_embedding_dim: WidthOrZero  # width of the speaker embedding; 0: one speaker
@@ -124,12 +124,12 @@ class VoiceSettings:
     # maximum number of symbols that attention may advance per decoder step; 0: no limit
     attention_window: CountOrZero
 
-    # Settings that users cannot set, each with the reason.
+    # Maps each setting that users cannot set to the reason.
     not_settable: ClassVar[Mapping[str, str]] = {
-        "symbol_table": "training reads its value from the file in symbols=",
-        "espeak_version": "training detects its value",
-        "pronunciations": "training reads its value from the file in lexicon=",
-        "speakers": "training reads its value from the filelists",
+        "symbol_table": "training reads the symbol table from the file that symbols=PATH selects",
+        "espeak_version": "training detects the version of eSpeak",
+        "pronunciations": "training reads the pronunciations from the file that lexicon=PATH selects",
+        "speakers": "training reads the speakers from the filelists",
     }
     # Settings that contain paths. In a settings file, these paths may be relative to the folder of
     # the settings file.
@@ -192,8 +192,9 @@ class VoiceSettings:
 
 Settings = TypeVar("Settings", bound=VoiceSettings)
 
-LOG_FLOOR = 1e-5  # smaller mel magnitudes are replaced by this value before the logarithm
-MEL_SETTINGS = (  # settings that affect a log-mel
+LOG_FLOOR = 1e-5  # minimum mel magnitude, which replaces smaller magnitudes before the logarithm
+# Settings that affect the values of a log-mel.
+MEL_SETTINGS = (
     "sampling_rate",
     "filter_length",
     "hop_length",
@@ -209,7 +210,7 @@ BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no":
 TIMES = (("win_time", "win_length"), ("hop_time", "hop_length"))
 MIN_SIMILARITY = 0.72  # minimum similarity (0 to 1) between an unknown name and a suggested name
 
-# A model speaks correctly only with the audio settings and the speakers of its training.
+# Settings that cannot be changed after training, because the model would not speak correctly.
 FIXED_SETTINGS = (*MEL_SETTINGS, "speaker_embedding_dim", "speakers", "lexicon")
 # Sizes that are fixed in the graphs of an exported voice.
 GRAPH_SETTINGS = (
@@ -230,7 +231,8 @@ GRAPH_SETTINGS = (
 
 
 def settings_from_dict(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
-    """Restore the settings that were saved with a checkpoint or a voice. Unknown names are ignored.
+    """Restore the settings that were saved with a checkpoint or a voice. Unknown settings are
+    ignored.
 
     Raises:
         UserError: if a setting without a default is missing, or if a value is invalid.
@@ -321,8 +323,8 @@ def check_text_settings(settings: Settings) -> Settings:
     returned settings contain the version of eSpeak.
 
     Raises:
-        UserError: if a cleaner or the language is unknown, the model has fewer symbols than the
-            table, or packages are missing.
+        UserError: if a cleaner or the language is unknown, if the model has fewer symbols than the
+            symbol table, or if packages are missing.
     """
     from tacotron2_voice.text import ENGLISH, text_to_sequence
 
@@ -338,7 +340,7 @@ def check_text_settings(settings: Settings) -> Settings:
     return replace(settings, espeak_version=version_of_phones(settings.espeak_version))
 
 
-# ---------------------------------------------------------------------------- look at settings
+# ---------------------------------------------------------------------------- describe
 
 
 def values_of(settings: VoiceSettings) -> dict[str, Any]:
@@ -355,7 +357,8 @@ def types_of(kind: type[VoiceSettings]) -> dict[str, Any]:
 
 
 def describe(settings: VoiceSettings) -> str:
-    """List all settings, one `name = value` per line. `*` marks values other than the default."""
+    """List all settings, one `name = value` per line. A `*` marks each value that differs from the
+    default."""
     lines = []
     for name in types_of(type(settings)):
         value = getattr(settings, name)
@@ -369,7 +372,7 @@ def describe(settings: VoiceSettings) -> str:
 
 
 def milliseconds_to_samples(milliseconds: float, sampling_rate: int) -> int:
-    """Return ceil(time x rate), without the effect of floating-point rounding."""
+    """Convert a time to a number of samples, ceil(time x rate), without rounding errors."""
     return math.ceil(round(milliseconds * sampling_rate / 1000, 6))
 
 
@@ -380,10 +383,10 @@ def _split_overrides(
     overrides: str, path_settings: tuple[str, ...]
 ) -> tuple[list[tuple[str, str]], list[str]]:
     """Return a list of (location, `name=value`) for all overrides, and a list of problems with
-    files. The location is "FILE:LINE: " if the override is from a file, otherwise ""."""
+    files. If an override is from a file, its location is "FILE:LINE: ", otherwise ""."""
     entries = []
     problems = []
-    # Do not split at a comma inside [...], because it belongs to a list.
+    # Do not split at a comma inside [...], because such a comma separates the items of a list.
     for piece in re.split(r",(?![^\[]*\])", overrides):
         piece = piece.strip()
         if not piece.startswith("@"):
@@ -405,9 +408,8 @@ def _split_overrides(
 
 
 def _relative_to(entry: str, folder: Path, path_settings: tuple[str, ...]) -> str:
-    """Return an override from a settings file in `folder`.
-
-    If the value is the path of a file in this folder, the folder is added to the path.
+    """Return an override from a settings file. If its value is a path relative to `folder`, the
+    folder of the settings file, prepend `folder` to the path.
     """
     name, _, value = (part.strip() for part in entry.partition("="))
     if name in path_settings and value and (folder / value).is_file():
@@ -472,10 +474,10 @@ def _convert_integer(text: str) -> int:
     try:
         if re.fullmatch(r"[+-]?\d+", text):
             return int(text)
-        number = float(text)  # accept 1e6, which is an integer too
+        number = float(text)  # also accept an integer such as 1e6
         if number.is_integer():  # is_integer() returns False for infinity
             return int(number)
-    except ValueError:  # not a number, or more digits than Python's limit for integers
+    except ValueError:  # the text is not a number, or has more digits than Python allows
         pass
     raise ValueError("expected an integer")
 
@@ -499,8 +501,8 @@ def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dic
 
 
 def _place_of(problem: str, places: Mapping[str, str]) -> str:
-    """Find the first setting in a problem that is from a file. Return "FILE:LINE: " for this
-    setting, or "" if no setting is from a file."""
+    """Find the first setting in an error message whose value is from a file. Return "FILE:LINE: "
+    for this setting, or "" if no value is from a file."""
     for name in re.findall(r"\w+", problem):
         if places.get(name):
             return places[name]

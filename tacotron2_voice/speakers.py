@@ -17,7 +17,8 @@ MIN_SIMILARITY = 0.5  # minimum similarity (0 to 1) between an unknown name and 
 
 
 def speaker_name(text: str, label: str = "speaker") -> str:
-    """Normalize a name to Unicode's composed form, so that equal names compare equal.
+    """Normalize a name to Unicode's composed form (NFC), so that names that look the same compare
+    equal.
 
     `label` is the kind of name, such as "speaker", for messages.
 

@@ -1,9 +1,10 @@
 """Detect the end of speech, from the stop-token predictor or from attention at the end of the text.
 
     detector = EndDetector(ids, settings, table, max_steps)
-    while not detector.add(frame, gate, weights):    # of the next decoder step
+    while not detector.add(frame, gate, weights):    # outputs of the next decoder step
         ...
-    detector.num_steps, detector.reason              # number of steps of speech, and why it ended
+    detector.num_steps                               # number of decoder steps that are speech
+    detector.reason                                  # why speech ended
 
 The stop-token predictor ("gate") alone is not reliable. The stop-token predictor is trained on only
 one stop frame per clip, so the stop probability may peak below the threshold. If the end of speech
@@ -22,18 +23,18 @@ from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.text.words import word_spans
 
 FORMED = 0.3  # a decoder step is aligned if its largest attention weight is at least this value
-JUMP_BACK = 4  # if attention moves back by more symbols than this, words are repeated
+JUMP_BACK = 4  # if attention moves back by more than this number of symbols, words are repeated
 # Attention rests if the last symbols have at least this fraction of the attention weights.
 RESTING_SHARE = 0.5
-# At or below this level, the audio has died away. The level is in dB relative to the loud frames of
-# a chunk (95th percentile). In the demo, the levels at the stop token ranged from -46 to -25.9 dB.
+# Audio at or below this level counts as quiet. The level is in dB relative to the loud frames of a
+# chunk (95th percentile). In the demo, the levels at the stop token ranged from -46 to -25.9 dB.
 DIED_AWAY = -25.0
-# While attention rests on the last symbols, a decoder step counts as quiet if it is at most this
-# many dB louder than the quietest step of this period.
+# While attention rests on the last symbols, a decoder step counts as quiet if its level is at most
+# this many dB above the level of the quietest step.
 NEARLY_QUIETEST = 3.0
-DYING_SECONDS = 0.25  # maximum seconds after the stop token until the audio must have died away
-# Maximum seconds without progress in the text. In the demo, the longest time without progress was
-# 0.19 seconds.
+DYING_SECONDS = 0.25  # maximum seconds after the stop token to wait until the audio is quiet
+# Speech ends if attention does not reach a new symbol for this many seconds. In the demo, the
+# longest time without a new symbol was 0.19 seconds.
 STUCK_SECONDS = 2.0
 DECIBELS = 20 / np.log(10)
 
@@ -55,26 +56,27 @@ class EndDetector:
 
     Speech ends at the first of these events:
     - The stop probability exceeds `gate_threshold` after attention has reached the last word, or
-      while the alignment is blurred. Speech then ends at this decoder step. However, if the audio
-      becomes quiet within the next DYING_SECONDS, speech ends at the first quiet decoder step.
+      while the alignment is blurred. In this case, speech ends at this decoder step or, if the audio
+      becomes quiet within the next DYING_SECONDS, at the first quiet decoder step.
     - Attention has rested on the last symbols for `attention_rest_time`, or has moved from the last
-      symbols back into the text. Speech then ends at the quiet decoder step with the highest stop
-      probability while attention rested on the last symbols. This decoder step is the correct end
-      even if its stop probability is below the threshold.
-    - Attention has made no progress for STUCK_SECONDS, or the chunk has `max_steps` decoder steps.
+      symbols back into the text. In this case, speech ends at the decoder step with the highest stop
+      probability among the quiet decoder steps while attention rested on the last symbols. The stop
+      probability of this decoder step may be below the threshold.
+    - Attention has reached no new symbol for STUCK_SECONDS, or the chunk has `max_steps` decoder
+      steps.
 
     Attributes:
         reason: why speech ended, or None if it has not ended.
-        num_steps: number of decoder steps that are speech. After StopReason.REST, `num_steps` is less
-            than the number of added steps.
-        gates: the stop probabilities of all added steps.
-        is_quiet: whether the audio is quiet at the last step of speech.
+        num_steps: number of decoder steps that are speech. If the reason is StopReason.REST,
+            `num_steps` is smaller than the number of decoder steps that were added.
+        gates: the stop probabilities of all decoder steps that were added.
+        is_quiet: whether the audio is quiet at the last decoder step of speech.
     """
 
     def __init__(
         self, ids: Sequence[int], settings: VoiceSettings, table: SymbolTable, max_steps: int
     ):
-        """Prepare to detect the end of a chunk. `ids` must contain at least one letter or phone."""
+        """Prepare to detect the end of speech in a chunk. `ids` must contain at least one letter or phone."""
         frame_time = settings.hop_length / settings.sampling_rate
         self._step_time = settings.n_frames_per_step * frame_time
         self._gate_threshold = settings.gate_threshold
@@ -106,7 +108,7 @@ class EndDetector:
             weights: the attention weights [symbols].
         """
         step = len(self.gates)
-        # Limit the values to avoid overflow. Griffin-Lim rejects louder frames later.
+        # Limit the values to avoid overflow. Griffin-Lim later rejects frames that exceed the limit.
         bounded = np.minimum(frame, MAX_LOG_MEL)
         self._levels.append(DECIBELS * float(np.log(np.exp(bounded).sum())))
         self.gates.append(gate)
@@ -142,8 +144,8 @@ class EndDetector:
 
     @property
     def num_certain(self) -> int:
-        """Return how many decoder steps, counted from the start, are certain to be speech. The
-        audio of these steps can be sent before the speech has ended."""
+        """Return the number of decoder steps, counted from the start, that are certain to be
+        speech. The audio of these steps can be sent before speech has ended."""
         if self.reason is not None:
             return self.num_steps
         count = len(self.gates)

@@ -20,15 +20,16 @@ import numpy as np
 from tacotron2_voice.settings import VoiceSettings, limits
 from tacotron2_voice.speakers import MAX_NAME
 
-MARKS = ".!?…;:,—।。！？，、；："  # end punctuation of texts, in several scripts
+MARKS = ".!?…;:,—।。！？，、；："  # punctuation marks that may end a text, in several scripts
 CLOSING = "'\")]»”’」』 "  # characters that may follow the end punctuation of a text
 # A corpus has common end punctuation if at least this fraction of its texts ends with punctuation.
 MARKED_SHARE = 0.8
 USUAL_SHARE = 0.999  # quantile for `slowest`; the quantile for `fastest` is 1 - USUAL_SHARE
 MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the whole corpus
-MAX_ERROR = 0.1  # maximum standard error of a speaker's slope, as a fraction of the slope
-# Speech may be faster than the fastest usual clip by at most this factor, and slower than the
-# slowest usual clip by at most this factor.
+# Maximum standard error of a speaker's seconds per symbol, as a fraction of this value.
+MAX_ERROR = 0.1
+# Synthesized speech is plausible if it is at most this factor faster than the fastest typical clip,
+# and at most this factor slower than the slowest typical clip.
 MARGIN = 1.25
 
 Seconds = Annotated[float, limits(ge=0, le=3600, allow_inf_nan=False)]
@@ -51,16 +52,16 @@ class SpeechStatistics:
     longest_text: Annotated[int, limits(ge=1, le=2**53)]
     offset: Seconds
     seconds_per_symbol: Annotated[float, limits(gt=0, le=3600, allow_inf_nan=False)]
-    fastest: Ratio  # relative duration of the fastest usual clip, at most 1
-    slowest: Ratio  # relative duration of the slowest usual clip, at least 1
-    # End punctuation of nearly all texts; "": no common end punctuation.
+    fastest: Ratio  # relative duration of the fastest clip without outliers, at most 1
+    slowest: Ratio  # relative duration of the slowest clip without outliers, at least 1
+    # Most frequent end punctuation of the texts. "": too few texts have end punctuation.
     final_mark: Annotated[str, limits(max_length=1)]
 
     def describe(self) -> str:
         """Return two lines that describe the statistics, for prepare.py."""
         usual = f"{1000 * self.seconds_per_symbol:.0f} ms per symbol"
         usual_range = f"{self.fastest:.2f} to {self.slowest:.2f} times this duration"
-        rate = f"Speaking rate: {usual}; usual clips have {usual_range}"
+        rate = f"Speaking rate: {usual}; typical clips have {usual_range}"
         if not self.final_mark:
             share = f"{100 * MARKED_SHARE:.0f}%"
             ending = f"End punctuation: none; fewer than {share} of the texts end with a punctuation mark"
@@ -78,8 +79,8 @@ class SpeechStatistics:
     def shortest_time(self, num_symbols: int) -> float:
         """Return the shortest plausible duration of a text; shorter speech lacks words.
 
-        The offset is not included, because the offset is mostly silence, and texts of one syllable
-        may have no silence.
+        The result does not include the offset of the fitted line, because the offset is mostly
+        silence, and speech of one syllable may contain no silence.
         """
         return self.fastest / MARGIN * num_symbols * self.seconds_per_symbol
 
@@ -210,10 +211,10 @@ def _fit_line(symbols: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
 def _fit_speaker(
     symbols: np.ndarray, seconds: np.ndarray, corpus: SpeechStatistics
 ) -> tuple[float, float]:
-    """Return the offset and slope of a line that fits a speaker's clips.
+    """Return the offset and slope of a line that fits the durations of a speaker's clips.
 
-    If the lengths of the clips are too similar to determine the slope, return the line of the
-    corpus, multiplied by the mean relative duration of the speaker's clips.
+    If the clips have too similar lengths to determine the slope, the line of the whole corpus is
+    multiplied by the mean relative duration of the speaker's clips.
     """
     offset, slope = _fit_line(symbols, seconds)
     if len(np.unique(symbols)) > 2:

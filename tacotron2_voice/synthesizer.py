@@ -12,7 +12,7 @@
 A text is synthesized in chunks. speech_end.py detects where the speech of a chunk ends. If
 alignment_failures.py detects a failure, the chunk is synthesized again with a different seed.
 
-A synthesizer does not write files or print messages; outputs.py writes the files.
+The classes in this module do not write files or print messages; outputs.py writes the files.
 """
 
 import itertools
@@ -69,7 +69,7 @@ MAX_SEED = 2**64 - 1
 # piece.
 FIRST_PIECE = 16
 MAX_PIECE = 128  # maximum number of frames in a piece
-FADE = 0.1  # duration of the fade-out in seconds, used if the audio has not died away
+FADE = 0.1  # seconds of the fade-out at the end of a chunk whose audio does not end quietly
 # Maximum number of frames per call of a vocoder. HiFi-GAN needs about 0.3 MB per frame.
 MAX_VOCODER_FRAMES = 1024
 VOCODER_CONTEXT = 32  # an audio sample may depend on this many frames on each side
@@ -85,8 +85,9 @@ class TrainingFacts:
     statistics: SpeechStatistics | None = None  # statistics of the training clips
     speaker_statistics: Sequence[SpeakerStatistics] = ()  # statistics of each speaker
     longest_text: int | None = None  # number of symbols in the longest training text
-    epochs: int = 0  # number of epochs; 0: unknown
-    text_rules: str = ""  # version of the reading rules for English; "": unknown
+    epochs: int = 0  # number of training epochs; 0: unknown
+    # Version of the rules that convert English text to symbols. "": unknown.
+    text_rules: str = ""
     # ARPAbet phones in the training texts, such as "@HH"; None: unknown.
     trained_phones: list[str] | None = None
 
@@ -108,13 +109,13 @@ class SpokenChunk:
     alignment: np.ndarray  # attention weights [steps, symbols]
     stop_reason: StopReason
     failures: list[Failure]
-    died_away: bool  # whether the audio died away at the end, so that no fade-out was needed
+    died_away: bool  # whether the audio is quiet at the end, so that no fade-out was needed
     # Stop probabilities of all decoder steps, including the steps after the end of speech.
     gates: list[float]
     start: float = 0.0  # start of the chunk's audio, in seconds from the start of all audio
     seconds: float = 0.0  # length of the chunk's audio in seconds, without the following pause
     attempts: int = 1  # how many times the chunk was synthesized
-    # Kinds of failures in all attempts. Empty if there was only one attempt.
+    # Kinds of failures in all attempts to synthesize the chunk. Empty if there was only one attempt.
     causes: Sequence[str] = ()
 
     @property
@@ -129,13 +130,13 @@ class SpokenChunk:
 
 @dataclass
 class Report:
-    """Details about how a text was synthesized. The report of a stream grows while the stream is
-    read."""
+    """Details about how a text was synthesized. While a `SpeechStream` is read, details are added to
+    its report."""
 
     num_chunks: int = 0  # number of chunks in the whole text, known before the synthesis
     chunks: list[SpokenChunk] = field(default_factory=list)  # the finished chunks
     warnings: list[str] = field(default_factory=list)  # possible mistakes in the speech
-    notes: list[str] = field(default_factory=list)  # other facts, such as retries
+    notes: list[str] = field(default_factory=list)  # facts that are not mistakes, such as retries
 
 
 class _Reported:
@@ -196,8 +197,8 @@ class Speech(_Reported):
 class SpeechStream(_Reported):
     """Yield pieces of audio [N] or of log-mels. Each piece is yielded as soon as it is computed.
 
-    `chunks`, `warnings` and `notes` grow during the iteration. The lists of chunks, warnings and
-    notes are complete after the last piece.
+    The lists `chunks`, `warnings` and `notes` grow during the iteration, and are complete after the
+    last piece.
     """
 
     def __init__(self, pieces: Iterator[np.ndarray], report: Report):
@@ -216,7 +217,7 @@ class Synthesizer(ABC):
 
     A synthesizer keeps no state between texts, so several threads can share an exported voice or a
     checkpoint on a CPU. A checkpoint on a GPU must be used by only one thread at a time, because
-    synthesis with it captures CUDA graphs.
+    synthesis on a GPU captures CUDA graphs.
 
     Attributes:
         settings: settings of the model. `settings.speakers` contains the names of the speakers.
@@ -310,8 +311,8 @@ class Synthesizer(ABC):
             speed: factor by which to change the speaking rate, from 0.7 to 1.5. The speed does not
                 change the length of pauses.
             pause: pause after a chunk that ends with a sentence, in seconds from 0 to 60; pauses
-                after all other chunks are shorter. `pause` does not change the duration of pause
-                tags.
+                after all other chunks are shorter. `pause` does not affect pause tags, such as
+                [pause 0.5].
             retries: maximum number of retries per chunk, from 0 to 100.
             max_symbols: maximum number of symbols per chunk (default: the length of the longest
                 training text, if it is known).
@@ -491,8 +492,8 @@ class Synthesizer(ABC):
         return min(steps, settings.max_decoder_steps)
 
     def rules_note(self) -> str:
-        """Return a note if the English reading rules have changed since the model was trained,
-        otherwise ""."""
+        """Return a note if the rules that convert English text to symbols have changed since the
+        model was trained, otherwise ""."""
         trained = self.training.text_rules
         if trained in ("", self.rules) or not uses_english_rules(self.settings.text_cleaners):
             return ""
@@ -527,7 +528,7 @@ class Synthesizer(ABC):
         """Yield the log-mel of each chunk, followed by silence."""
         settings = self.settings
         seconds_per_frame = settings.hop_length / settings.sampling_rate
-        num_frames = 0  # number of frames before the chunk
+        num_frames = 0  # total number of frames before the current chunk
         for number, chunk in enumerate(chunks, 1):
             if chunk.ids:
                 ids = self.with_final_mark(chunk.ids)
@@ -590,8 +591,8 @@ class Synthesizer(ABC):
         """Synthesize a chunk once. Yield the decoder's log-mels [n_mels, frames], and return the
         details of the attempt.
 
-        The postnet has not been applied to the log-mels. Frames are yielded only when they are
-        certain to be speech.
+        The postnet has not been applied to these log-mels. A frame is yielded only when it is
+        certain that speech has not ended before this frame.
         """
         settings = self.settings
         max_steps = self.max_steps(len(ids), speaker)
@@ -698,23 +699,24 @@ def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
     """Change the speaking rate of consecutive log-mels [n_mels, frames] by a factor of `speed`.
 
     Each output frame is a linear interpolation of two input frames. The output does not depend on
-    how the input frames are divided into log-mels.
+    where the stream of input frames is cut into log-mels.
     """
     if speed == 1:
         yield from mels
         return
     # Input frames that are still needed for later output frames.
     waiting = np.empty((0, 0), np.float32)
-    start = 0  # index of the first waiting frame
+    start = 0  # index of the first frame in `waiting`
     total = 0  # number of input frames so far
     made = 0  # number of output frames so far
     for piece in itertools.chain(mels, [None]):
         if piece is None:
-            count = round(total / speed)  # at the end, output frames repeat the last input frame
+            count = round(total / speed)  # the last output frames may repeat the last input frame
         else:
             waiting = np.concatenate([waiting, piece], axis=1) if waiting.size else piece
             total += piece.shape[1]
-            # Until the end, only output frames between two known input frames can be computed.
+            # If more input frames follow, only output frames between two known input frames can be
+            # computed.
             count = math.floor((total - 2) / speed) + 1
         if count > made:
             positions = np.minimum(np.arange(made, count) * speed, total - 1)

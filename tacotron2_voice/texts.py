@@ -155,7 +155,8 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
     digits = max(4, len(str(lines[-1][0])))
     for number, line in lines:
         place = source if args.text is not None else f"{source}:{number}"
-        if not any(character.isalnum() for character in line):  # the line is, for example, "* * *"
+        # Skip lines without letters and digits, such as "* * *".
+        if not any(character.isalnum() for character in line):
             silent.append(f"{place}: {NothingToSpeak(line)}")
             continue
         try:
@@ -231,7 +232,7 @@ def _is_file(name: str) -> bool:
 
 
 def reads_lines(args: argparse.Namespace) -> bool:
-    """Return whether each line of the file is a separate text (--lines or --numbers)."""
+    """Return whether each line of the text file is a separate text (--lines or --numbers)."""
     return args.lines or bool(args.numbers)
 
 

@@ -6,8 +6,8 @@ VTT.
     timings.words      # [Timing(text="Dr.", start=0.05, end=0.41), ...] in seconds
     timings.as_srt()
 
-A symbol is spoken while attention is on it. `best_path` returns the attended symbol for each
-decoder step.
+A symbol is spoken while attention is on this symbol. `best_path` returns the attended symbol for
+each decoder step.
 """
 
 import difflib
@@ -27,7 +27,7 @@ from tacotron2_voice.text.tags import without_tags
 from tacotron2_voice.text.words import word_spans
 
 FORMATS = ("json", "srt", "vtt")
-MIN_WEIGHT = 1e-6  # smaller attention weights are replaced by this value
+MIN_WEIGHT = 1e-6  # minimum attention weight, which replaces smaller weights
 CUE_LETTERS = 84  # maximum number of characters per subtitle: two lines of 42 characters
 CUE_PAUSE = 0.5  # a pause longer than this many seconds ends a subtitle
 SENTENCE_PAUSE = 0.15  # after a sentence, a pause longer than this many seconds ends a subtitle
@@ -69,7 +69,7 @@ class Timings:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> "Timings":
-        """Return the times from the output of `as_dict`."""
+        """Restore the times from a dict that `as_dict` returned."""
         words = [Timing(**timing) for timing in values["words"]]
         symbols = [Timing(**timing) for timing in values["symbols"]]
         return Timings(words, symbols)
@@ -147,8 +147,8 @@ def word_times(chunk: SpokenChunk, symbols: list[Timing], table: SymbolTable) ->
     words = []
     for first, end in word_spans(chunk.ids, table):
         word = sequence_to_text(chunk.ids[first:end], table)
-        # If attention is only on the neighbors of a word, the word's start and end times are equal.
-        # In this case, use the times of the neighbors.
+        # If attention never reaches a word, but only its neighboring symbols, the start and end
+        # times of the word are equal. In this case, use the times of the neighboring symbols.
         if symbols[first].start == symbols[end - 1].end:
             first = max(first - 1, 0)
             end = min(end + 1, len(symbols))
@@ -161,7 +161,8 @@ def symbol_times(chunk: SpokenChunk, table: SymbolTable) -> list[Timing]:
     time."""
     path = best_path(chunk.alignment)
     positions = np.arange(len(chunk.ids) + 1)
-    bounds = np.searchsorted(path, positions)  # first decoder step at or after each symbol
+    # For each symbol, the first decoder step with attention on this symbol or a later symbol.
+    bounds = np.searchsorted(path, positions)
     seconds = (chunk.start + bounds * chunk.seconds / len(path)).tolist()
     times = []
     for i, start, end in zip(chunk.ids, seconds[:-1], seconds[1:], strict=True):
@@ -172,15 +173,15 @@ def symbol_times(chunk: SpokenChunk, table: SymbolTable) -> list[Timing]:
 def best_path(alignment: np.ndarray) -> np.ndarray:
     """Return the index of the attended symbol for each decoder step.
 
-    The indices never decrease. Of all sequences of indices that never decrease, the returned
-    sequence has the largest product of attention weights.
+    The indices never decrease. Of all such sequences of indices, the function returns the sequence
+    with the largest product of attention weights.
 
     Args:
         alignment: attention weights [decoder steps, symbols].
     """
     scores = np.log(np.maximum(alignment, MIN_WEIGHT))
     num_steps, num_symbols = scores.shape
-    # For each decoder step and symbol: the best symbol in the previous decoder step.
+    # For each decoder step and symbol: index of the best symbol in the previous decoder step.
     before = np.zeros((num_steps, num_symbols), np.int64)
     best = scores[0]
     symbols = np.arange(num_symbols)
@@ -203,8 +204,8 @@ def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) ->
     joined with the previous word.
     """
     tokens = without_tags(text).split()
-    expected: list[str] = []  # spoken words that the written words should produce, in order
-    owners: list[int] = []  # for each expected spoken word, the index of its written word
+    expected: list[str] = []  # words that are spoken for the written words, in order
+    owners: list[int] = []  # for each word in `expected`, the index of its written word
     for index, token in enumerate(tokens):
         words = _spoken_words(token, settings)
         expected += words
@@ -224,7 +225,7 @@ def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) ->
             if tokens:
                 times[owner] += found
     timings: list[Timing] = []
-    unplaced = ""  # written words before the first word that has a time
+    unplaced = ""  # written words before the first written word that has a time
     for token, own in zip(tokens, times, strict=True):
         if own:
             timings.append(Timing(f"{unplaced}{token}", own[0].start, own[-1].end))

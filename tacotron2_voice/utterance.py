@@ -23,7 +23,7 @@ from tacotron2_voice.utils.errors import UserError
 MAX_CHARACTERS = 20_000
 # Maximum total seconds of the pause tags in a text (about as long as the longest speech).
 MAX_PAUSES = 1200
-# Pause after each kind of ending, as a fraction of the pause after a sentence.
+# Pause after each kind of chunk ending, as a fraction of the pause after a sentence.
 PAUSES = {Ending.SENTENCE: 1.0, Ending.CLAUSE: 0.4, Ending.WORD: 0.0, Ending.INSIDE: 0.0}
 
 
@@ -42,8 +42,8 @@ class Utterance:
     """A text that is prepared for synthesis."""
 
     segments: list[Segment]
-    text: str = ""  # the original text, for warnings about unknown symbols
-    # {phone that the model lacks: similar phones that are spoken instead}
+    text: str = ""  # the text before cleaning, for warnings about unknown symbols
+    # {phone that the model lacks: similar phones that are spoken in its place}
     replaced: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -35,7 +35,8 @@ OPERATORS = VOICE_OPERATORS | set(
 
 
 def load_vocoder(path: str | Path, settings: VoiceSettings, threads: int = 1) -> Vocoder:
-    """Load a vocoder, and return a function from log-mel [n_mels, T] to audio [T * hop_length].
+    """Load a vocoder, and return a function that converts a log-mel [n_mels, T] to audio [T *
+    hop_length].
 
     The graph must have one input, a log-mel [1, n_mels, T], and return audio [1, 1, T *
     hop_length]. If the metadata of the graph contains settings from MEL_SETTINGS, these settings
@@ -111,7 +112,7 @@ def checked_vocoder(path: str | Path, run: Vocoder, settings: VoiceSettings) -> 
             audio = run(mel)
         frames = mel.shape[1]
         expected = (1, 1, frames * settings.hop_length)
-        # Some graphs return a list instead of an array.
+        # The output of some ONNX graphs is a list instead of an array.
         shape = getattr(audio, "shape", type(audio))
         if shape != expected:
             problem = f"the vocoder returns {shape} for {frames} frames (expected {expected})"

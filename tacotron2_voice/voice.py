@@ -40,7 +40,8 @@ DESCRIPTION_FILE = "voice.json"
 FILTERS_FILE = "mel_filters.f32"  # mel filters, float32 [n_mels, filter_length / 2 + 1]
 MEMORY = ["memory", "processed_memory"]
 STATE = ["frames", "state", "alignments"]
-GRAPHS = {  # names of the inputs and outputs of each graph, in order; `inputs_of` adds the speaker
+# Names of the inputs and outputs of each graph, in order. `inputs_of` adds the input `speaker`.
+GRAPHS = {
     "encoder": (["symbols"], MEMORY),
     "decoder": (
         [*MEMORY, "outside", "keep", *STATE],
@@ -50,7 +51,8 @@ GRAPHS = {  # names of the inputs and outputs of each graph, in order; `inputs_o
 }
 FILES = {FILTERS_FILE, *(f"{name}.onnx" for name in GRAPHS)}
 COMPRESSED_SUFFIX = ".xz"  # suffix of compressed graphs
-MAX_LZMA_BYTES = 2**27  # memory limit for decompression; scripts/export_voice.py's files need 9 MB
+# Memory limit for decompression. The files that scripts/export_voice.py writes need 9 MB.
+MAX_LZMA_BYTES = 2**27
 # Operators that scripts/export_voice.py uses in graphs. Loops and nested graphs are not included.
 OPERATORS = set(
     "Add Cast Concat Constant ConstantOfShape Conv DequantizeLinear DynamicQuantizeLinear Gather "
@@ -66,19 +68,20 @@ class VoiceDescription:
     """The contents of voice.json."""
 
     format: Literal[2]
-    weights: Literal["int8", "fp32", "packed"]  # packed: int8 weights in compressed graphs
-    checkpoint: str  # file name of the checkpoint
+    # Format of the weights. packed: int8 weights in compressed graphs.
+    weights: Literal["int8", "fp32", "packed"]
+    checkpoint: str  # file name of the checkpoint from which the voice was exported
     epochs: int  # number of training epochs; 0: unknown
     # Number of symbols in the longest training text. None: unknown.
     longest_text: Annotated[int, limits(ge=1)] | None
     statistics: SpeechStatistics | None  # statistics of the training clips
     symbols: list[str]  # all symbols, in the order of their ids
-    hparams: dict[str, Any]  # all settings of the run
-    recipe: str  # version of this project
-    versions: dict[str, str]  # versions of the packages that exported the voice
+    hparams: dict[str, Any]  # all settings of the training run
+    recipe: str  # version of this project that exported the voice
+    versions: dict[str, str]  # versions of the Python packages that exported the voice
     files: dict[str, str]  # SHA-256 checksum of each file, by name
     speaker_statistics: list[SpeakerStatistics] = field(default_factory=list)
-    # Version of the reading rules that were used for the training texts. "": unknown.
+    # Version of the rules that converted the training texts to symbols. "": unknown.
     text_rules: str = ""
     # ARPAbet phones in the training texts; None: unknown.
     trained_phones: list[str] | None = None
@@ -154,7 +157,8 @@ class Voice(Synthesizer):
         for _ in range(max_steps):
             kept = rng.random((2, settings.prenet_dim)) >= p
             keep = kept.astype(np.float32) / np.float32(1 - p)
-            if settings.attention_window:  # the window must be the same as in model.outside_window
+            # Compute the same attention window as `outside_window` in model.py.
+            if settings.attention_window:
                 first = max(0, furthest - WINDOW_BACK)
                 outside[:] = 1
                 outside[:, first : furthest + settings.attention_window + 1] = 0
@@ -229,7 +233,8 @@ class Voice(Synthesizer):
 
 
 def inputs_of(graph: str, settings: VoiceSettings) -> list[str]:
-    """Return the names of a graph's inputs, including the speaker, in order."""
+    """Return the names of a graph's inputs in order, including `speaker` if the graph has this
+    input."""
     inputs = GRAPHS[graph][0]
     return [*inputs, *settings.labels] if graph == "encoder" else [*inputs]
 
@@ -248,7 +253,10 @@ def shape_of(name: str, settings: VoiceSettings) -> list[int | None]:
         "memory": [1, None, settings.memory_dim],
         "processed_memory": [1, None, settings.attention_dim],
         "outside": [1, None],  # 1 for symbols outside the attention window
-        "keep": [2, settings.prenet_dim],  # dropout factors of two layers: 0 or 1 / (1 - p)
+        "keep": [
+            2,
+            settings.prenet_dim,
+        ],  # dropout factors of the two prenet layers: 0 or 1 / (1 - p)
         "frames": [1, settings.n_mel_channels * settings.n_frames_per_step],
         "state": [1, rnns + settings.memory_dim],  # LSTM states and attention context
         # Attention weights of the last decoder step, and the sum of the weights over all decoder

@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> None:
     accelerator.register_for_checkpointing(batches)
     folder = args.folder / "accelerate"
     step = 0
-    skip = 0  # number of batches that this process has already trained on in the epoch
+    skip = 0  # number of batches of the current epoch that this process has already trained on
     if args.resume:
         accelerator.load_state(str(folder))
         counts = json.loads((folder / "counts.json").read_text())

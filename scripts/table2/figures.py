@@ -13,7 +13,7 @@ from length_batching.search import DEFAULTS, Surveyor
 from scripts.table2.runs import LOSSES, Runs
 from scripts.table2.tables import Measured
 
-# Titles of the plots, in the order of LOSSES.
+# Titles of the loss plots, in the order of LOSSES.
 TITLES = ("mean including padding, as in the paper", "masked: mean over real frames")
 SHOWN_FROM = 0.3  # plots may cut off high losses in the first 30% of the epochs
 # Colors show strategies. The dash pattern shows whether DBS and BR are used. Each key has one digit
@@ -28,8 +28,8 @@ def draw_all(measured: Measured) -> dict[str, Figure]:
     first = runs.first(runs.rows.index[0])
     lengths, size = first.lengths.tolist(), first.hparams.batch_size
     options = {}
-    # Each parameter has the value from the first row that uses the parameter. If no row uses the
-    # parameter, its value comes from the first row.
+    # Take the value of each parameter from the first row that uses the parameter or, if no row uses
+    # the parameter, from the first row.
     for name in DEFAULTS:
         users = [*runs.rows[name].dropna().index, runs.rows.index[0]]
         options[name] = getattr(runs.first(users[0]).hparams, name)
@@ -53,9 +53,9 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
     High losses in the first epochs are cut off, and a note in the plot says so.
 
     Args:
-        labels: the rows to plot.
-        panels: for each panel, the names of two columns of `runs.epochs`: the loss for the y axis
-            and the quantity for the x axis.
+        labels: labels of the rows to plot.
+        panels: two columns of `runs.epochs` per panel: the loss for the y axis, and the quantity for
+            the x axis.
     """
     epochs = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSSES)
     figure = Figure(figsize=(5.5 * len(panels), 6.6), layout="constrained")
@@ -64,7 +64,7 @@ def draw_losses(runs: Runs, labels: list[str], panels: Sequence[tuple[str, str]]
         return figure
     shared = epochs.groupby(["label", "epoch"])
     unit, factor = ("hours", 1) if epochs["hours"].max() >= 1 else ("minutes", 60)
-    # Times differ between seeds, so each line shows the mean time of all seeds.
+    # The training time differs between seeds, so the x axis shows the mean time over the seeds.
     epochs["hours"] = shared["hours"].transform("mean") * factor
     epochs["updates"] = shared["updates"].transform("mean")
     titles = {"hours": f"training time ({unit})", "epoch": "epoch", "updates": "optimizer steps"}
@@ -108,6 +108,7 @@ def _looks(runs: Runs, labels: list[str]) -> tuple[dict, dict, dict]:
         for index, (label, row) in enumerate(same_name.iterrows()):
             colors[label] = shades[index]
             markers[label] = FOLLOW_UP_MARKERS[index % 7] if index else style.marker
-            is_mixed = row["batch_randomization"] != "False"  # true for random batches too
+            # `is_mixed` is also True for RAND, for which the setting `batch_randomization` is NaN.
+            is_mixed = row["batch_randomization"] != "False"
             dashes[label] = DASHES[f"{row['dynamic_batch_size'] == 'True':d}{is_mixed:d}"]
     return colors, markers, dashes

@@ -1,11 +1,11 @@
-"""Test the paper's findings about differences between strategies. Runs are paired by seed.
+"""Test the paper's claims about differences between batching strategies. Runs are paired by seed.
 
     for finding in findings(Measured(runs)):
         print(finding.claim, finding.verdict)
 
 Runs with the same seed start with the same weights, so seeds are the blocks of a randomized block
-design (Montgomery, "Design and Analysis of Experiments"). This model is fitted by least squares to
-all runs that have the same corpus and the same number of epochs:
+design (Montgomery, "Design and Analysis of Experiments"). The following model is fitted by least squares
+to all runs that have the same corpus and the same number of epochs:
 
     log value = effect of the strategy + effect of the seed + noise of equal variance
 
@@ -31,8 +31,8 @@ LEVEL = 0.05  # significance level
 # Ratio of the standard error of a median to the standard error of a mean, for normally distributed
 # values.
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)
-# If our saving is smaller than the published saving by more than this many percentage points, our
-# saving confirms the finding only in part.
+# If our runs save less time than the paper's runs, by more than this many percentage points, they
+# confirm the finding only in part.
 SMALLER_SAVING = 5
 LOSS = "validation_loss_unpadded"
 NOT_MEASURED = {"runs": 0, "note": "not measured with the same corpus, epochs and seeds"}
@@ -48,9 +48,9 @@ def paired_change(values: pd.DataFrame, first: str, second: str, least_error: fl
         least_error: lower limit of the relative standard error.
 
     Returns:
-        `ours` (the change, in percent of the first strategy's value), `standard_error` (in percent,
-        too), `runs` (number of common seeds) and `p`. An entry is NaN if there are too few runs to
-        compute this entry.
+        A dict with `ours` (the change, in percent of the first strategy's value), `standard_error`
+        (also in percent), `runs` (number of common seeds) and `p`. A value is NaN if there are too
+        few runs to compute it.
     """
     values = values[values["value"] > 0]
     seeds = [set(values["seed"][values["label"] == label]) for label in (first, second)]
@@ -65,7 +65,7 @@ def paired_change(values: pd.DataFrame, first: str, second: str, least_error: fl
     p = math.nan
     if fit.df_resid >= 1:
         error = max(fit.t_test(contrast).sd.item(), least_error)
-        p = float(abs(log_ratio) < 1e-9)  # smaller log-ratios are rounding errors
+        p = float(abs(log_ratio) < 1e-9)  # a log-ratio below 1e-9 is a rounding error
         if error > 1e-12:
             p = 2 * t.sf(abs(log_ratio) / error, fit.df_resid)
     per_cent = 100 * math.exp(log_ratio)
@@ -94,7 +94,7 @@ def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
 
 
 def holm(p: pd.Series) -> pd.Series:
-    """Adjust the p-values of a family of tests by Holm's method. NaN is left unchanged."""
+    """Adjust the p-values of a family of tests by Holm's method. NaN values stay NaN."""
     adjusted, known = p.copy(), p.notna()
     if known.any():
         adjusted[known] = multipletests(p[known], method="holm")[1]
@@ -118,30 +118,32 @@ def p_text(p: float) -> str:
 
 
 def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
-    """Return the masked validation loss of each run at the moment when the run has used its budget.
+    """Return the masked validation loss of each run when the run has used a budget, such as one
+    hour of training.
 
     The loss is interpolated linearly between validations. The loss is NaN if a run does not reach
     the budget.
 
     Args:
         spent: a cumulative column of `runs.epochs`, such as hours.
-        budget: the value of this column for all runs, or for each run.
+        budget: value of the column `spent`: a single number for all runs, or one number per run.
     """
     budgets = pd.Series(budget, list(runs.by_folder))
     losses = dict.fromkeys(runs.by_folder, np.nan)
     for folder, epochs in runs.epochs.dropna(subset=LOSS).groupby("run"):
         x, wanted = epochs[spent].to_numpy(float), budgets[folder]
-        if wanted <= x[-1] * (1 + 1e-12):  # the factor allows for rounding errors
+        if wanted <= x[-1] * (1 + 1e-12):  # the factor 1 + 1e-12 allows for rounding errors
             losses[str(folder)] = np.interp(wanted, x, epochs[LOSS], left=np.nan)
     return pd.Series(losses)
 
 
 def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Compare the values of each name with the values of the first name.
+    """Compare all named settings in `names` with the first named setting.
 
     Returns:
-        One row per name with the columns `mean` and `sem` (over the seeds; NaN if a seed has no
-        value), `ours` (the change from the first name, in percent) and `p` (adjusted).
+        One row per name, with the columns `mean` and `sem` (the standard error) over the seeds, `p`
+        (the adjusted p-value), and `ours` (the change in percent from the first name). The mean and
+        the standard error are NaN if a seed has no value.
     """
     by_name = values.groupby("label")["value"]
     means = pd.DataFrame({"mean": by_name.mean(skipna=False), "sem": by_name.sem(skipna=False)})
@@ -154,7 +156,8 @@ def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 def at_budget(
     values: pd.DataFrame, quantity: str, spent: str, budget: float, least: float = 0
 ) -> pd.DataFrame:
-    """Return the value of a quantity in each run when `spent` reaches `budget`.
+    """Return the value of a quantity in each run when the run has spent a budget, such as a number
+    of minutes.
 
     The logarithm of the value is interpolated linearly between measurements. The value is NaN if
     the budget is outside the measured range.
@@ -163,8 +166,8 @@ def at_budget(
         values: one row per epoch of every run, with the columns name, seed, `quantity` and `spent`.
             `spent` must increase within a run.
         quantity, spent: names of columns.
-        budget: the value of `spent`.
-        least: values below `least` are replaced by `least`, because 0 has no logarithm.
+        budget: value of the column `spent`.
+        least: replaces all smaller values, because 0 has no logarithm.
 
     Returns:
         One row per run, with the columns label, seed and value.
@@ -179,10 +182,11 @@ def at_budget(
 
 
 def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
-    """Add the loss at an equal budget to the measured quantities, and return the key of this loss.
+    """Add the loss after an equal budget, such as an equal training time, to the measured
+    quantities, and return the key of this loss.
 
-    The budget is the smallest total of `spent`, a cumulative column of `runs.epochs`, among the
-    runs with these labels.
+    The budget is the smallest final value of the column `spent`, a cumulative column of
+    `runs.epochs`, over all runs with these labels.
     """
     runs = measured.runs
     validated = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSS)
@@ -194,8 +198,8 @@ def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim of the paper. The lists `published` and `ours` have one line per pair of
-    strategies."""
+    """A claim of the paper and its verdict. The lists `published` and `ours` contain one line of
+    text per pair of strategies."""
 
     claim: str
     published: list[str]
@@ -254,7 +258,8 @@ def _signed(per_cent: float) -> str:
 
 
 def verdict(claim: str, measured: pd.DataFrame) -> str:
-    """Return a verdict: whether the measured changes support the claim that a quantity decreases."""
+    """Return a phrase that says whether the measured changes support the claim that a quantity
+    decreases."""
     known = measured[measured["runs"] > 0]
     if known.empty:
         return "not measured"
@@ -274,5 +279,6 @@ def verdict(claim: str, measured: pd.DataFrame) -> str:
     if len(counts) == 1:
         return counts.index[0] + left_out
     counted = ", ".join(f"{kind} in {count}" for kind, count in counts.items())
-    # "in part": some changes are undecided, but no change contradicts the claim.
+    # The verdict "in part" means that some changes are undecided, but no change contradicts the
+    # claim.
     return ("mixed: " if "contradicted" in counts else "in part: ") + counted + left_out

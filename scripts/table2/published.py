@@ -10,9 +10,11 @@ from typing import NamedTuple
 TRAINING_CLIPS = 10_480
 VALIDATION_CLIPS = 2_620
 EPOCHS = 222
-EPOCHS_SHOWN = (100, 160, 220)  # for VL1, VL2 and VL3; VLavg is the mean over epochs 100 to 220
+# Epochs at which the paper measures the validation losses VL1, VL2 and VL3. VLavg is the mean over
+# epochs 100 to 220.
+EPOCHS_SHOWN = (100, 160, 220)
 
-# A run reproduces the paper only if the run has these settings.
+# Settings of the paper's runs. A run reproduces the paper only if it has all of these settings.
 SETTINGS = {
     "batch_size": 16,
     "precision": "fp32",
@@ -28,18 +30,19 @@ SETTINGS = {
     "loss": "padded",
     "guided_attention_weight": 0.0,
     "gate_positive_weight": 1.0,
-    "text_cleaners": ("english_cleaners",),  # the value in NVIDIA's implementation
+    "text_cleaners": ("english_cleaners",),  # the value of this setting in NVIDIA's code
 }
 STRATEGIES = ("random", "sorted", "semi_sorted", "bucket", "alternated_sort")
 
 
 class PublishedRow(NamedTuple):
-    """A row of Table 2."""
+    """A row of the paper's Table 2."""
 
     zero_padding_rate: float  # percent
-    average_batch_length: float  # in frames of 12.5 ms
+    average_batch_length: float  # number of frames of 12.5 ms
     minutes: float  # minutes per epoch
-    vl1: float  # validation losses at EPOCHS_SHOWN and their average
+    # Validation losses at EPOCHS_SHOWN, and their average.
+    vl1: float
     vl2: float
     vl3: float
     vl_average: float
@@ -56,10 +59,12 @@ TABLE_2 = {
     "SB-DBS": PublishedRow(0.47, 527.15, 17.58, 0.367, 0.341, 0.330, 0.347),
     "SSB-DBS": PublishedRow(6.62, 557.68, 19.39, 0.346, 0.329, 0.326, 0.330),
     "SSB-DBS-BR": PublishedRow(6.62, 557.68, 19.28, 0.339, 0.320, 0.309, 0.322),
-}  # with dynamic sizes, the published numbers of batches per epoch are 606 (RAND), 449 (SSB), 419 (SB)
+}
+# With dynamic batch sizes, the published numbers of batches per epoch are 606 (RAND), 449 (SSB) and
+# 419 (SB).
 
-# Table 1: parameter, value and range. The ZPR and ABL values of Table 1 are left out, because the
-# rows with BR in Table 2 contain the same values.
+# Table 1: name, value and range of each parameter. The ZPR and ABL values of Table 1 are omitted,
+# because the rows with BR in Table 2 contain the same values.
 TABLE_1 = {
     "SSB": ("local_randomization_factor", 0.1, "[0, inf)"),
     "BKT": ("bucket_size", 1024, "[16, 10480)"),

@@ -28,7 +28,7 @@ from tacotron2_voice.utils.console import markdown_table
 from tacotron2_voice.utils.files import check_is_folder, write_bytes
 from tacotron2_voice.utils.program import run_program
 
-# Titles in report.md for columns that have shorter headings in report.csv.
+# Maps the heading of a column in report.csv to a longer title for report.md.
 TITLES = {
     "ZPR (%)": "zero-padding rate (%)",
     "ABL (frames)": "average batch length (frames)",
@@ -37,8 +37,8 @@ TITLES = {
     "to": "second strategy",
     "VL3, from": "VL3 of the first strategy",
     "VL3, to": "VL3 of the second strategy",
-    "VL3 (ours: late third), from": "VL3 (ours: late third) of the first strategy",
-    "VL3 (ours: late third), to": "VL3 (ours: late third) of the second strategy",
+    "VL3 (ours: late third), from": "VL3 (ours: mean over the last third) of the first strategy",
+    "VL3 (ours: late third), to": "VL3 (ours: mean over the last third) of the second strategy",
     "lower by (%)": "decrease (%)",
     "without BR": "strategy without BR",
     "with BR": "strategy with BR",
@@ -56,7 +56,7 @@ TITLES = {
 
 
 def compose(runs: Runs, command: str) -> dict:
-    """Return {name: value} for the variables of the template."""
+    """Return {name: value} for the variables in the template of the report."""
     measured = Measured(runs)
     unlike = deviations(runs)
     missing = [name for name in published.TABLE_2 if name not in runs.rows.index]

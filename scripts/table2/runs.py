@@ -4,7 +4,7 @@
     runs.epochs.groupby("label")["minutes"].median()
 
 Runs that differ only in the seed share a label and form one row in the report's tables. Damaged and
-unfinished runs are ignored, and `left_out` contains the reasons.
+unfinished runs are ignored. `Runs.left_out` lists these runs and the reasons.
 """
 
 import itertools
@@ -28,22 +28,23 @@ from tacotron2_voice.utils.files import METRICS_FILE, json_lines
 
 # Settings that define a strategy. A report compares the strategies.
 BATCHING = ["name", "batching_strategy", "dynamic_batch_size", "batch_randomization"]
-# Settings that are not compared. Some of these settings do not affect the result of training. Other
-# facts already describe the remaining settings: the fingerprint of the corpus, win_length,
-# hop_length and started_from.
+# Settings that the report does not compare, because they do not affect the result of training, or
+# because other facts already describe them: the fingerprint of the corpus, win_length, hop_length
+# and started_from.
 WITHOUT_EFFECT = set(
     "seed num_workers iters_per_checkpoint keep_checkpoints log_interval ignore_layers "
     "training_files validation_files clips_folder win_time hop_time max_decoder_steps "
     "gate_threshold".split()
 )
 CLIPS = ["training clips", "validation clips"]
-HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]  # shown at the top of a report
+HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]  # facts at the top of a report
 # Matches the names of facts that may differ between runs in the same row.
 SOFTWARE = "version of|commit|fingerprint|machine's system"
 SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}
 
-# Maps each key of a record of kind `epoch` to four values: the function that combines the values of
-# a run, a factor, the heading of the column, and the number of decimals.
+# Columns of a report that come from the records of kind `epoch` in metrics.jsonl. Each key of a
+# record has four values: the function that combines the epochs of a run, a factor, the heading of
+# the column, and the number of decimals.
 OF_EPOCHS = {
     "zero_padding_rate": ("mean", 100, "ZPR (%)", 2),
     "average_batch_length": ("mean", 1, "ABL (frames)", 2),
@@ -57,8 +58,9 @@ OF_EPOCHS = {
     "data_wait_seconds": ("median", 1, "waiting for data (s)", 2),
     "prepare_seconds": ("median", 1000, "preparation (ms)", 1),
 }
-LOSSES = ["validation_loss", "validation_loss_unpadded"]  # keys of a record of kind `validation`
-# Columns of `read_progress`. SPENT: cumulative amounts with their units. MEASURES: measured
+# Validation losses in the records of kind `validation` in metrics.jsonl.
+LOSSES = ["validation_loss", "validation_loss_unpadded"]
+# Columns that `read_progress` returns. SPENT: cumulative amounts with their units. MEASURES: measured
 # quantities.
 SPENT = {
     "epoch": "epochs",
@@ -74,9 +76,10 @@ class Run:
     folder: str
     hparams: HParams  # settings at the end of the run
     lengths: np.ndarray  # number of frames of each training clip, [clips]
-    # One row per epoch: OF_EPOCHS, LOSSES, and the cumulative hours and updates (optimizer steps).
+    # One row per epoch. The columns are the keys of OF_EPOCHS, LOSSES, and the cumulative `hours`
+    # and `updates` (optimizer steps).
     epochs: pd.DataFrame
-    time: datetime  # time of the last start
+    time: datetime  # time at which the run was last started or resumed
     facts: dict[str, Any]  # facts that may differ between runs; NaN: the fact has no effect
     changes: list[str]  # settings and software that changed when the run was resumed
 
@@ -85,25 +88,26 @@ class Run:
 class Runs:
     """Finished runs, grouped into the rows of a report.
 
-    Each strategy has one row that is labeled with only the strategy's name. The labels of the
-    strategy's other rows also contain the settings that differ from this row.
+    The label of a strategy's main row is the name of the strategy. The labels of the strategy's
+    other rows also contain the settings that differ from the main row.
     """
 
     by_folder: dict[str, Run]
-    table: pd.DataFrame  # one row per run: label and seed, indexed by folder
+    table: pd.DataFrame  # label and seed of each run, indexed by the folder of the run
     # One row per label. The columns are the name of the strategy and all settings, as text. NaN:
     # the setting has no effect.
     rows: pd.DataFrame
-    facts: pd.DataFrame  # one row per run: settings, HEAD, machine and software
+    # One row per run. The columns are the settings, HEAD, and facts about the machine and software.
+    facts: pd.DataFrame
     epochs: pd.DataFrame  # epochs of all runs, with the columns `run` (folder) and `label`
     left_out: list[str]  # ignored folders and the reason for each
 
     def first(self, label: str) -> Run:
-        """Return the first of the runs with this label."""
+        """Return the first run that has this label."""
         return self.by_folder[self.table.index[self.table["label"] == label][0]]
 
     def differing(self, first: str, second: str) -> list[str]:
-        """Return the settings, other than the strategy, in which two rows differ."""
+        """Return the settings, except the settings of the strategy, in which two rows differ."""
         return sorted(self.rows.columns[_differences(self.rows.loc[[first, second]])[0, 1]])
 
 
@@ -111,7 +115,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
     """Read all finished runs in `folders` and their subfolders.
 
     Raises:
-        UserError: if there is no finished run. The error message contains the reasons.
+        UserError: if there is no finished run. The error message says why each run was ignored.
     """
     directories: dict[Path, Path] = {}
     left_out, finished = [], []
@@ -124,7 +128,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         try:
             finished.append(_read_run(directory))
         except UserError as error:
-            # Remove the folder from the message, because the next line adds the folder.
+            # Remove the folder from the error message, because `left_out` contains the folder, too.
             problem = str(error).replace(f"{directory}/", "")
             left_out.append(f"{directory}: {problem}")
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
@@ -210,7 +214,7 @@ def _facts(h: HParams, starts: list[dict], epochs: int, lengths: np.ndarray) -> 
     own = REGISTRY[h.batching_strategy].parameter
     ignored = WITHOUT_EFFECT | {p.name for p in PARAMETERS if p != own}
     if h.batching_strategy == "random":
-        ignored |= {"batch_randomization"}  # RAND-BR is identical to RAND
+        ignored |= {"batch_randomization"}  # BR does not change random batches (RAND)
     if not h.dynamic_batch_size:
         ignored |= {"batch_capacity"}
     if h.learning_rate_schedule == "constant":
@@ -239,8 +243,8 @@ def _environment(start: dict[str, Any]) -> dict[str, str]:
 def _differences(rows: pd.DataFrame) -> np.ndarray:
     """Return a bool array [rows, rows, settings] that says whether two rows differ in a setting.
 
-    Settings that define the strategy are not compared, and neither are settings that have no effect
-    in one of the two rows.
+    Settings that define the strategy, and settings that have no effect in one of the two rows, are
+    not compared.
     """
     text, known = rows.fillna("").to_numpy(str), rows.notna().to_numpy()
     return (text[:, None] != text) & known[:, None] & known & ~rows.columns.isin(BATCHING)
@@ -258,7 +262,7 @@ def _place(label: str) -> tuple[int, str]:
 
 
 def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
-    """Group runs into rows; `runs` must be sorted by time.
+    """Group the runs, which must be sorted by time, into the rows of a report.
 
     If two runs have the same settings and seed, only the later run is kept.
     """
@@ -273,9 +277,9 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
     table = table[~again]
     rows = settings[~again].set_index(table["label"])
     rows = rows[~rows.index.duplicated()]
-    # Each strategy has one row that is labeled with only the strategy's name: the row that is
-    # comparable with the largest number of other rows. If several rows are tied, the row with the
-    # most usual settings is chosen. Usual settings are the paper's settings and the defaults.
+    # Choose the main row of each strategy: the row that is comparable with the largest number of
+    # other rows. Two rows are comparable if they differ only in the strategy. If several rows are
+    # tied, choose the row with the most settings that equal the paper's settings or the defaults.
     usual = pd.Series(asdict(HParams()) | published.SETTINGS).astype(str)
     rank = pd.DataFrame({"comparable": (~_differences(rows).any(2)).sum(1)}, rows.index)
     rank["usual"] = (rows[rows.columns.intersection(usual.index)] == usual).sum(axis=1)
@@ -297,7 +301,7 @@ def _group(runs: Sequence[Run], left_out: list[str]) -> Runs:
 
 
 def describe(runs: Runs) -> dict[str, str]:
-    """Return the facts about the runs for the top of a report."""
+    """Return the facts about the runs that are shown at the top of a report."""
     facts = runs.facts.filter(regex=f"^({'|'.join(HEAD)}|epochs|machine's .*)$|{SOFTWARE}")
     values = {str(name): "; ".join(column.unique()) for name, column in facts.items()}
     return {"runs": f"{len(runs.by_folder)} in {len(runs.rows)} rows"} | values
@@ -313,8 +317,8 @@ def deviations(runs: Runs) -> list[str]:
     facts = runs.facts.copy()
     facts["epochs"] = facts["epochs"].astype(int).clip(upper=published.EPOCHS).astype(str)
     is_other = ~facts["batching_strategy"].isin(published.STRATEGIES)
-    # The paper does not contain these strategies, so their parameters cannot differ from the
-    # paper's.
+    # The paper does not contain these strategies, so their parameters cannot differ from
+    # parameters in the paper.
     facts.loc[is_other, [p.name for p in PARAMETERS]] = np.nan
     return [
         f"{name} {value} instead of {paper[name]}{where}"
@@ -339,8 +343,8 @@ def comparison_warnings(runs: Runs) -> list[str]:
 
 
 def _by_value(column: pd.Series) -> Iterable[tuple[str, str]]:
-    """Yield each value, most common first, and a list of the folders with this value. The list is
-    empty if all runs have the same value."""
+    """Yield each value in a column, most common first, and a list of the folders with this value.
+    The list is empty if all runs have the same value."""
     for value, count in column.value_counts().items():
         folders = ", ".join(column.index[column == value][:3])
         more = f" and {count - 3} more" if count > 3 else ""

@@ -3,9 +3,9 @@
     measured = Measured(read_runs([Path("runs")]))
     for table in paper_tables(measured): ...
 
-A summary is a DataFrame. Each row of a summary becomes one row of a table in the report. The
-columns of a summary are `ours`, `standard_error`, `runs`, and `note`. If a value is missing, the
-note contains the reason. The titles, notes and captions of the report are in texts.jinja.
+The summary of a quantity is a DataFrame with one row per line of a table in the report. Its columns
+are `ours`, `standard_error`, `runs` and `note`. If a value is missing, the note contains the
+reason. The titles, notes and captions of the report are in texts.jinja.
 """
 
 import itertools
@@ -23,7 +23,7 @@ BEST = "SSB-DBS-BR"  # the strategy that the paper recommends
 PAPER = pd.DataFrame(published.TABLE_2, index=published.PublishedRow._fields).T
 CELL = ["published", "ours", "standard_error", "runs", "note"]
 SIDES = ("published", "ours")
-VL = ("vl1", "vl2", "vl3", "vl_average")  # columns that contain validation losses
+VL = ("vl1", "vl2", "vl3", "vl_average")  # names of the columns that contain validation losses
 PAPER_VL = ("VL1", "VL2", "VL3", "VLavg")
 THIRDS = ("early third", "middle third", "late third", "all validations")
 PADDING = ["zero_padding_rate", "average_batch_length"]
@@ -48,7 +48,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the report. `lines` contains the labels of each line."""
+    """A table of the report. `lines` contains the labels of the runs in each line."""
 
     key: str
     headings: tuple[str, ...]
@@ -72,7 +72,7 @@ class Table:
                 text = _number(cell["ours"], decimals)
                 error = cell["standard_error"]
                 if error >= 0:
-                    # Smallest positive value with this number of decimals.
+                    # Smallest positive number that can be written with `decimals` decimals.
                     least = 10.0**-decimals
                     small = f"<{least:.{decimals}f}"
                     text += f" ±\u00a0{small if error < least / 2 else f'{error:.{decimals}f}'}"
@@ -93,8 +93,8 @@ def tidy(tables: Sequence[Table]) -> pd.DataFrame:
         headings = [column.heading for column in table.columns]
         name = ""
         for column in table.columns:
-            # If a heading occurs several times, prefix it with the closest unique heading on its
-            # left.
+            # If several columns have the same heading, add the closest unique heading to their left
+            # as a prefix.
             several = headings.count(column.heading) > 1
             name = name if several else column.heading
             quantity = f"{name}: {column.heading}" if several else name
@@ -104,8 +104,8 @@ def tidy(tables: Sequence[Table]) -> pd.DataFrame:
 
 
 def thirds(epochs: int) -> list[tuple[int, int]]:
-    """Return the first and last epoch of each third of a run, then the first and last epoch of the
-    whole run."""
+    """Return four pairs of first and last epochs: for each third of a run, and for the whole
+    run."""
     edges = [epochs * part // 3 for part in range(4)]
     return [*((a + 1, b) for a, b in itertools.pairwise(edges)), (1, epochs)]
 
@@ -152,8 +152,8 @@ class Measured:
             theirs = f"epoch {points[place]}" if place < 3 else f"epochs {points[0]}–{points[-1]}"
             padded = unpadded = f"{PAPER_VL[place]}, {theirs}"
             if not self.as_published:
-                # If the runs have different numbers of epochs, their thirds cover different epochs,
-                # so the heading lists no epochs.
+                # If the runs have different numbers of epochs, the thirds of the runs cover
+                # different epochs. In this case, the heading contains no epochs.
                 span = f", epochs {first}–{last}" if first < last else f", epoch {last}"
                 span = span if epochs.nunique() == 1 else ""
                 padded, unpadded = f"{PAPER_VL[place]} | {THIRDS[place]}", THIRDS[place] + span
@@ -164,7 +164,7 @@ class Measured:
         """Return the mean and the standard error of a quantity over the runs of each row. The mean
         and the standard error are NaN if the value of any run is missing.
 
-        Gonzalez et al. (ICASSP 2023) report their results as a mean and a standard error, too.
+        Gonzalez et al. (ICASSP 2023) also report each result as a mean and a standard error.
         """
         by_row = self.values[key].groupby(self.runs.table["label"])
         summary = by_row.agg(["mean", "sem", "count"]).set_axis(CELL[1:4], axis=1).assign(note="")
@@ -178,7 +178,8 @@ class Measured:
     def column(
         self, key: str, labels: Sequence[str], heading: str = "", names: Sequence | None = None
     ) -> Column:
-        """Return a column with the summary of a quantity and, with `names`, published values."""
+        """Return a column with the summary of a quantity and, if `names` is given, the published
+        values."""
         theirs = None if names is None else PAPER[key].reindex(list(names))
         usual, decimals = self.headings.get(key, (key, 3))
         sides = self.sides.get(heading or usual, SIDES)
@@ -207,8 +208,9 @@ class Measured:
 
 
 def published_falls(key: str, pairs: Pairs) -> pd.DataFrame:
-    """Return the published decreases `fall` and `per_cent` for each pair. Decreases that the paper
-    does not contain are computed from Table 2."""
+    """Return the published decrease of a quantity for each pair of strategies: the difference
+    (`fall`) and the percentage (`per_cent`). Decreases that the paper does not state are computed
+    from Table 2 of the paper."""
     falls = []
     for first, second in pairs:
         before, after = PAPER[key].reindex([first, second])
@@ -269,8 +271,8 @@ def paper_tables(measured: Measured) -> list[Table]:
 def _table_1(measured: Measured) -> Table:
     """Return Table 1: the parameters and the padding of the strategies.
 
-    The padding comes from the rows with BR. If there are only rows without BR, the padding comes
-    from these rows, because BR does not change the padding.
+    The padding of a strategy is measured with batch randomization (BR) or, if there are only runs
+    without BR, without BR. BR does not change the padding.
     """
     runs = measured.runs
     labels: list[str] = []

@@ -46,8 +46,8 @@ class Access:
 
     Args:
         hosts: host names and addresses that clients may use in URLs. The server rejects all other
-            host names, because an attacker's domain could point to this machine. "*": allow all
-            host names.
+            host names, because an attacker's domain name could point to this machine. "*": allow
+            all host names.
         origins: websites whose scripts may use the API, such as https://example.org.
         api_key: bearer token that clients must send in the Authorization header; "": no token is
             required.

@@ -83,7 +83,8 @@ def serve(args: argparse.Namespace, paths: list[Path], load: Callable[[Path], Sy
             )
         print(f"Web demo: {address}", flush=True)
         print(f"OpenAI API: {address}/v1", flush=True)
-        with threadpool_limits(1):  # limit numpy to one thread, because each worker uses one core
+        # Limit numpy to one thread, because each worker thread already uses a whole core.
+        with threadpool_limits(1):
             server = uvicorn.Server(config)
             try:
                 server.run([opened])

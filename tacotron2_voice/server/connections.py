@@ -108,7 +108,7 @@ class Shorten(logging.Filter):
         if isinstance(error, h11.ProtocolError):
             record.msg = f"warning: a client sent an invalid request: {error}"
             record.exc_info = None
-        # Without free file descriptors, accept() fails again and again.
+        # If the process has no free file descriptors, accept() fails repeatedly.
         if isinstance(error, OSError):
             record.msg = (
                 f"warning: new connections must wait until other connections close: {error}"

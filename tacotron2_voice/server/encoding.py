@@ -23,7 +23,8 @@ OPENAI_RATE = 24_000  # Hz
 class Format(NamedTuple):
     media_type: str
     sampling_rate: int | None = None  # in Hz; None: the sampling rate of the voice
-    libsndfile: tuple[str, str] | None = None  # libsndfile's names for container and encoding
+    # Names of the container format and of the encoding in libsndfile.
+    libsndfile: tuple[str, str] | None = None
 
 
 FORMATS = {
@@ -97,7 +98,7 @@ class _Content(io.BytesIO):
     num_taken = 0
 
     def take(self) -> bytes:
-        """Return the bytes that were added since the last call of this method."""
+        """Return the bytes that libsndfile has written since the last call of this method."""
         new = bytes(self.getbuffer()[self.num_taken :])
         self.num_taken += len(new)
         return new

@@ -248,7 +248,7 @@ class SpeechResponse(StreamingResponse):
         self.speaking = speaking
         self.workers = workers
         self.began = began
-        self.place = place  # closing this stack removes the text from the queue
+        self.place = place  # an exit stack; closing `place` removes the text from the queue
         is_events = speaking.request.stream_format == "sse"
         media_type = FORMATS[speaking.request.response_format].media_type
         super().__init__(
@@ -269,7 +269,7 @@ class SpeechResponse(StreamingResponse):
             result = "complete" if self.is_complete else "disconnected"
         except TimeoutError:
             result = "stalled"
-        except UserError as error:  # the response ends early, so clients notice the failure
+        except UserError as error:  # end the response early, so that clients notice the failure
             print(f"error: {error}", flush=True)
             result = "failed"
         finally:

@@ -97,7 +97,7 @@ class Voices:
         return found
 
     def prepare(self, synthesizer: Synthesizer, text: str, limits: Limits) -> Utterance:
-        """Check a text, and return the text as an utterance.
+        """Check a text, and prepare it for synthesis.
 
         Raises:
             UserError: if the text is empty, too long, or cannot be spoken.

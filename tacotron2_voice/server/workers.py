@@ -5,9 +5,9 @@
         async for piece in workers.pieces(voice.stream(text)):
             ...
 
-Each thread computes one piece at a time, and the texts take turns. The next piece of a text is
-computed only after the client has received the previous piece. Therefore, clients that read slowly
-or hang up do not block a thread.
+Each thread computes one piece of audio at a time, alternating between the waiting texts. The next
+piece of a text is computed only after the client has received the previous piece. Therefore, clients
+that read slowly or disconnect do not block a thread.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Workers:
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
-        """Add 1 to `num_texts` until the `with` block ends.
+        """Reserve a place in the queue for a text until the `with` block ends.
 
         Raises:
             Busy: if the queue is full.
@@ -59,11 +59,11 @@ class Workers:
             self.metrics.texts.set(self.num_texts)
 
     async def pieces(self, iterator: Iterator[Piece]) -> AsyncGenerator[Piece, None]:
-        """Yield the pieces that an iterator computes. Worker threads compute the pieces.
+        """Run an iterator in the worker threads, and yield the pieces that it computes.
 
-        If the task is canceled while a piece waits for a thread, the piece is not computed. A
-        thread that is already computing a piece finishes this piece, but computes no further piece
-        of the text.
+        If the asyncio task is canceled while a piece waits for a thread, the piece is not computed.
+        A thread that is already computing a piece finishes this piece, but computes no further
+        piece of the text.
         """
         loop = asyncio.get_running_loop()
         ended = object()
@@ -75,6 +75,6 @@ class Workers:
             yield piece  # type: ignore[misc]
 
     def close(self) -> None:
-        """Discard the pieces that no thread has started to compute. The threads finish the pieces
-        that they are computing."""
+        """Cancel the computation of all pieces that wait for a thread. The threads finish the pieces
+        that they are already computing."""
         self.threads.shutdown(wait=False, cancel_futures=True)

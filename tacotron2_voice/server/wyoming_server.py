@@ -4,9 +4,9 @@
         ...
 
 A client can send a whole text (`synthesize`), or a text in pieces while it is being written
-(`synthesize-start`, `synthesize-chunk`, `synthesize-stop`). If the text comes in pieces, the server
-speaks each sentence as soon as it is complete. The server offers every speaker as a separate voice,
-because the menus of Home Assistant list voices, but not speakers.
+(`synthesize-start`, `synthesize-chunk`, `synthesize-stop`). If the text arrives in pieces, the
+server speaks each sentence as soon as the sentence is complete. The server offers every speaker as a
+separate voice, because the menus of Home Assistant list voices, but not speakers.
 """
 
 import asyncio
@@ -49,11 +49,11 @@ IDLE_SECONDS = 600.0  # time limit in seconds for the next event from a client
 
 
 def listen(opened: socket.socket, voices: Voices, workers: Workers) -> Background:
-    """Return a function that returns an async context manager. The server runs while the context is
-    active.
+    """Return a function that creates an async context manager. The Wyoming server runs while this
+    context is active.
 
     Args:
-        opened: a listening socket. The socket is closed at the end of the context.
+        opened: a listening socket. The socket is closed when the context ends.
     """
 
     @asynccontextmanager
@@ -144,7 +144,8 @@ class Handler(AsyncEventHandler):
         self.sentences: SentenceBoundaryDetector | None = None
         self.voice: SynthesizeVoice | None = None
         self.num_characters = 0
-        self.rate: int | None = None  # sampling rate; None: no audio of this text has been sent yet
+        # Sampling rate of the current text. None: no audio of this text has been sent yet.
+        self.rate: int | None = None
 
     async def run(self) -> None:
         """Answer events until the client disconnects or violates the protocol."""
@@ -187,7 +188,7 @@ class Handler(AsyncEventHandler):
             await self.write_event(SynthesizeStopped().event())
         elif Synthesize.is_type(event.type) and self.sentences is None:
             # Clients that send a text in pieces also send the whole text, for servers that do not
-            # support pieces. If the pieces were sent, this server ignores the whole text.
+            # support pieces. This server ignores the whole text after it has received the pieces.
             whole = Synthesize.from_event(event)
             self.voice = whole.voice
             await self._speak(whole.text)
@@ -248,7 +249,8 @@ class Handler(AsyncEventHandler):
                 if is_first:
                     metrics.first_audio.observe(time.perf_counter() - began)
                 metrics.audio_seconds.inc(len(samples) / rate)
-                if is_first and self.rate is not None:  # audio of an earlier sentence was sent
+                # `rate` is not None if audio of an earlier sentence was sent.
+                if is_first and self.rate is not None:
                     await self._write_audio(silence(PAUSE, rate), rate)
                 is_first = False
                 await self._write_audio(to_int16(samples), rate)

@@ -2,16 +2,17 @@
 
     clean_pieces(["Mrs. Brown paid $5."], ["english_cleaners_corrected"])
 
-- `english_cleaners_corrected` reads English as a person would (english/__init__.py).
+- `english_cleaners_corrected` converts English text to the words that a person would read aloud
+  (english/__init__.py).
 - `english_cleaners` are the cleaners of NVIDIA/tacotron2, including their mistakes, because
   NVIDIA's checkpoints were trained with these mistakes. For example, "£10" becomes "psten", and
   "Mrs." becomes "misess".
 - `transliteration_cleaners` convert any alphabet to ASCII.
-- `basic_cleaners` keep any alphabet, for symbols=corpus.
+- `basic_cleaners` keep the letters of any alphabet. Use these cleaners with symbols=corpus.
 - `phones` converts a text of any language to the International Phonetic Alphabet.
 
-If you use transliteration or basic cleaners with the English symbol table, write numbers in words,
-because these cleaners do not convert digits, and the table contains no digits.
+If you use transliteration or basic cleaners with the English symbol table, write numbers in words.
+These cleaners do not convert digits, and the English symbol table contains no digits.
 """
 
 import functools
@@ -51,14 +52,15 @@ def _abbreviation_rules(abbreviations: dict[str, str]) -> list[Rule]:
 
 
 _WHITESPACE_RULES: list[Rule] = [(re.compile(r"\s+"), " ")]
-# Replace unspoken characters between two letters with a space ("and/or"), and remove all other
-# unspoken characters ("[he]").
+# Replace characters that are not spoken, such as a slash, with a space between two letters
+# ("and/or"), and remove these characters everywhere else ("[he]").
 _SILENT_RULES: list[Rule] = [
     (re.compile(r"(?<=[a-z])[^-!'(),.:;?a-z\s]+(?=[a-z])"), " "),
     (re.compile(r"[^-!'(),.:;?a-z\s]"), ""),
 ]
 # Invisible characters: control characters, marks of the writing direction and soft hyphens. The
-# joiners of Persian and of the Indic scripts are not listed, because they act as letters.
+# joiners in Persian and Indic text are not listed, because these invisible characters change how
+# the neighboring letters are pronounced or joined.
 _INVISIBLE = "\x00-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"
 _INVISIBLE_RULES: list[Rule] = [(re.compile(f"[{_INVISIBLE}]"), "")]
 
@@ -92,13 +94,14 @@ def _character_to_ascii(character: str) -> str:
 
 @dataclass(frozen=True)
 class Cleaner:
-    """A cleaner, which processes the pieces of a text one by one. `language` is an eSpeak language
-    code."""
+    """The functions and rules of a cleaner, which processes the pieces of a text one by one."""
 
-    read: Callable[[str, str], str]  # called first, as read(text, language)
-    rules: Sequence[Rule]  # applied next, in this order, to the text in lower case
+    # First function that the cleaner applies: read(text, language), with eSpeak's language code.
+    read: Callable[[str, str], str]
+    rules: Sequence[Rule]  # rules that are applied after `read`, to the text in lower case
     keeps_case: bool = False  # True: `rules` are applied to the text in its original case
-    finish: Callable[[str, str], str] | None = None  # called last, as finish(text, language)
+    # Last function that the cleaner applies: finish(text, language). None: no such function.
+    finish: Callable[[str, str], str] | None = None
     strips_ends: bool = False  # True: spaces at both ends of the whole text are removed
 
 
@@ -110,8 +113,8 @@ def _ascii(text: str, language: str) -> str:
     return to_ascii(text)
 
 
-# Remove brackets around letters that an author changed or added: "[T]he", "colo[u]r", "claim[s]". At
-# the end of a word, only certain endings are read, because other letters may mark a footnote.
+# Remove brackets around letters that an author changed or added: "[T]he", "colo[u]r", "claim[s]".
+# Letters in brackets at the end of a word may mark a footnote, so only certain endings are kept.
 _BRACKET_RULES: list[Rule] = [
     (re.compile(r"(?<!\w)\[([^\W\d_])\](?=[^\W\d_])"), r"\1"),
     (re.compile(r"(?<=[^\W\d_])\[([^\W\d_]+)\](?=[^\W\d_])"), r"\1"),
@@ -127,14 +130,14 @@ def read_brackets(text: str) -> str:
 
 
 def _read_as_english(text: str, language: str) -> str:
-    """Return the text with numbers, abbreviations and signs in words, and letters in ASCII."""
+    """Convert numbers, abbreviations and symbols in a text to words, and letters to ASCII."""
     text = read_english(read_brackets(text))
     return text if text.isascii() else "".join(map(_character_to_ascii, text))
 
 
 def _turkish(text: str, language: str) -> str:
-    """Convert İ and I to lower case where `str.lower` is wrong: it converts İ to two characters,
-    and it converts I to i even in Turkish and Azerbaijani."""
+    """Convert the letters İ and I to lower case, because `str.lower` converts İ to two characters,
+    and converts I to i even in Turkish and Azerbaijani."""
     text = text.replace("\u0130", "i")
     return text.replace("I", "\u0131") if language in ("tr", "az") else text
 
@@ -143,10 +146,10 @@ def _turkish(text: str, language: str) -> str:
 # compute ids.
 @functools.lru_cache(2**16)
 def _phones(text: str, language: str) -> str:
-    """Return the phones of a text, including the punctuation and the spaces around punctuation."""
+    """Convert a text to phones, and keep the punctuation and the spaces around punctuation."""
     bare = text.strip()
     if not any(unicodedata.category(character)[0] in "LN" for character in bare):
-        return text  # there is nothing to speak
+        return text  # a text without words has no phones
     from tacotron2_voice.text.phones import to_phones
 
     [phones] = to_phones([bare], language)
@@ -162,7 +165,7 @@ CLEANERS: dict[str, Cleaner] = {
     ),
     "transliteration_cleaners": Cleaner(_ascii, _WHITESPACE_RULES),
     "basic_cleaners": Cleaner(_turkish, [*_WHITESPACE_RULES, *_INVISIBLE_RULES]),
-    # Keep the case, because eSpeak reads "US" and "us" differently.
+    # Keep the case, because eSpeak pronounces "US" and "us" differently.
     "phones": Cleaner(
         _as_it_is,
         [*_WHITESPACE_RULES, *_INVISIBLE_RULES, *_BRACKET_RULES],

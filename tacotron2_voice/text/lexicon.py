@@ -4,8 +4,8 @@
     respell("Nguyen's dog", settings.pronunciations)  # "win's dog"
 
 Each line of the file contains a word and the respelling of the word, separated by one tab or by
-spaces. For models that read phones, a respelling can also consist of phones. Lines that begin with
-# are comments.
+spaces. If the model reads phones, a respelling can also consist of phones. Lines that begin with #
+are comments.
 
     Nguyen   win
     Reading  /ɹˈɛdɪŋ/
@@ -41,9 +41,9 @@ _PHONES = re.compile(r"/[^\s/](?:[^/]*[^\s/])?/")
 _HYPHENS = re.compile("([-‐‑])")
 _CONTINUES = re.compile(r"[.,:]\w")
 _CONTINUED = re.compile(r"\w[.,:]")
-# a Roman numeral after a word
+# Matches a word and the Roman numeral that follows the word.
 _NUMERAL = re.compile(r"\b([^\W\d_][\w'’-]*) ([IVXLC]+)\b")
-# Matches an abbreviation that the reading rules read together with its full stop.
+# Matches an abbreviation with its full stop, which the English rules expand together.
 _ABBREVIATION = re.compile(
     rf"(?<![\w.])({'|'.join(map(re.escape, [*TITLES, *STREETS, *ABBREVIATIONS]))})\.",
     re.IGNORECASE,
@@ -85,13 +85,13 @@ def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
 
 
 def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Sequence[str]) -> str:
-    """Replace the words in a text with their respellings, and read Roman numerals after the
-    replaced words.
+    """Replace the words in a text with their respellings, and convert Roman numerals after the
+    replaced words to words.
 
-    The English reading rules read "John VI" as "John the sixth", because John is the name of kings,
-    and they drop the full stop of a title before a name. The rules do not recognize a respelling as
-    a name. Therefore, numerals and full stops next to words in the lexicon are read before the
-    words are replaced.
+    The rules for English (english/__init__.py) convert "John VI" to "John the sixth", because John
+    is the name of kings, and drop the full stop of a title before a name. These rules do not
+    recognize a respelling as a name. Therefore, the numerals and full stops next to words in the
+    lexicon are converted before the words are replaced.
 
     Args:
         pronunciations: strings of the form "word<TAB>respelling", as in the settings.
@@ -117,10 +117,10 @@ def _without_stop(match: re.Match[str]) -> str:
 
 
 def _with_numeral_read(text: str, start: int, end: int) -> str:
-    """Return the text with the Roman numeral from `start` to `end` in words.
+    """Convert the Roman numeral from `start` to `end` of the text to words.
 
-    To find the words for the numeral, the function compares two readings of the text: the reading
-    with the numeral, and the reading with a name in place of the numeral.
+    To find the words for the numeral, the function converts the text to words twice: with the
+    numeral, and with a name in place of the numeral. The two results differ only in these words.
     """
     name = NAME.upper() if text.isupper() else NAME
     read = read_english(text)
@@ -128,7 +128,8 @@ def _with_numeral_read(text: str, start: int, end: int) -> str:
     if len(around) != 2 or not (read.startswith(around[0]) and read.endswith(around[1])):
         return text
     words = read[len(around[0]) : len(read) - len(around[1])]
-    # If the numeral is read as a word or letter by letter, it is a name. Keep the name.
+    # If the letters become a word or single letters, they are a name instead of a numeral. Keep the
+    # name.
     if words.replace(" ", "").upper() == text[start:end].upper():
         return text
     return text[:start] + (words.upper() if text.isupper() else words) + text[end:]
@@ -161,7 +162,8 @@ def _respelled_match(word: re.Match[str], known: dict[str, str]) -> str:
     if is_short and (is_part or is_amount):
         return word[0]
     respelled = _respelled(word[0], known)
-    # Keep the capital letter, because the reading rules for "St." and "II" expect a name next to it.
+    # Keep the capital letter, because the rules for "St." and "II" look for a name next to these
+    # expressions.
     is_name = word[0][0].isupper() and respelled[0].islower()
     return respelled[0].upper() + respelled[1:] if is_name else respelled
 
@@ -172,7 +174,7 @@ def _respelled(word: str, known: dict[str, str]) -> str:
         return respelling
     if _key(word).endswith("'s"):
         return _respelled(word[:-2], known) + word[-2:]
-    parts = _HYPHENS.split(word)  # words and hyphens alternate
+    parts = _HYPHENS.split(word)  # a list in which words and hyphens alternate
     if len(parts) > 1:
         parts[::2] = [_respelled(part, known) for part in parts[::2]]
     return "".join(parts)
@@ -181,7 +183,7 @@ def _respelled(word: str, known: dict[str, str]) -> str:
 def _key(word: str) -> str:
     """Return a lookup key that ignores case and the different kinds of apostrophes and hyphens.
 
-    Unlike with `str.casefold`, "Maße" and "Masse" have different keys.
+    This function does not use `str.casefold`, which would give "Maße" and "Masse" the same key.
     """
     return unicodedata.normalize("NFC", word.lower()).translate(_SAME)
 
@@ -194,8 +196,8 @@ def _respellings(pronunciations: tuple[str, ...]) -> dict[str, str]:
 
 @functools.lru_cache(8)
 def _respellings_of_forms(pronunciations: tuple[str, ...]) -> dict[str, str]:
-    """Return {key: respelling}, where keys are lookup keys and upper-case forms such as STRASSE for
-    Straße.
+    """Return the dict {key: respelling} that contains the lookup key and the upper-case form of
+    each word, such as STRASSE for Straße.
     """
     known = _respellings(pronunciations)
     return {key.upper(): respelling for key, respelling in known.items()} | known
@@ -271,7 +273,7 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
 
 def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
     """Raise UserError if a respelling contains characters other than letters, such as the phonetic
-    signs of a dictionary."""
+    symbols in dictionaries."""
     shown = repr(respelling[:60])
     for character in respelling:
         is_letter = unicodedata.category(character).startswith(_LETTER_CATEGORIES)

@@ -26,30 +26,31 @@ _IPA_WORD = re.compile(rf"\S*{IPA_LETTER.pattern}\S*")
 # (Azerbaijani) and ŋ (Sami), also occur in alphabets.
 _ONLY_IPA_WORD = re.compile(r"\S*[ˈˌːɪʊɜɑʃɹʁɾɐɒʌɯɤɸʂʐ]\S*")
 _NESTED_BRACES = re.compile(r"\{[^{}]*\{[^{}]*")
-# IPA letters that also occur in alphabets. These letters are read as phones only between slashes.
+# IPA letters that also occur in alphabets. These letters are phones only between slashes.
 _IPA_OR_LETTER = re.compile("[æçðøŋœβθχ]")
 _STRESSED_PHONE = re.compile(r"[A-Z]{2}\d")  # an ARPAbet vowel with any digit from 0 to 9
 _PHONE = "(?:" + "|".join(symbol[1:] for symbol in symbols if symbol[0] == "@") + ")"
 _STRESSED = "[A-Z]{2}[0-2]"
-_WORD_PHONE = f"{_PHONE}(?:_[BIES])?"  # Kaldi appends the phone's position in the word
+_WORD_PHONE = f"{_PHONE}(?:_[BIES])?"  # in Kaldi, the suffix is the phone's position in the word
 _JOINT = r"(?:\s+|[-‐_,.|])"
-# Matches two or more ARPAbet phones that are separated by spaces or joined by a mark. At least one
-# phone is a vowel with a stress digit.
+# Matches two or more ARPAbet phones that are separated by spaces or by a punctuation mark. At least
+# one phone is a vowel with a stress digit.
 _BARE_PHONES = re.compile(
     rf"(?<!\w)(?=(?:{_WORD_PHONE}{_JOINT})*{_STRESSED}(?:_[BIES])?(?!\w))"
     rf"{_WORD_PHONE}(?:{_JOINT}{_WORD_PHONE})+(?!\w)",
     re.IGNORECASE,
 )
 # Matches ARPAbet phones without separators. At least two vowels must have a digit, because a word
-# such as DAY1 may have one vowel with a digit. NG is not included. NG would also match as N and G,
-# so the search could take very long.
+# such as DAY1 may have one vowel with a digit. The phone NG is not included, because NG also matches
+# as N and G, and trying both possibilities could make the search very slow.
 _JOINED_PHONE = _PHONE.replace("|NG|", "|")
 _JOINED_PHONES = re.compile(
     rf"(?<!\w)(?=(?:[A-Z]+[0-2]){{2}}){_JOINED_PHONE}*{_STRESSED}{_JOINED_PHONE}*{_STRESSED}"
     rf"{_JOINED_PHONE}*(?!\w)"
 )
-# Pinyin syllables that are also English words. Two of these words with digits may be names, such as
-# ping1 pong2. Two words with digits and capital letters may also be names, such as Ben1 Dan2.
+# Pinyin syllables that are also English words. Two of these words with digits, such as ping1 pong2,
+# may be names instead of pinyin. Two capitalized words with digits, such as Ben1 Dan2, may be names
+# too.
 _ENGLISH_SYLLABLES = set(
     "an ban bang bin bun can den die ding dong fan fin fun gang gong gun hang he hen hung king lan lie "
     "ling long man me men min pan pen pie pin ping pong ran rang run sang she sing song sun sung tan "

@@ -1,10 +1,10 @@
-"""Read English abbreviations and numerals next to ARPAbet phones as if the phones were a name.
+"""Expand English abbreviations and numerals next to ARPAbet phones as if the phones were a name.
 
     read_around_phones("Dr. {W IH1 N} II came.", ["english_cleaners_corrected"], ENGLISH)
     # "doctor {W IH1 N} two came."
 
-The cleaners only receive the text between spans of phones. Without a name after "Dr.", the cleaners
-treat its full stop as the end of a sentence.
+The cleaners only receive the text between spans of phones. If no name follows the title "Dr.", the
+cleaners treat the full stop of the title as the end of a sentence.
 """
 
 import re
@@ -23,12 +23,11 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def read_around_phones(text: str, cleaner_names: Sequence[str], table: SymbolTable) -> str:
-    """Return the text, with words in place of the abbreviations and numerals next to ARPAbet
-    phones.
+    """Convert the abbreviations and numerals next to ARPAbet phones in a text to words.
 
     A text without phones is not changed. The returned text must still be cleaned like any other
-    text. The cleaning does not change the words in place of abbreviations and numerals, because the
-    reading rules do not change words in lower case.
+    text. The cleaning does not change the new words, because the rules for English do not change
+    words in lower case.
     """
     spans = [*ARPABET_SPAN.finditer(text)]
     between = ARPABET_SPAN.sub("", text)
@@ -36,8 +35,8 @@ def read_around_phones(text: str, cleaner_names: Sequence[str], table: SymbolTab
     if not spans or len(spans) > len(LETTERS) or not has_rules:
         return text
     names = [f"{NAME}{letter}" for letter, _ in zip(LETTERS, spans, strict=False)]
-    # If the text is in capitals, write the placeholder in capitals too, because a name in lower
-    # case would change how other words are read.
+    # If the text is in capitals, write the placeholder in capitals too. Otherwise, the text would
+    # not be recognized as a text in capitals.
     is_capitals = ROMAN_NUMERAL.sub("", between).isupper()
     written = iter([name.upper() for name in names] if is_capitals else names)
     read = read_english(ARPABET_SPAN.sub(lambda span: next(written), text))

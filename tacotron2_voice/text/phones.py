@@ -24,15 +24,17 @@ from typing import Any
 from tacotron2_voice.utils.errors import UserError
 
 ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # eSpeak's codes for common language codes
-SIGNS = "%&@#§‰"  # signs that Unicode classifies as punctuation, but that eSpeak reads as words
-SPOKEN = f"{SIGNS}*/_"  # characters that eSpeak either reads as words or skips
-# eSpeak reads each of these signs with an English word if the language has no word for the sign.
+SIGNS = "%&@#§‰"  # symbols that Unicode classifies as punctuation, but that eSpeak speaks as words
+SPOKEN = (
+    f"{SIGNS}*/_"  # characters that eSpeak, depending on the language, speaks as words or skips
+)
+# If a language has no word for one of these symbols, eSpeak speaks an English word.
 NAMED_SIGNS = "%&@#§+=/"
 ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24b6-\u24ea\u3251-\u325f\u32b1-\u32bf"
 # Punctuation that may occur inside a word, as in l'eau, Nord-Süd, col·legi, գնա՛նք and צה״ל.
 WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
 # Punctuation that may occur inside a word (z.B., EU:n), but only in scripts with capital letters.
-# In other scripts, this punctuation ends a sentence.
+# In scripts without capital letters, this punctuation ends a sentence.
 CASED_WORD_MARKS = ".:"
 HEBREW_MARKS = "׳״"  # Hebrew punctuation that belongs to a word even at the end of the word
 HEBREW_POINTS = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]")
@@ -47,11 +49,11 @@ OTHER_FORMS = re.compile(
     "\U0001f100-\U0001f16b]+"
 )
 FRACTIONS = re.compile("[¼-¾⅐-⅞↉]")
-# Parts of the English names of fractions. In languages without such names, eSpeak speaks the
-# English names.
+# Phones from the English names of fractions. If a language has no names for fractions, eSpeak
+# speaks the English names.
 ENGLISH_FRACTIONS = ("hɑːf", "θɜːd")
-# eSpeak reads most words that end in 儿, such as 这儿, as English letters. It reads 而, which has the
-# same pronunciation, correctly.
+# eSpeak speaks most words that end in 儿, such as 这儿, as English letters. However, eSpeak correctly
+# speaks 而, which has the same pronunciation as 儿.
 ERHUA = re.compile("(?<=[\u4e00-\u9fff])儿")
 LONG_VOWELS = re.compile("ー{2,}")
 LONG_N = re.compile("(?<=[んン])ー")
@@ -63,20 +65,21 @@ NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of scri
 # digits.
 UNKNOWN_LETTERS = "\u2135\u1d7d"
 FIRST_PICTURE = "\u2190"
-EMOJI_STYLE = "\ufe0f"  # follows a character that is displayed as an emoji
-MIN_CODE = 4  # minimum number of phone characters if eSpeak speaks a code point
-# Number of consecutive characters that must be equal in the phones of a code point and in the
-# phones of a word.
+EMOJI_STYLE = "\ufe0f"  # variation selector: displays the preceding character as an emoji
+MIN_CODE = 4  # minimum number of characters in the phones of a spoken code point, such as "2135"
+# If the phones of a word contain this many consecutive characters from the phones of a letter's
+# code point, eSpeak has spoken the code point.
 COMPARED = 6
-# Minimum similarity between the phones of a spelled word and the phones of its letters.
+# If eSpeak spells out a word letter by letter, the similarity between the phones of the word and
+# the phones of its letters exceeds this value.
 MIN_SIMILARITY = 0.7
 LATIN_WORD = re.compile("[a-zA-Z\u00c0-\u024f]{2,}")
 NOT_ASCII = re.compile(r"[^\W\d_\u0000-\u007f]")
 STRESS = re.compile("[ˈˌ]")
-# `_letter_names` compares the names of this many letters at the beginning of a script, and of the
-# same number of letters spread over the script.
+# `_letter_names` compares the names of the first SAMPLES letters of a script, and of SAMPLES letters
+# spread over the script.
 SAMPLES = 16
-# Minimum number of phone characters that the beginnings of several letter names have in common.
+# Minimum number of phone characters that several letter names have in common at the beginning.
 MIN_NAME = 5
 GRACE_SECONDS = 1  # seconds to wait for the eSpeak process to exit before it is killed
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
@@ -169,7 +172,8 @@ _espeak = Espeak()
 
 @functools.cache
 def _about() -> dict[str, Any]:
-    """Return {"version": eSpeak's version, "languages": {code: name of the language}}."""
+    """Return a dict with eSpeak's version and the languages, {code: name of the language}, that
+    eSpeak supports."""
     try:
         return _espeak.ask()
     except Crashed:
@@ -204,10 +208,8 @@ def espeak_version() -> str:
 
 
 def version_of_phones(recorded: str) -> str:
-    """Return the `recorded` version of eSpeak or, if `recorded` is empty, the installed version.
-
-    `recorded` is the version that produced the phones of a run. If `recorded` differs from the
-    installed version, print a warning.
+    """Return the version of eSpeak that produced the phones of a run: `recorded` or, if `recorded`
+    is empty, the installed version. If both versions are known and differ, print a warning.
     """
     here = espeak_version()
     if recorded not in ("", here):
@@ -225,9 +227,9 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
     """Convert each text to phones with stress marks, in Unicode form NFC.
 
     Punctuation is kept, and consecutive spaces become one space. A text without words has no
-    phones. eSpeak only receives the words between punctuation marks. This function does not use
-    phonemizer's option that keeps punctuation, because the option loses full-width punctuation, and
-    mixes up the texts if a text is empty.
+    phones. eSpeak only receives the words between punctuation marks. Phonemizer's own option that
+    keeps punctuation is not used, because this option loses full-width punctuation, and confuses
+    the texts if one of them is empty.
 
     Raises:
         UserError: if eSpeak does not support the language or crashes on a text, or if a package is
@@ -280,7 +282,7 @@ def _is_inside_word(text: str, index: int) -> bool:
     if before.isdecimal() and after.isdecimal() and mark in NUMBER_MARKS:
         return True
     if mark in CASED_WORD_MARKS:
-        # The colon precedes an ending, as in Finnish 20:een.
+        # In Finnish, a colon connects a number with a grammatical ending, as in 20:een.
         is_ending = before.isdecimal() and mark == ":"
         is_cased = is_ending or before.lower() != before.upper()
         is_cased = is_cased and after.lower() != after.upper()
@@ -310,8 +312,8 @@ def _check_is_read(phones: dict[str, str], language: str) -> None:
 
 
 def _spelled(words: str, phones: str, language: str) -> list[str]:
-    """Return the letters in `words` whose names eSpeak speaks; `phones` are the phones of
-    `words`."""
+    """Return the letters in `words` whose names eSpeak speaks. `phones` contains the phones that
+    eSpeak returned for `words`."""
     spelled = [x for x in FRACTIONS.findall(words) if not _reads_fraction(x, language)]
     spelled += [
         letter
@@ -336,19 +338,22 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
         if any(name in STRESS.sub("", phones) for name in own_names):
             spelled.append(letter)
     if language == "ja":
-        # In Japanese text, eSpeak spells words in Latin letters. Skip capitals, which may be initials.
+        # In Japanese text, eSpeak spells out words in Latin letters. Skip words in capitals, which
+        # may be initials.
         latin = [x for x in LATIN_WORD.findall(words) if not x.isupper()]
         spelled += [letter for word in latin for letter in word]
     if spelled or _count_parts(phones) < words.count(" ") + 3:
         return spelled
     for word in re.findall(r"[^\W\d_]{3,}", words):
-        # Skip capitals, which may be initials, and Chinese characters, which are whole words.
+        # Skip words in capitals, which may be initials, and Chinese characters, which are whole
+        # words.
         if word.isupper() or len(NOT_LATIN.findall(word)) < len(word) or _script(word) == "CJK":
             continue
         spoken = _phones_of_word(word, language)
         if _count_parts(spoken) < len(word):
             continue
-        # Some of the phones may differ, because eSpeak adapts some phones to their neighbors.
+        # The phones of a word that is spelled out may differ slightly from the phones of its single
+        # letters, because eSpeak adapts some phones to the neighboring phones.
         letters = "".join(_joined(_phones_of_word(letter, language)) for letter in word)
         if difflib.SequenceMatcher(None, _joined(spoken), letters).ratio() > MIN_SIMILARITY:
             spelled += word
@@ -356,13 +361,13 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
 
 
 def _count_parts(phones: str) -> int:
-    """Return the number of words or the number of main stresses, whichever is larger. eSpeak may
-    join the names of letters to a single word."""
+    """Return the number of words or the number of primary stresses in `phones`, whichever is
+    larger. eSpeak may merge the names of several letters into a single word."""
     return max(phones.count(" ") + 1, phones.count("ˈ"))
 
 
 def _is_english(sign: str, language: str) -> bool:
-    """Return whether eSpeak speaks a sign by its English name although the language is not
+    """Return whether eSpeak speaks the English name of a symbol although the language is not
     English."""
     if language.startswith("en"):
         return False
@@ -370,8 +375,8 @@ def _is_english(sign: str, language: str) -> bool:
 
 
 def _is_spoken_as_script(sign: str, language: str) -> bool:
-    """Return whether eSpeak reads a symbol with the words "Japanese letter" or "Chinese letter".
-    For example, eSpeak reads the minus sign as "Japanese letter" in Japanese.
+    """Return whether eSpeak speaks a symbol as "Japanese letter" or "Chinese letter". For example,
+    eSpeak speaks the minus sign as "Japanese letter" in Japanese.
     """
     phones = STRESS.sub("", _phones_of_word(sign, language))
     names = {STRESS.sub("", _phones_of_word("ー", language)), *_letter_names("CJK", language)}
@@ -379,7 +384,7 @@ def _is_spoken_as_script(sign: str, language: str) -> bool:
 
 
 def _reads_fraction(fraction: str, language: str) -> bool:
-    """Return whether eSpeak reads a fraction such as ½ in this language."""
+    """Return whether eSpeak can speak a fraction, such as ½, in this language."""
     phones = STRESS.sub("", _phones_of_word(fraction, language))
     is_english = any(part in phones for part in ENGLISH_FRACTIONS)
     return bool(phones) and (language.startswith("en") or not is_english)
@@ -387,8 +392,8 @@ def _reads_fraction(fraction: str, language: str) -> bool:
 
 @functools.lru_cache(2**16)
 def _code_point(letter: str, language: str) -> str:
-    """Return the phones of the code point in the name of a letter: of "2135" in "letter 2135" for
-    ℵ. If the name contains no code point, return ""."""
+    """Return the phones of the code point in the name that eSpeak gives to a letter. For example,
+    the name of ℵ is "letter 2135". If the name contains no code point, return ""."""
     phones = _joined(_phones_of_word(letter, language))
     word = _word_for_letter(language)
     code = phones[len(word) :]
@@ -396,10 +401,11 @@ def _code_point(letter: str, language: str) -> str:
 
 
 def _has_part(phones: str, code: str) -> bool:
-    """Return whether `phones` contains several consecutive phones of the code point `code`.
+    """Return whether `phones` contains COMPARED consecutive characters of `code`, the phones of a
+    code point.
 
-    Not all phones are compared, because eSpeak may reduce single vowels of the code point inside a
-    word.
+    The phones of the whole code point are not required, because eSpeak may reduce vowels if the
+    code point is spoken inside a word.
     """
     starts = range(max(1, len(code) - COMPARED + 1)) if code else ()
     return any(code[start : start + COMPARED] in phones for start in starts)
@@ -425,12 +431,12 @@ def _script(letters: str) -> str:
 
 @functools.cache
 def _letter_names(script: str, language: str) -> tuple[str, ...]:
-    """Return the phones with which eSpeak begins the names of a script's letters.
+    """Return the phones that the names of a script's letters have in common at the beginning.
 
-    If eSpeak cannot read the letters of a script, it speaks the names of these letters. The names
-    of a script's letters begin with the same word, such as "Arabic" in "Arabic seen", or "letter"
-    before the code point. If eSpeak can read the letters of the script, their phones have no common
-    beginning, and the result is ().
+    If eSpeak cannot read the letters of a script, it speaks the names of these letters. All names
+    of the script's letters begin with the same word, such as "Arabic" in "Arabic seen", or "letter"
+    before the code point. If eSpeak can read the letters, their phones have no common beginning,
+    and the result is empty.
     """
     found = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
     # In every language, letters that differ only in case and accents have similar names.
@@ -456,7 +462,7 @@ def _phones_of_word(word: str, language: str) -> str:
     return _speak({word: word}, language)[word]
 
 
-# ---------------------------------------------------------------------------- numbers and signs
+# ---------------------------------------------------------------------------- numbers and symbols
 
 
 def with_plain_letters(text: str, language: str) -> str:
@@ -464,9 +470,9 @@ def with_plain_letters(text: str, language: str) -> str:
 
     Rare apostrophes inside words become plain apostrophes, and full-width letters become plain
     letters (`OTHER_FORMS`). In Japanese, spaces separate kana from Latin letters, and repeated
-    marks for long vowels (ー) become a single mark. In Mandarin, 儿 after another character
-    becomes 而. In Hebrew, vowel points are removed, because
-    eSpeak does not read vowel points.
+    marks for long vowels (ー) become a single mark. In Mandarin, 儿 after another character becomes
+    而, which has the same pronunciation. In Hebrew, vowel points are removed, because eSpeak ignores
+    vowel points.
     """
     if text.isascii():
         return text
@@ -492,8 +498,8 @@ def without_pictures(text: str) -> str:
 def _is_picture(character: str) -> bool:
     if character.isascii():
         return character == "\\"
-    # Symbols that are not pictures, such as ° and ™, have lower code points. The category "Sk"
-    # contains the skin tones of emoji.
+    # Symbols that are not pictures, such as ° and ™, have lower code points than pictures. The
+    # category "Sk" contains the skin tones of emoji.
     is_symbol = unicodedata.category(character) in ("So", "Sk")
     return (is_symbol and character >= FIRST_PICTURE) or character == EMOJI_STYLE
 
@@ -502,8 +508,8 @@ def with_plain_numbers(text: str, language: str) -> str:
     """Rewrite the numbers in a text so that eSpeak can read the numbers.
 
     Digits that eSpeak cannot read in this language become 0 to 9, because eSpeak skips the digits of
-    most scripts. Roman and circled numerals become plain letters and digits, because eSpeak reads Ⅷ
-    as "letter 2177".
+    most scripts. Roman and circled numerals become plain letters and digits, because eSpeak speaks
+    the Roman numeral Ⅷ as "letter 2177".
     """
     if text.isascii():
         return text
@@ -516,7 +522,8 @@ def with_plain_numbers(text: str, language: str) -> str:
 def _plain_digit(digit: str, language: str) -> str:
     value = unicodedata.decimal(digit)
     zero = ord(digit) - value
-    # Test two digits, because eSpeak may read a single digit as "Bengali digit three", for example.
+    # Test two digits, because eSpeak may speak the name of a single digit, such as "Bengali digit
+    # three".
     number = chr(zero + 3) + chr(zero + 4)
     return digit if _speak({number: number}, language)[number] else str(value)
 
@@ -538,15 +545,15 @@ def _phones_of_character(character: str, language: str) -> str:
     try:
         return to_phones([character], language)[0]
     except SpelledLetters:
-        return character  # the letter is not silent, because eSpeak may read it inside a word
+        return character  # do not treat the letter as silent, because eSpeak may read it in a word
 
 
 def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
-    """Return {words: phones} for the keys of `origin`.
+    """Convert the keys of `origin` to phones, and return {words: phones}.
 
     Args:
-        origin: {words: a text that contains these words}. The words have no spaces at the start or end. The texts appear only in error messages about
-            crashes.
+        origin: {words: a text that contains these words}. The words have no spaces at the start or
+            end. The texts appear only in error messages about crashes.
         language: eSpeak's code for the language.
     """
     words = [*origin]
@@ -561,7 +568,7 @@ def _speak(origin: dict[str, str], language: str) -> dict[str, str]:
 
 
 def _put(words: str, phones: dict[str, str]) -> str:
-    """Replace words with their phones, and keep leading and trailing spaces."""
+    """Return the phones of `words`, with the spaces at the start and end of `words`."""
     bare = words.strip()
     if not bare:
         return words

@@ -36,7 +36,7 @@ def version_of(*patterns: str) -> str:
 
 
 def uses_english_rules(cleaner_names: tuple[str, ...]) -> bool:
-    """Return whether these cleaners apply the English reading rules."""
+    """Return whether these cleaners apply the rules that convert English text to symbols."""
     return any(name.startswith("english") for name in cleaner_names)
 
 

@@ -23,8 +23,9 @@ def clean(
 
     ARPAbet phones in braces (`{HH AH0 L OW1}`) are not cleaned if the table contains ARPAbet
     phones. IPA phones in slashes (`/hɛlˈoʊ/`) are not cleaned if the cleaners produce phones. As in
-    NVIDIA's code, an underscore in English becomes the padding symbol, and if the first line
-    contains phones, all later lines are dropped. To prevent dropped lines, pass one line at a time.
+    NVIDIA's code, an underscore in English text becomes the padding symbol. Also as in NVIDIA's
+    code, if the first line of a text contains phones, all later lines are dropped. To prevent
+    dropped lines, pass one line at a time.
 
     Raises:
         UserError: if a cleaner is unknown, or if eSpeak cannot convert the text.
@@ -38,7 +39,7 @@ def clean(
     pieces = [text]
     if phone_span is not None:
         line = text.partition("\n")[0] if phone_span is ARPABET_SPAN else text
-        # Texts and phones alternate. The first and the last item are texts.
+        # In `split`, text and phones alternate. The first and the last item are text.
         split = phone_span.split(line)
         if len(split) > 1:
             pieces = split
@@ -59,7 +60,7 @@ def text_to_sequence(
 ) -> list[int]:
     """Clean a text and return its ids, each from 0 to len(table) - 1.
 
-    Symbols that are not in the table are dropped. `unknown_symbols` lists them.
+    Symbols that are not in the table are dropped. `unknown_symbols` lists the dropped symbols.
 
     Raises:
         UserError: if a cleaner is unknown, or if eSpeak cannot convert the text.
@@ -69,7 +70,7 @@ def text_to_sequence(
 
 
 def sequence_to_text(sequence: Iterable[int], table: SymbolTable = ENGLISH) -> str:
-    """Return the text for ids, with ARPAbet phones in braces and the padding as "_"."""
+    """Convert symbol ids to a text, with ARPAbet phones in braces and the padding as "_"."""
     symbols = (table.symbols[int(i)] for i in sequence)
     text = "".join(f"{{{symbol[1:]}}}" if len(symbol) > 1 else symbol for symbol in symbols)
     return text.replace("}{", " ")

@@ -3,12 +3,14 @@
     for span in split_sequence(ids, 188): ids[span.start : span.end]
 
 The text is split after cleaning, because the model's limit is a number of symbols. `Ending` lists
-where a chunk may end. A chunk only exceeds the limit if the chunk is a single word. Words with more
-than MAX_WORD_SYMBOLS symbols, such as lists without spaces, are cut into pieces.
+the positions where a chunk may end, from good (after a sentence) to bad (inside a word). A chunk
+only exceeds the limit if the chunk is a single word. Words with more than MAX_WORD_SYMBOLS symbols,
+such as lists without spaces, are cut into pieces.
 
-The best split has the fewest endings of the worst kind. If several splits are tied, the numbers of
-endings of the next-worst kind are compared, and so on. If splits are tied for all kinds, the split
-with the most even chunk lengths is best.
+Of all possible splits, the program chooses the split in which the fewest chunks end at positions of
+the worst kind. If several splits are tied, their numbers of chunks that end at positions of the
+next-worst kind are compared, and so on. If splits are tied for all kinds, the program chooses the
+split with the most even chunk lengths.
 """
 
 import re
@@ -20,9 +22,8 @@ from tacotron2_voice.text.cleaners import ABBREVIATIONS
 from tacotron2_voice.text.sequences import one_character_each
 from tacotron2_voice.text.symbols import ENGLISH, SymbolTable
 
-MAX_WORD_SYMBOLS = 200  # words with more symbols than this are cut
-# Words are cut into pieces of at most this many symbols, or at most `limit` symbols if the limit is
-# larger.
+MAX_WORD_SYMBOLS = 200  # words with more symbols than this number are cut into pieces
+# Maximum number of symbols per piece of a word that is cut, unless the limit of a chunk is larger.
 MIN_CUT_SYMBOLS = 20
 
 
@@ -39,15 +40,16 @@ class Ending(IntEnum):
 class ChunkSpan:
     """The position of a chunk in a sequence, and how the chunk ends."""
 
-    start: int  # index of the first symbol
-    end: int  # index after the last symbol
+    start: int  # index of the chunk's first symbol
+    end: int  # index of the chunk's last symbol, plus 1
     ending: Ending
 
 
 # matches a letter or a phone in a string with one character per symbol
 _SPOKEN = re.compile(r"[^\W_]|@")
-# A unit ends before a space, after a dash between words, or after full-width punctuation and
-# closing quotation marks, because Chinese and Japanese have no spaces after punctuation.
+# A unit, which is the smallest part of a text that can form a chunk, ends before a space, after a
+# dash between words, or after full-width punctuation and closing quotation marks. Chinese and
+# Japanese have no spaces after punctuation.
 _FULL_WIDTH = "。！？，、；："
 _UNITS = re.compile(rf"\S+?(?:--+(?=[^-\s])|(?<=[{_FULL_WIDTH}])[{_FULL_WIDTH}」』”’）]*|(?=\s|$))")
 _AS_ASCII = str.maketrans(
@@ -59,8 +61,8 @@ _DOTTED = ABBREVIATIONS.keys() | set(
     "no nos vs prof messrs gov sen rep pres mt ave vol fig pp ed "
     "jan feb aug sept oct nov dec".split()
 )
-# Words that occur in numbers and amounts, because cleaning turns "$3.50" into "three dollars, fifty
-# cents".
+# Words that occur in numbers and amounts. A chunk should not end between these words, because
+# cleaning converts "$3.50" to "three dollars, fifty cents".
 _NUMBER_WORD = re.compile(
     r"(?:zero|oh|point|hundred|thousand|[a-z]*illion|ten|eleven|twelve|twelf"
     r"|dollars?|cents?|pounds?|penny|pence|euros?|percent"
@@ -104,8 +106,8 @@ def _smallest_units(line: str) -> list[ChunkSpan]:
 
 
 def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
-    """Cut a unit that exceeds the limit and MAX_WORD_SYMBOLS. If possible, cut the unit after
-    punctuation.
+    """Cut a long word into pieces if it exceeds the limit and MAX_WORD_SYMBOLS. If possible, cut
+    the word after punctuation.
 
     Each piece contains a letter, a digit or a phone.
     """
@@ -129,7 +131,8 @@ def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
 
 
 def _ending(unit: str, following: str) -> Ending:
-    """Return how a chunk ends if its last unit is `unit` and the next unit is `following`."""
+    """Return how a chunk ends if its last word is `unit` and the next chunk begins with
+    `following`."""
     unit, following = unit.translate(_AS_ASCII), following.translate(_AS_ASCII)
     last = unit.rstrip("')\"」』”’）»").split(" ")[-1]
     if last.endswith(("!", "?")):
@@ -155,8 +158,8 @@ def _join_evenly(units: Sequence[ChunkSpan], limit: float) -> list[ChunkSpan]:
     """Join neighboring units into chunks with the best endings and lengths, by dynamic
     programming."""
     # best[n] describes the best split of the first n units: its costs, its last chunk, and the
-    # number of units before this chunk. The costs are the number of endings of each kind, starting
-    # with the worst kind, and then the sum of the squared lengths.
+    # number of units before this chunk. The costs are the number of chunks with each kind of
+    # ending, starting with the worst kind, and then the sum of the chunks' squared lengths.
     best: list[tuple[list[int], ChunkSpan | None, int]] = [([0] * (len(Ending) + 1), None, 0)]
     for end in range(1, len(units) + 1):
         ways = []
@@ -174,6 +177,6 @@ def _join_evenly(units: Sequence[ChunkSpan], limit: float) -> list[ChunkSpan]:
     parts, end = list[ChunkSpan](), len(units)
     while end:
         _, last, end = best[end]
-        assert last is not None  # best[0] is the only item without a last chunk
+        assert last is not None  # only best[0], the split of an empty text, has no last chunk
         parts.append(last)
     return parts[::-1]

@@ -74,7 +74,7 @@ def draw_numbers(count: int, seed: int) -> list[int]:
         UserError: if `count` is too large. The maximum of `count` is 999,999.
     """
     rng = random.Random(seed)
-    drawn: dict[int, None] = {}  # used as an ordered set
+    drawn: dict[int, None] = {}  # a dict that is used as an ordered set
     for _ in range(100 * count):
         [digits] = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
         drawn[rng.randrange(10 ** (digits - 1), 10**digits)] = None

@@ -62,8 +62,8 @@ class SymbolTable:
 
     @functools.cached_property
     def ids(self) -> dict[str, int]:
-        """Return {symbol: id}. The dict contains the padding only for the English table, because
-        NVIDIA's code accepts the padding in texts."""
+        """Return {symbol: id}. Only the dict of the English table contains the padding symbol "_",
+        because NVIDIA's code accepts this symbol in texts."""
         return {x: i for i, x in enumerate(self.symbols) if i or self.is_english}
 
     @functools.cached_property
@@ -72,8 +72,8 @@ class SymbolTable:
 
     @functools.cached_property
     def has_phones(self) -> bool:
-        """Return whether the table contains ARPAbet phones. If the table contains phones, texts may
-        contain phones in braces."""
+        """Return whether the table contains ARPAbet phones, so that texts may contain phones in
+        braces."""
         return any(len(symbol) > 1 for symbol in self.symbols)
 
     @functools.cached_property

@@ -52,8 +52,8 @@ def split_tags(text: str) -> list[str | Pause | SpeakerTag]:
 
     Raises:
         UserError: if a tag is unknown, if a tag has no valid value or no closing bracket, or if the
-            text contains markup tags. Markup tags are rejected because a model would read them
-            aloud.
+            text contains markup tags (SSML, HTML or XML). Markup tags are rejected, because a model
+            would speak these tags.
     """
     if markup := _MARKUP.search(text):
         expected = "expected plain text with tags such as [pause 0.5]"

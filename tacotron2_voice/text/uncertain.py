@@ -1,11 +1,11 @@
-"""Find the expressions in an English text that the reading rules may read wrongly.
+"""Find the expressions in an English text that may be converted to the wrong words.
 
     uncertain_expressions("Use Windows 10/11.", ["english_cleaners_corrected"])
     # [Uncertain(expression="10/11", reading="ten elevenths")]
 
-The reading rules are reliable for ordinary words, numbers, dates, amounts and known abbreviations.
-An expression is uncertain if it contains a digit or a sign, or if it looks like an abbreviation or
-a Roman numeral, and if it has none of the forms in `_CERTAIN_FORMS`.
+The rules in english/__init__.py reliably convert ordinary words, numbers, dates, amounts and known
+abbreviations. An expression is uncertain if it contains a digit or a symbol, or if it looks like an
+abbreviation or a Roman numeral, and if it matches no pattern in `_CERTAIN_FORMS`.
 """
 
 import difflib
@@ -37,13 +37,13 @@ from tacotron2_voice.text.english.words import (
 from tacotron2_voice.text.phone_spans import CORRECTED
 from tacotron2_voice.text.sequences import ARPABET_SPAN, IPA_SPAN, PHONES
 
-# What to do if a reading is wrong.
+# Advice at the end of the note about uncertain expressions.
 ADVICE = "If a reading is wrong, write the expression in words"
 MAX_SHOWN = 5  # maximum number of expressions to list in a note
 
 
 class Uncertain(NamedTuple):
-    """An expression in a text, and the words that the model reads in its place."""
+    """An expression in a text, and the words that the model speaks for this expression."""
 
     expression: str
     reading: str
@@ -58,9 +58,10 @@ _CODE = _any_of(CURRENCY_CODES)
 _UNIT = _any_of(UNITS)
 _PER = _any_of({*PER, *UNITS})
 _TIME = r"(?:\d{1,2}(?:[:.]\d\d)?\s?[ap]\.?m\.?|\d{1,2}:\d\d(?::\d\d)?)"
-# Numbers of months, and days that cannot be the number of a month.
+# Patterns for the number of a month (1 to 12), and for a day that cannot be a month (13 to 31).
 _MONTH, _DAY = r"(?:0?\d|1[0-2])", r"(?:1[3-9]|2\d|3[01])"
-# These forms come in the order in which they are tried, so plain numbers come last.
+# Patterns of expressions that are converted reliably. The patterns are tried in this order, so the
+# pattern for plain numbers comes last.
 _CERTAIN_FORMS = (
     # amounts of money, and amounts with units
     rf"[-−]?{_MONEY}{NUMBER}(?:\s?(?:k|m|bn|b|K|M|B))?(?:\s?[-–]\s?{_MONEY}?{NUMBER})?(?:/{_PER})?",
@@ -78,7 +79,7 @@ _CERTAIN_FORMS = (
     rf"(?i:{_any_of([*TITLES, *STREETS, *ABBREVIATIONS, *BEFORE_NUMBERS])})\.",
     rf"(?:{MONTH_NAMES}|{DAY_NAMES})\.",
     r"(?i:[a-z]*[aeiou][a-z]*/[a-z]*[aeiou][a-z]*)",
-    # signs
+    # symbols
     r"#\d+|&|[+=×÷±≤≥≠≈]|@\w+|#[A-Za-z]+|w/o?",
     # fractions, ordinals, decades, words such as "14-year-old", ranges and numbers
     r"(?:\d{1,3}[\s-])?(?:1/2|1/3|2/3|[13]/4|[1-4]/5|[1357]/8)|24/7",
@@ -89,23 +90,23 @@ _CERTAIN_FORMS = (
 )
 _LEFT, _RIGHT = r"(?<![\w/.,:$£€¥+*=^<>~-])", r"(?![\w/:+*=^<>°²³·%-]|[.,]\w)"
 _CERTAIN = re.compile("|".join([ADDRESS, *(f"{_LEFT}(?:{x}){_RIGHT}" for x in _CERTAIN_FORMS)]))
-# Words, which may contain apostrophes and hyphens.
+# Matches a word, which may contain apostrophes and hyphens.
 _WORD = re.compile(r"[^\W\d_]+(?:['’&-][^\W\d_]+)*['’]?")
 _PUNCTUATION = "\"'“”‘’()[]{}«»,;:!?…–—-*_"
-# Letters without a vowel, such as a unit that is not in the table of units.
+# Matches letters without a vowel, such as an unknown unit.
 _NO_WORD = re.compile(r"(?!(?:hm+|m+|sh+|ps+t|tsk|br+|nth)$)[b-df-hj-np-tv-xz]{2,}")
-# A short word that ends with a consonant and a full stop, and that does not end a sentence.
+# Matches a short word that ends with a consonant and a full stop, but does not end a sentence.
 _ABBREVIATION = re.compile(r"\w{0,4}[^\W\d_aeiouy]\.(?:,|\s+[a-z])")
 
 
 def uncertain_expressions(text: str, cleaner_names: Sequence[str]) -> list[Uncertain]:
-    """Return the expressions that the rules may read wrongly, in the order of the text.
+    """Return the expressions that may be converted to the wrong words, in the order of the text.
 
     Args:
         text: a text without tags (text/tags.py).
 
     Returns:
-        [] if the cleaners do not use the reading rules (english_cleaners_corrected).
+        An empty list if the cleaners do not include `english_cleaners_corrected`.
     """
     if CORRECTED not in cleaner_names:
         return []
@@ -128,9 +129,9 @@ def uncertain_expressions(text: str, cleaner_names: Sequence[str]) -> list[Uncer
 
 
 def _shown(expression: str, reading: str) -> Uncertain:
-    """Return an expression and its reading without the punctuation around them."""
+    """Remove the punctuation around an expression and around its reading."""
     expression, reading = expression.strip(_PUNCTUATION), reading.strip(_PUNCTUATION)
-    if expression != reading:  # otherwise, the full stop belongs to an abbreviation
+    if expression != reading:  # if they are equal, the full stop belongs to an abbreviation
         expression, reading = expression.rstrip("."), reading.rstrip(".")
     return Uncertain(expression, reading)
 
@@ -150,14 +151,14 @@ def describe(found: Sequence[Uncertain]) -> str:
 
 
 def _is_uncertain(text: str, start: int, end: int) -> bool:
-    """Return whether a word is uncertain. The text contains letters in place of certain
-    expressions."""
+    """Return whether a word is uncertain. In `text`, letters replace the expressions that match
+    `_CERTAIN_FORMS`."""
     if _ABBREVIATION.match(text, start):
         return True
     word = "".join(filter(str.isprintable, text[start:end]))
     word = word.strip(_PUNCTUATION).rstrip(".").strip(_PUNCTUATION)
     if not any(map(str.isalnum, word)):
-        return False  # such a character is left out, which causes a warning (text/unspoken.py)
+        return False  # a word of only symbols is not spoken; text/unspoken.py warns about it
     return not _WORD.fullmatch(word) or bool(_NO_WORD.fullmatch(word))
 
 
@@ -166,8 +167,8 @@ def _is_numeral(word: str) -> bool:
 
 
 def _aligned(words: list[str], read: list[str]) -> Iterable[tuple[slice, str]]:
-    """Yield the words that are read as they are written one by one, and the other words in groups,
-    each with its reading."""
+    """Yield written words with the words that are spoken in their place. Words that are spoken as
+    written are yielded one by one, and other words in groups."""
     same = [_comparable(word) for word in words]
     matcher = difflib.SequenceMatcher(None, same, [_comparable(x) for x in read], autojunk=False)
     for tag, start, end, read_start, read_end in matcher.get_opcodes():

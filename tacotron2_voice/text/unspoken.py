@@ -1,7 +1,7 @@
 """Find the characters of a text for which the model has no symbols. These characters are dropped.
 
 left_out("A * dog.", ["english_cleaners"])
-# ["left out, because the model has no symbol for it: '*' at column 3"]
+# ["characters left out because the model has no symbols for them: '*' at column 3"]
 """
 
 import re
@@ -18,14 +18,14 @@ from tacotron2_voice.text.unknown_symbols import (
     unknown_symbols,
 )
 
-# Maximum number of characters to report. The number is limited because checking a character takes
-# as long as cleaning the whole text.
+# Maximum number of characters to report. This number is limited, because checking a single
+# character takes as long as cleaning the whole text.
 MAX_SHOWN = 20
 # Unicode categories of characters that are not spoken: dashes, brackets, quotation marks, spaces,
 # invisible characters and combining accents.
 UNSPOKEN_CATEGORIES = {"Pd", "Ps", "Pe", "Pi", "Pf", "Zs", "Zl", "Zp", "Cc", "Cf", "Mn"}
-# Characters that a cleaner does not speak, keyed by cleaner. For example,
-# english_cleaners_corrected reads "and/or" as two words.
+# Maps each cleaner to characters that are not spoken. For example, english_cleaners_corrected
+# replaces the slash of "and/or" with a space.
 UNSPOKEN = {"english_cleaners_corrected": '"/'}
 
 
@@ -46,8 +46,8 @@ def left_out(
 def _without_phones(text: str, language: str) -> dict[str, list[int]]:
     """Return {character: columns} for the characters that have no phones.
 
-    Characters between slashes are phones and therefore ignored. Letters that only change the phones
-    of other letters, such as the Russian hard sign, are also ignored.
+    Characters between slashes are not included, because they are phones. Letters that only change
+    the phones of other letters, such as the Russian hard sign, are not included either.
     """
     from tacotron2_voice.text.phones import is_silent, to_phones
 
@@ -83,11 +83,12 @@ def dropped_symbols(
     contain thousands of such characters. Quotation marks, brackets and dashes are not returned,
     because they are common and not spoken. The returned characters depend on the symbol table:
 
-    - With a table other than the English table, characters that have no symbol.
-    - With the English table, characters that affect no symbols except spaces, such as "$" without
-      an amount. Phones in braces that are not in the ARPAbet are returned too.
-    - If texts are converted to phones, also letters, numbers and signs that have no phones, such as
-      "€" in Russian.
+    - If the table is not the English table, characters that have no symbol are returned.
+    - If the table is the English table, characters that affect no symbols except spaces, such as
+      "$" without an amount, are returned. Phones in braces that are not in the ARPAbet are returned
+      too.
+    - If texts are converted to phones, letters, numbers and symbols that have no phones, such as
+      "€" in Russian, are also returned.
     """
     if not table.is_english:
         unknown = unknown_symbols(clean(text, cleaner_names, table, language), table)

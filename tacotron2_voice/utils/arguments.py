@@ -28,8 +28,8 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args=None, namespace=None):
         self.given = sys.argv[1:] if args is None else list(args)
         namespace, rest = super().parse_known_args(args, namespace)
-        # Report unrecognized arguments here, because the error suggests options of the command, and
-        # only the command's own parser contains these options.
+        # Report unrecognized arguments in the parser of the command, because only this parser knows
+        # the options that the error message may suggest.
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
         return namespace, rest
@@ -61,8 +61,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def did_you_mean(unknown: Iterable[str], known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" with the known names that are similar to the unknown names.
-    Without similar names, return ""."""
+    """Return a suggestion, "; did you mean ...?", with the known names that are similar to the
+    unknown names. If no known name is similar, return ""."""
     options = [*known]
     similar = [match for name in unknown for match in difflib.get_close_matches(name, options, n=1)]
     return f"; did you mean {' '.join(similar)}?" if similar else ""
@@ -111,9 +111,8 @@ def processors() -> int:
 
 
 def thread_count(text: str) -> int:
-    """Convert a number of threads, and reject numbers above the number of CPU cores.
-
-    More threads than cores would only compete for the same cores.
+    """Convert a command-line argument to a number of threads. More threads than CPU cores are
+    rejected, because they would only compete for the same cores.
     """
     most = processors()
     expected = f"a whole number from 1 to {most}, the number of CPU cores of this program"

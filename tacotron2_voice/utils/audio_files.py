@@ -85,7 +85,7 @@ def convert_wav(source: Path, target: Path) -> None:
 
     try:
         write_atomically(target, write)
-    except soundfile.LibsndfileError as error:  # libsndfile does not report the reason
+    except soundfile.LibsndfileError as error:  # libsndfile does not report why writing failed
         problem = f"cannot be written ({error}); the audio is in {source}"
         raise UserError(f"{target}: {problem}") from None
 

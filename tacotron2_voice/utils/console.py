@@ -1,4 +1,4 @@
-"""Keep `print` from raising errors, show progress bars, and format Markdown tables.
+"""Print without raising errors, show progress bars, and format Markdown tables.
 
 print_without_failing()  # at the start of a long run
 for clip in progress_bar("Checking clips", len(clips), " clips", iterable=clips): ...
@@ -33,16 +33,16 @@ class UnfailingFile(io.FileIO):
             written = super().write(data)
         except OSError:  # for example, no reader (EPIPE), no terminal (EIO) or no space (ENOSPC)
             written = None
-        # `written` is also None if writing would block.
+        # `written` is None if an error occurred, or if the write would block.
         return memoryview(data).nbytes if written is None else written
 
 
 def print_without_failing() -> None:
-    """Keep `print` from raising errors in this process and in processes forked from it.
+    """Prevent `print` from raising errors in this process and in its forked processes.
 
     Call this function at the start of a long run, so that the run continues even if its terminal or
-    pipe (`| tee`) is closed, or if the disk is full. Streams that other code has replaced are not
-    changed.
+    pipe (`| tee`) is closed, or if the disk is full. If other code has replaced sys.stdout or
+    sys.stderr, the replacement is not changed.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -83,8 +83,8 @@ class ProgressBar(tqdm):
 
 
 def _speed(values: dict[str, Any]) -> str:
-    """Format the speed from the values of a tqdm bar, for example as ", 2.50 texts/s". At the
-    start, return ""."""
+    """Format the speed from the values of a tqdm bar, for example as ", 2.50 texts/s". If the speed
+    is not known yet, return ""."""
     rate = values["rate"]
     if rate is None and values["elapsed"]:
         rate = (values["n"] - values["initial"]) / values["elapsed"]
@@ -99,8 +99,7 @@ def _speed(values: dict[str, Any]) -> str:
 
 
 class ProgressLines(ProgressBar):
-    """Print a line at intervals instead of drawing a bar, so that the progress fits into log
-    files."""
+    """A progress bar that prints a line at regular intervals, for output to a log file."""
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         if self.n and msg is None:
@@ -135,8 +134,8 @@ def progress_bar(title: str, total: int, unit: str, line: str = LINE, **options:
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence], labels: int = 1) -> str:
     """Return an aligned Markdown table that is also readable in a terminal.
 
-    The first `labels` columns are left-aligned, and all other columns are right-aligned. Numbers
-    must already be formatted. Pipes in cells are escaped, and other Markdown is kept.
+    The first `labels` columns are left-aligned, and all other columns are right-aligned. Pass
+    numbers as formatted strings. Pipes in cells are escaped, and all other Markdown is kept.
     """
     lines = [
         [str(cell).strip().replace("|", "\\|").replace("\n", " ") for cell in line]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-# Problems with the same fix are grouped if the fix has at least this many characters.
+# Problems with the same fix are grouped if the text of the fix has at least this many characters.
 LONG_FIX = 150
 MAX_LINES_SHOWN = 20  # maximum number of bad lines to list individually in a message
 
@@ -61,9 +61,10 @@ def grouped(
 ) -> list[str]:
     """Format problems of the form "PLACE: what is wrong; fix" as lines, and group similar problems.
 
-    Problems that have the same long fix are always grouped. If there are more than `one_by_one`
-    problems, all problems of the same kind are grouped. A group shows its first problem in full,
-    and lists the locations of its other problems without `prefix` and folders.
+    If the text of a fix is long, the problems with this fix are always grouped. If there are more
+    than `one_by_one` problems, all problems of the same kind are grouped. For each group, the first
+    problem is shown in full, followed by the locations of the other problems without `prefix` and
+    folders.
     """
     kinds: dict[str, list[str]] = {}
     for problem in problems:
@@ -88,7 +89,7 @@ def grouped(
 
 
 def _kind(problem: str) -> str:
-    """Return a string that is equal for similar problems: the fix or, without a fix, the problem.
-    Numbers, quoted text and paths are removed."""
+    """Return a key that similar problems share: the text of the fix or, without a fix, the text of
+    the problem. Numbers, quoted text and paths are removed."""
     plain = re.sub(r"""(?<![\w\\])(['"]).*?(?<!\\)\1(?!\w)|\S*/\S*|\d+""", "", problem)
     return plain.partition("; ")[2] or plain

@@ -42,22 +42,21 @@ READING_THREADS = 8
 
 
 class Identity(NamedTuple):
-    """The size and the times of a file. The size or the times change if the file is changed or
-    replaced.
+    """The size and the times of a file. If the file is changed or replaced, at least one of these
+    values changes.
 
     Identity.of("a.wav") == Identity.of("a.wav")  # True until the file is written again
     """
 
     size: int = 0  # bytes
     modified: int = 0  # modification time in ns
-    # Status change time in ns, which also changes with the name, the owner and the mode of the
-    # file.
+    # Status change time in ns. It changes if the content, name, owner or mode of the file changes.
     changed: int = 0
 
     @classmethod
     def of(cls, file: str | Path | int) -> "Identity":
-        """Return the identity of a file (path or descriptor). If the file is missing, all values
-        are 0."""
+        """Return the size and the times of a file (path or descriptor). If the file is missing, all
+        values are 0."""
         try:
             status = os.stat(file)
         except OSError:
@@ -144,8 +143,8 @@ def read_json(
     """Return the content of a JSON file.
 
     Raises:
-        UserError: if the file cannot be read, is too large, or is not JSON. The error message about
-            a file that is not JSON ends with `if_none`.
+        UserError: if the file cannot be read, is too large, or is not JSON. If the file is not JSON,
+            the error message ends with `if_none`.
     """
     content = read_bytes(path, MAX_JSON_BYTES, if_missing)
     try:
@@ -315,7 +314,7 @@ def check_is_folder(path: Path, option: str) -> None:
 
 
 def unused_name(path: Path) -> Path:
-    """Return `path`, with as many `+` appended as needed for a name that does not exist yet."""
+    """Append `+` to `path` until no file or folder has this name, and return the name."""
     return unused_name(path.with_name(path.name + "+")) if path.exists() else path
 
 

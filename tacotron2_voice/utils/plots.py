@@ -18,8 +18,8 @@ LINE = 1.2 * FONT_SIZE  # minimum distance between two labels, in points
 AROUND = 0.8  # total height above and below the axes of a plot, in inches
 MAX_LABEL_LETTERS = 20
 MAX_TITLE_LETTERS = 80
-SPACE = "␣"  # replaces a space
-BOX = "□"  # replaces a character that is missing in all fonts
+SPACE = "␣"  # symbol that replaces a space in labels
+BOX = "□"  # symbol that replaces a character that is missing in all fonts
 
 
 def _figure(height: float, width: float = 8) -> Figure:
@@ -67,7 +67,8 @@ def draw_alignment(
 
 
 def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_lines: int) -> None:
-    """Label the axis with symbols or, if there are more than `num_lines` symbols, with words."""
+    """Label the text axis of a plot with symbols or, if there are more than `num_lines` symbols,
+    with words."""
     symbols = [symbol for text in texts for symbol in text]
     min_symbols = -(-len(symbols) // num_lines)
     places: list[float] = []
@@ -107,9 +108,9 @@ def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
     """Plot several log-mels below one another, with the names of the log-mels as titles.
 
     Args:
-        like: name of the log-mel that determines the color scale of all plots (default: the first
-            log-mel).
-        mels: the log-mels [n_mels, frames]; the names of the arguments become the titles.
+        like: name of the log-mel that determines the color scale of all plots. Default: the first
+            log-mel.
+        mels: the log-mels [n_mels, frames], passed by name; these names become the titles.
     """
     figure = _figure(1 + 2 * len(mels))
     panels = figure.subplots(len(mels), 1, sharex=True, squeeze=False)[:, 0]
@@ -117,8 +118,8 @@ def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
     for axes, (title, mel) in zip(panels, mels.items(), strict=True):
         image = axes.imshow(mel, cmap="magma", vmin=low, vmax=max(high, low + 1), **IMAGE)
         axes.set(ylabel="mel band", title=title)
-    # Set the limits last, because each call of imshow changes the limits of the shared axis to the
-    # length of its mel.
+    # Set the limits of the shared axis last, because each call of imshow changes the limits to the
+    # length of one log-mel.
     panels[-1].set(xlabel="frame", xlim=(-0.5, max(mel.shape[1] for mel in mels.values()) - 0.5))
     figure.colorbar(image, ax=list(panels), label="log magnitude")
     return figure

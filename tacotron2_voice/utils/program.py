@@ -16,10 +16,10 @@ from pathlib import Path
 
 from tacotron2_voice.utils.errors import UserError
 
-# Folder of the project. If only this library is installed, this folder contains no requirements
-# files.
+# Root folder of the project. If only the package tacotron2-voice is installed, this folder contains
+# no requirements files.
 ROOT = Path(__file__).resolve().parents[2]
-# Environment variable that programs set when they run other programs as stages.
+# Environment variable that a program, such as my_voice.py, sets for the programs that it starts.
 STAGE_VARIABLE = "TACOTRON2_STAGE"
 # Compare exceptions by name, because length_batching does not depend on this library.
 USER_ERRORS = ("UserError", "BatchingError")
@@ -65,8 +65,8 @@ def run_program(main: Callable[[], object]) -> None:
 def is_stage() -> bool:
     """Return whether another program, such as my_voice.py, runs this program as one of its stages.
 
-    The other program prints a command that resumes its work, so this program prints no such
-    command.
+    A program that runs as a stage prints no command that resumes the work, because the other program
+    prints such a command.
     """
     return STAGE_VARIABLE in os.environ
 

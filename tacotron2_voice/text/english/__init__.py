@@ -4,8 +4,8 @@
 
 The rules run in order, and each rule gets the result of the previous rule. Each rule writes words
 in lower case, and later rules do not change words in lower case. Most rules convert the text around
-a number, and the last rules spell the number. The comments in `RULES` explain the order of the
-rules.
+a number, and the last rules convert the number itself to words. The comments in `RULES` explain the
+order of the rules.
 """
 
 import re
@@ -58,8 +58,8 @@ Match = re.Match[str]
 
 
 def read_english(text: str) -> str:
-    """Return a text with numbers, times, dates, abbreviations and signs in words. Text to which no
-    rule applies is not changed.
+    """Convert the numbers, times, dates, abbreviations and symbols in a text to words. Text to
+    which no rule applies is not changed.
     """
     text = plain_characters(text)
     if not any(character.islower() for character in text):
@@ -110,8 +110,8 @@ def _plain_character(character: str) -> str:
 
 
 def _read_greek_letter(match: Match) -> str:
-    """Read a single Greek letter by its name, such as beta in "β-carotene". Words that consist of
-    Greek letters are transliterated later."""
+    """Replace a single Greek letter with its name: "β-carotene" becomes "beta-carotene". Words that
+    consist of Greek letters are transliterated later."""
     # A Unicode name is, for example, "GREEK SMALL LETTER FINAL SIGMA". Unicode writes "LAMDA"
     # instead of "LAMBDA".
     name = unicodedata.name(match[0].replace("µ", "μ")).split()[-1].lower()
@@ -135,8 +135,8 @@ _ROMAN_DIGITS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000
 
 
 def roman_value(letters: str) -> int | None:
-    """Return the value of a Roman numeral, XIV -> 14, or None if the letters are not a Roman
-    numeral in the usual form."""
+    """Return the value of a Roman numeral (XIV -> 14), or None if the letters are not a Roman
+    numeral in its standard form."""
     if not letters or not _ROMAN_NUMERAL.fullmatch(letters):
         return None
     values = [_ROMAN_DIGITS[letter] for letter in letters]
@@ -150,10 +150,11 @@ def roman_value(letters: str) -> int | None:
 def _without_shouting(text: str) -> str:
     """Convert a text of two or more words in capitals to capitalized words.
 
-    If a whole text is in capitals, the capitals do not show which words are read as letters. Known
-    initials and Roman numerals stay in capitals.
+    If a whole text is in capitals, the capitals do not show which words are spelled out letter by
+    letter. Known initials and Roman numerals stay in capitals.
     """
-    pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)  # words in capitals have odd indices
+    # Items of `pieces` with odd indices are words in capitals.
+    pieces = re.split(r"(?<![\w.])([A-Z]{2,})(?!\w)", text)
     if len(pieces) < 5:
         return text
     numbered = {*COUNTED, *COUNTED_OR_LETTERED, *MONARCHS, "War"}
@@ -178,17 +179,18 @@ def _letters(letters: str) -> str:
 
 
 def _read_shouted_it(match: Match) -> str:
-    """Read IT next to a word in capitals as the pronoun in "I MEAN IT", but not in "IBM IT"."""
+    """Convert IT next to a word in capitals to the pronoun "it", as in "I MEAN IT", but not next to
+    known initials, as in "IBM IT"."""
     return match[0] if match[1] in INITIALISMS else match[0].replace("IT", "it")
 
 
 def _read_capitals(match: Match) -> str:
-    """Read names in capitals, such as FBI (as letters) or NASA (as a word).
+    """Convert a name in capitals to single letters (FBI) or to a word (NASA).
 
-    A name in capitals is read as letters if it is in INITIALISMS, has no vowel, or begins with
-    consonants that no English word begins with. Any other name is read as a word if it has at least
-    four letters or is in WORDS_IN_CAPITALS, and as letters otherwise. Plurals of letters, such as
-    TVs, are read like TV's.
+    A name in capitals is spelled out letter by letter if it is in INITIALISMS, has no vowel, or
+    begins with consonants that no English word begins with. Any other name becomes a word if it has
+    at least four letters or is in WORDS_IN_CAPITALS, and is spelled out otherwise. A plural such as
+    TVs is treated like TV's.
     """
     word, ending = match[1], match[2] or ""
     onset = re.split("[AEIOUY]", word)[0]
@@ -204,9 +206,10 @@ def _read_capitals(match: Match) -> str:
 
 
 def _read_address(match: Match) -> str:
-    """Read an address, such as www.example.com/docs, info@example.org or README.md.
+    """Convert an address or file name, such as www.example.com/docs, info@example.org or README.md,
+    to words.
 
-    Punctuation at the end is not part of the address, and a final slash is not read.
+    Punctuation at the end is not part of the address, and a final slash is not spoken.
     """
     address = match[0].rstrip(".,;:!?'\")]}")
     rest = match[0][len(address) :]
@@ -251,9 +254,9 @@ _NAME_FOLLOWS = re.compile(r"\s+[A-Z]")
 
 
 def _read_street(match: Match) -> str:
-    """Read "St." and "Dr." after the name of a street, such as "Main St." or "Elm Dr." in an
-    address. A title, such as "Dr." before a name or after a word that begins a sentence, is not
-    changed here, because later rules read titles.
+    """Expand "St." and "Dr." after the name of a street, as in "Main St." or "Elm Dr.". A title,
+    such as "Dr." before a name or after a word that begins a sentence, is not changed here, because
+    later rules expand titles.
     """
     before, short = match[1], match[2].capitalize()
     ends = full_stop(match)
@@ -295,7 +298,7 @@ def _read_regnal_number(match: Match) -> str:
 
 def _read_roman_number(match: Match) -> str:
     value = roman_value(match[2])
-    # I is a pronoun in "the part I like"
+    # The letter I is a pronoun instead of a numeral in "the part I like".
     no_numeral = value is None or (match[2] == "I" and match[1][0].islower())
     return match[0] if no_numeral else f"{match[1]} {value}"
 
@@ -307,7 +310,7 @@ def _either_case(words: list[str]) -> str:
     return "|".join(f"[{word[0]}{word[0].lower()}]{word[1:]}" for word in words)
 
 
-# ---------------------------------------------------------------------------- signs
+# ---------------------------------------------------------------------------- symbols
 
 # Greek letters without accents, and the micro sign, which replaces the letter mu.
 _GREEK = "α-ωΑ-Ωµ"
@@ -315,7 +318,7 @@ _IN_GREEK_WORDS = "\u0370-\u03ff\u1f00-\u1fffµ"
 
 
 def _read_sign(match: Match) -> str:
-    """Read a sign as words, separated by spaces from the neighboring words."""
+    """Convert a symbol, such as & or %, to words, separated by spaces from the neighboring words."""
     before = match.string[match.start() - 1 : match.start()]
     after = match.string[match.end() : match.end() + 1]
     left = " " if match[0][0].isspace() or before.isalnum() or before in SIGNS else ""
@@ -323,44 +326,49 @@ def _read_sign(match: Match) -> str:
 
 
 RULES: list[Rule] = [
-    # Spaces between thousands. Only spaces before groups of zeros certainly belong to a number:
-    # "10 000", but not "100 200".
+    # Replace spaces between groups of thousands with commas. Only a space before a group of zeros
+    # certainly belongs to a number: "10 000", but not "100 200".
     rule(
         r"(?<![\d+.,:/-])\d{1,3}(?: \d{3})* 000(?! ?\d)", lambda match: match[0].replace(" ", ",")
     ),
-    # Addresses come first, because no other rule may read their dots, slashes, hyphens and digits.
+    # The rule for web addresses comes first, because no other rule may change the dots, slashes,
+    # hyphens and digits of an address.
     rule(ADDRESS, _read_address),
-    # "&c." comes before the sign "&". Abbreviations with a slash come before fractions and
-    # divisions.
+    # The rule for "&c." comes before the rule for "&". The rules for abbreviations with a slash
+    # come before the rules for fractions and divisions.
     rule(r"&c\.", "etc."),
     rule(r"(?i)\bw/o\b", "without"),
-    rule(r"(?i)(?<!\d)(?<!\d\s)\bw/(?=\s?\w)", "with "),  # but not "100 W/m²"
+    # Expand "w/" to "with", but do not change the unit in "100 W/m²".
+    rule(r"(?i)(?<!\d)(?<!\d\s)\bw/(?=\s?\w)", "with "),
     rule(r"(?i)\bc/o\b", "care of"),
-    # Days of the week come before dates, because a date may follow a day.
+    # The rules for days of the week come before the rules for dates, because a date may follow a
+    # day of the week.
     rule(rf"\b({DAY_NAMES})\b\.?\s?[-–]\s?({DAY_NAMES})\b\.?", _read_days),
     rule(rf"\b({DAY_NAMES})\b(?:\.(?=,)|\.?(?=,?\s+(?:{MONTH}|\d)))", _read_days),
     # "Sun." and "Sat." are days only after "on", because "sun" and "sat" are also words.
     rule(rf"(?:(?<=\bon )|(?!S))\b({DAY_NAMES})\.", _read_days),
-    # Dates and telephone numbers come before ranges, because all of them contain hyphens.
+    # The rules for dates and telephone numbers come before the rules for ranges, because dates,
+    # telephone numbers and ranges all contain hyphens.
     *DATE_RULES,
     rule(rf"\b({MONTH_NAMES})\.", _read_month),
     *PHONE_RULES,
-    # Abbreviations before a number ("No. 5") come before Roman numerals, because the number may be
-    # a Roman numeral ("Vol. IV"). Without a number, "No." is a word.
+    # Abbreviations before a number ("No. 5") are expanded before Roman numerals are converted,
+    # because the number may be a Roman numeral ("Vol. IV"). Without a number, "No." is a word.
     rule(
         rf"(?i)(?<![\w.])({'|'.join(sorted(BEFORE_NUMBERS, key=len, reverse=True))})"
         r"\.\s?(?=\d|[IVX]{2,}\b|V\b)",
         _read_before_number,
     ),
-    # Ranges come before times ("9am-5pm"), units ("5-10 kg") and negative numbers.
+    # The rules for ranges come before the rules for times, units and negative numbers, because a
+    # range may contain times ("9am-5pm") or units ("5-10 kg").
     *RANGE_RULES,
     *TIME_RULES,
-    # Amounts of money, units and fractions come here, because they need the dots of abbreviations
-    # ("6 ft. 2 in.").
+    # The rules for amounts of money, units and fractions come before the rules for abbreviations,
+    # because these amounts may contain abbreviations with dots ("6 ft. 2 in.").
     *AMOUNT_RULES,
-    # Roman numerals come before capitals, because the rule for capitals would read Roman numerals
-    # as letters. A single letter is a numeral only after a royal title or before "of". Elsewhere, a
-    # single letter may be "I" or an initial.
+    # The rules for Roman numerals come before the rule for words in capitals, which would spell out
+    # Roman numerals letter by letter. A single letter is a numeral only after a royal title or
+    # before "of". Elsewhere, a single letter may be "I" or an initial.
     rule(r"\bWW(I{1,2})\b", r"World War \1"),
     rule(rf"\b({_KINGS}) ([IVX]{{2,}}|[VX](?!\.\s*\w))(?!\w)", _read_regnal_number),
     rule(
@@ -371,8 +379,8 @@ RULES: list[Rule] = [
     rule(rf"\b((?:{_either_case(COUNTED)})|World War)\s([IVXLC]+)\b(?!')", _read_roman_number),
     rule(rf"\b({_either_case(COUNTED_OR_LETTERED)})\s([IVXLC]{{2,}})\b", _read_roman_number),
     rule(rf"\b([A-Z]\w+) ({'|'.join(SURE_NUMERALS)})\b", _read_roman_number),
-    # Abbreviations of streets come before abbreviations of titles, because "St." and "Dr." can be
-    # streets or titles.
+    # The rule for streets comes before the rules for titles, because "St." and "Dr." can be streets
+    # or titles.
     rule(
         rf"\b([A-Z][\w'-]*|\d+(?:st|nd|rd|th))\s({'|'.join(STREETS)})\b(?:\.|(?![.\w]))",
         _read_street,
@@ -380,7 +388,7 @@ RULES: list[Rule] = [
     rule(r"(?i)\b((?!St\b|Mt\b|Ft\b|Rep\b|Pres\b)(?:" + "|".join(TITLES) + r"))\.", _read_title),
     rule(r"\b(St|Mt|Ft|Rep|Pres)\.(?=\s[A-Z\u00c0-\u00de])", _read_title),
     rule(r"\b(Mr|Mrs|Ms|Dr|Prof|St|Mt|Ft)(?=\s[A-Z\u00c0-\u00de])", _read_title),
-    rule(r"\b(st)\.(?=\s[a-z])", _read_title),  # "st." in a text without capitals
+    rule(r"\b(st)\.(?=\s[a-z])", _read_title),  # expand "st." in a text without capitals
     rule(
         rf"(?i)(?<![\w.])({'|'.join(map(re.escape, ABBREVIATIONS))})\.",
         _read_abbreviation,
@@ -389,26 +397,29 @@ RULES: list[Rule] = [
     rule(r"(?<=[a-z]) v\.(?= [A-Z])", " versus"),
     rule(r"(?<=\()b\.(?=\s\d{4})", "born"),
     rule(r"(?<=[(])d\.(?=\s\d{4})|(?<=\d[,;] )d\.(?=\s\d{4})", "died"),
-    # The rule for other letters with dots comes after the rules for "e.g." and "i.e.", which replace
-    # these abbreviations with words.
+    # The rule for letters with dots, such as "U.S.", comes after the rules that replace "e.g." and
+    # "i.e." with words.
     rule(r"(?<![\w.])(?:(?:[A-Za-z]|[A-Z]{2})\.)+[A-Za-z](?!\w)\.?", _read_dotted_letters),
     rule(r"\b([A-Z]{1,3})&([A-Z]{1,3})\b", lambda m: f"{_letters(m[1])} and {_letters(m[2])}"),
-    # Signs of arithmetic and negative numbers come before the rules that turn numbers into words.
+    # The rules for arithmetic symbols and negative numbers come before the rules that convert
+    # numbers to words.
     *ARITHMETIC_RULES,
     rule(r"#\s?(?=\d)", "number "),
     rule(r"\b([A-G])#", r"\1 sharp"),
     rule(r"#(?=[A-Za-z])", "hashtag "),
     rule(r"\bv\.?(?=\d)", "version "),
-    # Numbers that are attached to letters or signs come next, together with the rule that adds
-    # spaces between digits and letters ("MP3").
+    # The next rules convert plurals of numbers ("1990s") and add spaces between digits and letters
+    # ("MP3").
     *PLURAL_RULES,
     rule(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])(?!(?i:st|nd|rd|th)\b)", " "),
     *CORRECTED_NUMBER_RULES,
     rule(rf"(?<![{_IN_GREEK_WORDS}])[{_GREEK}](?![{_IN_GREEK_WORDS}])", _read_greek_letter),
     rule(r"§\s?§", "sections "),
-    # Other currency signs come after numbers, because amounts already contain their currencies.
+    # Currency symbols without an amount are converted after numbers, because the rules for amounts
+    # also convert the currency symbols of the amounts.
     rule(rf"\s?(?:{'|'.join(map(re.escape, SIGNS))})", _read_sign),
-    # Capitals come last, because units and Roman numerals are capitals too.
+    # The rules for words in capitals come last, because units and Roman numerals are also written
+    # in capitals.
     rule(r"\b(PhD|MSc|BSc)(s?)\b", lambda m: _letters(m[1]) + ("'s" if m[2] else "")),
     rule(r"\b(?!IT\b)([A-Z]{2,})\sIT\b", _read_shouted_it),
     rule(r"\bIT\s(?!IT\b)([A-Z]{2,})\b", _read_shouted_it),

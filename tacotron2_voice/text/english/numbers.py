@@ -1,8 +1,8 @@
 """Convert numbers to English words, with rules that are applied in order.
 
-`NUMBER_RULES` read numbers as NVIDIA/tacotron2 does, in a text of lower-case ASCII letters.
-`CORRECTED_NUMBER_RULES` read numbers as a person would, after the other rules of
-english/__init__.py.
+`NUMBER_RULES` convert numbers as NVIDIA/tacotron2 does, in a text of lower-case ASCII letters.
+`CORRECTED_NUMBER_RULES` convert numbers to the words that a person would say, after the other rules
+of english/__init__.py.
 """
 
 import re
@@ -14,7 +14,7 @@ from tacotron2_voice.text.english.words import CURRENCIES
 
 Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
-_MAX_NAMED_DIGITS = 36  # inflect has no names for numbers that have more digits than this
+_MAX_NAMED_DIGITS = 36  # maximum number of digits of a number that inflect can write in words
 
 
 # Letters belong to a currency only if no other letter precedes them. For example, the "A$" in
@@ -38,7 +38,8 @@ def _inflect_engine() -> Any:
 
 @lru_cache(maxsize=16384)
 def spell_number(number: str, andword: str = "") -> str:
-    """Spell a number: 12 -> twelve, 12th -> twelfth. Very long numbers are spelled digit by digit."""
+    """Convert a number to words: 12 -> twelve, 12th -> twelfth. Very long numbers are spelled out
+    digit by digit."""
     digits = number.rstrip("dhnrst").lstrip("0") or "0"
     suffix = number.lstrip("0123456789")
     if len(digits) > _MAX_NAMED_DIGITS:
@@ -47,7 +48,8 @@ def spell_number(number: str, andword: str = "") -> str:
 
 
 def spell_number_or_year(digits: str) -> str:
-    """Spell 1001 to 2999 as years, in pairs of digits, except 2000 to 2009. Spell other strings of digits as ordinary numbers."""
+    """Convert a string of digits to words. Numbers from 1001 to 2999, except 2000 to 2009, are
+    treated as years: 1984 -> nineteen eighty-four."""
     digits = digits.lstrip("0") or "0"
     value = int(digits) if len(digits) == 4 else 0
     if not 1000 < value < 3000 or 2000 <= value < 2010:
@@ -80,12 +82,12 @@ NUMBER_RULES: list[Rule] = [
 
 
 def spell_digits(digits: str) -> str:
-    """Spell a number digit by digit: 0187 -> zero one eight seven."""
+    """Convert a number to words digit by digit: 0187 -> zero one eight seven."""
     return " ".join(map(spell_number, digits))
 
 
 def spell_fraction(fraction: str) -> str:
-    """Spell a fraction with a denominator of 2 or more: 2/3 -> two thirds."""
+    """Convert a fraction with a denominator of 2 or more to words: 2/3 -> two thirds."""
     above, below = fraction.split("/")
     name = {2: "half", 4: "quarter"}.get(int(below)) or spell_number(f"{int(below)}th")
     if int(above) == 1:
@@ -101,8 +103,8 @@ def plural_of(number: str) -> str:
 
 
 def _spell_decimal(whole: str, fraction: str) -> str:
-    """Spell a decimal ("3", ".14": three point one four) or a version ("3", ".11.4": three point
-    eleven point four)."""
+    """Convert a decimal ("3", ".14": three point one four) or a version ("3", ".11.4": three point
+    eleven point four) to words."""
     parts = fraction.split(".")[1:]
     spell = spell_digits if len(parts) == 1 else _spell_whole
     words = [f"point {spell(part)}" for part in parts]
@@ -110,7 +112,7 @@ def _spell_decimal(whole: str, fraction: str) -> str:
 
 
 def _spell_whole(digits: str) -> str:
-    """Spell a number; spell it digit by digit if it begins with a zero, such as 007."""
+    """Convert a number to words, digit by digit if the number begins with a zero, such as 007."""
     return spell_digits(digits) if digits[0] == "0" else spell_number(digits)
 
 
@@ -148,7 +150,7 @@ CORRECTED_NUMBER_RULES: list[Rule] = [
     (
         re.compile(
             rf"(?:({CURRENCY})\s?)?"
-            # The last alternative matches the position before a number such as .5.
+            # The last alternative of this group is empty: it matches before a number such as .5.
             r"([0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?<![\w.])(?=\.[0-9]))"
             r"((?:\.[0-9]+)*)"
             r"(?i:(st|nd|rd|th)\b|(\s+(?:hundred|thousand|million|billion|trillion)\b))?"

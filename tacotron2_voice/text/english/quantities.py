@@ -69,7 +69,8 @@ def _with_year(words: str, year: str | None) -> str:
 
 
 def _read_numeric_date(match: Match) -> str:
-    """Read 11/25/2026 as in America (if it is a valid date), and 25.11.2026 as in Europe."""
+    """Convert a date in digits to words. With slashes, the month comes first (11/25/2026) if this
+    is a valid date. With dots, the day comes first (25.11.2026)."""
     first, sign, second, year = match.groups()
     day_first = sign == "." or int(first) > 12
     month, day = (second, first) if day_first else (first, second)
@@ -86,13 +87,13 @@ def _read_iso_date(match: Match) -> str:
 
 
 def _read_month_first(match: Match) -> str:
-    """Read a date such as Nov. 25, 2026; July 4th; or May 3-5."""
+    """Convert a date such as Nov. 25, 2026; July 4th; or May 3-5 to words."""
     last = f" to {_ordinal(match[3])}" if match[3] else ""
     return _with_year(f"{_month(match[1])} {_ordinal(match[2])}{last}", match[4])
 
 
 def _read_day_first(match: Match) -> str:
-    """Read a date such as 25 November 2026; the 4th of July; or 3-5 May."""
+    """Convert a date such as 25 November 2026; the 4th of July; or 3-5 May to words."""
     first = f"{_ordinal(match[2])} to the " if match[2] else ""
     words = f"{match[1] or 'the '}{first}{_ordinal(match[3])} of {_month(match[4])}"
     return _with_year(words, match[5])
@@ -124,8 +125,8 @@ DATE_RULES: list[Rule] = [
 
 
 def _read_groups(match: Match) -> str:
-    """Read groups of digits, such as a telephone number, digit by digit with a pause between
-    groups."""
+    """Convert groups of digits, such as a telephone number, to words digit by digit, with a comma
+    between groups."""
     groups = ", ".join(map(spell_digits, re.findall(r"\d+", match[0])))
     return f"plus {groups}" if match[0].startswith("+") else groups
 
@@ -148,8 +149,8 @@ PHONE_RULES: list[Rule] = [
 
 
 def _read_range(match: Match) -> str:
-    """Read a range, such as 10-12, 1914–1918, 2007-08 or $5-10, and the subtraction "9 - 4"; but
-    not "50-50"."""
+    """Convert a range, such as 10-12, 1914–1918, 2007-08 or $5-10, or the subtraction "9 - 4" to
+    words. The expression "50-50" is not a range."""
     start, sign, end = match.groups()
     if start == end:
         return match[0]
@@ -157,7 +158,7 @@ def _read_range(match: Match) -> str:
     if spaced_hyphen and start.isdigit() and end.isdigit() and int(start) > int(end):
         return f"{start} minus {end}"
     currency = re.match(CURRENCY, start)
-    if currency and end[0].isdigit():  # the currency is read only once, at the end
+    if currency and end[0].isdigit():  # write the currency of a range only once, at the end
         return f"{start[currency.end() :]} to {currency[0]}{end}"
     if re.fullmatch(r"\d{4}", start) and re.fullmatch(r"0\d", end):
         end = f"oh {spell_number(end)}"
@@ -176,7 +177,7 @@ RANGE_RULES: list[Rule] = [
 
 
 def _read_time(match: Match) -> str:
-    """Read a time, such as 3:45 pm, 10:05, 12:00, 15:30, 7pm, 10.30 am or 12:30:15."""
+    """Convert a time, such as 3:45 pm, 10:05, 12:00, 15:30, 7pm, 10.30 am or 12:30:15, to words."""
     hour, minute = int(match["hour"]), match["minute"] or match["after_dot"]
     half = match["half"] or match["bare_half"]
     if hour > 24 or (half and not 1 <= hour <= 12):
@@ -232,7 +233,7 @@ def _read_bill(match: Match) -> str:
 
 
 def _read_unit(match: Match) -> str:
-    """Read an amount with a unit, such as 5 kg, 1 1/2 ft, 3/4 mi, 100 m², 3 km/h or a 5 kg bag."""
+    """Expand the unit in an amount such as 5 kg, 1 1/2 ft, 3/4 mi, 100 m², 3 km/h or a 5 kg bag."""
     article, whole, fraction = match["article"] or "", match["whole"], match["fraction"] or ""
     noun_follows = _NOUN_FOLLOWS.match(match.string, match.end())
     describes = noun_follows and (article or match["join"] == "-")
@@ -245,13 +246,13 @@ def _read_unit(match: Match) -> str:
         parts = "half" if match["only"] == "1/2" else f"{spell_fraction(match['only'])} of"
         return f"{article}{parts} {the} {name}"
     if whole.isdigit() and len(whole) == 4:
-        whole = f"{int(whole):,}"  # a number with a comma is not read as a year
+        whole = f"{int(whole):,}"  # add a comma, so that later rules do not treat 1984 as a year
     return f"{article}{whole}{fraction}{match['join'] if describes else ' '}{name}"
 
 
 def _read_fraction(match: Match) -> str:
-    """Read fractions, such as 2/3 and 1 1/2, and expressions that only look like fractions: 24/7,
-    20/20 and 120/80."""
+    """Convert fractions, such as 2/3 and 1 1/2, and expressions that only look like fractions
+    (24/7, 20/20 and 120/80) to words."""
     whole, above, below = match.groups()
     numerator, denominator = int(above), int(below)
     words = spell_fraction(f"{above}/{below}") if numerator and denominator > 1 else ""
@@ -265,7 +266,8 @@ def _read_fraction(match: Match) -> str:
 
 
 AMOUNT_RULES: list[Rule] = [
-    # Amounts with a currency come first: "$5 m" is five million dollars, not five meters.
+    # The rules for amounts with a currency come first, because "$5 m" is five million dollars, not
+    # five meters.
     rule(rf"\b({'|'.join(CURRENCY_CODES)})\s?(?=\d)", lambda match: CURRENCY_CODES[match[1]]),
     rule(
         rf"(?<![\w.,])({NUMBER})\s?({'|'.join(CURRENCY_CODES)})\b",
@@ -291,7 +293,8 @@ AMOUNT_RULES: list[Rule] = [
     rule(r"(?<![\w.,])(\d*\.\d+)s\b", r"\1 seconds"),
     rule(r"(?<![\w.,])(\d+)\s?h\s?(\d+)\s?m\b", r"\1 h \2 min"),
     rule(r"(?<![\w.,])(\d+)\s?m\s(\d+)\s?s\b", r"\1 min \2 sec"),
-    # Units come before fractions, because the number of a unit may contain a fraction.
+    # The rule for units comes before the rule for fractions, because the number before a unit may
+    # contain a fraction ("1 1/2 ft").
     rule(
         r"(?P<article>\b[Aa]n?\s)?"
         rf"(?<![\w.,/])(?:(?P<whole>{NUMBER}|\.\d+)"
@@ -300,7 +303,8 @@ AMOUNT_RULES: list[Rule] = [
         r"(?P<join>[\s-]?)(?!(?<=\d)s\b)"  # "20s" means twenties, not 20 seconds
         rf"(?P<unit>{_UNIT}|in(?=\.))(?P<power>[²³23])?"
         rf"(?:\s?/\s?(?P<per>{_UNIT}|{'|'.join(PER)})(?P<per_power>[²³23])?)?"
-        # If the sentence continues after the dot of a unit, the match includes this dot.
+        # If the sentence continues after a unit with a dot ("6 ft. 2 in."), the match includes the
+        # dot.
         r"(?![\w²³/-]|'\w)(?:\.(?=[,;:)]|\s+[a-z0-9]))?",
         _read_unit,
     ),
@@ -352,7 +356,7 @@ ARITHMETIC_RULES: list[Rule] = [
 
 
 def _read_plural(match: Match) -> str:
-    """Read 1990s, '90s, 80's, 747s."""
+    """Convert the plural of a number, such as 1990s, '90s, 80's or 747s, to words."""
     if match[1] in ("100", "1000"):
         return "hundreds" if match[1] == "100" else "thousands"
     return plural_of(spell_number_or_year(match[1]))
@@ -361,5 +365,5 @@ def _read_plural(match: Match) -> str:
 PLURAL_RULES: list[Rule] = [
     rule(r"(?<![\w.,'])'?(\d{1,4})s\b", _read_plural),
     rule(r"(?<![\w.,'])'?(\d{1,3}0)'s\b", _read_plural),
-    rule(r"(?<!\w)'(?=\d\d\b(?!'))", ""),  # as in "the class of '98"
+    rule(r"(?<!\w)'(?=\d\d\b(?!'))", ""),  # remove the apostrophe of "the class of '98"
 ]

@@ -55,7 +55,7 @@ TITLES = {
     "St": "saint",
     "Ft": "fort",
 }
-# Abbreviations of streets, after a name: "Elm Dr.", "Main St.".
+# Abbreviations that mean a street if they follow a name: "Elm Dr.", "Main St.".
 STREETS = {
     "St": "street",
     "Dr": "drive",
@@ -66,7 +66,7 @@ STREETS = {
     "Sq": "square",
     "Hwy": "highway",
 }
-# Abbreviations that are read in every context if a full stop follows.
+# Abbreviations that are always expanded if a full stop follows.
 ABBREVIATIONS = {
     "etc": "et cetera",
     "e.g": "for example",
@@ -99,7 +99,7 @@ ABBREVIATIONS = {
     "apt": "apartment",
     "misc": "miscellaneous",
 }
-# Before a number.
+# Abbreviations that are expanded only before a number.
 BEFORE_NUMBERS = {
     "no": "number",
     "nos": "numbers",
@@ -123,13 +123,14 @@ BEFORE_NUMBERS = {
     "c": "circa",
 }
 
-# Words before a Roman numeral that is read as a number: "Chapter IV". After a word in
-# COUNTED_OR_LETTERED, a single letter is read as a letter: "Appendix C".
+# If one of these words precedes a Roman numeral, the numeral is a number: "Chapter IV". After a
+# word in COUNTED_OR_LETTERED, a single letter stays a letter: "Appendix C".
 COUNTED = "Act Article Book Canto Chapter Part Phase Scene Stage Title Volume".split()
 COUNTED_OR_LETTERED = (
     "Annex Appendix Bowl Class Figure Level Mark Number Section Table Type".split()
 )
-# Names before a Roman numeral that is read as an ordinal: "Louis XIV", "Pope Pius XII".
+# If one of these names precedes a Roman numeral, the numeral is an ordinal: "Louis XIV", "Pope Pius
+# XII".
 MONARCHS = (
     "Alexander Alfonso Benedict Boniface Carlos Catherine Charles Christian Clement Constantine "
     "Edward Elizabeth Emmanuel Ferdinand Francis Frederick George Gregory Gustav Haakon Harald "
@@ -138,8 +139,8 @@ MONARCHS = (
     "Sixtus Stephen Umberto Urban Victor Wilhelm William"
 ).split()
 CROWNS = "King Queen Pope Emperor Empress Tsar Czar Kaiser Prince Duke".split()
-# Roman numerals that are read as numbers after any other name ("Rocky III"), because they are
-# neither words nor initials.
+# Roman numerals that are numbers after any name ("Rocky III"), because these letters are neither
+# words nor initials.
 SURE_NUMERALS = "II III VII VIII IX XII XIII XIV XVI XVII XVIII XIX XXI".split()
 
 # Books of the Bible. After the name of a book, "3:16" is a chapter and a verse.
@@ -150,7 +151,7 @@ BIBLE = (
     "Peter Jude Revelation"
 ).split()
 
-# Units after a number, each in singular and plural.
+# Units that are expanded after a number, each in singular and plural.
 UNITS = {
     short: (names.split("|")[0], names.split("|")[-1])
     for short, names in {
@@ -250,14 +251,14 @@ UNITS = {
         "°": "degree|degrees",
     }.items()
 }
-# Words and units after an amount and a slash, as in "$5/hour".
+# Words and units that may follow an amount and a slash, as in "$5/hour".
 PER = {word: word for word in "second minute hour day night week month year person page".split()}
 PER |= {"hr": "hour", "mo": "month", "yr": "year", "wk": "week", "min": "minute", "sec": "second"}
 PER |= {unit: UNITS[unit][0] for unit in "kg g lb oz l L km m ft".split()}
 
 _CENTS = "cent", "cents"
-# Currency signs before a number, with the names of the currency and of its hundredth, each in
-# singular and plural.
+# Maps each currency symbol before a number to the names of the currency and of its hundredth, each
+# in singular and plural.
 CURRENCIES = {
     "$": ("dollar", "dollars", *_CENTS),
     "£": ("pound", "pounds", "penny", "pence"),
@@ -296,7 +297,7 @@ CURRENCY_CODES = {
     "USD": "US$",
 }
 
-# Signs that are read in every context.
+# Symbols that are always converted to words.
 SIGNS = {
     "&": "and",
     "%": "percent",
@@ -326,7 +327,7 @@ SIGNS = {
     "₹": "rupee",
     "¢": "cent",
 }
-# Signs in web addresses.
+# Words for the punctuation and symbols in web addresses.
 ADDRESS_SIGNS = {
     ".": "dot",
     "/": "slash",
@@ -342,7 +343,7 @@ ADDRESS_SIGNS = {
     "@": "at",
     "+": "plus",
 }
-# Endings of domain names and file names that are not English words.
+# Endings of domain names and file names, except endings that are English words.
 DOMAINS = (
     "com org net edu gov mil int io ai app dev info biz tv eu uk de fr nl ch ca au jp cn ru"
 ).split()
@@ -352,15 +353,16 @@ FILE_ENDINGS = (
 ).split()
 SPELLED_IN_ADDRESSES = {"io", "ai", "edu", "uk", "eu", "au", "ca", "exe", "gif", "de", "py"}
 
-# Words in capitals that are read as letters, even if the whole text is in capitals.
+# Words in capitals that are spelled out letter by letter, even if the whole text is in capitals.
 INITIALISMS = set(
     "ABC AC ACLU ADHD AI ASAP BA BBC CBS CD CEO CIA CNN CPU DC DIY DNA DVD EEOC ESPN EU FAQ FBI "
     "GPS GPU HD HIV IBM ID IEEE IMF IOU IQ IRA ISBN MIT MP NAACP NBA NBC NCAA NFL NGO NHS NSA NY "
     "NYPD NYSE OECD OK PC PM PR RSVP SPCA TV UAE UCLA UFO UK UN UNHCR URL USA USAF USB USPS USSR "
     "VIP WWW YMCA YWCA".split()
 )
-# Short words in capitals that are read as words, because authors may write them in capitals for
-# emphasis. Longer words in capitals, such as NASA and UNESCO, are always read as words.
+# Short words in capitals that are not spelled out letter by letter, because authors may write these
+# words in capitals for emphasis. Longer names in capitals, such as NASA and UNESCO, become words
+# too.
 WORDS_IN_CAPITALS = set(
     "AM AN AS AT BE BY DO GO HE HI IF IN IS ME MY NO OF OH ON OR SO TO UP WE AH OX "
     "ACT ADD AGE AIR ALL AND ANY ARE ARM ART ASK BAD BAG BED BIG BOX BOY BUS BUT BUY CAN CAR CAT "
@@ -372,8 +374,8 @@ WORDS_IN_CAPITALS = set(
     "WIN WON WOW YES YET YOU HEY AGO END TRY ZOO "
     "GIF JAR LAN PIN RAM ROM SARS SIM WAN ZIP".split()
 )
-# Groups of two or three consonants that begin English words. Words in capitals with other
-# beginnings are read as letters: NCAA, HDMI.
+# Groups of two or three consonants that begin English words. Words in capitals that begin with other
+# groups of consonants, such as NCAA and HDMI, are spelled out letter by letter.
 ONSETS = (
     "BL BR CH CHR CL CR DR DW FL FR GH GL GN GR KN KR PH PL PR PS PN RH SC SCH SCR SH SHR SK SL SM "
     "SN SP SPH SPL SPR SQ ST STR SW TH THR TR TW WH WR"
