@@ -204,11 +204,11 @@ def fit(
 ):
     """Return the training and validation batches of a Lightning run.
 
-    Lightning always saves a checkpoint after Ctrl-C. In addition, it saves a checkpoint after every
-    optimizer step (with `save_every_step`) or at the end of every epoch.
+    Lightning always saves a checkpoint after Ctrl-C. In addition, this run saves a checkpoint after
+    every optimizer step (with `save_every_step`) or at the end of every epoch.
 
     Args:
-        interrupt_at: press Ctrl-C during this batch.
+        interrupt_at: number of the batch during which the function imitates Ctrl-C.
     """
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint

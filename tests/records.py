@@ -67,7 +67,7 @@ def validation_line(epoch, loss=1.0, **changes):
 def write_lines(folder, lines, end="\n"):
     """Write metrics.jsonl into a run folder.
 
-    A line is a record (dict) or text.
+    Each line is a record (dict) or a string.
     """
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     (folder / "metrics.jsonl").write_text(text + end, encoding="utf-8")

@@ -226,7 +226,7 @@ def test_sorted_batches_equal_batches_calculated_by_hand(lengths, batch_size, op
 @with_and_without_randomization
 @few
 @given(data=data, mode=st.sampled_from(MODES))
-def test_semi_sorted_equals_sorted_when_the_randomization_factor_is_0(
+def test_semi_sorted_plan_equals_the_sorted_plan_when_the_randomization_factor_is_0(
     strategy, randomize, data, mode
 ):
     lengths, batch_size, options = draw_case(data, "sorted", mode, randomize)
@@ -248,7 +248,7 @@ def test_semi_sorted_equals_sorted_when_the_randomization_factor_is_0(
         ("semi_sorted_exponential", 4, 1000 / 2, 1 / (4 * 1000 / 2)),
     ],
 )
-def test_frequency_of_clip_pairs_matches_its_closed_form(
+def test_frequency_of_clip_pairs_in_batches_matches_its_closed_form(
     strategy, power, distance, squared_density
 ):
     """The unit of the noise is the length for `semi_sorted`, and the rank for all other
@@ -263,7 +263,7 @@ def test_frequency_of_clip_pairs_matches_its_closed_form(
     assert 1 - pair_novelty(now, before) == pytest.approx(19 * squared_density, rel=0.07)
 
 
-def test_exponential_noise_mixes_short_and_long_clips_equally():
+def test_exponential_noise_mixes_short_clips_as_well_as_long_clips():
     lengths = np.concatenate([np.linspace(1, 1.01, 8000), np.linspace(10, 10.1, 2000)])
     options = {"dynamic_batch_size": True, "local_randomization_factor": 0.05}
     before, now = (
@@ -468,7 +468,7 @@ def test_error_lists_every_invalid_batching_option():
     ],
     ids=lambda value: ",".join(map(str, value.values()))[:40] if type(value) is dict else "",
 )
-def test_plan_epoch_error_contains_option_and_value_when_a_value_is_invalid(changed, named):
+def test_plan_epoch_error_reports_option_and_value_when_a_value_is_invalid(changed, named):
     arguments = {"lengths": range(10, 101, 10), "batch_size": 4, "strategy": "semi_sorted"}
     with pytest.raises(BatchingError, match=re.escape(named[0])) as raised:
         plan_epoch(**(arguments | changed))

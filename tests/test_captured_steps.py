@@ -49,7 +49,7 @@ def overwriting(calls, function, device):
 
 
 def in_chunks_too(model, **arguments):
-    """Run the reference loop and the chunked loop.
+    """Run the reference decoder loop and the decoder loop in chunks.
 
     Returns:
         The outputs of both loops, and the number of decoder steps in each chunk.
@@ -191,7 +191,7 @@ def test_gpu_still_works_when_a_graph_capture_has_failed():
     assert next(results) == 3
     assert torch.cuda.current_stream(device) == stream
     assert torch.nn.functional.dropout(torch.ones(100, device=device)).max() == 2
-    # This call fails if torch still assumes that a capture is running.
+    # This call fails if torch still assumes that a CUDA graph is being captured.
     torch.cuda.empty_cache()
     graph, value = cuda_capture.captured(lambda: counter.add_(1), torch.cuda.Stream(device))
     graph.replay()

@@ -162,6 +162,7 @@ def test_ljspeech_statistics_are_used_when_the_checkpoint_is_from_nvidia(tmp_pat
     assert speaker.settings.text_cleaners == ("english_cleaners",)
     speech = speaker.synthesize(symbols_of("Hello there."))
     seconds = speech.mel.shape[1] * 256 / 22050
-    # The statistics limit the speech to less than 11.6 s (1,000 decoder steps).
+    # The statistics of LJSpeech limit the duration of this untrained model's speech. Otherwise, the
+    # speech would last 11.6 s (1,000 decoder steps).
     assert seconds < LJSPEECH.longest_time(12) + 1
     assert "blurred" in [failure.kind for failure in speech.failures]

@@ -344,8 +344,8 @@ def test_recording_is_rejected_when_its_second_half_is_zeros(tmp_path, subtype):
 
 @pytest.mark.parametrize("position", [0.2, 0.5, 0.9])
 def test_ogg_vorbis_file_is_rejected_when_several_pages_are_damaged(tmp_path, position):
-    """If the last page is damaged too, libsndfile takes the audio before the damage for the whole
-    file."""
+    """If the last Ogg page is also damaged, libsndfile treats the audio before the damage as the
+    whole file."""
     path = tmp_path / "a.ogg"
     soundfile.write(path, np.tile(speech(), 8), RATE, format="OGG", subtype="VORBIS")
     content = bytearray(path.read_bytes())

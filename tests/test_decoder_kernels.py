@@ -211,7 +211,7 @@ def test_kernel_results_stay_the_same_when_work_is_split_differently_among_kerne
 
 @pytest.mark.parametrize("attention_dim", [20, 72])
 @pytest.mark.parametrize("dims", [16, 32])
-def test_kernel_results_stay_the_same_when_the_attention_energies_are_split_by_dimensions(
+def test_kernel_results_stay_the_same_when_attention_dimensions_are_split_among_kernel_programs(
     dims, attention_dim, monkeypatch
 ):
     monkeypatch.setattr(graphs, "_energies_grid", lambda _: (16, dims, -(-attention_dim // dims)))
@@ -306,9 +306,9 @@ def test_captured_graphs_of_a_bucket_work_for_any_number_of_decoder_steps(monkey
 @interpreted_only
 @pytest.mark.parametrize("backwards", [False, True])
 def test_table_of_decoder_steps_advances_chunk_by_chunk_and_stops_at_the_end(backwards):
-    """A graph always runs a whole chunk. If the table advanced too far, the graph would write
-    outside the buffers. Triton's interpreter would not reveal this, because it stops after the last
-    decoder step."""
+    """A CUDA graph always runs a whole chunk of decoder steps. If the table of decoder steps
+    advanced too far, the graph would write outside the buffers. Triton's interpreter would not
+    reveal this error, because it stops after the last decoder step."""
     kernels, chunk = graphs._kernels(), graphs.CHUNK
     loops = graphs_of(problem(((3, 2),)))
     advance = (loops._attention_backward if backwards else loops._attention).after[-1]
@@ -583,7 +583,7 @@ def test_training_losses_stay_close_when_the_precision_changes(precision, monkey
     """Rounding errors make the losses of any two runs drift apart, so the test allows a difference.
     The allowed difference is twice the largest difference between a run in float32 and three runs
     in float32 with different dropout."""
-    if not GPU:  # use the plain loops, because interpreted kernels are slow
+    if not GPU:  # use decoder loops without kernels, because interpreted kernels are slow
         monkeypatch.undo()
     exact, found = loss_of("fp32", 0), loss_of(precision, 0)
     furthest = max(abs(loss_of("fp32", seed) - exact) for seed in (1, 2, 3))

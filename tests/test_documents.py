@@ -45,8 +45,8 @@ GROUPS = (
     ("docs/guides/performance.md", "docs/guides/several-gpus.md", "docs/guides/migration.md"),
     ("docs/guides/speakers.md",),
 )
-# Commands that run elsewhere.
-# CI runs make, test_wheel.py runs pip, and test_table2.py runs the scripts.
+# Commands that this test does not run.
+# CI runs make, test_wheel.py runs pip, and test_table2.py runs the Table 2 scripts.
 RUN_ELSEWHERE = re.compile(
     r"make |git clone |pip install |tensorboard |"
     r"(\w+=(\"[^\"]*\"|\S*) )*(\S+\.sh)"
@@ -274,7 +274,7 @@ def test_every_setting_mentioned_in_the_docs_exists():
     assert "bucket_size=1024" in settings
     for setting in settings:
         if setting.split("=")[0].islower() and not setting.startswith("name=value"):
-            assert create_hparams(setting)  # fails if the name or the value is invalid
+            assert create_hparams(setting)  # this call fails if the name or the value is invalid
 
 
 def table_rows(document: str, heading: str) -> list[list[str]]:

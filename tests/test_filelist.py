@@ -309,7 +309,7 @@ def test_error_lists_all_invalid_cached_mels(cached_mels):
 
 
 @pytest.mark.parametrize("read", [read_recordings, lambda path: read_filelist(path, H)])
-def test_filelist_error_contains_a_problem_once_when_all_lines_have_it(tmp_path, read):
+def test_filelist_error_reports_a_problem_once_when_it_affects_all_lines(tmp_path, read):
     path = tmp_path / "train.txt"
     path.write_text("".join(f"a{i}.wav\n" for i in range(1000)))
     with pytest.raises(UserError) as caught:

@@ -117,7 +117,7 @@ def test_kernels_never_read_beyond_the_buffers(monkeypatch):
 def test_kernels_access_only_the_table_of_decoder_steps_when_the_table_is_empty(
     operands, monkeypatch
 ):
-    """During a capture, the table does not contain addresses yet."""
+    """While a CUDA graph is being captured, the table does not contain addresses of buffers yet."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     case = problem(((7, 6), (3, 5)), attention_rnn_dim=32, decoder_rnn_dim=32)

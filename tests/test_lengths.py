@@ -50,7 +50,7 @@ def test_clip_lengths_are_read_from_every_file_format(tmp_path, content, frames)
         ("a.wav|Go on.|x\n", ":1: 'a.wav|Go on.|x': seconds 'x', expected a number"),
     ],
 )
-def test_error_contains_the_line_number_when_a_length_is_invalid(tmp_path, content, expected):
+def test_error_reports_the_line_number_when_a_length_is_invalid(tmp_path, content, expected):
     path = write(tmp_path / "list", content)
     with pytest.raises(UserError) as refusal:
         read_lengths(path, HPARAMS)

@@ -101,7 +101,7 @@ VALIDATION = clips([12, 5, 8], [6, 4, 7])
 
 
 class WatchedTrainer(Trainer):
-    """A trainer of a small model. Before each forward pass, it records the batch and calls
+    """A trainer of a small model. Before each forward pass, the trainer records the batch and calls
     `act(kind, batch)`."""
 
     def __init__(self, text: str = "", device: torch.device = CPU, act=None):
@@ -182,7 +182,7 @@ def advice(limit: int, frames: list[int], text: str, kind: str = "training") -> 
         kind: kind of batches to which the limit applies: "training" or "validation".
 
     Returns:
-        The message, and the number of batches that the check tried.
+        The error message, and the number of batches that the memory check tried.
     """
 
     def run_out(found, batch):
@@ -227,7 +227,8 @@ def test_memory_check_suggests_the_largest_setting_that_fits(
 @pytest.mark.parametrize(
     ("limit", "frames", "settings", "expected"),
     [
-        # Ten 100-frame clips fit, but the given budget would allow eleven 95-frame clips.
+        # Ten 100-frame clips fit into memory, but the given budget would allow eleven 95-frame
+        # clips.
         (1000, [100] * 12 + [95] * 30, f"{DYNAMIC},batch_capacity=1050", "batch_capacity=1000"),
         (450, [100] * 5, FIXED, "batch_size=4"),  # the corpus has only five clips
     ],

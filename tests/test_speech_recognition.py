@@ -115,7 +115,7 @@ def test_experiments_of_a_table_are_shared_by_two_processes(tmp_path):
     assert makers.count(os.getpid()) == len(makers) // 2
 
 
-def test_error_contains_a_missing_experiment_when_a_second_process_crashed(tmp_path):
+def test_error_names_the_missing_experiment_when_the_second_process_crashed(tmp_path):
     parent = os.getpid()
 
     def measure(row, seed):

@@ -60,7 +60,9 @@ def test_speaking_rate_is_computed_when_all_clips_have_the_same_length():
         ([""] * 10, ""),
     ],
 )
-def test_final_punctuation_is_the_most_frequent_mark_when_80_percent_of_texts_have_one(last, mark):
+def test_final_punctuation_is_the_most_frequent_end_mark_when_80_percent_of_texts_have_an_end_mark(
+    last, mark
+):
     found = measure(RNG.integers(90, 110, 10), RNG.integers(10, 20, 10), last, H)
     assert found.final_mark == mark
 

@@ -55,7 +55,7 @@ def test_tf32_is_enabled_only_when_precision_is_tf32(precision):
         ("bf16", (8, 0), ""),
     ],
 )
-def test_warning_contains_the_reason_when_a_precision_is_not_recommended(
+def test_warning_states_the_reason_when_a_precision_is_not_recommended(
     precision, capability, meaning, monkeypatch
 ):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
@@ -230,7 +230,7 @@ def test_guided_attention_weight_decreases_to_0():
 def test_onednn_cache_is_small_unless_the_user_sets_its_size(by_user, expected, monkeypatch):
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     for name in names:
-        monkeypatch.setenv(name, by_user or "")  # makes monkeypatch restore the variable
+        monkeypatch.setenv(name, by_user or "")  # this call makes monkeypatch restore the variable
         if by_user is None:
             monkeypatch.delenv(name)
     Trainer(small(), CPU)
@@ -289,7 +289,7 @@ def test_skipped_optimizer_steps_do_not_change_weights_with_any_optimizer(make, 
 
 def test_fused_and_plain_optimizers_compute_the_same_weights(monkeypatch):
     """With fused Adam, gradients are clipped and optimizer steps are skipped on the device. For all
-    other optimizers, `apply_gradients` does this."""
+    other optimizers, `apply_gradients` clips gradients and skips optimizer steps."""
     weights = []
     for fused in (True, False):
         use_optimizer(monkeypatch, functools.partial(torch.optim.Adam, fused=fused))
@@ -300,7 +300,7 @@ def test_fused_and_plain_optimizers_compute_the_same_weights(monkeypatch):
     torch.testing.assert_close(*weights, rtol=0, atol=1e-4)
 
 
-def test_listed_optimizer_state_matches_the_chosen_optimizer(monkeypatch):
+def test_list_of_optimizer_state_entries_matches_the_chosen_optimizer(monkeypatch):
     adam = {"step": False, "exp_avg": True, "exp_avg_sq": True}
     assert optimizer.state_entries(small()) == adam
     use_optimizer(monkeypatch, functools.partial(torch.optim.SGD, momentum=0.9))

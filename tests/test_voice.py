@@ -144,7 +144,7 @@ def test_included_voice_speaks_and_stops():
     assert sum(file.stat().st_size for file in folder.iterdir()) < 20e6
     voice = Voice(folder)
     assert voice.settings.speakers == ("hibari", "kathleen", "linda")
-    # The description does not contain local paths.
+    # The description of an exported voice does not contain local paths.
     assert "/" not in voice.description.hparams["training_files"]
     for name in voice.settings.speakers:
         speech = voice.synthesize("It was a quiet evening.", speaker=name)

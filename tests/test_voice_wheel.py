@@ -149,7 +149,7 @@ def test_output_folder_contains_no_plots_when_matplotlib_is_missing(python, voic
     ]
 
 
-def test_wheel_error_contains_the_pip_extra_when_a_plot_needs_matplotlib(python, voices, tmp_path):
+def test_wheel_error_names_the_pip_extra_when_a_plot_needs_matplotlib(python, voices, tmp_path):
     program = f"""
 import sys
 from pathlib import Path
@@ -168,7 +168,7 @@ write_speech(Path("b"), speech, voice.settings.table, save_plot=False)
 
 
 def test_wheel_works_when_the_server_packages_are_missing(python, voices, tmp_path):
-    """The error of `serve` contains the pip extra that installs these packages."""
+    """The error of `serve` names the pip extra that installs the server packages."""
     served = run(python, "-m", "tacotron2_voice", "serve", voices.int8[0], folder=tmp_path)
     assert served.returncode == 1
     assert '"tacotron2-voice[server,wyoming]"' in served.stderr
