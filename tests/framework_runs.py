@@ -132,8 +132,8 @@ def accelerate_stateful(num_workers=0):
 
 
 def trained(folder, resume=None, record=True, steps_per_update=1, seed=0, stop=None, **arguments):
-    """Return the batches of a Trainer run with two epochs. The run saves a checkpoint after every
-    optimizer step."""
+    """Return the batches of a run of the Hugging Face Trainer with two epochs. The run saves a
+    checkpoint after every optimizer step."""
     from transformers import Trainer, TrainingArguments
 
     folder = Path(folder)

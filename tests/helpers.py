@@ -24,7 +24,7 @@ from tacotron2_voice import griffin_lim
 from tacotron2_voice.utils import plots
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "tests" / "data"  # README.md in this folder lists where each file comes from
+DATA = ROOT / "tests" / "data"  # tests/data/README.md lists the source of each file
 GOLDEN = DATA / "golden"
 LJSPEECH_LENGTHS = DATA / "ljspeech" / "lengths.csv"
 LJSPEECH_CLIPS = DATA / "ljspeech" / "wavs"
@@ -201,7 +201,7 @@ def fork_server():
     modules (preload.py)."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preload"])
-    # The first call starts the fork server. Only at its start does the server read PYTHONPATH.
+    # The first call starts the fork server. The server reads PYTHONPATH only when it starts.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
         multiprocessing.forkserver.ensure_running()
@@ -360,7 +360,8 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
     os.chdir(folder)
     # child processes of the program must also import the copied project
     os.environ["PYTHONPATH"] = ""
-    # Without this call, the program would start its own processes with the fork server.
+    # With any other start method, the program would start its own processes with the fork server of
+    # the tests.
     multiprocessing.set_start_method("fork", force=True)
     context = multiprocessing.get_context("fork")
     save_figure = Figure.savefig

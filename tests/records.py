@@ -97,7 +97,7 @@ def write_run(
         overrides: additional settings.
         clips: numbers of training and validation clips (default: one training clip per length, and
             10 validation clips).
-        record: additional values for the run line.
+        record: additional values for the record of the run in metrics.jsonl.
     """
     settings = (
         f"batch_size=4,seed={seed},epochs={epochs},epochs_per_validation={step},"

@@ -66,8 +66,8 @@ def test_failure_is_reported_when_speech_does_not_stop(end, kind):
 
 @pytest.mark.parametrize(("steps", "kind"), [(60, "fast"), (120, None), (260, "slow")])
 def test_failure_is_reported_when_speaking_rate_differs_from_the_rate_of_the_corpus(steps, kind):
-    """In LJSpeech, 20 symbols take 1.4 s on average, which is 122 decoder steps. Durations from
-    half to twice this average are accepted."""
+    """In LJSpeech, 20 symbols take 1.4 s on average, which is 122 decoder steps. Durations between
+    half and twice the average duration are accepted."""
     failures = failures_of(diagonal(steps, 20), TWENTY, statistics=LJSPEECH)
     assert [failure.kind for failure in failures] == ([kind] if kind else [])
 

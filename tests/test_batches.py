@@ -323,8 +323,8 @@ class SlowFirst(list):
 
 
 def test_loader_raises_when_workers_are_out_of_order():
-    """The first worker is slow. With `in_order=False`, the loader therefore sends indices of the
-    first worker to the second worker."""
+    """In this test, the first worker is slow. With `in_order=False`, the loader therefore gives
+    indices of the slow worker to the second worker."""
     batches = make()
     batches.dataset = SlowFirst(range(20))
     loader = loader_of(batches, num_workers=2, in_order=False)
@@ -425,8 +425,8 @@ def test_skipping_batches_raises_when_there_is_no_saved_state_and_no_record_file
 
 @pytest.mark.parametrize("sampler_too", [False, True])
 def test_length_of_the_loader_is_the_same_in_every_epoch(sampler_too):
-    """With this length, a learning-rate schedule of EPOCHS * len(loader) optimizer steps ends
-    exactly at the last optimizer step."""
+    """If all epochs have the same length, a learning-rate schedule of EPOCHS * len(loader)
+    optimizer steps ends exactly at the last optimizer step."""
     batches = make()
     loader, set_epoch = loader_of(batches), batches.set_epoch
     if sampler_too:

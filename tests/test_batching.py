@@ -273,7 +273,8 @@ def test_exponential_noise_mixes_short_clips_as_well_as_long_clips():
     for low, high, tolerance in ((1000, 7000, 0.1), (8300, 10_000, 0.2)):
         inside = [batch for batch in now if low < batch.min() and batch.max() < high]
         again = [math.comb(n, 2) for batch in inside for n in Counter(batch_before[batch]).values()]
-        # The integral of f^2 (see above) is 1 / (4 m). The mean noise m is 28,000 frames * 0.05 / 2.
+        # For exponential noise, the integral of f^2 is 1 / (4 m). The mean noise m is 28,000 frames
+        # * 0.05 / 2.
         # A batch contains 160 frames.
         pairs = sum(math.comb(len(batch), 2) for batch in inside)
         assert sum(again) / pairs == pytest.approx(160 / (4 * 700), rel=tolerance)
@@ -463,7 +464,7 @@ def test_error_lists_every_invalid_batching_option():
         ({"batch_capacity": 500}, ["batch_capacity=500", "dynamic_batch_size=True"]),
         ({"lengths": []}, ["lengths", "(0,)"]),
         ({"lengths": [5, 0, math.nan]}, ["lengths[1]=0", "2 of 3"]),
-        # The function must reject this value before it allocates an array of this size.
+        # The function must reject this huge batch size before it allocates an array of that size.
         ({"batch_size": 10**300}, ["batch_size=1"]),
     ],
     ids=lambda value: ",".join(map(str, value.values()))[:40] if type(value) is dict else "",
@@ -494,7 +495,8 @@ def test_cost_functions_raise_when_batches_are_invalid():
     [
         # The values are from Ge et al., Tables 1 and 2, except the numbers of batches with DBS.
         # The published numbers of batches with DBS (606, 449, 419) do not fit the stated frame budget.
-        # The numbers of batches with DBS below are computed with the rule in the paper.
+        # Therefore the numbers of batches with DBS in this table are computed with the rule in the
+        # paper.
         ("random", {}, 32.02, 773.82, 655),
         ("sorted", BR, 0.16, 526.43, 655),
         ("semi_sorted", BR, 6.22, 556.22, 655),

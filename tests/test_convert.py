@@ -157,8 +157,8 @@ def test_converted_copy_is_made_again_when_its_recording_was_replaced(
     def move_to(name):
         """Move all recordings into the folder `name`.
 
-        Later, the test replaces this folder with another folder of the same name, so the ids of the
-        recordings stay the same.
+        The test later replaces the folder of the recordings with another folder of the same name,
+        so the ids of the recordings stay the same.
         """
         folder = recordings / name
         folder.mkdir()

@@ -88,8 +88,8 @@ def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
 
 
 def test_kernels_never_read_beyond_the_buffers(monkeypatch):
-    """Kernel programs without a clip, symbol or decoder step must not read beyond the buffers
-    either."""
+    """Even kernel programs without a clip, symbol or decoder step must not read beyond the
+    buffers."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     load, write, ranges, count = InterpreterBuilder.create_masked_load, graphs._Loop._write, [], 0

@@ -64,7 +64,7 @@ def test_packed_sequences_equal_torch_packed_sequences(lengths):
     mine, theirs = x.flatten(0, 1)[places], packed.data
     for rows in batch_sizes.cumsum(0).tolist():  # clips of equal length may be in any order
         assert torch.equal(mine[:rows].sort(dim=0)[0], theirs[:rows].sort(dim=0)[0])
-    first = places[: len(lengths)] // width  # order of the clips, the same in every time step
+    first = places[: len(lengths)] // width  # the order of the clips is the same in every time step
     steps = places.split(batch_sizes.tolist())
     for t, step in enumerate(steps):
         assert torch.equal(step, first[: len(step)] * width + t)

@@ -37,8 +37,7 @@ def recordings(tmp_path):
 
 
 def read(corpus, *arguments, **options):
-    """Read the corpus. Return its clips as (path in the corpus, text) pairs, and the problems
-    found."""
+    """Read a corpus, and return its clips as (path in the corpus, text) pairs and its problems."""
     table = Table(*arguments, **options) if arguments else None
     clips, problems = read_layout(corpus, table)
     problems += filter(None, map(problem_of_missing, clips))

@@ -51,7 +51,7 @@ def test_clips_of_the_demo_corpus_are_audible_and_never_digitally_silent(corpus)
 
 def test_random_batches_of_the_demo_corpus_have_as_much_padding_as_ljspeech():
     """LJSpeech has 31.99% padding in random batches. The demo saves a realistic amount of time only
-    if the demo corpus has a similar fraction of padding."""
+    if the demo corpus has about as much padding as LJSpeech."""
     voice = EspeakVoice()
     clips = [len(voice.speak(in_words(number), 175)) // 256 for number in draw_numbers(300, 3)]
     plans = [plan_epoch(clips, 16, "random", epoch=epoch) for epoch in range(5)]

@@ -79,7 +79,7 @@ def samplers_of(strategy):
 
 
 def stream_of(strategy):
-    """Yield the batches of a stream."""
+    """Return the batches of a LengthBatchStream."""
     more = {"bucket_size": 16, "num_bins": 4, "num_buckets": 3}
     stream = LengthBatchStream(
         lambda skip: iter(range(skip, CLIPS)),

@@ -558,7 +558,7 @@ def test_captions_are_read_when_few_segments_repeat_the_previous_segment(tmp_pat
     assert [entry.text for entry in read_segments(tmp_path / "r.srt", "r")] == texts
 
 
-def test_labels_are_rejected_when_they_only_count_the_segments(tmp_path):
+def test_label_file_is_rejected_when_its_labels_only_number_the_segments(tmp_path):
     (tmp_path / "r.txt").write_text("0\t1\t1\n1\t2\t2\n2\t3\t3\n")
     assert "1 to 3" in refusal(read_segments, tmp_path / "r.txt", "r")
     (tmp_path / "r.txt").write_text("0\t1\t1\n1\t2\t2\n2\t3\t4\n")

@@ -60,7 +60,7 @@ def test_resume_uses_an_earlier_checkpoint_when_the_newest_checkpoint_is_damaged
     copied, whole, capsys
 ):
     broken = newest(copied)
-    os.truncate(broken, 1000)  # best.pt is damaged too, because it is a hard link
+    os.truncate(broken, 1000)  # best.pt is a hard link to this checkpoint, so it is damaged too
     train.main([*flags(copied, ""), "--resume"])
     assert f"warning: skipped a checkpoint: {broken}: damaged" in capsys.readouterr().out
     assert_same_run(copied, whole)
@@ -206,8 +206,8 @@ def kill_when_renamed() -> None:
 
 
 def test_run_resumed_from_an_earlier_checkpoint_can_be_killed_and_resumed(corpus, tmp_path):
-    """The run resumes from a renamed checkpoint, and is killed twice while it starts. After that,
-    --resume must continue the run."""
+    """The run resumes from a renamed checkpoint and is killed twice while it starts, but --resume
+    must still continue the run."""
     whole, out = tmp_path / "whole", tmp_path / "out"
     run(whole, corpus, **LONG | {"keep_checkpoints": 20, "epochs": 3})
     shutil.copytree(whole, out)

@@ -77,7 +77,7 @@ def test_costs_of_a_strategy_are_rounded_up_to_whole_decoder_steps():
     assert found.largest_batch_frames == 80
 
 
-def test_costs_of_a_strategy_are_the_mean_cost_and_the_largest_batch_of_all_epochs():
+def test_costs_of_a_strategy_include_the_mean_and_the_largest_batch_of_all_epochs():
     found = survey([10, 20, 40], 2, "random", epochs=9)
     assert 30 < found.decoder_steps < 60
     assert found.largest_batch_frames == 80
@@ -103,7 +103,7 @@ def test_search_orders_parameter_values_from_least_to_most_random(strategy):
     assert least.novelty < most.novelty
 
 
-def test_search_tries_eight_parameter_values_per_doubling():
+def test_search_tries_eight_values_for_each_doubling_of_a_parameter():
     """Randomization factors range from 0 to 1.6 and have two significant digits. The number of bins
     ranges from 1 to the number of batches."""
     factors = np.array(parameter_values("semi_sorted", 10_000, 16))

@@ -359,7 +359,7 @@ def test_warm_start_is_rejected_when_speaker_vectors_have_no_names(lists, tmp_pa
 
 
 @pytest.mark.thorough
-def test_warm_start_keeps_speaker_vectors_by_name(lists, capsys):
+def test_warm_start_matches_speaker_vectors_by_name(lists, capsys):
     """The order of speakers changes, one speaker is removed, and a new speaker starts with the mean
     of the old vectors."""
     first, second = lists / "first", lists / "second"

@@ -200,7 +200,7 @@ def test_programs_report_a_missing_speaker_before_they_read_or_write_files(made,
     assert not (tmp_path / "out").exists()
 
 
-def test_speakers_are_listed_with_their_minutes(made, checkpoint_path, tmp_path, capsys):
+def test_speakers_are_listed_with_their_minutes_of_audio(made, checkpoint_path, tmp_path, capsys):
     for path in (made.checkpoint, made.int8):
         synthesize.main(["--checkpoint", str(path), "--list-speakers"])
         lines = [line.split() for line in capsys.readouterr().out.splitlines()]

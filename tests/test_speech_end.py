@@ -31,8 +31,8 @@ def softer(decibels: float) -> np.ndarray:
 
 
 def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
-    """Pass decoder steps to an EndDetector until it finds the end of speech. Return the detector
-    and the number of these decoder steps."""
+    """Pass decoder steps to an EndDetector until it finds the end of speech, and return the
+    detector and the number of these decoder steps."""
     finder, certain = EndDetector(WORDS, settings, ENGLISH, max_steps), 0
     for number, (frame, gate, weights) in enumerate(steps, 1):
         ended = finder.add(frame, gate, weights)

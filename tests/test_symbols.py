@@ -342,7 +342,7 @@ def test_new_embedding_rows_have_the_mean_and_spread_of_old_rows():
     assert "50 rows" in refusal(map_symbols, saved, table, 1)
 
 
-def test_new_letters_start_with_the_row_of_a_similar_letter():
+def test_new_letters_start_with_the_embedding_row_of_a_similar_letter():
     old = torch.randn(len(ENGLISH), 3)
     saved = Checkpoint("x.pt", {"state_dict": {"embedding.weight": old}})
     table = table_of("aéɔʃжխ中ˈː")

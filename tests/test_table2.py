@@ -75,7 +75,7 @@ def run(tmp_path):
 
 
 def calls(run, program):
-    """Return the arguments of every call of this program."""
+    """Return the recorded arguments of every call of `program`."""
     lines = run.calls.read_text().splitlines() if run.calls.exists() else []
     start = "\t".join([*program.split(), ""])
     return [line.rstrip("\t").split("\t") for line in lines if line.startswith(start)]

@@ -18,7 +18,7 @@ def path(tmp_path):
 
 
 def read(path, text=None, speaker="", **options):
-    """Read a table. Return its clips as (name, text) pairs, and the problems found in the table."""
+    """Read a table, and return its clips as (name, text) pairs and its problems."""
     if text is not None:
         path.write_text(text, encoding="utf-8")
     entries, problems = read_table(Table(path, **options), speaker)

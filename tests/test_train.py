@@ -109,7 +109,7 @@ def test_epoch_record_matches_the_batches_used_in_training(corpus, tmp_path, mon
     assert record["clips_per_second"] * seconds == pytest.approx(14)
     assert 0 < record["prepare_seconds"] < seconds
     assert 0 < record["data_wait_seconds"] < seconds
-    assert record["peak_memory_bytes"] > 1e8  # PyTorch alone needs this much memory
+    assert record["peak_memory_bytes"] > 1e8  # PyTorch alone needs more than 100 MB
 
 
 def test_training_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatch):
@@ -318,7 +318,9 @@ def test_optimizer_step_never_reads_values_from_the_device(
     assert reads.count == 2
 
 
-def test_losses_are_read_one_optimizer_step_later(corpus, tmp_path, monkeypatch, capsys):
+def test_losses_of_an_optimizer_step_are_read_after_the_next_optimizer_step(
+    corpus, tmp_path, monkeypatch, capsys
+):
     """The test imitates a GPU. Before the program reads the losses of an optimizer step, it must
     wait until the GPU has computed this step. Inside an epoch, the program never waits for the
     newest optimizer step, so the GPU always has work."""

@@ -124,7 +124,8 @@ def test_guided_attention_adds_its_weighted_gradient(decoder, loss):
             assert math.isnan(found)
     share = gradients[1.0] - gradients[0.0]
     assert share.norm() > 1e-4
-    # The observed differences between float32 gradients were a quarter of these tolerances.
+    # The largest observed differences between float32 gradients were a quarter of the tolerances in
+    # this test.
     torch.testing.assert_close(gradients[5.0] - gradients[0.0], 5 * share, rtol=3e-3, atol=3e-5)
 
 

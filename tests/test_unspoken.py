@@ -89,8 +89,8 @@ def test_number_of_cleaned_pieces_is_limited_when_many_characters_have_no_symbol
 
 
 def test_characters_are_reported_when_espeak_ignores_them():
-    """Phones in the text are not reported. Letters that only change a neighboring phone, such as
-    the hard sign, are not reported either."""
+    """Phones in the text, and letters that only change a neighboring phone (such as the hard sign),
+    are not reported."""
     facts = ["phones"], table_of("абвꜰəɪɛnʌbjkt❀ ")
     text = "объект € и ❀ /❀n/"
     dropped = dropped_symbols(text, *facts, "ru")

@@ -199,7 +199,7 @@ def test_wheel_and_sdist_contain_exactly_the_files_of_the_package(wheel, tmp_pat
 
 def test_dependencies_equal_the_pinned_dependencies():
     pinned = (ROOT / "requirements" / "onnx.txt").read_text(encoding="utf-8")
-    # Only the export needs these packages.
+    # Only the export of voices needs the package onnx.
     names = set(re.findall(r"^([\w-]+)==", pinned, re.M)) - {"onnx"}
     dependencies = {Requirement(x).name for x in PROJECT["project"]["dependencies"]}
     assert dependencies == names

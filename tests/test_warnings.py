@@ -39,8 +39,8 @@ END = 0.05  # seconds of silence at both ends of a valid clip
 
 
 def sound(before: float = 0.0, seconds: float = 1.0, after: float = 0.0, seed: int = 0):
-    """Return 16-bit noise that lasts `seconds` seconds. Noise that is 57 dB softer precedes it for
-    `before` seconds and follows it for `after` seconds."""
+    """Return 16-bit noise that lasts `seconds` seconds. Softer noise (by 57 dB) fills `before`
+    seconds at the start and `after` seconds at the end."""
     rng = np.random.default_rng(seed)
     noise = rng.uniform(-1, 1, sum(round(part * RATE) for part in (before, seconds, after)))
     start = round(before * RATE)
@@ -322,7 +322,8 @@ def test_prepare_warns_when_all_texts_have_the_same_length():
 
 
 def test_prepare_does_not_warn_when_text_and_clip_lengths_match():
-    """Prepare also prints no warning if there are too few clips or too few different lengths."""
+    """If there are too few clips or too few different lengths, prepare cannot check whether texts
+    match clips."""
     assert texts_of_other_clips(clips_with(0)) is None
     assert texts_of_other_clips(clips_with(1, count=19)) is None
     alike = [replace(x, measured=Measurements(RATE)) for x in clips_with(1)]
