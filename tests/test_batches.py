@@ -190,11 +190,11 @@ def test_record_option_is_rejected_when_random_epochs_have_more_batches_than_lat
 
 @pytest.mark.parametrize("trained", [2, None])
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_changed_batches_per_epoch_is_accepted_only_when_the_state_is_from_a_random_epoch(
+def test_changed_setting_batches_per_epoch_is_accepted_only_when_the_state_is_from_a_random_epoch(
     epoch, trained
 ):
-    """Random epochs have the same batches with both values of `batches_per_epoch`. Later epochs
-    differ."""
+    """Random epochs have the same batches with both values of `batches_per_epoch`. The batches of
+    later epochs differ."""
     constant = make(random_epochs=1)
     loader = loader_of(constant)
     loader.sampler.set_epoch(epoch)

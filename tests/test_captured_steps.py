@@ -146,7 +146,7 @@ def full_size():
 @needs_gpu
 @torch.no_grad()
 @pytest.mark.parametrize("lengths", [(60,), (23,), (60, 41, 7), tuple(range(20, 116, 6))], ids=len)
-def test_graph_results_are_bitwise_equal_to_the_reference_loop_on_a_gpu(full_size, lengths):
+def test_cuda_graph_results_are_bitwise_equal_to_the_reference_loop_on_a_gpu(full_size, lengths):
     decoder, most_steps = full_size.decoder, full_size.max_decoder_steps
     memory = torch.randn(len(lengths), max(lengths), 512, generator=seeded()).cuda()
     mask = torch.arange(max(lengths)) >= torch.tensor(lengths).unsqueeze(1)
@@ -175,7 +175,7 @@ def test_synthesis_keeps_the_random_state_on_a_gpu(full_size):
 
 
 @needs_gpu
-def test_gpu_still_works_when_a_graph_capture_has_failed():
+def test_gpu_still_works_when_a_cuda_graph_capture_has_failed():
     device = torch.device("cuda", torch.cuda.current_device())
     counter = torch.zeros((), device=device)
 

@@ -295,7 +295,7 @@ def test_matrix_products_read_the_rounded_gradients_of_the_lstm_gates(precision,
 # ---------------------------------------------------------------------------- graphs
 
 
-def test_captured_graphs_of_a_bucket_work_for_any_number_of_decoder_steps(monkeypatch):
+def test_captured_graphs_of_a_size_bucket_work_for_any_number_of_decoder_steps(monkeypatch):
     decoder = problem().decoder
     monkeypatch.setattr(graphs, "bucket", BUCKET)
     for lengths in (((30, 2),), ((5, 5), (4, 1))):
@@ -338,7 +338,7 @@ def test_gradients_of_the_kernels_are_correct_when_two_forward_passes_precede_ba
 
 
 @gpu_only
-def test_graph_results_equal_the_results_of_single_launches_on_a_gpu():
+def test_cuda_graph_results_equal_the_results_of_single_launches_on_a_gpu():
     case = problem(((20, 70), (9, 33)))
     replayed = run(case, fast_decoder.teacher_forced)
     loop_run = graphs._Loop.run
@@ -450,7 +450,7 @@ def test_reason_for_missing_graphs_is_the_import_error_when_triton_is_missing(mo
     assert "cannot import Triton (" in described
 
 
-def test_decoder_uses_plain_operations_when_graphs_fail(monkeypatch):
+def test_decoder_uses_plain_operations_when_captured_graphs_fail(monkeypatch):
     def broken(*_):
         raise RuntimeError("out of resource: shared memory\nmore")
 
@@ -461,7 +461,7 @@ def test_decoder_uses_plain_operations_when_graphs_fail(monkeypatch):
         assert differences(case) == {}
 
 
-def test_reason_for_failed_graphs_is_cached_except_when_memory_runs_out(monkeypatch):
+def test_reason_for_failed_graph_capture_is_cached_except_when_memory_runs_out(monkeypatch):
     """If memory runs out, the reason is not cached, because another batch in the same bucket may
     fit into memory."""
     failure = "out of resource: shared memory"
@@ -482,8 +482,8 @@ def test_reason_for_failed_graphs_is_cached_except_when_memory_runs_out(monkeypa
 
 
 @gpu_only
-def test_training_continues_when_a_graph_capture_fails_on_a_gpu(monkeypatch):
-    """A failed capture must not change PyTorch's global state."""
+def test_training_continues_when_a_cuda_graph_capture_fails_on_a_gpu(monkeypatch):
+    """A failed capture of a CUDA graph must not change PyTorch's global state."""
     lstm_step = graphs._lstm_step
 
     def waiting(*arguments):
@@ -532,7 +532,7 @@ def test_host_never_waits_for_the_gpu_during_an_optimizer_step():
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_graphs_have_no_backward_pass_when_gradients_are_off():
+def test_captured_graphs_have_no_backward_pass_when_gradients_are_off():
     case = problem(((3, 2),), training=False)
     with torch.no_grad():
         assert not hasattr(graphs_of(case), "_attention_backward")

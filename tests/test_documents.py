@@ -191,7 +191,7 @@ def test_documented_commands_succeed_when_run_in_page_order(documents, clone):
         assert (clone / "runs" / "ljspeech" / "best.pt").is_file()
 
 
-def test_every_page_with_commands_is_in_a_tested_group():
+def test_every_documentation_page_with_commands_is_in_a_tested_group():
     grouped = {command for group in GROUPS for command in commands_of(group)}
     without_generated = {name for name in DOCUMENTS if not name.startswith("docs/reference/")}
     for name in without_generated - set(itertools.chain(*GROUPS)):
@@ -261,7 +261,7 @@ def test_every_program_mentioned_in_the_docs_exists():
             assert (ROOT / name).exists(), name
 
 
-def test_every_page_is_in_the_index():
+def test_every_documentation_page_is_in_the_index():
     index = DOCUMENTS["docs/README.md"]
     for name in set(DOCUMENTS) - {"README.md", "docs/README.md"}:
         assert f"({name.removeprefix('docs/')}" in index, name

@@ -194,7 +194,7 @@ def test_evaluate_measures_a_checkpoint_and_the_recordings(
     assert (fewer.word_error_rate, fewer.identification_rate) == (2 / 4, None)
 
 
-def test_evaluate_uses_and_reports_the_vocoder(recordings, tmp_path, monkeypatch):
+def test_evaluate_uses_the_chosen_vocoder_and_reports_its_name(recordings, tmp_path, monkeypatch):
     """The name of the vocoder in the report contains a hash of its file."""
     speaker, vocoder = StandIn(lambda _: np.full(4000, 0.5), HPARAMS), tmp_path / "hifigan.onnx"
     vocoder.write_bytes(b"1")

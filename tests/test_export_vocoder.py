@@ -212,7 +212,9 @@ def test_vocoder_export_is_rejected_when_the_config_is_missing(folder, tmp_path)
     assert ": upsample_rates=" in refusal(exported, folder, "--config", tmp_path / "v1.json")
 
 
-def test_vocoder_graph_is_not_written_when_its_output_differs_from_pytorch(folder, monkeypatch):
+def test_onnx_graph_of_a_vocoder_is_not_written_when_its_output_differs_from_pytorch(
+    folder, monkeypatch
+):
     other, make = generator_of(folder), export_vocoder.make_graph
     other.conv_post.bias.data += 0.01
     monkeypatch.setattr(export_vocoder, "make_graph", lambda _: make(other))

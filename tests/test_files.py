@@ -88,7 +88,7 @@ def test_old_file_is_kept_when_the_process_is_killed(tmp_path):
     assert set(os.listdir(tmp_path)) == kept
 
 
-def test_lock_fails_when_another_process_has_locked_the_folder(tmp_path):
+def test_locking_a_folder_fails_when_another_process_has_locked_the_folder(tmp_path):
     def another_process():
         command = [sys.executable, "-c", LOCK, tmp_path]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -100,7 +100,7 @@ def test_lock_fails_when_another_process_has_locked_the_folder(tmp_path):
     assert another_process().returncode == 0
 
 
-def test_lock_is_released_when_its_process_ends_before_its_workers(tmp_path):
+def test_folder_lock_is_released_when_the_process_ends_before_its_workers(tmp_path):
     """After a run is killed, its workers stay alive for a few seconds."""
     reader, writer = os.pipe()
     holder = os.fork()

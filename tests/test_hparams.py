@@ -110,7 +110,7 @@ def test_error_suggests_a_similar_setting_when_a_setting_is_unknown(name, answer
     assert answer is None or f"{answer}?" in message
 
 
-def test_symbol_table_has_a_path_when_the_training_filelist_is_not_set():
+def test_path_of_the_symbol_table_is_defined_when_the_training_filelist_is_not_set():
     """A missing filelist causes an error only when the program reads the filelist."""
     table = symbols_path(create_hparams("training_files=,symbols=corpus"))
     assert table.name == "symbols.json"

@@ -82,7 +82,7 @@ def is_program(name: str) -> bool:
     )
 
 
-def test_every_folder_with_code_has_a_layer():
+def test_every_folder_with_code_belongs_to_an_import_layer():
     folders = {path.parent.name for path in ROOT.glob("[a-z]*/*.py")}
     assert folders - WITHOUT_LAYER <= PACKAGES
 

@@ -28,7 +28,7 @@ def used_batch_norm() -> BatchNorm:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_equals_torch_batch_norm_when_channels_have_several_values(training):
+def test_batch_norm_results_equal_torch_results_when_channels_have_several_values(training):
     ours, torchs = used_batch_norm().train(training), torch.nn.BatchNorm1d(3).train(training)
     torchs.load_state_dict(ours.state_dict())
     for shape in ((2, 3, 1), (1, 3, 2), (4, 3, 7)):

@@ -86,7 +86,7 @@ ACTIONS = st.sampled_from(["whole pass", "broken off", "set_epoch", "resume"])
 
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 4)), max_size=12))
-def test_sampler_behaves_like_a_simple_model_when_actions_are_random(actions):
+def test_sampler_has_the_expected_state_after_random_actions(actions):
     """The test tracks the expected state of the sampler in three variables: the current epoch, the
     batch at which its pass starts (`start`), and the number of batches that this pass has yielded
     (`drawn`, or None before the pass)."""

@@ -72,7 +72,7 @@ FIELDS = st.one_of(st.text(max_size=12), st.integers(-3, 10**40).map(str), st.ju
 
 @settings(max_examples=60, derandomize=True)
 @given(header=st.sampled_from(HEADERS), parts=st.lists(FIELDS, min_size=1, max_size=4))
-def test_arbitrary_csv_line_is_read_or_raises_user_error(tmp_path_factory, header, parts):
+def test_arbitrary_csv_line_is_read_or_rejected_with_a_user_error(tmp_path_factory, header, parts):
     path = tmp_path_factory.getbasetemp() / "any.csv"
     text = f"{header}\n{','.join(parts)}\n"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))

@@ -251,7 +251,7 @@ def test_memory_check_tries_only_values_below_the_given_setting(
         ((16, 1500, 200), "decoder=fast"),
     ],
 )
-def test_cpu_estimate_is_close_to_the_measured_peak(shape, settings, one_thread):
+def test_cpu_memory_estimate_is_close_to_the_measured_peak(shape, settings, one_thread):
     """The test allows a difference of 30%, because other work in the process also needs memory. On
     an idle machine, the estimates were between 8% too low and 15% too high."""
     file = ROOT / "scripts" / "sentences_model.txt"
@@ -262,7 +262,7 @@ def test_cpu_estimate_is_close_to_the_measured_peak(shape, settings, one_thread)
     assert 0.7 < estimated / measured < 1.3
 
 
-def test_cpu_estimate_runs_only_a_few_clips():
+def test_cpu_memory_estimate_runs_only_a_few_clips():
     trainer = WatchedTrainer()
     CpuEstimate(trainer, trainer.compute_gradients, [(640, 200, 5)])
     assert [mel[0] for mel, _ in trainer.shapes("training")] == [1, 32]
@@ -310,7 +310,7 @@ def test_available_memory_respects_the_limit_of_a_control_group(tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_suggested_frame_budget_trains_on_a_gpu():
+def test_training_succeeds_with_the_suggested_frame_budget_on_a_gpu():
     """The full-size model trains with a limit of 4 GB, which is too little for 64 clips of 870
     frames."""
     device, training = torch.device("cuda", 0), clips([870] * 70, [150] * 70)

@@ -141,7 +141,7 @@ def test_losses_and_gradients_equal_the_recorded_nvidia_values(golden, golden_mo
 @pytest.mark.parametrize(
     ("run", "gate_threshold", "frames"), [("inference", 0.5, 21), ("inference_nostop", 2.0, 60)]
 )
-def test_inference_equals_the_recorded_nvidia_inference(
+def test_inference_outputs_equal_the_recorded_nvidia_outputs(
     golden, golden_model, run, gate_threshold, frames
 ):
     golden_model.gate_threshold = gate_threshold
@@ -487,7 +487,7 @@ def test_texts_in_one_batch_do_not_affect_each_other(r):
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_inference_equals_teacher_forcing_on_the_predicted_frames(r):
+def test_inference_outputs_equal_teacher_forcing_outputs_for_the_predicted_frames(r):
     model = tiny_model(n_frames_per_step=r)
     text, lengths = torch.randint(1, 20, (1, 8), generator=seeded()), torch.tensor([8])
     masks = model.decoder.draw_masks(12, 1, seeded(1))

@@ -129,7 +129,7 @@ def test_resume_changes_nothing_when_the_run_is_finished(copied, capsys):
     assert snapshot(copied) == before
 
 
-def test_resumed_run_is_bitwise_equal_when_the_number_of_epochs_is_increased(
+def test_resumed_run_equals_an_uninterrupted_run_when_the_number_of_epochs_is_increased(
     copied, corpus, tmp_path
 ):
     train.main([*flags(copied, "epochs=5"), "--resume"])

@@ -83,7 +83,7 @@ def test_row_costs_make_an_ljspeech_epoch_cheaper_on_an_h100(epoch):
     assert ratio < 0.97
 
 
-def test_row_cost_is_rounded_up_to_a_listed_size_and_extrapolated_beyond_the_table():
+def test_row_cost_of_the_next_listed_size_is_used_and_larger_sizes_are_extrapolated():
     costs = BatchCosts([1, 2], row_costs={16: 10.0, 32: 14.0})
     assert [costs.row_cost(x) for x in (1, 16, 17, 32, 48)] == [10, 10, 14, 14, 18]
 

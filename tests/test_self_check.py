@@ -210,7 +210,7 @@ def test_kernel_check_fails_when_there_is_nothing_to_compare(monkeypatch):
     assert not check().is_right
 
 
-def test_sizes_of_the_kernel_check_include_every_setting_that_a_decoder_reads():
+def test_kernel_check_lists_every_size_setting_that_a_decoder_reads():
     class Noting:
         def __init__(self):
             self.read = set()

@@ -233,7 +233,7 @@ def test_balanced_batches_never_need_more_memory_than_the_worst_case(
             assert len(batch) * max(frames[batch]) <= most_frames
 
 
-def test_memory_check_includes_speakers_and_repeated_draws():
+def test_memory_check_accounts_for_speakers_and_repeated_draws():
     """The check repeats the only short clip of a rare speaker as often as an epoch can draw it."""
     lengths = [(1, "rare"), *[(30, "often")] * 7]
     clips = ClipTable.of(
@@ -489,7 +489,9 @@ def test_metrics_file_contains_the_minutes_of_each_speaker(corpus, tmp_path, cap
 
 
 @pytest.mark.thorough
-def test_results_with_several_speakers_are_equal_in_one_and_two_processes(corpus, tmp_path):
+def test_training_results_with_several_speakers_are_equal_in_one_and_two_processes(
+    corpus, tmp_path
+):
     """Both runs use the fast decoder. The weights, speaker records and examples of both runs are
     bitwise equal."""
     settings = SETTINGS | {"speaker_embedding_dim": 4, "speaker_balance": 0.5, "decoder": "fast"}

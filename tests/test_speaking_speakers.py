@@ -97,7 +97,7 @@ def test_audio_differs_between_speakers(kind, made):
     assert streamed.tobytes() == sounds[1]
 
 
-def test_voice_equals_its_checkpoint_for_every_speaker(made):
+def test_voice_has_the_same_outputs_as_its_checkpoint_for_every_speaker(made):
     """The test compares every decoder step without dropout. For int8, the tolerance is the same as
     in the test with one speaker."""
     exact = load_checkpoint_synthesizer(made.checkpoint, "p_prenet_dropout=0", torch.device("cpu"))
@@ -118,8 +118,10 @@ def test_texts_for_the_export_comparison_alternate_between_speakers(made):
     assert f"--voice {made.int8} --speaker NAME --text" in made.int8_printed
 
 
-def test_export_is_rejected_when_the_graph_ignores_the_chosen_speaker(made, tmp_path, monkeypatch):
-    """In this test, the graph uses the vector of one speaker for all speakers."""
+def test_export_is_rejected_when_the_onnx_graph_ignores_the_chosen_speaker(
+    made, tmp_path, monkeypatch
+):
+    """In this test, the ONNX graph uses the vector of one speaker for all speakers."""
     last, write = torch.tensor([[0.0, 0.0, 1.0]]), export.write_graphs
 
     def write_wrongly(speaker, folder):

@@ -65,7 +65,7 @@ def test_chunks_of_a_text_never_exceed_the_limit_of_symbols(sequence, limit):
         assert space in between or symbols[between[0]] == "-"
 
 
-def test_text_is_split_after_sentences_into_even_chunks():
+def test_text_is_split_after_sentences_into_chunks_of_similar_length():
     text = "It rained. We went home, and slept. Nobody came. The end was near."
     assert split(text, 100) == [text.lower()]
     assert split(text, 40) == [

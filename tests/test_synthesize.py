@@ -125,7 +125,7 @@ def test_complete_files_are_kept_when_the_disk_is_full(
     assert capsys.readouterr().err == ""
 
 
-def test_all_files_are_written_for_each_text(checkpoint_path, tmp_path, capsys):
+def test_audio_plot_and_mel_files_are_written_for_each_text(checkpoint_path, tmp_path, capsys):
     texts = tmp_path / "texts.txt"
     texts.write_text("Hello there.\n\nGeneral remarks.\n", encoding="utf-8")
     out = tmp_path / "spoken words"

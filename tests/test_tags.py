@@ -106,7 +106,7 @@ def test_stretched_ramp_keeps_its_end_values_and_is_steeper_at_a_higher_speed():
     st.floats(0.7, 1.5),
     st.integers(0, 2**32 - 1),
 )
-def test_stretched_frames_do_not_depend_on_the_size_of_the_pieces(sizes, speed, seed):
+def test_stretched_frames_stay_the_same_when_the_mel_arrives_in_pieces(sizes, speed, seed):
     mel = np.random.default_rng(seed).standard_normal((3, sum(sizes))).astype(np.float32)
     pieces = np.split(mel, np.cumsum(sizes)[:-1], axis=1)
     whole, joined = (np.concatenate([*stretched(x, speed)], axis=1) for x in ([mel], pieces))

@@ -333,7 +333,7 @@ class ScaledAttention(layers.LocationSensitiveAttention):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("attention", [ContentAttention, ScaledAttention])
-def test_custom_attention_trains_with_the_reference_decoder(attention, monkeypatch):
+def test_model_with_a_custom_attention_trains_with_the_reference_decoder(attention, monkeypatch):
     pytest.importorskip("fast_decoder.graphs", reason="the folder fast_decoder is missing")
     monkeypatch.setattr(layers, "make_attention", attention)
     trainer = Trainer(small(n_mel_channels=MELS, decoder="fast"), CPU)

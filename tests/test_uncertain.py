@@ -53,7 +53,7 @@ def test_ordinary_words_are_not_reported_as_uncertain(words):
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_accepted(text):
+def test_search_for_uncertain_expressions_accepts_any_text(text):
     assert isinstance(uncertain_expressions(text, CLEANERS), list)
 
 

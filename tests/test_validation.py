@@ -217,7 +217,7 @@ def test_loader_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("settings", [{}, {"gate_threshold": 2, "attention_rest_time": 0}])
-def test_free_running_inference_equals_synthesis_with_the_checkpoint(
+def test_free_running_results_of_validation_equal_synthesis_results_of_the_checkpoint(
     settings, corpus, tmp_path, monkeypatch, capsys
 ):
     """The plots, metrics and printed line equal the results of synthesis with the saved model, even

@@ -163,7 +163,7 @@ def test_included_voice_speaks_and_stops():
     ],
     ids=["truncated", "different content"],
 )
-def test_graph_of_a_compressed_voice_is_rejected_when_it_is_damaged(
+def test_onnx_graph_of_a_compressed_voice_is_rejected_when_it_is_damaged(
     voices, tmp_path, change, answer
 ):
     folder = shutil.copytree(voices.packed[0], tmp_path / "voice")
@@ -340,7 +340,7 @@ def test_voice_is_rejected_when_its_folder_is_damaged(damage, voices, tmp_path, 
     assert len(str(stop.value)) < 900
 
 
-def test_synthesis_raises_when_a_graph_of_the_voice_returns_nan(voices, tmp_path):
+def test_synthesis_raises_when_an_onnx_graph_of_the_voice_returns_nan(voices, tmp_path):
     folder = shutil.copytree(voices.fp32[0], tmp_path / "voice")
     weight = numpy_helper.from_array(np.array(np.nan, np.float32), "nan")
     postnet(folder, helper.make_node("Mul", ["mel", "nan"], ["refined"]), weights=[weight])
@@ -348,7 +348,7 @@ def test_synthesis_raises_when_a_graph_of_the_voice_returns_nan(voices, tmp_path
         Voice(folder).synthesize(TEXT)
 
 
-def test_graph_of_a_voice_is_rejected_when_it_has_the_ort_format(voices, tmp_path):
+def test_onnx_graph_of_a_voice_is_rejected_when_it_has_the_ort_format(voices, tmp_path):
     """The operators of a graph in ORT format cannot be checked. A file can be valid as ORT and as ONNX."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

@@ -121,7 +121,7 @@ def test_wheel_works_when_user_files_have_the_names_of_its_modules(python, voice
     assert re.fullmatch(r"\d{4,} False\n", spoken.stdout), spoken.stderr
 
 
-def test_wheel_error_is_one_line_when_the_path_is_a_checkpoint(python, voices, tmp_path):
+def test_wheel_prints_a_one_line_error_when_the_path_is_a_checkpoint(python, voices, tmp_path):
     checkpoint = voices.checkpoint[0]
     options = checkpoint, "--text", TEXT, "-o", "a.wav"
     refused = run(python, "-m", "tacotron2_voice", "speak", *options, folder=tmp_path)
