@@ -150,11 +150,12 @@ def test_batch_randomization_shuffles_uniformly():
         place = {int(batch[0]) // 3: k for k, batch in enumerate(batches)}
         places[place[7]] += 1
         distances[(place[7] - place[0]) % 8] += 1
-    # On average, batch 7 is at each of the 8 positions 25 times.
+    # In 200 epochs, batch 7 is expected at each of the 8 positions 25 times.
     # With correct code, a position has a count of 8 or less in about 1 of 10,000 tests.
     assert len(places) == 8
     assert min(places.values()) > 8
-    # On average, each distance from batch 0 to batch 7 occurs 29 times.
+    # In 200 epochs, each of the 7 possible distances from batch 0 to batch 7 is expected about 29
+    # times.
     assert len(distances) == 7
     assert min(distances.values()) > 9
 
@@ -198,7 +199,7 @@ def test_clips_of_equal_length_have_random_positions(strategy):
     for place in (0, 3, 7):
         counts = Counter(order[place] for order in orders)
         assert len(counts) == 8
-        assert min(counts.values()) > 25  # by chance, fewer than 1 of 10,000 runs fail
+        assert min(counts.values()) > 25  # by chance, fewer than 1 of 10,000 test runs fail
 
 
 # --- each strategy against an independent reference

@@ -59,7 +59,7 @@ def test_clips_are_read_from_filelists_with_and_without_seconds(sounds):
 
 def test_relative_path_is_resolved_from_the_folder_of_the_filelist(sounds, tmp_path, monkeypatch):
     """If the file is not in the folder of the filelist, the path is resolved from the working
-    directory. Errors contain both paths."""
+    directory. If both files are missing, the error lists both paths."""
     (tmp_path / "work" / "here").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "work" / "here")
     monkeypatch.chdir(tmp_path / "work")

@@ -107,8 +107,8 @@ def test_example_programs_use_every_clip_once_when_they_are_stopped_and_resumed(
     program, processes, tmp_path, losses_of_plain_loop
 ):
     """Runs are stopped inside epochs and at the ends of epochs. A stopped run must use the same
-    batches as an uninterrupted run. The losses of an uninterrupted run must equal the losses of the
-    plain loop."""
+    batches as an uninterrupted run. The losses of an uninterrupted run must equal the losses of a
+    plain PyTorch training loop."""
     epoch = 13 if processes == 1 else 7
     jobs = [f"{program} --folder whole0", f"{program} --folder whole2 --workers 2"]
     runs = random_stops(program, processes, epoch)
@@ -132,7 +132,7 @@ def test_example_programs_use_every_clip_once_when_they_are_stopped_and_resumed(
 
 
 def packages_of(framework: str) -> list[str]:
-    return ["torchdata", framework]  # framework_runs.py imports both packages
+    return ["torchdata", framework]  # framework_runs.py imports torchdata and the framework
 
 
 COMPLETE = {

@@ -171,7 +171,7 @@ NVIDIA_NAMES = """
 
 
 def test_every_nvidia_setting_exists_or_has_a_replacement():
-    """If a setting of NVIDIA's recipe does not exist here, the error contains its replacement."""
+    """If a setting of NVIDIA's recipe does not exist here, the error names its replacement."""
     for name in {*NVIDIA_NAMES.split()} - types_of(HParams).keys():
         message = refusal(f"{name}=1")
         assert f"{name}: cannot be set; " in message
@@ -356,7 +356,7 @@ def test_default_settings_equal_the_published_values():
 def test_every_argument_of_plan_epoch_for_speech_is_a_setting():
     parameters = inspect.signature(length_batching.plan_epoch).parameters
     others = {"lengths", "strategy", "epoch"}
-    # Clips of speech do not need these arguments.
+    # Training on clips of speech does not need the following arguments of plan_epoch.
     others |= {"max_clips", "too_long", "cost"}
     others |= {"group_sizes", "draw", "draw_weights"}
     assert set(parameters) - others <= set(typing.get_type_hints(HParams))

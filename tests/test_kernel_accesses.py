@@ -26,7 +26,7 @@ def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
     """The test checks what a kernel reads before it waits for the previous launch. The kernel must
     not read values of its own launch or of the previous launch, which may still be running. All
     earlier launches have ended, but the cache of a processor may contain values from before these
-    launches. Loads with `.cg` bypass this cache."""
+    launches. Loads with the modifier `.cg` bypass the cache of the processor."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     kernels, waited, early_bytes = graphs._kernels(), True, 0

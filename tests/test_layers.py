@@ -86,8 +86,8 @@ def test_fraction_of_dropped_values_equals_the_dropout_probability(p):
 
 
 def test_values_of_a_dropout_mask_are_independent():
-    """Each random 64-bit word supplies four consecutive values of the mask. Therefore the test checks
-    that values 1, 2, 3, 4 and 8 positions apart are uncorrelated."""
+    """Each random 64-bit word supplies four consecutive values of the mask, so the test checks that
+    values 1, 2, 3, 4 and 8 positions apart are uncorrelated."""
     keep = draw_keep_mask((1_000_003,), 0.5, CPU, seeded()).double() - 0.5
     for distance in (1, 2, 3, 4, 8):
         assert abs((keep[:-distance] * keep[distance:]).mean()) < 6 * 0.25 / 1000

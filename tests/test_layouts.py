@@ -299,7 +299,7 @@ def test_texts_of_a_speaker_are_read_only_from_the_folder_of_this_speaker(tmp_pa
 
 
 def test_texts_next_to_audio_are_read_in_the_given_encoding(tmp_path):
-    """The error about an ambiguous encoding suggests --encoding. In an earlier version, this option
+    """The error about an ambiguous encoding suggests --encoding. In an earlier version, --encoding
     worked only for tables."""
     for name, content in (("a.txt", "Là-bas, déjà."), ("b.SRT", "")):
         soundfile.write(tmp_path / f"{name[0]}.wav", np.zeros(100), 22050)
@@ -701,7 +701,7 @@ def test_table_in_a_subfolder_is_read_when_it_is_the_only_table(tmp_path, capsys
 
 
 def test_note_lists_text_files_that_are_not_used(tmp_path, capsys):
-    """For example, LibriTTS has two texts for each recording."""
+    """Some corpora, such as LibriTTS, contain two text files for each recording."""
     write_prompts(tmp_path, "a.wav", "a.txt")
     (tmp_path / "a.normalized.txt").write_text("Five.")
     [clip], _ = read_layout(tmp_path)

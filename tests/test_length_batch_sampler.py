@@ -602,8 +602,8 @@ def steps_of(plan):
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_sampler_plans_fewer_batches_after_the_random_epochs(size):
-    """In an earlier version, later epochs had as many batches as random epochs. Therefore length
-    batching saved only half of the decoder steps that it can save."""
+    """In an earlier version, later epochs had as many batches as random epochs, so length batching
+    saved only half of the decoder steps that it can save."""
     plans = plans_of_sampler(batches_per_epoch="per_phase", batches_per_update=size)
     needed = plans_of_sampler(batches_per_update=size)
     with pytest.warns(UserWarning, match='batches_per_epoch="constant"'):

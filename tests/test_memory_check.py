@@ -26,7 +26,7 @@ corpora = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 60)), min_size=
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """Make the check run the worst-case batches on a CPU, as it does on a GPU."""
+    """Make the memory check run the worst-case batches on a CPU, as on a GPU."""
     monkeypatch.setattr(memory_check, "memory_of", lambda *given: TriedMemory(*given[:2]))
 
 
@@ -141,7 +141,7 @@ def test_memory_check_has_no_side_effects(device, with_gradients):
     before = state_of(trainer)
     training = clips([9, 20, 7, 3, 3, 3, 3], [4, 9, 2, 1, 1, 1, 1])
     peak = check_memory(trainer, training, VALIDATION)
-    # On a CPU, the estimate first runs a batch with one clip.
+    # On a CPU, the memory estimate first runs a batch with one clip.
     on_cpu = device.type == "cpu"
     first = [((1, 4, 20), (1, 9))] if on_cpu else []
     assert trainer.shapes("training") == [*first, ((3, 4, 20), (3, 9)), ((6, 4, 9), (6, 4))]
@@ -170,7 +170,7 @@ def test_memory_check_has_no_side_effects_when_memory_runs_out(error, as_on_a_gp
     before = state_of(trainer)
     with pytest.raises(UserError, match="clip of 20 frames does not fit") as refusal:
         check_memory(trainer, clips([9, 20, 7], [4, 6, 2]), VALIDATION)
-    # The message also contains the error of the validation batch.
+    # The message also reports that the validation batch does not fit.
     assert "clip of 12 frames does not fit" in str(refusal.value)
     assert_same(state_of(trainer), before)
 

@@ -354,8 +354,8 @@ def test_prepare_lists_the_lines_with_letters_whose_names_espeak_speaks(tmp_path
     ],
 )
 def test_text_with_unusual_characters_has_the_phones_of_its_plain_spelling(language, text, plain):
-    """eSpeak skips unusual forms of letters and symbols, or speaks their names. Therefore
-    `to_phones` replaces these characters with their usual forms."""
+    """eSpeak skips unusual forms of letters and symbols, or speaks their names, so `to_phones`
+    replaces these characters with their common forms."""
     assert to_phones([text], language) == to_phones([plain], language)
 
 

@@ -293,8 +293,8 @@ def test_prepare_warns_when_only_the_sampling_rate_is_set(tmp_path, capsys):
 
 
 def test_bad_clips_are_not_in_the_filelists_when_skip_bad_is_given(tmp_path, capsys):
-    """Without --skip-bad, all bad clips are reported together, and no file is written. With
-    --skip-bad, the valid clips stay in their sets."""
+    """Without --skip-bad, all bad clips are reported together, and no file is written. If the user
+    fixes the bad clips later, all other clips stay in the same set (training or validation)."""
     corpus, expected = make_bad_corpus(tmp_path / "corpus")
     message = refusal(main, [str(corpus), "--out", str(tmp_path / "lists")])
     listed = [line for line in message.splitlines() if line.startswith("  ")]

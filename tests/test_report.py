@@ -182,7 +182,7 @@ def test_columns_of_the_report_table_cover_thirds_of_the_epochs_when_runs_are_sh
     assert headings == [f"{name}, {span}" for name, span in zip(THIRDS, spans, strict=True)]
     assert measured.values.iloc[0][[*VL]].tolist() == [3, 7, 11, 7]
     write_run(tmp_path / "b", "SB", epochs=222)
-    # The headings of the two tables contain different ranges of epochs.
+    # If the runs have different numbers of epochs, the headings contain no ranges of epochs.
     headings = Measured(read_runs([tmp_path])).headings
     assert [headings[f"unpadded {key}"][0] for key in VL] == [*THIRDS]
 

@@ -83,8 +83,8 @@ def passed(stream, epoch=0, workers=0):
 
 @pytest.mark.parametrize("count", [1, 40, 100, 149, 150, 470])
 def test_stream_yields_every_item_once(count):
-    """Each window is planned separately. If the last items fill less than half of a window, they
-    become part of the previous window."""
+    """Each window of a stream is planned separately. If the last items fill less than half of a
+    window, they become part of the previous window."""
     stream = stream_of(count)
     first, second = (passed(stream, epoch) for epoch in (0, 1))
     assert sorted(clips_of(first)) == sorted(clips_of(second)) == list(range(count))
@@ -193,5 +193,5 @@ def test_stream_fails_when_accelerate_prepares_its_loader():
         put_on_device=True,
         dispatch_batches=False,
     )
-    with pytest.raises(TypeError, match="NoneType"):  # accelerate raises this error
+    with pytest.raises(TypeError, match="NoneType"):  # accelerate raises the TypeError
         list(prepared)

@@ -1,6 +1,6 @@
 """Test the kernel check before training: its results, its cache, and the selected decoder.
 
-Most tests run the check in this process, with Triton's interpreter in place of a GPU.
+Most tests run the kernel check in the test process, with Triton's interpreter in place of a GPU.
 """
 
 import contextlib

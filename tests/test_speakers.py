@@ -138,7 +138,7 @@ def speakers_model(**changes) -> tuple[Tacotron2, HParams]:
 
 
 def test_output_of_every_decoder_step_changes_when_the_speaker_changes():
-    """The log-mels of two speakers differ from the first frame. The encoder outputs for two
+    """The log-mels of two speakers differ even in the first frame. The encoder outputs for two
     speakers differ only by the speaker vectors."""
     model, hparams = speakers_model()
     model.eval()

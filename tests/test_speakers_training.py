@@ -234,7 +234,8 @@ def test_balanced_batches_never_need_more_memory_than_the_worst_case(
 
 
 def test_memory_check_accounts_for_speakers_and_repeated_draws():
-    """The check repeats the only short clip of a rare speaker as often as an epoch can draw it."""
+    """The memory check repeats the only short clip of a rare speaker as often as an epoch can draw
+    it."""
     lengths = [(1, "rare"), *[(30, "often")] * 7]
     clips = ClipTable.of(
         "list.txt",

@@ -290,7 +290,7 @@ def test_checkpoint_is_rejected_when_its_speakers_are_damaged(changed, tmp_path)
 def corpus(*paces: float, clips: int = 200, few: int = 0):
     """Return clips of speakers with these speaking rates in seconds per symbol.
 
-    The rate varies by up to 10% between clips. The last speaker has only `few` clips.
+    The speaking rate varies by up to 10% between clips. The last speaker has only `few` clips.
     """
     rng, rows = np.random.default_rng(0), list[tuple[float, ...]]()
     for index, pace in enumerate(paces):

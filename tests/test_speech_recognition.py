@@ -128,13 +128,13 @@ def test_error_names_the_missing_experiment_when_the_second_process_crashed(tmp_
         shared.make_runs(tmp_path, shared.settings)
     made = [path.name for path in tmp_path.glob("runs/*.json")]
     assert sorted(made) == ["fast, 0.json", "new, 0.json"]
-    # The next call trains the missing runs.
+    # The next call runs the missing experiments.
     assert table(measure).make_runs(tmp_path, shared.settings)
 
 
 @pytest.mark.parametrize("name", ["speech_recognition", "speech_enhancement"])
 def test_experiment_table_contains_every_row_when_the_option_quick_is_given(name, tmp_path):
-    """Each case takes two minutes."""
+    """The test of each experiment takes two minutes."""
     for package in ("accelerate", "lightning", "pesq"):
         pytest.importorskip(package)
     program = [sys.executable, "-m", f"examples.{name}", str(tmp_path), "--quick"]

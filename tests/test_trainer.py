@@ -179,7 +179,7 @@ def test_clipped_gradients_equal_values_computed_by_hand(threshold, precision):
     decay = [0.001 * parameter.detach().clone() for parameter in parameters]
     losses = trainer.step([MicroBatch(batch, seed=0)])
     norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in given))
-    assert 0.01 < norm < 1e6  # the gradient norm exceeds only the threshold 0.01
+    assert 0.01 < norm < 1e6  # of the two thresholds, the gradient norm exceeds only 0.01
     made = StepValues.of(losses.values.tolist())
     assert made.gradient_norm == pytest.approx(norm, rel=1e-5)
     for parameter, gradient, decayed in zip(parameters, given, decay, strict=True):

@@ -270,7 +270,7 @@ FAILURES = ["loss", "clip", "alignment_sums", "speak", "draw_mels"]
 @pytest.mark.thorough
 @pytest.mark.parametrize("what", FAILURES)
 def test_training_continues_when_validation_fails(what, corpus, tmp_path, monkeypatch, capsys):
-    """If validation fails, the warning contains the cause."""
+    """If validation fails, the warning states the cause."""
     out, message, validations = tmp_path / "out", "training continues: ValueError: Audio buffer", 1
     if what == "loss":
         poison_mel(monkeypatch, "val02.wav")
