@@ -61,7 +61,7 @@ def refusal(function, *arguments, error: type[BaseException] = UserError, **opti
 
 
 def kill_while_preparing(suffix: str, options: list[str]) -> None:
-    """Run prepare.py, and kill it while it writes its fourth file with this suffix."""
+    """Run prepare.py, and kill it while it writes its fourth file whose name ends in `suffix`."""
     process = fork_server().Process(target=_prepare_and_be_killed, args=(suffix, options))
     process.start()
     process.join(60)

@@ -132,8 +132,8 @@ def accelerate_stateful(num_workers=0):
 
 
 def trained(folder, resume=None, record=True, steps_per_update=1, seed=0, stop=None, **arguments):
-    """Return the batches of a Trainer run with two epochs. The run saves a checkpoint after every
-    optimizer step."""
+    """Return the batches of a run of the Hugging Face Trainer with two epochs. The run saves a
+    checkpoint after every optimizer step."""
     from transformers import Trainer, TrainingArguments
 
     folder = Path(folder)
@@ -204,11 +204,11 @@ def fit(
 ):
     """Return the training and validation batches of a Lightning run.
 
-    Lightning always saves a checkpoint after Ctrl-C. In addition, it saves a checkpoint after every
-    optimizer step (with `save_every_step`) or at the end of every epoch.
+    Lightning always saves a checkpoint after Ctrl-C. In addition, this run saves a checkpoint after
+    every optimizer step (with `save_every_step`) or at the end of every epoch.
 
     Args:
-        interrupt_at: press Ctrl-C during this batch.
+        interrupt_at: number of the batch during which the function imitates Ctrl-C.
     """
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint

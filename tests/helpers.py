@@ -24,7 +24,7 @@ from tacotron2_voice import griffin_lim
 from tacotron2_voice.utils import plots
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "tests" / "data"  # README.md in this folder lists where each file comes from
+DATA = ROOT / "tests" / "data"  # tests/data/README.md lists the source of each file
 GOLDEN = DATA / "golden"
 LJSPEECH_LENGTHS = DATA / "ljspeech" / "lengths.csv"
 LJSPEECH_CLIPS = DATA / "ljspeech" / "wavs"
@@ -105,7 +105,7 @@ class Corpus:
         return tiny(**{"training_files": self.train, "validation_files": self.val} | overrides)
 
 
-# Settings of the run that tests stop and resume. It has 4 epochs of 4 or 5 optimizer steps.
+# Settings of the run that tests stop and resume. This run has 4 epochs of 4 or 5 optimizer steps.
 # Checkpoints are saved inside and between epochs. Validation runs after epochs 2 and 4.
 LONG = {"epochs": 4, "iters_per_checkpoint": 3, "log_interval": 2, "n_frames_per_step": 4}
 LONG |= {"learning_rate_warmup_steps": 30}  # every optimizer step has a different learning rate
@@ -201,7 +201,7 @@ def fork_server():
     modules (preload.py)."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preload"])
-    # The first call starts the fork server. Only at its start does the server read PYTHONPATH.
+    # The first call starts the fork server. The server reads PYTHONPATH only when it starts.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
         multiprocessing.forkserver.ensure_running()
@@ -227,7 +227,8 @@ class Child:
     def end(self, timeout: float = 120) -> Ended:
         self.process.join(timeout)
         if self.process.exitcode is None:
-            os.kill(self.process.pid, signal.SIGUSR1)  # makes the process print its stack traces
+            # this signal makes the process print its stack traces
+            os.kill(self.process.pid, signal.SIGUSR1)
             self.process.join(1)
             self.process.kill()
             self.process.join()
@@ -357,8 +358,10 @@ def _run_program(log: Path, folder: Path, arguments: list[str]) -> None:
     own = folder if is_module else (folder / arguments[0]).parent
     sys.path[:] = [str(own), *libraries]
     os.chdir(folder)
-    os.environ["PYTHONPATH"] = ""  # child processes of the program must also import the copy
-    # Without this call, the program would start its own processes with the fork server.
+    # child processes of the program must also import the copied project
+    os.environ["PYTHONPATH"] = ""
+    # With any other start method, the program would start its own processes with the fork server of
+    # the tests.
     multiprocessing.set_start_method("fork", force=True)
     context = multiprocessing.get_context("fork")
     save_figure = Figure.savefig

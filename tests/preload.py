@@ -4,7 +4,8 @@ import gc
 import os
 from unittest.mock import patch
 
-os.environ.pop("TRITON_INTERPRET", None)  # set by conftest.py, but unset in programs
+# conftest.py sets this variable, but programs must not see it
+os.environ.pop("TRITON_INTERPRET", None)
 
 import numpy as np
 import torch

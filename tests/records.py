@@ -67,7 +67,7 @@ def validation_line(epoch, loss=1.0, **changes):
 def write_lines(folder, lines, end="\n"):
     """Write metrics.jsonl into a run folder.
 
-    A line is a record (dict) or text.
+    Each line is a record (dict) or a string.
     """
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     (folder / "metrics.jsonl").write_text(text + end, encoding="utf-8")
@@ -97,7 +97,7 @@ def write_run(
         overrides: additional settings.
         clips: numbers of training and validation clips (default: one training clip per length, and
             10 validation clips).
-        record: additional values for the run line.
+        record: additional values for the record of the run in metrics.jsonl.
     """
     settings = (
         f"batch_size=4,seed={seed},epochs={epochs},epochs_per_validation={step},"

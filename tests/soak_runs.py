@@ -141,7 +141,7 @@ def failure_of(by_itself: bool, code: int, printed: str, accepted_message: str) 
 
     Args:
         by_itself: true if the start ended without a signal.
-        accepted_message: a start without a signal may fail if its message matches this pattern.
+        accepted_message: pattern for an error message with which a start without a signal may end.
     """
     traceback = re.search("^(Traceback|At:$)", printed, re.MULTILINE)  # torch prints "At:"
     if traceback:
@@ -156,8 +156,8 @@ def summary(stops: list[Stop], lost: list[str], epochs: int, seconds: float, set
     """Return a Markdown report.
 
     Args:
-        lost: differences between the two runs.
-        settings: description of the options.
+        lost: differences between the stopped run and the uninterrupted run.
+        settings: description of the options of the test.
     """
     counts = Counter((stop.kind, stop.phase, stop.exit_code) for stop in stops)
     rows = [[*key, count] for key, count in sorted(counts.items())]

@@ -49,7 +49,7 @@ def test_one_letter_word_counts_as_spoken_when_attention_is_on_adjacent_spaces()
     assert "'a'" in failure.message
 
 
-def test_failure_contains_the_number_of_repeated_words():
+def test_reported_failure_states_how_many_words_were_repeated():
     again = np.concatenate([diagonal(60, 20), diagonal(60, 20)[12:]])
     (failure,) = failures_of(again, TWENTY)
     assert (failure.kind, failure.count) == ("repeated", 4)
@@ -66,13 +66,13 @@ def test_failure_is_reported_when_speech_does_not_stop(end, kind):
 
 @pytest.mark.parametrize(("steps", "kind"), [(60, "fast"), (120, None), (260, "slow")])
 def test_failure_is_reported_when_speaking_rate_differs_from_the_rate_of_the_corpus(steps, kind):
-    """In LJSpeech, 20 symbols take 1.4 s on average, which is 122 decoder steps. Durations from
-    half to twice this average are accepted."""
+    """In LJSpeech, 20 symbols take 1.4 s on average, which is 122 decoder steps. Durations between
+    half and twice the average duration are accepted."""
     failures = failures_of(diagonal(steps, 20), TWENTY, statistics=LJSPEECH)
     assert [failure.kind for failure in failures] == ([kind] if kind else [])
 
 
-def test_message_contains_max_decoder_steps_when_the_user_has_set_this_limit():
+def test_failure_message_names_max_decoder_steps_when_the_user_has_set_this_limit():
     hparams = replace(H, max_decoder_steps=20)
     (failure,) = find_failures(
         diagonal(20, 20), TWENTY, StopReason.LIMIT, hparams, ENGLISH, LJSPEECH

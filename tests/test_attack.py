@@ -1,6 +1,7 @@
 """Test links, pipes, folders and huge files at paths that programs read or write.
 
-The programs must not change other files and must not hang. The error must contain the path.
+The programs must not change other files and must not hang. The error must name the path of the
+unusable file.
 """
 
 import os
@@ -47,7 +48,7 @@ OBSTACLES = {
 def attacked(request, tmp_path):
     """Return a function that creates an unusable file, such as a link or a pipe, in a new folder.
 
-    The fixture checks that nothing outside this folder changes, and kills a test that hangs.
+    The fixture checks that nothing outside the new folder changes, and kills a test that hangs.
     """
     folder = tmp_path / "folder"
     precious = tmp_path / "precious"
@@ -116,7 +117,7 @@ OPTIONAL = {"clips.csv", "part.txt"}
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_reader_error_contains_the_path_when_the_file_is_unusable(attacked, name):
+def test_reader_error_names_the_path_when_the_file_is_unusable(attacked, name):
     path = attacked(name.partition(" ")[0])
     if name == "texts.txt" and path.is_fifo():
         return  # the program may wait for a pipe, because users can pipe texts

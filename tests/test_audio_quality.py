@@ -18,8 +18,8 @@ def test_no_audio_problem_is_found_in_clean_recordings(samples, rate):
 
 @pytest.mark.parametrize("problem", STRENGTHS)
 def test_each_added_audio_problem_is_found(problem):
-    """Each problem is added at its largest strength. Cut-off speech can be missed if a recording is
-    cut in a pause."""
+    """Each audio problem is added to clean recordings at the largest tested strength. Cut-off
+    speech can remain undetected if a recording is cut in a pause."""
     found = []
     for samples, rate in CLIPS:
         changed = CHANGES[problem](samples, rate, STRENGTHS[problem][-1]).astype(np.float32)

@@ -33,8 +33,8 @@ without_spawn = pytest.mark.parametrize("workers", WORKERS[:3], ids=str)
 def error_of(action) -> str:
     """Return the message of the BatchingError that the action raises.
 
-    The function clears the frames of the traceback. Otherwise, they would keep the loader alive,
-    and each worker would take five seconds to exit.
+    The function clears the frames of the traceback. Otherwise, these frames would keep the loader
+    alive, and each worker would take five seconds to exit.
     """
     try:
         action()
@@ -129,13 +129,13 @@ def run_until(stops, world_size, workers, batches_per_update=None, **options):
 
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.integers(1, 12), max_size=5), st.integers(1, 3))
-def test_every_clip_is_trained_once_when_training_resumes_at_any_optimizer_step(stops, world_size):
+def test_training_uses_every_clip_once_when_it_resumes_at_any_optimizer_step(stops, world_size):
     for epoch in run_until(stops, world_size, {}):
         assert Counter(itertools.chain(*epoch)) == Counter(range(20))
 
 
 @pytest.mark.parametrize("workers", WORKERS[1:3], ids=str)
-def test_every_clip_is_trained_once_when_training_with_workers_resumes(workers):
+def test_training_with_workers_uses_every_clip_once_when_it_resumes(workers):
     draw = random.Random(0)
     for world_size in (1, 2):
         stops = [draw.randint(1, 7) for _ in range(3)]
@@ -180,7 +180,7 @@ def test_total_batches_is_the_number_of_batches_of_all_epochs():
     assert make(2).total_batches(3) == 3 * len(make(2))
 
 
-def test_record_option_is_rejected_when_random_epochs_have_more_batches(tmp_path):
+def test_record_option_is_rejected_when_random_epochs_have_more_batches_than_later_epochs(tmp_path):
     """The Hugging Face Trainer assumes that all epochs have the same number of batches, so it would
     resume in the wrong epoch."""
     with pytest.raises(BatchingError, match="record: cannot be combined with batches_per_epoch="):
@@ -190,11 +190,11 @@ def test_record_option_is_rejected_when_random_epochs_have_more_batches(tmp_path
 
 @pytest.mark.parametrize("trained", [2, None])
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_changed_batches_per_epoch_is_accepted_only_when_the_state_is_from_a_random_epoch(
+def test_changed_setting_batches_per_epoch_is_accepted_only_when_the_state_is_from_a_random_epoch(
     epoch, trained
 ):
-    """Random epochs have the same batches with both values of `batches_per_epoch`. Later epochs
-    differ."""
+    """Random epochs have the same batches with both values of `batches_per_epoch`. The batches of
+    later epochs differ."""
     constant = make(random_epochs=1)
     loader = loader_of(constant)
     loader.sampler.set_epoch(epoch)
@@ -323,8 +323,8 @@ class SlowFirst(list):
 
 
 def test_loader_raises_when_workers_are_out_of_order():
-    """The first worker is slow. With `in_order=False`, the loader therefore sends indices of the
-    first worker to the second worker."""
+    """In this test, the first worker is slow. With `in_order=False`, the loader therefore gives
+    indices of the slow worker to the second worker."""
     batches = make()
     batches.dataset = SlowFirst(range(20))
     loader = loader_of(batches, num_workers=2, in_order=False)
@@ -425,8 +425,8 @@ def test_skipping_batches_raises_when_there_is_no_saved_state_and_no_record_file
 
 @pytest.mark.parametrize("sampler_too", [False, True])
 def test_length_of_the_loader_is_the_same_in_every_epoch(sampler_too):
-    """With this length, a learning-rate schedule of EPOCHS * len(loader) optimizer steps ends
-    exactly at the last optimizer step."""
+    """If all epochs have the same length, a learning-rate schedule of EPOCHS * len(loader)
+    optimizer steps ends exactly at the last optimizer step."""
     batches = make()
     loader, set_epoch = loader_of(batches), batches.set_epoch
     if sampler_too:
@@ -516,7 +516,8 @@ def test_record_file_is_rejected_when_an_option_of_later_epochs_has_changed(tmp_
 
 
 def test_error_suggests_rank_sampler_when_the_loader_does_not_use_it():
-    """In an earlier version, users of Lightning got this error only after a whole epoch."""
+    """In an earlier version, Lightning users got the error about a missing RankSampler only after a
+    whole epoch."""
     batches = make()
     batches.set_epoch(0)
     list(DataLoader(batches, batch_size=None))
@@ -570,7 +571,7 @@ def test_saved_state_is_rejected_when_it_is_invalid(state):
         LengthBatchSampler([3, 5, 8, 9], batch_size=2, strategy="random").load_state_dict(state)
 
 
-def test_sampler_rejects_a_state_when_it_does_not_contain_a_position():
+def test_sampler_rejects_a_saved_state_when_it_contains_no_position():
     sampler = LengthBatchSampler([3, 5, 8, 9], batch_size=2, strategy="random")
     with pytest.raises(BatchingError, match="batches_trained=None"):
         sampler.load_state_dict(sampler.state_at(1) | {"batches_trained": None})

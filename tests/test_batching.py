@@ -150,11 +150,12 @@ def test_batch_randomization_shuffles_uniformly():
         place = {int(batch[0]) // 3: k for k, batch in enumerate(batches)}
         places[place[7]] += 1
         distances[(place[7] - place[0]) % 8] += 1
-    # On average, batch 7 is at each of the 8 positions 25 times.
+    # In 200 epochs, batch 7 is expected at each of the 8 positions 25 times.
     # With correct code, a position has a count of 8 or less in about 1 of 10,000 tests.
     assert len(places) == 8
     assert min(places.values()) > 8
-    # On average, each distance from batch 0 to batch 7 occurs 29 times.
+    # In 200 epochs, each of the 7 possible distances from batch 0 to batch 7 is expected about 29
+    # times.
     assert len(distances) == 7
     assert min(distances.values()) > 9
 
@@ -198,7 +199,7 @@ def test_clips_of_equal_length_have_random_positions(strategy):
     for place in (0, 3, 7):
         counts = Counter(order[place] for order in orders)
         assert len(counts) == 8
-        assert min(counts.values()) > 25  # by chance, fewer than 1 of 10,000 runs fail
+        assert min(counts.values()) > 25  # by chance, fewer than 1 of 10,000 test runs fail
 
 
 # --- each strategy against an independent reference
@@ -226,7 +227,7 @@ def test_sorted_batches_equal_batches_calculated_by_hand(lengths, batch_size, op
 @with_and_without_randomization
 @few
 @given(data=data, mode=st.sampled_from(MODES))
-def test_semi_sorted_equals_sorted_when_the_randomization_factor_is_0(
+def test_semi_sorted_plan_equals_the_sorted_plan_when_the_randomization_factor_is_0(
     strategy, randomize, data, mode
 ):
     lengths, batch_size, options = draw_case(data, "sorted", mode, randomize)
@@ -248,7 +249,7 @@ def test_semi_sorted_equals_sorted_when_the_randomization_factor_is_0(
         ("semi_sorted_exponential", 4, 1000 / 2, 1 / (4 * 1000 / 2)),
     ],
 )
-def test_frequency_of_clip_pairs_matches_its_closed_form(
+def test_frequency_of_clip_pairs_in_batches_matches_its_closed_form(
     strategy, power, distance, squared_density
 ):
     """The unit of the noise is the length for `semi_sorted`, and the rank for all other
@@ -263,7 +264,7 @@ def test_frequency_of_clip_pairs_matches_its_closed_form(
     assert 1 - pair_novelty(now, before) == pytest.approx(19 * squared_density, rel=0.07)
 
 
-def test_exponential_noise_mixes_short_and_long_clips_equally():
+def test_exponential_noise_mixes_short_clips_as_well_as_long_clips():
     lengths = np.concatenate([np.linspace(1, 1.01, 8000), np.linspace(10, 10.1, 2000)])
     options = {"dynamic_batch_size": True, "local_randomization_factor": 0.05}
     before, now = (
@@ -273,7 +274,8 @@ def test_exponential_noise_mixes_short_and_long_clips_equally():
     for low, high, tolerance in ((1000, 7000, 0.1), (8300, 10_000, 0.2)):
         inside = [batch for batch in now if low < batch.min() and batch.max() < high]
         again = [math.comb(n, 2) for batch in inside for n in Counter(batch_before[batch]).values()]
-        # The integral of f^2 (see above) is 1 / (4 m). The mean noise m is 28,000 frames * 0.05 / 2.
+        # For exponential noise, the integral of f^2 is 1 / (4 m). The mean noise m is 28,000 frames
+        # * 0.05 / 2.
         # A batch contains 160 frames.
         pairs = sum(math.comb(len(batch), 2) for batch in inside)
         assert sum(again) / pairs == pytest.approx(160 / (4 * 700), rel=tolerance)
@@ -463,12 +465,12 @@ def test_error_lists_every_invalid_batching_option():
         ({"batch_capacity": 500}, ["batch_capacity=500", "dynamic_batch_size=True"]),
         ({"lengths": []}, ["lengths", "(0,)"]),
         ({"lengths": [5, 0, math.nan]}, ["lengths[1]=0", "2 of 3"]),
-        # The function must reject this value before it allocates an array of this size.
+        # The function must reject this huge batch size before it allocates an array of that size.
         ({"batch_size": 10**300}, ["batch_size=1"]),
     ],
     ids=lambda value: ",".join(map(str, value.values()))[:40] if type(value) is dict else "",
 )
-def test_plan_epoch_error_contains_option_and_value_when_a_value_is_invalid(changed, named):
+def test_plan_epoch_error_reports_option_and_value_when_a_value_is_invalid(changed, named):
     arguments = {"lengths": range(10, 101, 10), "batch_size": 4, "strategy": "semi_sorted"}
     with pytest.raises(BatchingError, match=re.escape(named[0])) as raised:
         plan_epoch(**(arguments | changed))
@@ -494,7 +496,8 @@ def test_cost_functions_raise_when_batches_are_invalid():
     [
         # The values are from Ge et al., Tables 1 and 2, except the numbers of batches with DBS.
         # The published numbers of batches with DBS (606, 449, 419) do not fit the stated frame budget.
-        # The numbers of batches with DBS below are computed with the rule in the paper.
+        # Therefore the numbers of batches with DBS in this table are computed with the rule in the
+        # paper.
         ("random", {}, 32.02, 773.82, 655),
         ("sorted", BR, 0.16, 526.43, 655),
         ("semi_sorted", BR, 6.22, 556.22, 655),

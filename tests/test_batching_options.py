@@ -30,7 +30,8 @@ def audio_and_text(audio, text):
 
 
 def any_options(draw, clips):
-    """Draw lengths and options that limit batches, and return them with a naive cost function."""
+    """Draw random clip lengths and batch limits with hypothesis. Return the lengths, the limits,
+    and a naive function for the cost of a batch."""
     one, options = st.integers(1, 60), {"dynamic_batch_size": True}
     if draw(st.booleans(), label="kinds"):
         one, options["cost"] = st.tuples(one, st.integers(0, 9)), audio_and_text
@@ -48,8 +49,8 @@ def any_options(draw, clips):
 
 
 def naive_cut(order, fits, multiple, size=len):
-    """Repeatedly take the longest possible run of clips that fits. If possible, shorten the run to
-    a multiple of `multiple`."""
+    """Cut an order of clips into batches, each with as many clips as fit. If possible, the size of
+    a batch is a multiple of `multiple`."""
     batches = []
     while order:
         count = next((k for k in range(2, len(order) + 1) if not fits(order[:k])), len(order) + 1)
@@ -137,8 +138,8 @@ def test_number_of_draws_of_a_clip_is_proportional_to_its_weight():
     options = {"draw": 4, "draw_weights": weights}
     plans = [plan_epoch([5] * 6, 2, "random", epoch=epoch, **options) for epoch in range(epochs)]
     times = np.bincount(np.concatenate([plan.order for plan in plans]))
-    # In each epoch, the number of draws of a clip is its share, rounded up or down.
-    # Per epoch, the standard deviation of the number of draws of a clip is at most one half.
+    # In each epoch, a clip is drawn as often as expected, rounded up or down.
+    # Therefore the standard deviation of the number of draws per epoch is at most one half.
     expected = epochs * 4 * np.array(weights) / sum(weights)
     assert np.abs(times - expected).max() < 5 * 0.5 * math.sqrt(epochs)
     pairs = {tuple(sorted(pair)) for plan in plans for pair in combinations(set(plan.order), 2)}
@@ -194,7 +195,7 @@ TWO = {"lengths": [[5, 0], [-1, 2]], "cost": audio_and_text}
         ({"cost": lambda length: math.nan}, r"costs of clips\[0\]=nan: .*10 of 10"),
     ],
 )
-def test_plan_epoch_error_contains_the_option_when_it_is_out_of_range(changed, named):
+def test_plan_epoch_error_names_the_option_when_it_is_out_of_range(changed, named):
     arguments = {"lengths": range(10, 110, 10), "batch_size": 4, "strategy": "semi_sorted"}
     with pytest.raises(BatchingError, match=named) as raised:
         plan_epoch(**(arguments | changed))
@@ -245,7 +246,7 @@ def test_sampler_respects_limits_and_resumes_when_options_are_combined(
     assert all(len(x) * cost(x) <= capacity or len(x) == 1 for x in sampler.plan)
 
 
-def test_parts_of_a_split_batch_have_size_multiple_clips_when_possible():
+def test_sizes_of_the_parts_of_a_split_batch_are_multiples_of_size_multiple_when_possible():
     options = {"size_multiple": 4, "batches_per_epoch": 6}
     sampler = LengthBatchSampler([5] * 24, 8, "random", **options)
     assert sampler.plan.sizes.tolist() == [4] * 6

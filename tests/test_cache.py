@@ -43,7 +43,7 @@ def filelist(tmp_path):
 
 
 def listed(filelist, some, **options):
-    """Return a table of these clips, which are on lines 2, 4, 6, ... of the filelist."""
+    """Return a clip table with these clips, which are on lines 2, 4, 6, ... of the filelist."""
     numbered = zip(range(2, 2 * len(some) + 2, 2), some, strict=True)
     return ClipTable.of(filelist, numbered, made_from=KEY, **options)
 
@@ -120,7 +120,8 @@ print(seconds, own() - before)
 
 @pytest.mark.thorough
 def test_cache_of_a_million_clips_loads_fast_and_is_shared_by_processes(tmp_path):
-    """The cache file has 140 MB. The processes map this file, so most of its memory is shared."""
+    """The size of the cache file is 140 MB. The processes map the cache file, so they share most
+    of its memory."""
     filelist = str(tmp_path / "list.txt")
     clip = Clip("corpus/clip.wav", "x" * 20, (3,) * 20, 5)
     ClipTable.of(filelist, ((i, clip) for i in range(1_000_000)), True, KEY).write()
@@ -166,7 +167,7 @@ def test_worker_maps_the_cache_file_when_it_receives_a_pickled_clip_table(fileli
     pickled = pickle.dumps(read(filelist))
     assert len(pickled) < 1000
     assert list(pickle.loads(pickled)) == list(table)
-    # A table that was not read from a file is pickled with its clips.
+    # A clip table that was not read from a cache file is pickled together with its clips.
     assert list(pickle.loads(pickle.dumps(table))) == list(table)
     cache_path(filelist).unlink()
     with pytest.raises(UserError) as caught:

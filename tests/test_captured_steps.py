@@ -49,7 +49,7 @@ def overwriting(calls, function, device):
 
 
 def in_chunks_too(model, **arguments):
-    """Run the reference loop and the chunked loop.
+    """Run the reference decoder loop and the decoder loop in chunks.
 
     Returns:
         The outputs of both loops, and the number of decoder steps in each chunk.
@@ -146,7 +146,7 @@ def full_size():
 @needs_gpu
 @torch.no_grad()
 @pytest.mark.parametrize("lengths", [(60,), (23,), (60, 41, 7), tuple(range(20, 116, 6))], ids=len)
-def test_graph_results_are_bitwise_equal_to_the_reference_loop_on_a_gpu(full_size, lengths):
+def test_cuda_graph_results_are_bitwise_equal_to_the_reference_loop_on_a_gpu(full_size, lengths):
     decoder, most_steps = full_size.decoder, full_size.max_decoder_steps
     memory = torch.randn(len(lengths), max(lengths), 512, generator=seeded()).cuda()
     mask = torch.arange(max(lengths)) >= torch.tensor(lengths).unsqueeze(1)
@@ -175,7 +175,7 @@ def test_synthesis_keeps_the_random_state_on_a_gpu(full_size):
 
 
 @needs_gpu
-def test_gpu_still_works_when_a_graph_capture_has_failed():
+def test_gpu_still_works_when_a_cuda_graph_capture_has_failed():
     device = torch.device("cuda", torch.cuda.current_device())
     counter = torch.zeros((), device=device)
 
@@ -191,7 +191,7 @@ def test_gpu_still_works_when_a_graph_capture_has_failed():
     assert next(results) == 3
     assert torch.cuda.current_stream(device) == stream
     assert torch.nn.functional.dropout(torch.ones(100, device=device)).max() == 2
-    # This call fails if torch still assumes that a capture is running.
+    # This call fails if torch still assumes that a CUDA graph is being captured.
     torch.cuda.empty_cache()
     graph, value = cuda_capture.captured(lambda: counter.add_(1), torch.cuda.Stream(device))
     graph.replay()

@@ -331,7 +331,8 @@ def fill(value, *keys):
 
 
 WEIGHT = "decoder.attention_rnn.weight_ih"
-# For each broken part: its name in the message, and a change that breaks a valid checkpoint.
+# Each pair: how the error names a broken part of a checkpoint, and a function that breaks this
+# part.
 OF_ALL = [  # changes that make all programs reject the checkpoint
     ("hparams", drop("hparams")),
     ("hparams: ema_decay", put("hparams", "ema_decay", 0.9)),

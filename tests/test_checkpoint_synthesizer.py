@@ -143,7 +143,9 @@ def test_overrides_are_rejected_when_they_change_training_settings(
     assert load_checkpoint_synthesizer(checkpoint_path, same).settings.max_decoder_steps == 5
 
 
-def test_synthesizer_captures_decoder_steps_unless_the_decoder_is_reference(checkpoint_path):
+def test_synthesizer_captures_decoder_steps_in_cuda_graphs_unless_the_decoder_is_reference(
+    checkpoint_path,
+):
     captured_steps = pytest.importorskip("fast_decoder.captured_steps")
     cpu = torch.device("cpu")
     model = load_checkpoint_synthesizer(checkpoint_path, device=cpu).model
@@ -162,6 +164,7 @@ def test_ljspeech_statistics_are_used_when_the_checkpoint_is_from_nvidia(tmp_pat
     assert speaker.settings.text_cleaners == ("english_cleaners",)
     speech = speaker.synthesize(symbols_of("Hello there."))
     seconds = speech.mel.shape[1] * 256 / 22050
-    # The statistics limit the speech to less than 11.6 s (1,000 decoder steps).
+    # The statistics of LJSpeech limit the duration of this untrained model's speech. Otherwise, the
+    # speech would last 11.6 s (1,000 decoder steps).
     assert seconds < LJSPEECH.longest_time(12) + 1
     assert "blurred" in [failure.kind for failure in speech.failures]

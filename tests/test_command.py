@@ -40,7 +40,7 @@ def test_voice_is_loaded_when_the_path_is_its_voice_json(voices):
     )
 
 
-def test_messages_contain_the_line_number_when_texts_come_from_a_file():
+def test_messages_report_the_line_number_when_texts_come_from_a_file():
     stream = SimpleNamespace(notes=["in 2 chunks"], warnings=["odd"])
     text = InputText("0012", "A dog.", Utterance([]))
     printed = []

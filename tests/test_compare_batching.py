@@ -59,7 +59,7 @@ def without_rendering(monkeypatch):
         ("-o lengths.csv", "lengths.csv"),
     ],
 )
-def test_compare_batching_error_contains_the_option_when_its_value_is_invalid(
+def test_compare_batching_error_names_the_option_when_its_value_is_invalid(
     tmp_path, capsys, monkeypatch, arguments, named
 ):
     monkeypatch.chdir(tmp_path)

@@ -157,8 +157,8 @@ def test_converted_copy_is_made_again_when_its_recording_was_replaced(
     def move_to(name):
         """Move all recordings into the folder `name`.
 
-        Later, the test replaces this folder with another folder of the same name, so the ids of the
-        recordings stay the same.
+        The test later replaces the folder of the recordings with another folder of the same name,
+        so the ids of the recordings stay the same.
         """
         folder = recordings / name
         folder.mkdir()
@@ -344,8 +344,8 @@ def test_recording_is_rejected_when_its_second_half_is_zeros(tmp_path, subtype):
 
 @pytest.mark.parametrize("position", [0.2, 0.5, 0.9])
 def test_ogg_vorbis_file_is_rejected_when_several_pages_are_damaged(tmp_path, position):
-    """If the last page is damaged too, libsndfile takes the audio before the damage for the whole
-    file."""
+    """If the last Ogg page is also damaged, libsndfile treats the audio before the damage as the
+    whole file."""
     path = tmp_path / "a.ogg"
     soundfile.write(path, np.tile(speech(), 8), RATE, format="OGG", subtype="VORBIS")
     content = bytearray(path.read_bytes())

@@ -214,7 +214,7 @@ def test_loader_workers_exit_when_the_program_fails(cached_mels):
 
 def test_workers_ignore_signals_that_are_sent_to_all_processes(cached_mels):
     """Job schedulers send SIGTERM to all processes, and terminals send SIGINT. Only the training
-    process must react."""
+    process must react to these signals."""
     clips = read_filelist(write_list(cached_mels, f"{cached_mels}/x.npy|One."), CACHED)
     hparams = dataclasses.replace(CACHED, num_workers=1)
     first, second = (

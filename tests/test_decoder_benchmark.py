@@ -17,7 +17,7 @@ TINY = (
 )
 
 
-def test_decoder_benchmark_writes_ratios_and_memory(tmp_path, monkeypatch, capsys):
+def test_decoder_benchmark_writes_the_speedup_and_the_memory_ratio(tmp_path, monkeypatch, capsys):
     peaks = {"reference": 400, "fast": 100}
     monkeypatch.setattr(decoder, "in_a_process", lambda measure, args, name: peaks[name])
     options = f"--batch-size 1 --frames 3 --symbols 4 --repeats 2 --warm-ups 0 --hparams {TINY}"
@@ -62,6 +62,6 @@ def test_decoder_benchmark_writes_the_seconds_of_a_single_optimizer_step(tmp_pat
     assert result["all_seconds"] == {"fast": [0.75], "reference": [3.0]}
 
 
-def test_memory_is_not_measured_when_the_measuring_process_fails():
+def test_decoder_benchmark_has_no_memory_value_when_the_measuring_process_fails():
     assert decoder.in_a_process(max, 3, 5) == 5
     assert decoder.in_a_process(int, "not a number") is None

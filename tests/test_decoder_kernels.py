@@ -211,7 +211,7 @@ def test_kernel_results_stay_the_same_when_work_is_split_differently_among_kerne
 
 @pytest.mark.parametrize("attention_dim", [20, 72])
 @pytest.mark.parametrize("dims", [16, 32])
-def test_kernel_results_stay_the_same_when_the_attention_energies_are_split_by_dimensions(
+def test_kernel_results_stay_the_same_when_attention_dimensions_are_split_among_kernel_programs(
     dims, attention_dim, monkeypatch
 ):
     monkeypatch.setattr(graphs, "_energies_grid", lambda _: (16, dims, -(-attention_dim // dims)))
@@ -295,7 +295,7 @@ def test_matrix_products_read_the_rounded_gradients_of_the_lstm_gates(precision,
 # ---------------------------------------------------------------------------- graphs
 
 
-def test_captured_graphs_of_a_bucket_work_for_any_number_of_decoder_steps(monkeypatch):
+def test_captured_graphs_of_a_size_bucket_work_for_any_number_of_decoder_steps(monkeypatch):
     decoder = problem().decoder
     monkeypatch.setattr(graphs, "bucket", BUCKET)
     for lengths in (((30, 2),), ((5, 5), (4, 1))):
@@ -306,9 +306,9 @@ def test_captured_graphs_of_a_bucket_work_for_any_number_of_decoder_steps(monkey
 @interpreted_only
 @pytest.mark.parametrize("backwards", [False, True])
 def test_table_of_decoder_steps_advances_chunk_by_chunk_and_stops_at_the_end(backwards):
-    """A graph always runs a whole chunk. If the table advanced too far, the graph would write
-    outside the buffers. Triton's interpreter would not reveal this, because it stops after the last
-    decoder step."""
+    """A CUDA graph always runs a whole chunk of decoder steps. If the table of decoder steps
+    advanced too far, the graph would write outside the buffers. Triton's interpreter would not
+    reveal this error, because it stops after the last decoder step."""
     kernels, chunk = graphs._kernels(), graphs.CHUNK
     loops = graphs_of(problem(((3, 2),)))
     advance = (loops._attention_backward if backwards else loops._attention).after[-1]
@@ -338,7 +338,7 @@ def test_gradients_of_the_kernels_are_correct_when_two_forward_passes_precede_ba
 
 
 @gpu_only
-def test_graph_results_equal_the_results_of_single_launches_on_a_gpu():
+def test_cuda_graph_results_equal_the_results_of_single_launches_on_a_gpu():
     case = problem(((20, 70), (9, 33)))
     replayed = run(case, fast_decoder.teacher_forced)
     loop_run = graphs._Loop.run
@@ -450,7 +450,7 @@ def test_reason_for_missing_graphs_is_the_import_error_when_triton_is_missing(mo
     assert "cannot import Triton (" in described
 
 
-def test_decoder_uses_plain_operations_when_graphs_fail(monkeypatch):
+def test_decoder_uses_plain_operations_when_captured_graphs_fail(monkeypatch):
     def broken(*_):
         raise RuntimeError("out of resource: shared memory\nmore")
 
@@ -461,7 +461,7 @@ def test_decoder_uses_plain_operations_when_graphs_fail(monkeypatch):
         assert differences(case) == {}
 
 
-def test_reason_for_failed_graphs_is_cached_except_when_memory_runs_out(monkeypatch):
+def test_reason_for_failed_graph_capture_is_cached_except_when_memory_runs_out(monkeypatch):
     """If memory runs out, the reason is not cached, because another batch in the same bucket may
     fit into memory."""
     failure = "out of resource: shared memory"
@@ -482,8 +482,8 @@ def test_reason_for_failed_graphs_is_cached_except_when_memory_runs_out(monkeypa
 
 
 @gpu_only
-def test_training_continues_when_a_graph_capture_fails_on_a_gpu(monkeypatch):
-    """A failed capture must not change PyTorch's global state."""
+def test_training_continues_when_a_cuda_graph_capture_fails_on_a_gpu(monkeypatch):
+    """A failed capture of a CUDA graph must not change PyTorch's global state."""
     lstm_step = graphs._lstm_step
 
     def waiting(*arguments):
@@ -532,7 +532,7 @@ def test_host_never_waits_for_the_gpu_during_an_optimizer_step():
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_graphs_have_no_backward_pass_when_gradients_are_off():
+def test_captured_graphs_have_no_backward_pass_when_gradients_are_off():
     case = problem(((3, 2),), training=False)
     with torch.no_grad():
         assert not hasattr(graphs_of(case), "_attention_backward")
@@ -583,7 +583,7 @@ def test_training_losses_stay_close_when_the_precision_changes(precision, monkey
     """Rounding errors make the losses of any two runs drift apart, so the test allows a difference.
     The allowed difference is twice the largest difference between a run in float32 and three runs
     in float32 with different dropout."""
-    if not GPU:  # use the plain loops, because interpreted kernels are slow
+    if not GPU:  # use decoder loops without kernels, because interpreted kernels are slow
         monkeypatch.undo()
     exact, found = loss_of("fp32", 0), loss_of(precision, 0)
     furthest = max(abs(loss_of("fp32", seed) - exact) for seed in (1, 2, 3))

@@ -100,8 +100,7 @@ def test_demo_can_be_repeated_when_its_path_contains_spaces(tmp_path, monkeypatc
 
 
 def test_learning_rate_decays_in_the_last_quarter_of_a_demo_run():
-    """Each pair contains two numbers of optimizer steps per epoch: with RAND, and with
-    SSB-DBS-BR."""
+    """`updates` contains the numbers of optimizer steps per epoch with RAND and with SSB-DBS-BR."""
     for settings, updates in ((demo.SMALL, (119, 85)), (demo.FULL_SIZE, (60, 42.5))):
         later = (settings.epochs - settings.random_epochs) * updates[1]
         total = settings.random_epochs * updates[0] + later

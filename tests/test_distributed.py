@@ -124,12 +124,13 @@ def alone_of_four(corpus, tmp_path_factory) -> Path:
 def assert_agrees(out: Path, alone: Path) -> None:
     """Assert that losses and gradient norms are close to the values of a run in one process.
 
-    Sums have a different order, so training losses and gradient norms differ by 4e-7.
+    Several processes sum in a different order, so training losses and gradient norms differ by
+    4e-7.
 
-    Validation losses differ by 1e-4. The gradients of convolution biases before batch norms are
-    only rounding errors, but Adam scales them to full steps. Batch norm cancels these biases in
-    training. In validation, the biases are not cancelled completely, because the running mean lags
-    behind.
+    Validation losses with one and with several processes differ by 1e-4. The gradients of
+    convolution biases before batch norms are only rounding errors, but Adam scales them to full
+    steps. In training, batch norm cancels the convolution biases. In validation, the convolution
+    biases are not canceled completely, because the running mean of batch norm lags behind.
     """
     for name in ("loss", "loss_unpadded", "gradient_norm"):
         a, b = (np.array(curves(x)[f"training/{name}"]) for x in (out, alone))
@@ -140,7 +141,7 @@ def assert_agrees(out: Path, alone: Path) -> None:
         assert found[name] == pytest.approx(expected[name], rel=2e-3)
 
 
-def test_number_of_batches_per_update_is_increased_to_the_number_of_processes(corpus, tmp_path):
+def test_batches_per_update_is_increased_to_the_number_of_processes(corpus, tmp_path):
     out = tmp_path / "out"
     first, second = Together(2, flags(out, corpus, batches_per_update=1, epochs=1)).end()
     check_all([first, second])
@@ -219,7 +220,7 @@ def test_torchrun_restarts_a_killed_process(corpus, tmp_path):
         )
         again = f"stopped and saved; resume with: {again} train.py -o {out}"
         wait_until(lambda: again in "".join(log.read_text() for log in logs), logs)
-        # After this message, torchrun may need some time to exit.
+        # After the run has printed how to resume, torchrun may need some time to exit.
         wait_until(lambda: not started_by(machines[1]), logs)
     finally:
         for machine in machines:
@@ -350,7 +351,7 @@ def other_code() -> None:
 
 
 def test_run_fails_when_processes_have_different_settings(corpus, tmp_path):
-    """The error contains the rank of the first process with different settings."""
+    """The error reports the rank of the first process with different settings."""
     out, fewer = tmp_path / "out", without_first_clip(corpus, tmp_path)
     other = flags(out, corpus, learning_rate=0.5, training_files=fewer)
     message = refused(Together(2, [flags(out, corpus), other], {1: (other_code,)}).end())

@@ -45,8 +45,8 @@ GROUPS = (
     ("docs/guides/performance.md", "docs/guides/several-gpus.md", "docs/guides/migration.md"),
     ("docs/guides/speakers.md",),
 )
-# Commands that run elsewhere.
-# CI runs make, test_wheel.py runs pip, and test_table2.py runs the scripts.
+# Commands that this test does not run.
+# CI runs make, test_wheel.py runs pip, and test_table2.py runs the Table 2 scripts.
 RUN_ELSEWHERE = re.compile(
     r"make |git clone |pip install |tensorboard |"
     r"(\w+=(\"[^\"]*\"|\S*) )*(\S+\.sh)"
@@ -87,8 +87,8 @@ def commands(document: str) -> list[str]:
 def clone(tmp_path):
     """Return a copy of the project with the data that the pages mention.
 
-    The path contains spaces. The data is a small LJSpeech, recordings, several readers, and the
-    weights of a small vocoder.
+    The path contains spaces. The data consists of a small LJSpeech, recordings, a corpus with
+    several readers, and the weights of a small vocoder.
     """
     root = tmp_path / "the project"
     left_out = shutil.ignore_patterns(
@@ -191,7 +191,7 @@ def test_documented_commands_succeed_when_run_in_page_order(documents, clone):
         assert (clone / "runs" / "ljspeech" / "best.pt").is_file()
 
 
-def test_every_page_with_commands_is_in_a_tested_group():
+def test_every_documentation_page_with_commands_is_in_a_tested_group():
     grouped = {command for group in GROUPS for command in commands_of(group)}
     without_generated = {name for name in DOCUMENTS if not name.startswith("docs/reference/")}
     for name in without_generated - set(itertools.chain(*GROUPS)):
@@ -261,7 +261,7 @@ def test_every_program_mentioned_in_the_docs_exists():
             assert (ROOT / name).exists(), name
 
 
-def test_every_page_is_in_the_index():
+def test_every_documentation_page_is_in_the_index():
     index = DOCUMENTS["docs/README.md"]
     for name in set(DOCUMENTS) - {"README.md", "docs/README.md"}:
         assert f"({name.removeprefix('docs/')}" in index, name
@@ -274,7 +274,7 @@ def test_every_setting_mentioned_in_the_docs_exists():
     assert "bucket_size=1024" in settings
     for setting in settings:
         if setting.split("=")[0].islower() and not setting.startswith("name=value"):
-            assert create_hparams(setting)  # fails if the name or the value is invalid
+            assert create_hparams(setting)  # this call fails if the name or the value is invalid
 
 
 def table_rows(document: str, heading: str) -> list[list[str]]:

@@ -194,7 +194,7 @@ def test_evaluate_measures_a_checkpoint_and_the_recordings(
     assert (fewer.word_error_rate, fewer.identification_rate) == (2 / 4, None)
 
 
-def test_evaluate_uses_and_reports_the_vocoder(recordings, tmp_path, monkeypatch):
+def test_evaluate_uses_the_chosen_vocoder_and_reports_its_name(recordings, tmp_path, monkeypatch):
     """The name of the vocoder in the report contains a hash of its file."""
     speaker, vocoder = StandIn(lambda _: np.full(4000, 0.5), HPARAMS), tmp_path / "hifigan.onnx"
     vocoder.write_bytes(b"1")
@@ -250,7 +250,7 @@ def test_evaluated_recordings_can_be_listed_in_a_filelist(recordings, tmp_path):
 def with_speakers(recordings, tmp_path, monkeypatch):
     """Return a filelist with two speakers.
 
-    The stand-in synthesizer returns silence for all texts except those of bert.
+    The stand-in synthesizer returns silence for all texts except the texts of the speaker bert.
     """
     tones = [clip.path for clip in read_recordings(recordings)]
     lines = zip(
@@ -276,7 +276,8 @@ def test_evaluate_uses_the_speaker_of_each_line_in_a_filelist(with_speakers, tmp
     anna, bert = found.speakers["anna"], found.speakers["bert"]
     assert (anna.texts, anna.word_error_rate, anna.recordings) == (2, 1, 0)
     assert (bert.texts, bert.word_error_rate, bert.recordings) == (2, 2 / 3, 2 / 3)
-    # Anna's two recordings are identical, so the first recording is always the nearest.
+    # Anna's two recordings are identical, so the first recording always counts as the nearest
+    # recording.
     assert [t.nearest for t in found.transcripts][::3] == ["seven", "seven"]
     assert anna.identification_rate == 1 / 2
     rates = (anna.identification_rate + bert.identification_rate) / 2
@@ -359,8 +360,8 @@ def voice(name, rate=HPARAMS.sampling_rate):
 def with_voices(with_speakers, tmp_path, monkeypatch):
     """Return a filelist with two recordings of anna and three recordings of bert.
 
-    One recording has the wrong speaker. The stand-in model synthesizes one of bert's texts with
-    anna's voice.
+    One recording is listed with the wrong speaker. The stand-in model synthesizes one of bert's
+    texts with anna's voice.
     """
     lines = ""
     for text, name in zip("12345", ("anna", "anna", "bert", "bert", "bert"), strict=True):

@@ -1,7 +1,7 @@
 """Test the export of published HiFi-GAN weights to a file for --vocoder.
 
-The exported file must compute the same audio as the published code. The export must
-reject all other files and print the reason.
+The exported file must compute the same audio as the published code. The export must reject files of
+any other kind and print the reason.
 """
 
 import importlib
@@ -84,7 +84,8 @@ def test_fp16_halves_the_size_of_a_vocoder_and_keeps_its_audio(folder):
 
 
 def test_exported_vocoder_contains_the_mel_settings_of_its_weights(folder):
-    """When --vocoder is used, these settings are compared with the settings of the voice."""
+    """When --vocoder is used, the mel settings of the vocoder are compared with the settings of the
+    voice."""
     change_config(folder, fmax=None, fmin=20.5)
     exported(folder)
     path = folder / "vocoder.onnx"
@@ -212,7 +213,9 @@ def test_vocoder_export_is_rejected_when_the_config_is_missing(folder, tmp_path)
     assert ": upsample_rates=" in refusal(exported, folder, "--config", tmp_path / "v1.json")
 
 
-def test_vocoder_graph_is_not_written_when_its_output_differs_from_pytorch(folder, monkeypatch):
+def test_onnx_graph_of_a_vocoder_is_not_written_when_its_output_differs_from_pytorch(
+    folder, monkeypatch
+):
     other, make = generator_of(folder), export_vocoder.make_graph
     other.conv_post.bias.data += 0.01
     monkeypatch.setattr(export_vocoder, "make_graph", lambda _: make(other))

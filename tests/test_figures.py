@@ -45,7 +45,7 @@ def test_bars_of_a_batch_plot_show_audio_and_padding(count, dynamic):
     assert clips[0] == clips[1] == clips[2]  # all strategies show the same clips
 
 
-def test_epoch_excerpt_shows_the_first_complete_batches():
+def test_plot_of_the_first_batches_shows_only_complete_batches():
     figure = draw_epoch_excerpt(LENGTHS, 4, clips=22)
     plans = (
         plan_epoch(LENGTHS, 4, "random", batch_randomization=True),

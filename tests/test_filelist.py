@@ -59,7 +59,7 @@ def test_clips_are_read_from_filelists_with_and_without_seconds(sounds):
 
 def test_relative_path_is_resolved_from_the_folder_of_the_filelist(sounds, tmp_path, monkeypatch):
     """If the file is not in the folder of the filelist, the path is resolved from the working
-    directory. Errors contain both paths."""
+    directory. If both files are missing, the error lists both paths."""
     (tmp_path / "work" / "here").mkdir(parents=True)
     shutil.copy(sounds / "a.wav", tmp_path / "work" / "here")
     monkeypatch.chdir(tmp_path / "work")
@@ -309,7 +309,7 @@ def test_error_lists_all_invalid_cached_mels(cached_mels):
 
 
 @pytest.mark.parametrize("read", [read_recordings, lambda path: read_filelist(path, H)])
-def test_filelist_error_contains_a_problem_once_when_all_lines_have_it(tmp_path, read):
+def test_filelist_error_reports_a_problem_once_when_it_affects_all_lines(tmp_path, read):
     path = tmp_path / "train.txt"
     path.write_text("".join(f"a{i}.wav\n" for i in range(1000)))
     with pytest.raises(UserError) as caught:

@@ -45,7 +45,7 @@ def test_old_file_is_kept_when_writing_fails(tmp_path, error):
     assert target.read_text() == "old"
 
 
-def test_error_contains_the_file_when_the_disk_is_full(tmp_path, monkeypatch):
+def test_error_names_the_file_when_the_disk_is_full(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
@@ -88,7 +88,7 @@ def test_old_file_is_kept_when_the_process_is_killed(tmp_path):
     assert set(os.listdir(tmp_path)) == kept
 
 
-def test_lock_fails_when_another_process_has_locked_the_folder(tmp_path):
+def test_locking_a_folder_fails_when_another_process_has_locked_the_folder(tmp_path):
     def another_process():
         command = [sys.executable, "-c", LOCK, tmp_path]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -100,8 +100,8 @@ def test_lock_fails_when_another_process_has_locked_the_folder(tmp_path):
     assert another_process().returncode == 0
 
 
-def test_lock_is_released_when_its_process_ends_before_its_workers(tmp_path):
-    """After a run is killed, its workers need a few seconds to notice this."""
+def test_folder_lock_is_released_when_the_process_ends_before_its_workers(tmp_path):
+    """After a run is killed, its workers stay alive for a few seconds."""
     reader, writer = os.pipe()
     holder = os.fork()
     if holder == 0:
@@ -171,7 +171,7 @@ def test_threads_return_results_in_order_and_compute_only_a_few_results_in_advan
     assert list(map_in_threads(square, [], threads=2)) == []
 
 
-def test_error_contains_the_limit_when_too_many_files_are_open(tmp_path, monkeypatch):
+def test_error_reports_the_limit_when_too_many_files_are_open(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.EMFILE, "Too many open files")
 

@@ -103,12 +103,12 @@ def random_stops(program: str, processes: int, epoch: int) -> list[tuple[int, li
 
 @each_number_of_processes
 @pytest.mark.parametrize("program", where_installed(PROGRAMS, lambda _: NEEDED))
-def test_example_programs_train_every_clip_once_when_they_are_stopped_and_resumed(
+def test_example_programs_use_every_clip_once_when_they_are_stopped_and_resumed(
     program, processes, tmp_path, losses_of_plain_loop
 ):
-    """The stops are inside and at the ends of epochs. A stopped run must train the same batches as
-    an uninterrupted run. The losses of an uninterrupted run must equal the losses of the plain
-    loop."""
+    """Runs are stopped inside epochs and at the ends of epochs. A stopped run must use the same
+    batches as an uninterrupted run. The losses of an uninterrupted run must equal the losses of a
+    plain PyTorch training loop."""
     epoch = 13 if processes == 1 else 7
     jobs = [f"{program} --folder whole0", f"{program} --folder whole2 --workers 2"]
     runs = random_stops(program, processes, epoch)
@@ -123,7 +123,7 @@ def test_example_programs_train_every_clip_once_when_they_are_stopped_and_resume
     for start in range(0, 3 * epoch, epoch):
         batches = [step["clips"] for rank in whole for step in rank[start : start + epoch]]
         assert Counter(clip for batch in batches for clip in batch) == Counter(range(300))
-    # Each framework sums gradients in another order, so rounding differs.
+    # Each framework sums gradients in a different order, so rounding differs.
     losses = [step["loss"] for rank in whole for step in rank]
     assert losses == pytest.approx(losses_of_plain_loop(processes), rel=1e-5)
     assert steps(folder / "whole2", processes) == whole
@@ -132,7 +132,7 @@ def test_example_programs_train_every_clip_once_when_they_are_stopped_and_resume
 
 
 def packages_of(framework: str) -> list[str]:
-    return ["torchdata", framework]  # framework_runs.py imports both packages
+    return ["torchdata", framework]  # framework_runs.py imports torchdata and the framework
 
 
 COMPLETE = {
@@ -159,7 +159,7 @@ COMPLETE = {
 
 @each_number_of_processes
 @pytest.mark.parametrize("framework", where_installed(COMPLETE, packages_of))
-def test_frameworks_train_every_clip_once(framework, processes, tmp_path):
+def test_frameworks_use_every_clip_once_per_epoch(framework, processes, tmp_path):
     """Depending on the options, either the framework or the sampler sets the epochs and distributes
     the batches."""
     jobs = COMPLETE[framework]

@@ -50,7 +50,7 @@ def test_gpu_report_contains_the_measured_memory_and_its_ratio(ratio, expected):
     assert expected in gpu_report.describe(result)
 
 
-def test_error_contains_the_option_when_a_part_of_the_gpu_report_is_unknown(tmp_path):
+def test_error_names_the_option_when_a_part_of_the_gpu_report_is_unknown(tmp_path):
     with pytest.raises(UserError, match="--only nothing"):
         gpu_report.main([str(tmp_path), "--only", "nothing"])
 

@@ -29,7 +29,7 @@ from tacotron2_voice.settings import (
 from tacotron2_voice.utils.errors import UserError
 
 # These values come from NVIDIA's published recipe, not from hparams.py.
-# test_model.py tests the model sizes, because it counts the weights.
+# The model sizes are missing here, because test_model.py compares the shapes of all weights.
 PUBLISHED = {
     "epochs": 500,
     "iters_per_checkpoint": 1000,
@@ -110,7 +110,7 @@ def test_error_suggests_a_similar_setting_when_a_setting_is_unknown(name, answer
     assert answer is None or f"{answer}?" in message
 
 
-def test_symbol_table_has_a_path_when_the_training_filelist_is_not_set():
+def test_path_of_the_symbol_table_is_defined_when_the_training_filelist_is_not_set():
     """A missing filelist causes an error only when the program reads the filelist."""
     table = symbols_path(create_hparams("training_files=,symbols=corpus"))
     assert table.name == "symbols.json"
@@ -171,7 +171,7 @@ NVIDIA_NAMES = """
 
 
 def test_every_nvidia_setting_exists_or_has_a_replacement():
-    """If a setting of NVIDIA's recipe does not exist here, the error contains its replacement."""
+    """If a setting of NVIDIA's recipe does not exist here, the error names its replacement."""
     for name in {*NVIDIA_NAMES.split()} - types_of(HParams).keys():
         message = refusal(f"{name}=1")
         assert f"{name}: cannot be set; " in message
@@ -193,7 +193,7 @@ def test_every_nvidia_setting_exists_or_has_a_replacement():
     ],
     ids=lambda text: text[:40],
 )
-def test_error_contains_the_setting_when_its_value_is_invalid(override, words):
+def test_error_names_the_setting_when_its_value_is_invalid(override, words):
     message = refusal(override)
     assert words in message
     assert override.split("=")[0] in message
@@ -225,7 +225,7 @@ VALUES = st.one_of(
 
 @hypothesis.settings(max_examples=60, derandomize=True)
 @hypothesis.given(name=st.sampled_from(NAMES), text=VALUES)
-def test_override_is_converted_or_the_error_contains_its_name(name, text):
+def test_override_is_converted_or_the_error_names_the_setting(name, text):
     text = text.replace(",", "").replace("\n", "")
     accepted, message = None, ""
     try:
@@ -237,8 +237,8 @@ def test_override_is_converted_or_the_error_contains_its_name(name, text):
 
 
 def test_settings_are_checked_when_pydantic_is_missing():
-    """Values are still converted, and rules are still checked. A note says that the ranges of
-    values are not checked."""
+    """Without pydantic, values are still converted, and rules are still checked. A note says that
+    the ranges of values are not checked."""
     script = (
         "import sys; sys.modules['pydantic'] = None; sys.path.insert(0, '.')\n"
         "import importlib.util\n"
@@ -293,7 +293,7 @@ def test_settings_file_ignores_comments_and_empty_lines(settings):
     assert (h.text_cleaners, h.seed, h.win_length) == (("a", "b"), 1234, 1103)
 
 
-def test_error_contains_the_line_number_when_a_settings_file_has_a_problem(settings, tmp_path):
+def test_error_reports_the_line_number_when_a_settings_file_has_a_problem(settings, tmp_path):
     name = settings("batch_sise=3\n\nepochs=many\nnonsense\nseed=-1\nmel_fmax=12000\n")
     message = refusal(f"{name},batch_size=0.5,@{tmp_path}/gone.txt,@{tmp_path}")
     lines = message.splitlines()[1:]
@@ -356,7 +356,7 @@ def test_default_settings_equal_the_published_values():
 def test_every_argument_of_plan_epoch_for_speech_is_a_setting():
     parameters = inspect.signature(length_batching.plan_epoch).parameters
     others = {"lengths", "strategy", "epoch"}
-    # Clips of speech do not need these arguments.
+    # Training on clips of speech does not need the following arguments of plan_epoch.
     others |= {"max_clips", "too_long", "cost"}
     others |= {"group_sizes", "draw", "draw_weights"}
     assert set(parameters) - others <= set(typing.get_type_hints(HParams))

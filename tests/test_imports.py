@@ -82,7 +82,7 @@ def is_program(name: str) -> bool:
     )
 
 
-def test_every_folder_with_code_has_a_layer():
+def test_every_folder_with_code_belongs_to_an_import_layer():
     folders = {path.parent.name for path in ROOT.glob("[a-z]*/*.py")}
     assert folders - WITHOUT_LAYER <= PACKAGES
 
@@ -96,7 +96,8 @@ def test_module_imports_only_from_lower_layers(name):
 
 def test_import_graph_has_no_cycle():
     graph = {name: found & FILES.keys() for name, found in GRAPH.items()}
-    assert list(graphlib.TopologicalSorter(graph).static_order())  # a CycleError contains the cycle
+    # a CycleError lists the modules of the cycle
+    assert list(graphlib.TopologicalSorter(graph).static_order())
 
 
 def test_no_module_imports_a_program():
@@ -137,7 +138,8 @@ def test_slow_or_replaceable_package_is_imported_only_by_the_listed_files():
     ],
 )
 def test_imports_load_no_unwanted_packages(unwanted_after):
-    """A new interpreter runs the statements. After each statement, the test checks sys.modules."""
+    """A new interpreter runs the import statements. After each statement, the test checks
+    sys.modules."""
     script = "import sys\n" + "".join(f"{x}; print(*sys.modules)\n" for x in unwanted_after)
     command = [sys.executable, "-c", script]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

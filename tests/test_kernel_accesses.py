@@ -26,7 +26,7 @@ def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
     """The test checks what a kernel reads before it waits for the previous launch. The kernel must
     not read values of its own launch or of the previous launch, which may still be running. All
     earlier launches have ended, but the cache of a processor may contain values from before these
-    launches. Loads with `.cg` bypass this cache."""
+    launches. Loads with the modifier `.cg` bypass the cache of the processor."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     kernels, waited, early_bytes = graphs._kernels(), True, 0
@@ -88,8 +88,8 @@ def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
 
 
 def test_kernels_never_read_beyond_the_buffers(monkeypatch):
-    """Kernel programs without a clip, symbol or decoder step must not read beyond the buffers
-    either."""
+    """Even kernel programs without a clip, symbol or decoder step must not read beyond the
+    buffers."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     load, write, ranges, count = InterpreterBuilder.create_masked_load, graphs._Loop._write, [], 0
@@ -117,7 +117,7 @@ def test_kernels_never_read_beyond_the_buffers(monkeypatch):
 def test_kernels_access_only_the_table_of_decoder_steps_when_the_table_is_empty(
     operands, monkeypatch
 ):
-    """During a capture, the table does not contain addresses yet."""
+    """While a CUDA graph is being captured, the table does not contain addresses of buffers yet."""
     from triton.runtime.interpreter import InterpreterBuilder
 
     case = problem(((7, 6), (3, 5)), attention_rnn_dim=32, decoder_rnn_dim=32)

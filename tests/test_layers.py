@@ -28,7 +28,7 @@ def used_batch_norm() -> BatchNorm:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_equals_torch_batch_norm_when_channels_have_several_values(training):
+def test_batch_norm_results_equal_torch_results_when_channels_have_several_values(training):
     ours, torchs = used_batch_norm().train(training), torch.nn.BatchNorm1d(3).train(training)
     torchs.load_state_dict(ours.state_dict())
     for shape in ((2, 3, 1), (1, 3, 2), (4, 3, 7)):
@@ -64,7 +64,7 @@ def test_packed_sequences_equal_torch_packed_sequences(lengths):
     mine, theirs = x.flatten(0, 1)[places], packed.data
     for rows in batch_sizes.cumsum(0).tolist():  # clips of equal length may be in any order
         assert torch.equal(mine[:rows].sort(dim=0)[0], theirs[:rows].sort(dim=0)[0])
-    first = places[: len(lengths)] // width  # order of the clips, the same in every time step
+    first = places[: len(lengths)] // width  # the order of the clips is the same in every time step
     steps = places.split(batch_sizes.tolist())
     for t, step in enumerate(steps):
         assert torch.equal(step, first[: len(step)] * width + t)
@@ -86,8 +86,8 @@ def test_fraction_of_dropped_values_equals_the_dropout_probability(p):
 
 
 def test_values_of_a_dropout_mask_are_independent():
-    """Each random 64-bit word supplies four consecutive values of the mask. Therefore the test checks
-    that values 1, 2, 3, 4 and 8 positions apart are uncorrelated."""
+    """Each random 64-bit word supplies four consecutive values of the mask, so the test checks that
+    values 1, 2, 3, 4 and 8 positions apart are uncorrelated."""
     keep = draw_keep_mask((1_000_003,), 0.5, CPU, seeded()).double() - 0.5
     for distance in (1, 2, 3, 4, 8):
         assert abs((keep[:-distance] * keep[distance:]).mean()) < 6 * 0.25 / 1000

@@ -37,7 +37,7 @@ def recordings(tmp_path):
 
 
 def read(corpus, *arguments, **options):
-    """Return the clips as (path in the corpus, text), and the problems."""
+    """Read a corpus, and return its clips as (path in the corpus, text) pairs and its problems."""
     table = Table(*arguments, **options) if arguments else None
     clips, problems = read_layout(corpus, table)
     problems += filter(None, map(problem_of_missing, clips))
@@ -114,7 +114,7 @@ def test_note_is_printed_once_when_audio_files_are_found_by_similar_names(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "語" * 80, "../" * 3000 + "a"])
-def test_error_contains_the_line_number_when_the_audio_of_a_line_is_missing(tmp_path, name):
+def test_error_reports_the_line_number_when_the_audio_of_a_line_is_missing(tmp_path, name):
     """The names in this table are too long for file names, as if --path-column selected the texts
     by mistake."""
     (tmp_path / "metadata.csv").write_text(f"{name}|One.\n", encoding="utf-8")
@@ -137,7 +137,7 @@ def test_clips_with_equal_names_in_two_folders_keep_their_texts(tmp_path):
     assert "b/1.wav" in problem
 
 
-def test_error_contains_the_listed_name_when_several_audio_files_match_it(recordings):
+def test_error_reports_the_listed_name_when_several_audio_files_match_it(recordings):
     write_tone(recordings / "more/a.wav", 4000)
     table = recordings / "table.csv"
     table.write_text("path,text\na,One.\n")
@@ -149,7 +149,7 @@ def test_error_contains_the_listed_name_when_several_audio_files_match_it(record
 
 
 @pytest.mark.parametrize("second", ["b", "clips/b.FLAC", "../corpus/clips/b.flac", "link/b.FLAC"])
-def test_error_contains_the_audio_file_when_two_lines_list_the_same_file(
+def test_error_names_the_audio_file_when_two_lines_list_the_same_file(
     recordings, monkeypatch, second
 ):
     (recordings / "link").symlink_to("clips")
@@ -252,7 +252,7 @@ def test_clip_ids_begin_with_the_speaker_when_speakers_have_equal_file_names():
     assert all(len(f"{name}.wav".encode()) <= 255 for name in unique_ids(clips, Path("c")))
 
 
-def test_note_contains_the_number_of_texts_without_audio(tmp_path, capsys):
+def test_note_reports_the_number_of_texts_without_audio(tmp_path, capsys):
     """If an audio file was deleted or is a dangling link, its text must not be ignored without a
     message."""
     for name in ("a", "b", "c"):
@@ -299,7 +299,7 @@ def test_texts_of_a_speaker_are_read_only_from_the_folder_of_this_speaker(tmp_pa
 
 
 def test_texts_next_to_audio_are_read_in_the_given_encoding(tmp_path):
-    """The error about an ambiguous encoding suggests --encoding. In an earlier version, this option
+    """The error about an ambiguous encoding suggests --encoding. In an earlier version, --encoding
     worked only for tables."""
     for name, content in (("a.txt", "Là-bas, déjà."), ("b.SRT", "")):
         soundfile.write(tmp_path / f"{name[0]}.wav", np.zeros(100), 22050)
@@ -332,7 +332,7 @@ def test_subtitles_in_several_languages_are_rejected_until_a_language_is_chosen(
     assert clip.text == "Goedemorgen."
 
 
-def test_label_file_with_times_is_rejected_and_not_read_as_text(tmp_path):
+def test_label_file_with_timestamps_is_rejected_and_not_read_as_text(tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
     (tmp_path / "a.lab").write_text("0 3500000 sil\n3500000 4200000 hh\n")
     with pytest.raises(UserError) as raised:
@@ -351,7 +351,7 @@ def test_label_file_with_times_is_rejected_and_not_read_as_text(tmp_path):
         "1\n00:00:00,000 --> 00:00:01,000\nin being",
     ],
 )
-def test_text_is_rejected_when_it_contains_times_or_speaker_labels(text, tmp_path):
+def test_text_is_rejected_when_it_contains_timestamps_or_speaker_labels(text, tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
     (tmp_path / "a.txt").write_text(text)
     with pytest.raises(UserError) as raised:
@@ -394,7 +394,9 @@ def test_first_words_of_texts_are_kept_when_they_equal_only_some_recording_names
         "A spk 0.0 2.0 hi there",
     ],
 )
-def test_texts_are_rejected_when_most_of_them_begin_with_times_or_speakers(text, tmp_path):
+def test_texts_are_rejected_when_most_of_them_begin_with_timestamps_or_speaker_labels(
+    text, tmp_path
+):
     for name in ("SA1", "SA2"):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
         (tmp_path / f"{name}.txt").write_text(text)
@@ -458,7 +460,7 @@ def test_number_at_the_start_of_a_text_is_removed_when_the_file_name_ends_with_t
     assert [clip.text for clip in read_layout(tmp_path)[0]] == ["Hi there.", "Hi there."]
 
 
-def test_names_of_recordings_are_kept_when_they_are_the_whole_texts(tmp_path):
+def test_names_of_recordings_are_not_removed_when_the_texts_contain_nothing_else(tmp_path):
     for name in ("0012", "0013"):
         write_prompts(tmp_path, f"{name}.wav")
         (tmp_path / f"{name}.txt").write_text(name)
@@ -699,7 +701,7 @@ def test_table_in_a_subfolder_is_read_when_it_is_the_only_table(tmp_path, capsys
 
 
 def test_note_lists_text_files_that_are_not_used(tmp_path, capsys):
-    """For example, LibriTTS has two texts for each recording."""
+    """Some corpora, such as LibriTTS, contain two text files for each recording."""
     write_prompts(tmp_path, "a.wav", "a.txt")
     (tmp_path / "a.normalized.txt").write_text("Five.")
     [clip], _ = read_layout(tmp_path)
@@ -735,7 +737,7 @@ def test_hidden_files_of_macos_are_ignored(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["a.English.srt", "a_en.srt", "a (1).txt"])
-def test_error_contains_a_similar_file_name_when_the_text_of_a_recording_is_missing(name, tmp_path):
+def test_error_suggests_a_similar_file_name_when_the_text_of_a_recording_is_missing(name, tmp_path):
     write_prompts(tmp_path, "a.wav")
     write_subtitles(tmp_path / name, "Hi.")
     assert str(tmp_path / name) in refusal(read_layout, tmp_path)

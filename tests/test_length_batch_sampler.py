@@ -1,4 +1,4 @@
-"""Test LengthBatchSampler: passes, resuming, optimizer steps with several batches, and ranks."""
+"""Test LengthBatchSampler: iteration, resuming, optimizer steps with several batches, and ranks."""
 
 import json
 import re
@@ -86,10 +86,10 @@ ACTIONS = st.sampled_from(["whole pass", "broken off", "set_epoch", "resume"])
 
 @settings(max_examples=60, derandomize=True)
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 4)), max_size=12))
-def test_sampler_behaves_like_a_simple_model_when_actions_are_random(actions):
-    """A simple model of the sampler defines the expected results. In this model, a pass over
-    `epoch` starts at batch `start` and has yielded `drawn` batches. If no pass has started, `drawn`
-    is None."""
+def test_sampler_has_the_expected_state_after_random_actions(actions):
+    """The test tracks the expected state of the sampler in three variables: the current epoch, the
+    batch at which its pass starts (`start`), and the number of batches that this pass has yielded
+    (`drawn`, or None before the pass)."""
 
     def made():
         sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
@@ -140,7 +140,7 @@ def test_sampler_error_suggests_an_option_when_an_option_name_is_unknown(argumen
 
 def test_sampler_raises_when_set_epoch_is_called_during_iteration():
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
-    drawing = iter(loader_of(sampler, 1))  # a loader with a worker reads batches in advance
+    drawing = iter(loader_of(sampler, 1))  # a DataLoader with a worker reads batches in advance
     sampler.set_epoch(3)
     with pytest.raises(BatchingError, match=r"set_epoch\(3\): "):
         list(drawing)
@@ -251,7 +251,7 @@ def updates_of(sampler):
     mode=st.sampled_from(MODES),
     randomize=st.booleans(),
 )
-def test_ranks_train_every_clip_once_and_share_each_optimizer_step(
+def test_ranks_use_every_clip_once_and_share_each_optimizer_step(
     strategy, mode, randomize, data, world_size, batches_a_rank
 ):
     lengths, batch_size, options = draw_case(data, strategy, mode, randomize)
@@ -325,7 +325,7 @@ def test_cut_evenly_minimizes_the_padded_frames_of_the_largest_batch(seed):
         ({"world_size": 2}, "rank=None: .*0 to 1"),
     ],
 )
-def test_sampler_error_contains_the_option_when_ranks_or_counts_are_invalid(options, named):
+def test_sampler_error_names_the_option_when_ranks_or_counts_are_invalid(options, named):
     with pytest.raises(BatchingError, match=named):
         LengthBatchSampler(TWENTY, 3, "random", **options)
     for trained in (-1, 1.5, 10_000):
@@ -512,7 +512,7 @@ def test_sampler_raises_when_values_are_not_numbers(lengths, options, name):
     ],
     ids=["column", "dict", "set", "generator"],
 )
-def test_sampler_error_contains_the_type_or_shape_when_lengths_are_not_an_array(lengths, words):
+def test_sampler_error_reports_the_type_or_shape_when_lengths_are_not_an_array(lengths, words):
     with pytest.raises(BatchingError, match="lengths: .*" + ".*".join(words)):
         LengthBatchSampler(lengths, 3, "semi_sorted")
 
@@ -564,7 +564,7 @@ def test_sampler_warns_when_batch_capacity_fits_fewer_than_two_clips_on_average(
             )
 
 
-def test_error_contains_the_pip_extra_when_torch_is_missing():
+def test_error_names_the_pip_extra_when_torch_is_missing():
     program = textwrap.dedent(
         """
         import sys
@@ -602,8 +602,8 @@ def steps_of(plan):
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_sampler_plans_fewer_batches_after_the_random_epochs(size):
-    """In an earlier version, later epochs had as many batches as random epochs. Therefore length
-    batching saved only half of the decoder steps that it can save."""
+    """In an earlier version, later epochs had as many batches as random epochs, so length batching
+    saved only half of the decoder steps that it can save."""
     plans = plans_of_sampler(batches_per_epoch="per_phase", batches_per_update=size)
     needed = plans_of_sampler(batches_per_update=size)
     with pytest.warns(UserWarning, match='batches_per_epoch="constant"'):

@@ -112,7 +112,7 @@ def test_length_batching_command_lists_strategies(capsys):
         ("3\n4\n", ["batch_capacity=3"], "batch_capacity=3: expected at least 4"),
     ],
 )
-def test_length_batching_command_error_contains_the_line_or_option_when_input_is_invalid(
+def test_length_batching_command_error_names_the_line_or_option_when_input_is_invalid(
     text, arguments, named, tmp_path, capsys
 ):
     (tmp_path / "lengths").write_text(text, encoding="latin-1")

@@ -50,7 +50,7 @@ def test_clip_lengths_are_read_from_every_file_format(tmp_path, content, frames)
         ("a.wav|Go on.|x\n", ":1: 'a.wav|Go on.|x': seconds 'x', expected a number"),
     ],
 )
-def test_error_contains_the_line_number_when_a_length_is_invalid(tmp_path, content, expected):
+def test_error_reports_the_line_number_when_a_length_is_invalid(tmp_path, content, expected):
     path = write(tmp_path / "list", content)
     with pytest.raises(UserError) as refusal:
         read_lengths(path, HPARAMS)
@@ -72,7 +72,7 @@ FIELDS = st.one_of(st.text(max_size=12), st.integers(-3, 10**40).map(str), st.ju
 
 @settings(max_examples=60, derandomize=True)
 @given(header=st.sampled_from(HEADERS), parts=st.lists(FIELDS, min_size=1, max_size=4))
-def test_arbitrary_csv_line_is_read_or_raises_user_error(tmp_path_factory, header, parts):
+def test_arbitrary_csv_line_is_read_or_rejected_with_a_user_error(tmp_path_factory, header, parts):
     path = tmp_path_factory.getbasetemp() / "any.csv"
     text = f"{header}\n{','.join(parts)}\n"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))

@@ -106,7 +106,7 @@ def test_reading_rules_for_names_apply_to_arpabet_phones(text, spoken, tmp_path)
     assert sequence_to_text(symbols_of(text, settings)) == spoken
 
 
-def test_phones_without_slashes_are_rejected_when_the_model_has_phones(tmp_path):
+def test_phones_without_slashes_are_rejected_when_the_model_uses_phones(tmp_path):
     path = lexicon(tmp_path, "reading  ɹ ɛ d ɪ ŋ\n")
     assert f"{path}:1: " in refusal(with_lexicon, PHONES, path)
 
@@ -123,7 +123,7 @@ def test_lexicon_is_rejected_when_it_contains_only_comments(tmp_path):
     assert str(path) in refusal(with_lexicon, H, path)
 
 
-def test_pronunciation_in_phones_is_used_when_the_model_has_phones(tmp_path):
+def test_pronunciation_in_phones_is_accepted_when_the_model_uses_phones(tmp_path):
     settings = with_lexicon(PHONES, lexicon(tmp_path, "reading /ɹˈɛdɪŋ/"))
     assert respell("Reading's", settings.pronunciations) == "/ɹˈɛdɪŋ/'s"
     settings = replace(settings, symbol_table=tuple("_ dɛˈɹɪŋ.s'"), n_symbols=11)
@@ -159,7 +159,7 @@ def test_pronunciation_in_phones_is_used_when_the_model_has_phones(tmp_path):
         ("nguyen w\u202ein", "'w"),
     ],
 )
-def test_lexicon_error_contains_file_line_and_value_when_a_line_is_invalid(line, value, tmp_path):
+def test_lexicon_error_reports_file_line_and_value_when_a_line_is_invalid(line, value, tmp_path):
     path = lexicon(tmp_path, f"Tom\ttomm\n\n{line}\n")
     message = refusal(with_lexicon, H, path)
     assert f"{path}:3: {value}" in message
@@ -172,7 +172,7 @@ def test_lexicon_error_lists_all_invalid_lines(tmp_path):
     assert "words.txt:2: 'b'" in message
 
 
-def test_version_of_the_reading_rules_and_cache_key_depend_on_the_pronunciations():
+def test_reading_rules_version_and_cache_key_change_when_pronunciations_change():
     changed = replace(H, pronunciations=("tom\ttim",))
     assert rules_version() == version_of("sequences.py", "cleaners.py", "english/*.py")
     assert rules_version(changed.pronunciations) != rules_version()

@@ -117,7 +117,7 @@ def test_tensorboard_plots_show_the_text_and_the_end_of_speech():
 
 
 def test_logs_are_truncated_to_the_checkpoint_when_a_run_resumes(tmp_path):
-    """If the run folder was renamed, the logs are truncated too."""
+    """The logs are truncated even if the run folder was renamed."""
     before, folder = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     logger = RunLogger(before, before / "logs")

@@ -34,8 +34,8 @@ def corpus(tmp_path_factory):
 
 
 def test_clips_of_the_demo_corpus_are_audible_and_never_digitally_silent(corpus):
-    """In digital silence, every log-mel value would be the minimum. Therefore the clips contain
-    some noise."""
+    """The clips contain some noise, because every log-mel value of digital silence would be the
+    minimum."""
     for path in (corpus / "wavs").iterdir():
         info = soundfile.info(path)
         assert (info.samplerate, info.channels, info.subtype) == (22050, 1, "PCM_16")
@@ -51,7 +51,7 @@ def test_clips_of_the_demo_corpus_are_audible_and_never_digitally_silent(corpus)
 
 def test_random_batches_of_the_demo_corpus_have_as_much_padding_as_ljspeech():
     """LJSpeech has 31.99% padding in random batches. The demo saves a realistic amount of time only
-    if its padding is similar."""
+    if the demo corpus has about as much padding as LJSpeech."""
     voice = EspeakVoice()
     clips = [len(voice.speak(in_words(number), 175)) // 256 for number in draw_numbers(300, 3)]
     plans = [plan_epoch(clips, 16, "random", epoch=epoch) for epoch in range(5)]

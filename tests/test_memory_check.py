@@ -26,7 +26,7 @@ corpora = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 60)), min_size=
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """Make the check run the worst-case batches on a CPU, as it does on a GPU."""
+    """Make the memory check run the worst-case batches on a CPU, as on a GPU."""
     monkeypatch.setattr(memory_check, "memory_of", lambda *given: TriedMemory(*given[:2]))
 
 
@@ -101,7 +101,7 @@ VALIDATION = clips([12, 5, 8], [6, 4, 7])
 
 
 class WatchedTrainer(Trainer):
-    """A trainer of a small model. Before each forward pass, it records the batch and calls
+    """A trainer of a small model. Before each forward pass, the trainer records the batch and calls
     `act(kind, batch)`."""
 
     def __init__(self, text: str = "", device: torch.device = CPU, act=None):
@@ -141,7 +141,7 @@ def test_memory_check_has_no_side_effects(device, with_gradients):
     before = state_of(trainer)
     training = clips([9, 20, 7, 3, 3, 3, 3], [4, 9, 2, 1, 1, 1, 1])
     peak = check_memory(trainer, training, VALIDATION)
-    # On a CPU, the estimate first runs a batch with one clip.
+    # On a CPU, the memory estimate first runs a batch with one clip.
     on_cpu = device.type == "cpu"
     first = [((1, 4, 20), (1, 9))] if on_cpu else []
     assert trainer.shapes("training") == [*first, ((3, 4, 20), (3, 9)), ((6, 4, 9), (6, 4))]
@@ -170,7 +170,7 @@ def test_memory_check_has_no_side_effects_when_memory_runs_out(error, as_on_a_gp
     before = state_of(trainer)
     with pytest.raises(UserError, match="clip of 20 frames does not fit") as refusal:
         check_memory(trainer, clips([9, 20, 7], [4, 6, 2]), VALIDATION)
-    # The message also contains the error of the validation batch.
+    # The message also reports that the validation batch does not fit.
     assert "clip of 12 frames does not fit" in str(refusal.value)
     assert_same(state_of(trainer), before)
 
@@ -182,7 +182,7 @@ def advice(limit: int, frames: list[int], text: str, kind: str = "training") -> 
         kind: kind of batches to which the limit applies: "training" or "validation".
 
     Returns:
-        The message, and the number of batches that the check tried.
+        The error message, and the number of batches that the memory check tried.
     """
 
     def run_out(found, batch):
@@ -227,7 +227,8 @@ def test_memory_check_suggests_the_largest_setting_that_fits(
 @pytest.mark.parametrize(
     ("limit", "frames", "settings", "expected"),
     [
-        # Ten 100-frame clips fit, but the given budget would allow eleven 95-frame clips.
+        # Ten 100-frame clips fit into memory, but the given budget would allow eleven 95-frame
+        # clips.
         (1000, [100] * 12 + [95] * 30, f"{DYNAMIC},batch_capacity=1050", "batch_capacity=1000"),
         (450, [100] * 5, FIXED, "batch_size=4"),  # the corpus has only five clips
     ],
@@ -250,7 +251,7 @@ def test_memory_check_tries_only_values_below_the_given_setting(
         ((16, 1500, 200), "decoder=fast"),
     ],
 )
-def test_cpu_estimate_is_close_to_the_measured_peak(shape, settings, one_thread):
+def test_cpu_memory_estimate_is_close_to_the_measured_peak(shape, settings, one_thread):
     """The test allows a difference of 30%, because other work in the process also needs memory. On
     an idle machine, the estimates were between 8% too low and 15% too high."""
     file = ROOT / "scripts" / "sentences_model.txt"
@@ -261,7 +262,7 @@ def test_cpu_estimate_is_close_to_the_measured_peak(shape, settings, one_thread)
     assert 0.7 < estimated / measured < 1.3
 
 
-def test_cpu_estimate_runs_only_a_few_clips():
+def test_cpu_memory_estimate_runs_only_a_few_clips():
     trainer = WatchedTrainer()
     CpuEstimate(trainer, trainer.compute_gradients, [(640, 200, 5)])
     assert [mel[0] for mel, _ in trainer.shapes("training")] == [1, 32]
@@ -309,7 +310,7 @@ def test_available_memory_respects_the_limit_of_a_control_group(tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_suggested_frame_budget_trains_on_a_gpu():
+def test_training_succeeds_with_the_suggested_frame_budget_on_a_gpu():
     """The full-size model trains with a limit of 4 GB, which is too little for 64 clips of 870
     frames."""
     device, training = torch.device("cuda", 0), clips([870] * 70, [150] * 70)

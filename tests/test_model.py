@@ -141,7 +141,7 @@ def test_losses_and_gradients_equal_the_recorded_nvidia_values(golden, golden_mo
 @pytest.mark.parametrize(
     ("run", "gate_threshold", "frames"), [("inference", 0.5, 21), ("inference_nostop", 2.0, 60)]
 )
-def test_inference_equals_the_recorded_nvidia_inference(
+def test_inference_outputs_equal_the_recorded_nvidia_outputs(
     golden, golden_model, run, gate_threshold, frames
 ):
     golden_model.gate_threshold = gate_threshold
@@ -447,7 +447,7 @@ def make_stop(model, text, lengths, masks, wanted=at_three_steps):
     gate, threshold = model.decoder.gate_layer.linear_layer, model.gate_threshold
     for seed in range(200):
         torch.nn.init.normal_(gate.weight, std=3.0, generator=seeded(seed))
-        # no stop probability is above 2, so the stop token never ends speech
+        # no stop probability exceeds the threshold 2, so the stop token never ends speech
         model.gate_threshold = 2.0
         logits = model.infer(text, lengths, masks).gate
         model.gate_threshold = threshold
@@ -487,7 +487,7 @@ def test_texts_in_one_batch_do_not_affect_each_other(r):
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_inference_equals_teacher_forcing_on_the_predicted_frames(r):
+def test_inference_outputs_equal_teacher_forcing_outputs_for_the_predicted_frames(r):
     model = tiny_model(n_frames_per_step=r)
     text, lengths = torch.randint(1, 20, (1, 8), generator=seeded()), torch.tensor([8])
     masks = model.decoder.draw_masks(12, 1, seeded(1))
@@ -513,7 +513,7 @@ def test_inference_stops_at_the_limit_of_decoder_steps(r):
     assert outputs.alignments.shape == (2, 7, 5)
     assert not outputs.mel_postnet.requires_grad
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    # every stop probability is above 0, so speech ends after one decoder step
+    # every stop probability exceeds the threshold 0, so speech ends after one decoder step
     model.gate_threshold = 0.0
     assert model.infer(text, lengths).mel_lengths.tolist() == [r, r]
     with pytest.raises(RuntimeError, match=r"training mode.*model\.eval\(\)"):

@@ -19,7 +19,7 @@ from training.start import read_weights
 def commands(tmp_path, monkeypatch):
     """Replace each program with a function that writes the program's output files.
 
-    Return a list to which each call appends its command.
+    The fixture is a list of the commands of all calls.
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rec").mkdir()
@@ -147,8 +147,8 @@ def test_symbol_table_is_built_from_the_texts_when_the_language_is_not_english(c
 
 @pytest.mark.parametrize(("code", "expected"), [(1, "failed"), (130, "To continue, run: python ")])
 def test_message_differs_between_failed_and_stopped_stages(tmp_path, code, expected):
-    """After a stopped stage, the message suggests the same command again. After an error, the
-    command would only fail again."""
+    """If a stage was stopped, the message suggests the same command again. If a stage failed, the
+    message suggests no command, because the same command would fail again."""
     program = tmp_path / "stage.py"
     program.write_text(f"raise SystemExit({code})")
     with pytest.raises(UserError) as raised:
@@ -179,7 +179,7 @@ def test_stages_print_no_command_to_resume_when_another_program_runs_them(tmp_pa
     assert str(raised.value).count("python ") == 1
 
 
-def test_error_of_a_stage_contains_advice_on_how_to_pass_its_options(tmp_path):
+def test_error_of_a_stage_explains_how_to_pass_options_to_the_stage(tmp_path):
     program = tmp_path / "stage.py"
     program.write_text("raise SystemExit(1)")
     with pytest.raises(UserError, match=r"message above\. Use --prepare"):

@@ -147,7 +147,8 @@ def subtitles(root: Path) -> None:
     text(root / "chapter.srt", SRT)
 
 
-# Maps each corpus to its name on the page, its files, and the speakers of its four clips.
+# Maps the name of each corpus in docs/guides/corpora.md to a function that writes its files, and to
+# the speakers of its four clips.
 CORPORA = {
     "LJSpeech": (ljspeech, []),
     "VCTK 0.92": (vctk, ["p225", "p225", "p226", "p226"]),

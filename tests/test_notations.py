@@ -103,14 +103,14 @@ def test_prepare_and_synthesis_reject_pinyin_when_the_model_reads_english():
     ("trained", "phones"),
     [(None, ""), ([], "AH0 HH"), (["@HH"], "AH0"), (["@HH", "@AH0", "@T"], "")],
 )
-def test_warning_is_issued_when_a_text_contains_phones_that_were_not_trained(trained, phones):
+def test_warning_lists_the_phones_in_a_text_that_did_not_occur_in_training(trained, phones):
     synthesizer = Scripted(GOOD)
     synthesizer.training = replace(synthesizer.training, trained_phones=trained)
     warnings = synthesizer.stream("One {HH AH0}.").warnings
     assert [warning.rpartition(": ")[2] for warning in warnings] == ([phones] if phones else [])
 
 
-def test_checkpoint_and_voice_contain_the_trained_phones(tmp_path):
+def test_checkpoint_and_voice_contain_the_phones_used_in_training(tmp_path):
     path = save_small_model(tmp_path / "a.pt", create_hparams(SMALL_MODEL), trained_phones=["@HH"])
     synthesizer = load_checkpoint_synthesizer(path)
     assert synthesizer.training.trained_phones == ["@HH"]

@@ -116,7 +116,7 @@ def fragile(monkeypatch):
     espeak.close()
 
 
-def test_error_contains_the_text_when_espeak_crashes(fragile):
+def test_error_quotes_the_text_when_espeak_crashes(fragile):
     message = refusal(to_phones, ["eins", "fünf, sechs!", "acht"], "de")
     assert message == "'fünf, sechs!': eSpeak NG crashes on 'sechs'"
     assert to_phones(["eins"], "de") == ["ˈaɪns"]
@@ -174,12 +174,12 @@ def test_espeak_leaves_no_process_and_no_files_when_the_program_is_killed(number
     assert not list(tmp_path.glob("*/libespeak*"))
 
 
-def test_digits_of_all_scripts_are_read():
+def test_digits_of_all_scripts_are_converted_to_phones():
     written = to_phones(["34", "৩৪ ٣٤", "Ⅷ.", "VIII.", "③kg", "3 kg"], "de")
     assert written[1] == f"{written[0]} {written[0]}"
     assert written[2] == written[3]
     assert written[4] == written[5]
-    nepali = to_phones(["३४", "34"], "ne")  # the Nepali voice of eSpeak reads 34 in English
+    nepali = to_phones(["३४", "34"], "ne")  # the Nepali voice of eSpeak speaks 34 in English
     assert nepali[0] != nepali[1]
 
 
@@ -270,7 +270,7 @@ def test_punctuation_between_words_is_kept_when_there_is_no_space(language, text
         ("hr", "λόγος", "λόγος"),
     ],
 )
-def test_letters_that_espeak_spells_by_name_are_rejected(language, text, spelled):
+def test_letters_are_rejected_when_espeak_speaks_their_names(language, text, spelled):
     message = refusal(to_phones, [text], language)
     assert f"language={language}: " in message
     assert spelled in message
@@ -305,12 +305,12 @@ def test_letters_that_espeak_spells_by_name_are_rejected(language, text, spelled
         ("de", "λόγος"),
     ],
 )
-def test_letters_that_espeak_reads_are_accepted(language, text):
+def test_letters_are_accepted_when_espeak_pronounces_them(language, text):
     assert to_phones([text], language)[0]
 
 
 @pytest.mark.parametrize("word", ["这儿", "一点儿", "玩儿", "女儿"])
-def test_mandarin_words_that_end_in_er_are_read_character_by_character(word):
+def test_mandarin_words_that_end_in_er_are_converted_to_phones_character_by_character(word):
     [found] = to_phones([word], "cmn")
     assert found.replace(" ", "").endswith(to_phones(["儿"], "cmn")[0])
     assert "f" not in found  # the English words "four" and "five" contain this phone
@@ -327,7 +327,7 @@ def test_symbol_counts_as_silent_when_espeak_skips_it(sign):
     assert phones.is_silent(sign, "ar")
 
 
-def test_prepare_lists_the_lines_whose_letters_espeak_spells_by_name(tmp_path, no_plots, capsys):
+def test_prepare_lists_the_lines_with_letters_whose_names_espeak_speaks(tmp_path, no_plots, capsys):
     texts = {"c03": (None, "私は学生です。"), "c07": (None, "東京")}
     corpus = write_corpus(tmp_path / "corpus", texts, text="わたしです。")
     hparams = "text_cleaners=[phones],language=ja"
@@ -357,8 +357,8 @@ def test_prepare_lists_the_lines_whose_letters_espeak_spells_by_name(tmp_path, n
     ],
 )
 def test_text_with_unusual_characters_has_the_phones_of_its_plain_spelling(language, text, plain):
-    """eSpeak skips unusual forms of letters and symbols, or speaks their names. Therefore
-    `to_phones` replaces these characters with their usual forms."""
+    """eSpeak skips unusual forms of letters and symbols, or speaks their names, so `to_phones`
+    replaces these characters with their common forms."""
     assert to_phones([text], language) == to_phones([plain], language)
 
 

@@ -79,7 +79,7 @@ def samplers_of(strategy):
 
 
 def stream_of(strategy):
-    """Yield the batches of a stream."""
+    """Return the batches of a LengthBatchStream."""
     more = {"bucket_size": 16, "num_bins": 4, "num_buckets": 3}
     stream = LengthBatchStream(
         lambda skip: iter(range(skip, CLIPS)),
@@ -114,7 +114,7 @@ def test_plans_equal_the_plans_of_release_0_4_0(strategy):
     assert [*digests, digest(stream_of(strategy))] == PINNED[strategy]
 
 
-def test_groups_and_segments_equal_the_results_of_release_0_4_0():
+def test_groups_and_segments_of_clips_equal_the_results_of_release_0_4_0():
     groups = groups_of(LENGTHS % 13)
     segments = segments_of(LENGTHS, 300, overlap=20, shortest=50)
     assert digest([groups.order, groups.starts]) == "c783db30e6e5"

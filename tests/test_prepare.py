@@ -293,8 +293,8 @@ def test_prepare_warns_when_only_the_sampling_rate_is_set(tmp_path, capsys):
 
 
 def test_bad_clips_are_not_in_the_filelists_when_skip_bad_is_given(tmp_path, capsys):
-    """Without --skip-bad, all bad clips are reported together, and no file is written. With
-    --skip-bad, the valid clips stay in their sets."""
+    """Without --skip-bad, all bad clips are reported together, and no file is written. If the user
+    fixes the bad clips later, all other clips stay in the same set (training or validation)."""
     corpus, expected = make_bad_corpus(tmp_path / "corpus")
     message = refusal(main, [str(corpus), "--out", str(tmp_path / "lists")])
     listed = [line for line in message.splitlines() if line.startswith("  ")]
@@ -310,8 +310,8 @@ def test_bad_clips_are_not_in_the_filelists_when_skip_bad_is_given(tmp_path, cap
     assert all(place in printed for place in expected)
     train, val = read_lists(tmp_path / "lists")
     assert sorted(ids_of(train) | ids_of(val)) == [f"c{i:02}" for i in range(10)]
-    # Bad clips that the user has fixed are in the training or validation set.
-    # All other clips stay in the training set or in the validation set.
+    # Bad clips that the user has fixed are added to the training set or to the validation set.
+    # All other clips stay in the same set as before.
     lines = (corpus / "metadata.csv").read_text(encoding="utf-8").splitlines()[:14]
     lines += ["mute|raw|Mute.", "both|raw|Both."]
     for name in (*BAD_SOUNDS, "both"):
@@ -356,7 +356,7 @@ def test_long_clips_are_not_in_the_filelists_when_max_seconds_is_set(corpus, tmp
     printed = capsys.readouterr().out
     assert "--max-seconds 3 leaves 1 of 12 clips out of the filelists\n" in printed
     assert "warning: 1 of 11 clips" in printed
-    # Clips that are still in the filelists stay in the training or validation set.
+    # Clips that remain in the filelists stay in the same set (training or validation).
     for rows, fewer in zip(before, read_lists(out), strict=True):
         assert fewer == [row for row in rows if "chapter" not in row[0]]
 
@@ -619,8 +619,8 @@ def test_filelists_are_the_same_for_every_table_format(corpus, tmp_path, form):
 
 @pytest.mark.parametrize("has_table", [True, False])
 def test_prepare_rejects_a_text_when_it_contains_a_pipe(has_table, tmp_path):
-    """In an earlier version, prepare accepted such a text. Training then rejected the filelist or
-    dropped the end of the text."""
+    """In an earlier version, prepare accepted a text with a pipe, although pipes separate the
+    fields of a filelist. Training then rejected the filelist or dropped the end of the text."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     for i in range(10):

@@ -43,7 +43,7 @@ BENCHMARKS = sorted(path.stem for path in ROOT.glob("benchmarks/[a-z]*.py"))
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_error_contains_the_correct_command_when_a_benchmark_is_run_as_a_script(name, tmp_path):
+def test_error_suggests_the_correct_command_when_a_benchmark_is_run_as_a_script(name, tmp_path):
     path = ROOT / "benchmarks" / f"{name}.py"
     command = [sys.executable, path, "--help"]
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)

@@ -54,7 +54,7 @@ def test_long_paragraph_is_read_in_linear_time():
     assert time.perf_counter() - began < 5
 
 
-def test_notes_contain_the_numbers_of_joined_words_and_removed_page_numbers():
+def test_notes_report_how_many_words_were_joined_and_how_many_page_numbers_were_removed():
     notes = paragraphs_of("a.txt", "(thir-\nteen, well-\nknown\n\n12\n\n13\n\nb").notes
     assert notes[0].startswith("a.txt: joined 2 words")
     assert notes[0].endswith("'thirteen', 'wellknown'")

@@ -96,7 +96,7 @@ def test_resemblyzer_ignores_level_and_returns_zeros_for_silence():
             assert encoder.embed(silence, rate).tolist() == [0.0] * EMBEDDING_DIM
 
 
-def test_error_contains_the_requirements_file_when_an_evaluator_package_is_missing(monkeypatch):
+def test_error_names_the_requirements_file_when_an_evaluator_package_is_missing(monkeypatch):
     for package in ("faster_whisper", "distillmos", "resemblyzer"):
         monkeypatch.setitem(sys.modules, package, None)
     refused = refusal(make_recognizer, "whisper", "absent", "en-us", [])

@@ -39,7 +39,7 @@ def textgrid(*names: str) -> str:
         ("a.TextGrid", textgrid("sentences")),
     ],
 )
-def test_segments_are_read_from_every_file_with_times(name, content, tmp_path):
+def test_segments_are_read_from_every_file_format_with_timestamps(name, content, tmp_path):
     path = tmp_path / name
     path.write_text(content)
     entries = read_segments(path, "a")
@@ -65,7 +65,7 @@ def test_textgrid_is_rejected_when_it_has_several_tiers_and_no_tier_is_chosen(tm
         ("a.TextGrid", "nonsense", "a.TextGrid"),
     ],
 )
-def test_error_contains_the_file_and_line_when_a_file_with_segments_is_malformed(
+def test_error_reports_the_file_and_line_when_a_file_with_segments_is_malformed(
     name, content, place, tmp_path
 ):
     path = tmp_path / name
@@ -166,7 +166,7 @@ def test_kaldi_segment_ends_with_the_recording_when_it_is_the_last_segment(tmp_p
     assert [entry.segment for entry in read_kaldi(tmp_path)] == [Segment(0, 1), Segment(1.5, None)]
 
 
-def test_note_contains_the_number_of_kaldi_segments_without_a_text(tmp_path, capsys):
+def test_note_reports_the_number_of_kaldi_segments_without_a_text(tmp_path, capsys):
     write_kaldi(
         tmp_path, wav_scp="r one.wav\n", text="u1 yes\n", segments="u1 r 0 1\nu2 r 1 2\nu3 r 2 3\n"
     )
@@ -302,7 +302,7 @@ def test_lines_that_automatic_captions_repeat_are_removed(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("time", ["00:00:03 --> xx", "00:00:03 -->", "3 --> 4"])
-def test_error_contains_the_line_number_when_the_times_of_a_subtitle_are_invalid(time, tmp_path):
+def test_error_reports_the_line_number_when_the_times_of_a_subtitle_are_invalid(time, tmp_path):
     content = f"1\n00:00:01,000 --> 00:00:02,000\nOne.\n\n2\n{time}\nTwo.\n"
     with pytest.raises(UserError) as raised:
         texts_of(tmp_path / "a.srt", content)
@@ -318,20 +318,20 @@ def test_error_contains_the_line_number_when_the_times_of_a_subtitle_are_invalid
         "1e0\t2.5\tGood morning.\n3.0\t4.0\tYes.\n",
     ],
 )
-def test_labels_are_recognized_with_different_number_formats_and_delimiters(labels, tmp_path):
+def test_label_files_are_recognized_with_different_number_formats_and_delimiters(labels, tmp_path):
     assert are_labels(labels)
     assert texts_of(tmp_path / "a.txt", labels) == ["Good morning.", "Yes."]
 
 
 @pytest.mark.parametrize("text", ["One, two.", "1 2 buckle my shoe", "3 o'clock\tand more", ""])
-def test_ordinary_text_is_not_recognized_as_labels(text):
+def test_ordinary_text_is_not_recognized_as_a_label_file(text):
     assert not are_labels(text)
 
 
 @pytest.mark.parametrize(
     "changes", [{"start": None}, {"duration": "abc"}, {"start": float("nan")}, {"duration": -1}]
 )
-def test_error_contains_the_line_number_when_the_times_of_a_lhotse_supervision_are_invalid(
+def test_error_reports_the_line_number_when_the_times_of_a_lhotse_supervision_are_invalid(
     changes, tmp_path
 ):
     recording = {"id": "r1", "sources": [{"type": "file", "source": "one.wav"}]}
@@ -351,7 +351,7 @@ SECOND_CHANNEL = [{"type": "file", "channels": [1], "source": "one.wav"}]
     "sources",
     [None, ["one.wav"], [{"type": "file"}], [{"type": "url"}], TWO_CHANNELS, SECOND_CHANNEL],
 )
-def test_error_contains_the_line_number_when_a_lhotse_recording_is_not_a_single_mono_file(
+def test_error_reports_the_line_number_when_a_lhotse_recording_is_not_a_single_mono_file(
     sources, tmp_path
 ):
     (tmp_path / "recordings.jsonl").write_text(json.dumps({"id": "r1", "sources": sources}))
@@ -371,7 +371,7 @@ def test_error_contains_the_line_number_when_a_lhotse_recording_is_not_a_single_
         ("channel", [0, 1]),
     ],
 )
-def test_error_contains_the_line_and_value_when_a_lhotse_supervision_is_unsupported(
+def test_error_reports_the_line_and_value_when_a_lhotse_supervision_is_unsupported(
     field, value, tmp_path
 ):
     recording = {"id": "r1", "sources": [{"type": "file", "source": "one.wav"}]}
@@ -455,7 +455,7 @@ def test_webvtt_text_is_read_without_tags_and_with_decoded_entities(tmp_path):
 
 
 @pytest.mark.parametrize("time", ["00:00:10,9", "00:00:10,90", "00:00:10", "00:10,000"])
-def test_error_contains_the_line_number_when_the_time_of_a_subtitle_is_incomplete(time, tmp_path):
+def test_error_reports_the_line_number_when_the_time_of_a_subtitle_is_incomplete(time, tmp_path):
     """In an earlier version, `,9` was read as 9 ms, and a time without hours as hours and
     minutes."""
     (tmp_path / "a.srt").write_text(f"1\n00:00:01,000 --> {time}\nYes.\n")
@@ -516,12 +516,12 @@ def test_html_entities_in_srt_files_are_decoded(tmp_path):
     assert [x.text for x in read_segments(tmp_path / "a.srt", "a")] == ["Tom & Jerry <3 'so'"]
 
 
-def test_text_is_not_recognized_as_labels_when_it_begins_with_two_decimal_numbers():
+def test_text_is_not_recognized_as_a_label_file_when_it_begins_with_two_decimal_numbers():
     assert not are_labels("1.5 2.5 and 3.5 are numbers.")
     assert are_labels("1.5 2.5 one\n3.5 4.5 two")
 
 
-def test_error_contains_the_line_number_when_a_label_has_an_infinite_time(tmp_path):
+def test_error_reports_the_line_number_when_a_label_has_an_infinite_time(tmp_path):
     (tmp_path / "a.txt").write_text("1e400\t2e400\tx\n")
     with pytest.raises(UserError) as raised:
         read_segments(tmp_path / "a.txt", "a")
@@ -558,7 +558,7 @@ def test_captions_are_read_when_few_segments_repeat_the_previous_segment(tmp_pat
     assert [entry.text for entry in read_segments(tmp_path / "r.srt", "r")] == texts
 
 
-def test_labels_are_rejected_when_they_only_count_the_segments(tmp_path):
+def test_label_file_is_rejected_when_its_labels_only_number_the_segments(tmp_path):
     (tmp_path / "r.txt").write_text("0\t1\t1\n1\t2\t2\n2\t3\t3\n")
     assert "1 to 3" in refusal(read_segments, tmp_path / "r.txt", "r")
     (tmp_path / "r.txt").write_text("0\t1\t1\n1\t2\t2\n2\t3\t4\n")

@@ -52,7 +52,8 @@ def no_collection(monkeypatch):
 
 
 def write_study(folder, names=NAMES, seeds=(0, 1, 2), minutes=lambda name: 3.0):
-    """Write a study in which each strategy name adds 0.1 to the loss of the previous name."""
+    """Write a study in which the loss of each strategy is 0.1 higher than the loss of the previous
+    strategy."""
     for rank, name in enumerate(names):
         for seed in seeds:
             write_run(
@@ -87,8 +88,8 @@ def verdicts(folder):
 def recorded():
     """Return report.csv from tests/data/study.
 
-    An older version wrote this file without statsmodels. Its order of summation was different, so
-    values differ in the 13th digit. The p-values have three digits.
+    An older version of the report program wrote this file without statsmodels. The older version
+    summed in a different order, so values differ in the 13th digit. The p-values have three digits.
     """
     found = pd.read_csv(STUDY / "report.csv", keep_default_na=False, na_values=[""])
     return found.set_index(["table", "row", "quantity"])
@@ -181,12 +182,12 @@ def test_columns_of_the_report_table_cover_thirds_of_the_epochs_when_runs_are_sh
     assert headings == [f"{name}, {span}" for name, span in zip(THIRDS, spans, strict=True)]
     assert measured.values.iloc[0][[*VL]].tolist() == [3, 7, 11, 7]
     write_run(tmp_path / "b", "SB", epochs=222)
-    # The headings of the two tables contain different ranges of epochs.
+    # If the runs have different numbers of epochs, the headings contain no ranges of epochs.
     headings = Measured(read_runs([tmp_path])).headings
     assert [headings[f"unpadded {key}"][0] for key in VL] == [*THIRDS]
 
 
-def test_published_reductions_equal_reductions_computed_from_table_2():
+def test_published_time_and_loss_reductions_equal_values_computed_from_table_2():
     for name, printed in published.TABLE_3.items():
         before = PAPER["minutes"]["RAND"]
         after = PAPER["minutes"][name]
@@ -199,7 +200,7 @@ def test_published_reductions_equal_reductions_computed_from_table_2():
         assert fall == pytest.approx(expected, abs=0.01)
 
 
-def test_report_table_shows_no_reduction_when_the_settings_of_the_two_strategies_differ(tmp_path):
+def test_report_table_shows_no_time_saving_when_the_settings_of_the_two_strategies_differ(tmp_path):
     write_run(tmp_path / "a", "RAND")
     write_run(tmp_path / "b", BEST, overrides="prenet_dim=64")
     saved = cells(tmp_path).loc["table_3", BEST, "saved (%)"]
@@ -244,7 +245,7 @@ def test_paired_change_has_p_value_0_or_1_when_all_seeds_change_by_the_same_fact
 def test_loss_is_interpolated_between_two_validations(tmp_path):
     runs = read_runs([write_run(tmp_path / "a", step=2, loss=lambda epoch: float(epoch))])
     runs.epochs["hours"] = np.arange(10.0, 130.0, 10.0)
-    # The expected value is between the losses of epochs 4 and 6.
+    # The expected loss is the mean of the losses of epochs 4 and 6.
     assert loss_at(runs, "hours", 50.0).item() == pytest.approx(2 * 5)
     assert loss_at(runs, "hours", 19.0).isna().all()
     assert loss_at(runs, "hours", 121.0).isna().all()
@@ -263,7 +264,7 @@ def test_verdicts_include_confirmed_contradicted_undecided_and_not_measured(tmp_
     assert one_seed[CLAIMS[5][0]].startswith("not tested, one seed: 1 of 1 changes agree")
 
 
-def test_verdict_counts_comparisons_when_their_results_differ():
+def test_verdict_counts_the_comparisons_per_result_when_results_differ():
     def of(*pairs):
         columns = ["ours", "p"]
         return verdict("x", pd.DataFrame(pairs, columns=columns).assign(runs=3))

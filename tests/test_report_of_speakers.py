@@ -173,4 +173,4 @@ def test_plotted_clips_have_the_color_of_their_speaker_when_there_are_few_speake
 
 def test_plotted_clips_have_one_color_when_there_are_many_speakers():
     rates, _ = drawn(*(clips_of(f"p{i:03}", 3, 0.04 + i / 5000) for i in range(59)))
-    assert len(rates.collections) == 2  # one collection of usual clips, and one of unusual clips
+    assert len(rates.collections) == 2  # one group of typical clips, and one group of unusual clips

@@ -60,7 +60,7 @@ def test_resume_uses_an_earlier_checkpoint_when_the_newest_checkpoint_is_damaged
     copied, whole, capsys
 ):
     broken = newest(copied)
-    os.truncate(broken, 1000)  # best.pt is damaged too, because it is a hard link
+    os.truncate(broken, 1000)  # best.pt is a hard link to this checkpoint, so it is damaged too
     train.main([*flags(copied, ""), "--resume"])
     assert f"warning: skipped a checkpoint: {broken}: damaged" in capsys.readouterr().out
     assert_same_run(copied, whole)
@@ -84,7 +84,7 @@ def test_resume_fails_when_no_checkpoint_is_valid(how, copied, capsys):
 def test_resume_reports_the_read_error_when_a_checkpoint_is_unreadable(
     which, copied, monkeypatch, capsys
 ):
-    """`best.pt` is also read, because it might be from a later optimizer step."""
+    """`best.pt` is also read, because it might be newer than the newest numbered checkpoint."""
     unreadable = newest(copied) if which == "newest" else copied / "best.pt"
     open_file = files.open_file
 
@@ -129,7 +129,7 @@ def test_resume_changes_nothing_when_the_run_is_finished(copied, capsys):
     assert snapshot(copied) == before
 
 
-def test_resumed_run_is_bitwise_equal_when_the_number_of_epochs_is_increased(
+def test_resumed_run_equals_an_uninterrupted_run_when_the_number_of_epochs_is_increased(
     copied, corpus, tmp_path
 ):
     train.main([*flags(copied, "epochs=5"), "--resume"])
@@ -138,8 +138,8 @@ def test_resumed_run_is_bitwise_equal_when_the_number_of_epochs_is_increased(
 
 
 def test_resume_keeps_logs_when_the_checkpoint_is_a_link(copied, tmp_path, monkeypatch):
-    """The user may have moved the checkpoint to another disk. In this case, best.pt is a separate
-    file."""
+    """If the user has moved the newest checkpoint to another disk, best.pt is a separate file
+    instead of a hard link."""
     linked = newest(copied)
     moved, before = linked.rename(tmp_path / "moved.pt"), metrics(copied)
     linked.symlink_to(moved)
@@ -197,7 +197,7 @@ def test_later_checkpoints_are_renamed_when_resuming_from_an_earlier_checkpoint(
     steps_drawn = [step for step, _ in curves(out)["training/loss"]]
     assert steps_drawn == sorted(set(steps_drawn))
     assert max(steps_drawn) <= metrics(out, "epoch")[-1]["iteration"]
-    # Without best.pt, the last printed line contains the newest checkpoint.
+    # Without best.pt, the last printed line names the newest checkpoint.
     assert "checkpoint_" in printed.splitlines()[-1]
 
 
@@ -206,7 +206,8 @@ def kill_when_renamed() -> None:
 
 
 def test_run_resumed_from_an_earlier_checkpoint_can_be_killed_and_resumed(corpus, tmp_path):
-    """The run resumes from a renamed checkpoint, and is killed twice while it starts. --resume must then continue the run."""
+    """The run resumes from a renamed checkpoint and is killed twice while it starts, but --resume
+    must still continue the run."""
     whole, out = tmp_path / "whole", tmp_path / "out"
     run(whole, corpus, **LONG | {"keep_checkpoints": 20, "epochs": 3})
     shutil.copytree(whole, out)

@@ -29,12 +29,13 @@ from tacotron2_voice.utils.audio_files import encode
 from tacotron2_voice.utils.errors import UserError
 
 BOOK = "One dog.\n* * *\nTwo cats.\n\nIt rains.\nWe sat down.\n---\nShe reads.\n"
-NAMES = ["0001", "0003", "0005", "0006", "0008"]  # output names of the lines that can be spoken
+# names of the output files for the lines that can be spoken
+NAMES = ["0001", "0003", "0005", "0006", "0008"]
 
 
 class Stopper:
-    """Raise KeyboardInterrupt before or after call number `at` of the watched functions, which
-    synthesize and write. The class also counts the texts that are synthesized."""
+    """Raise KeyboardInterrupt before or after call number `at` of the functions that synthesize or
+    write files. Also count the synthesized texts."""
 
     def __init__(self, monkeypatch):
         self.calls, self.at, self.after, self.texts = 0, 0, False, 0
@@ -152,7 +153,8 @@ def test_wav_is_complete_when_synthesis_was_stopped_and_repeated(
             break
         except KeyboardInterrupt:
             stops += 1
-        # If the WAV exists, all texts are complete, and the next call starts from the beginning.
+        # If the WAV file exists, all texts have been synthesized, and the next call starts from the
+        # beginning.
         if wav.exists():
             wav.unlink()
             begun += 1
@@ -345,7 +347,7 @@ def test_synthesis_arguments_are_rejected_when_they_are_probably_mistakes(
     assert message in capsys.readouterr().err
 
 
-def test_error_contains_the_output_folder_when_it_cannot_be_created(voices, tmp_path):
+def test_error_names_the_output_folder_when_it_cannot_be_created(voices, tmp_path):
     out = tmp_path / ("x" * 300)
     with pytest.raises(UserError, match=r"^-o \S*a: .*\(File name too long\)"):
         synthesize.main(["--voice", str(voices.fp32[0]), "--text", "a", "-o", str(out / "a")])

@@ -170,7 +170,7 @@ def test_end_punctuation_is_added_when_the_text_has_none(text, ended):
     assert sequence_to_text(found, ENGLISH) == ended
 
 
-def test_end_punctuation_is_not_added_when_the_statistics_contain_no_valid_mark():
+def test_end_punctuation_is_not_added_when_the_corpus_statistics_contain_no_valid_end_mark():
     speaker = Scripted(GOOD)
     unknown = [replace(LJSPEECH, final_mark=mark) for mark in ("", "é")]
     for statistics in (None, *unknown):

@@ -83,7 +83,7 @@ def test_row_costs_make_an_ljspeech_epoch_cheaper_on_an_h100(epoch):
     assert ratio < 0.97
 
 
-def test_row_cost_is_rounded_up_to_a_listed_size_and_extrapolated_beyond_the_table():
+def test_row_cost_of_the_next_listed_size_is_used_and_larger_sizes_are_extrapolated():
     costs = BatchCosts([1, 2], row_costs={16: 10.0, 32: 14.0})
     assert [costs.row_cost(x) for x in (1, 16, 17, 32, 48)] == [10, 10, 14, 14, 18]
 
@@ -115,8 +115,8 @@ def test_last_batch_is_not_shortened_when_this_would_add_a_batch():
 @pytest.mark.parametrize("batches_per_update", [1, 2, 4])
 @pytest.mark.parametrize("num_clips", [14, 29, 101])
 def test_optimizer_steps_are_the_same_when_default_options_are_given(num_clips, batches_per_update):
-    """The recipe always passes all options. Optimizer steps must not depend on whether a default is
-    passed."""
+    """The training recipe passes all options, including defaults. An option with its default value
+    must not change the optimizer steps."""
     plans = []
     updates = {"batches_per_update": batches_per_update, "short_last_update": True}
     for options in ({}, {"size_multiple": 1, "row_costs": None}):

@@ -56,7 +56,7 @@ def test_version_of_the_reading_rules_depends_on_every_rule_file(tmp_path, monke
         ("0123456789abcdef", "basic_cleaners", False),
     ],
 )
-def test_synthesizer_has_a_note_when_its_reading_rules_differ_from_training(
+def test_synthesizer_returns_a_note_when_its_reading_rules_differ_from_training(
     trained, cleaner, has_note
 ):
     settings = replace(Scripted(GOOD).settings, text_cleaners=(cleaner,))
@@ -93,6 +93,6 @@ def test_exported_voice_stores_the_version_of_the_reading_rules_used_in_training
     assert Voice(folder).rules_note() == ""
 
 
-def test_synthesizer_has_a_note_when_an_expression_may_be_read_wrongly():
+def test_synthesizer_returns_a_note_when_an_expression_may_be_spoken_incorrectly():
     speech = Scripted(GOOD).synthesize("It was Windows 10/11.")
     assert "'10/11' as 'ten elevenths'" in speech.notes[0]

@@ -73,7 +73,7 @@ def test_metrics_file_contains_the_settings_and_the_machine_of_a_run(corpus, who
 
 
 @pytest.mark.parametrize("logs", ["logs", "my logs"])
-def test_resume_command_contains_the_folders(logs, tmp_path):
+def test_printed_resume_command_contains_the_folders(logs, tmp_path):
     output = tmp_path / "a run; with signs"
     trainer = SimpleNamespace(processes=ALONE)
     of_one = Run(RunFolder(output, logs), *[None] * 4, trainer=trainer)

@@ -31,8 +31,8 @@ VALIDATION = validation_line(1)
 
 
 def test_epoch_table_contains_losses_hours_and_optimizer_steps(tmp_path):
-    """Unknown entries and empty lines are ignored. If there are two records of the settings, the
-    second record is used."""
+    """Unknown entries and empty lines in metrics.jsonl are ignored. If the file contains the
+    settings twice, the second record is used."""
     folder = write_run(tmp_path / "a", minutes=lambda epoch: 30.0 * epoch, step=2, epochs=4)
     lines = metrics(folder)
     again = lines[0] | {"epoch": 3, "hparams": lines[0]["hparams"] | {"learning_rate": 0.5}}

@@ -51,7 +51,7 @@ def test_pair_novelty_is_nan_when_no_clips_share_a_batch():
     assert np.isnan(survey([10, 20, 30], 1, "random").novelty)
 
 
-def test_survey_of_a_strategy_equals_values_calculated_by_hand_for_four_clips():
+def test_costs_of_a_strategy_equal_values_calculated_by_hand_for_four_clips():
     # The lengths in the two batches are (10, 20) and (30, 40). The frame budget is 80.
     found = survey([40, 10, 30, 20], 2, "sorted")
     assert found.num_batches == 2
@@ -68,7 +68,7 @@ def test_survey_of_a_strategy_equals_values_calculated_by_hand_for_four_clips():
     assert larger.batch_capacity == 90
 
 
-def test_survey_of_a_strategy_rounds_up_to_whole_decoder_steps():
+def test_costs_of_a_strategy_are_rounded_up_to_whole_decoder_steps():
     # The lengths in the two batches are (10, 21) and (30, 40).
     found = survey([40, 10, 30, 21], 2, "sorted", frames_per_step=4)
     assert found.decoder_steps == 6 + 10
@@ -77,7 +77,7 @@ def test_survey_of_a_strategy_rounds_up_to_whole_decoder_steps():
     assert found.largest_batch_frames == 80
 
 
-def test_survey_of_a_strategy_returns_the_mean_cost_and_the_largest_batch_of_all_epochs():
+def test_costs_of_a_strategy_include_the_mean_and_the_largest_batch_of_all_epochs():
     found = survey([10, 20, 40], 2, "random", epochs=9)
     assert 30 < found.decoder_steps < 60
     assert found.largest_batch_frames == 80
@@ -89,9 +89,7 @@ def test_survey_of_a_strategy_returns_the_mean_cost_and_the_largest_batch_of_all
     num_clips=st.integers(1, 90),
     batch_size=st.integers(1, 20),
 )
-def test_parameter_values_tried_by_the_search_are_in_the_allowed_range(
-    strategy, num_clips, batch_size
-):
+def test_search_tries_only_parameter_values_in_the_allowed_range(strategy, num_clips, batch_size):
     values = parameter_values(strategy, num_clips, batch_size)
     assert len(values) == len(set(values)) > 0
     surveys = sweep(distinct_lengths(num_clips), batch_size, strategy, values, epochs=1)
@@ -99,15 +97,15 @@ def test_parameter_values_tried_by_the_search_are_in_the_allowed_range(
 
 
 @pytest.mark.parametrize("strategy", PARAMETER_OF)
-def test_parameter_values_tried_by_the_search_are_ordered_from_least_to_most_random(strategy):
+def test_search_orders_parameter_values_from_least_to_most_random(strategy):
     values = parameter_values(strategy, 400, 8)
     least, most = sweep(distinct_lengths(400), 8, strategy, [values[0], values[-1]])
     assert least.novelty < most.novelty
 
 
-def test_parameter_values_tried_by_the_search_double_in_eight_steps():
-    """Randomization factors range from 0 to 1.6 and have two significant digits. Numbers of bins
-    range from 1 to the number of batches."""
+def test_search_tries_eight_values_for_each_doubling_of_a_parameter():
+    """Randomization factors range from 0 to 1.6 and have two significant digits. The number of bins
+    ranges from 1 to the number of batches."""
     factors = np.array(parameter_values("semi_sorted", 10_000, 16))
     assert (factors[0], factors[-1]) == (0, 1.6)
     assert np.count_nonzero((factors >= 0.1) & (factors < 0.8)) == 8 * 3
@@ -129,7 +127,7 @@ def test_search_finds_the_same_options_as_an_exhaustive_search():
 
 
 @pytest.mark.parametrize("count", [1, 5, 20, 59])
-def test_found_options_never_need_more_decoder_steps_than_the_default(count):
+def test_recommended_options_never_need_more_decoder_steps_than_the_default(count):
     lengths = np.random.default_rng(count).integers(80, 800, count)
     advice = search(Surveyor(lengths, epochs=3), 4)
     assert advice.best.decoder_steps <= advice.default.decoder_steps
@@ -153,18 +151,18 @@ def test_search_applies_frame_budget_and_max_clips():
     assert max(one.largest_batch_size for one in advice.tried) == 6
 
 
-def test_survey_of_all_strategies_lists_strategies_that_need_more_clips():
+def test_comparison_of_all_strategies_lists_strategies_that_need_more_clips():
     surveys, impossible = survey_all(Surveyor([3, 4, 5], epochs=1), 2)
     assert [message.partition(":")[0] for message in impossible] == ["ATS", "ATS-DBS"]
     assert len(surveys) == 2 * len(STRATEGIES) - 2
 
 
-def test_survey_of_all_strategies_raises_when_no_strategy_allows_an_option():
+def test_comparison_of_all_strategies_raises_when_no_strategy_allows_the_value_of_an_option():
     with pytest.raises(BatchingError, match="batch_capacity=3: "):
         survey_all(Surveyor([3, 4, 5], epochs=1), 2, batch_capacity=3)
 
 
-def test_cost_table_has_a_row_for_every_surveyed_strategy():
+def test_cost_table_has_a_row_for_every_compared_strategy():
     lengths = [40, 10, 30, 20]
     surveys, _ = survey_all(Surveyor(lengths, epochs=1), 2, bucket_size=2, num_bins=2)
     titles, _, *rows = [

@@ -83,8 +83,8 @@ def passed(stream, epoch=0, workers=0):
 
 @pytest.mark.parametrize("count", [1, 40, 100, 149, 150, 470])
 def test_stream_yields_every_item_once(count):
-    """Each window is planned separately. If the last items fill less than half of a window, they
-    become part of the previous window."""
+    """Each window of a stream is planned separately. If the last items fill less than half of a
+    window, they become part of the previous window."""
     stream = stream_of(count)
     first, second = (passed(stream, epoch) for epoch in (0, 1))
     assert sorted(clips_of(first)) == sorted(clips_of(second)) == list(range(count))
@@ -150,7 +150,7 @@ def test_stream_resumes_in_the_loader_of_torchdata():
 
     for workers in (0, 2):
         whole = list(loader(workers))
-        # With `len(whole) + 1`, the state is saved after the epoch has ended.
+        # If `trained` is `len(whole) + 1`, the state is saved after the end of the epoch.
         for trained in (1, 4, len(whole) + 1):
             first, second = loader(workers), loader(workers)
             trained_batches = list(itertools.islice(first, trained))
@@ -193,5 +193,5 @@ def test_stream_fails_when_accelerate_prepares_its_loader():
         put_on_device=True,
         dispatch_batches=False,
     )
-    with pytest.raises(TypeError, match="NoneType"):  # accelerate raises this error
+    with pytest.raises(TypeError, match="NoneType"):  # accelerate raises the TypeError
         list(prepared)

@@ -1,6 +1,6 @@
 """Test the kernel check before training: its results, its cache, and the selected decoder.
 
-Most tests run the check in this process, with Triton's interpreter in place of a GPU.
+Most tests run the kernel check in the test process, with Triton's interpreter in place of a GPU.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "tf32_as_before")
 
 @pytest.fixture(autouse=True)
 def a_gpu_of_ours(monkeypatch, tmp_path):
-    """Let the interpreter stand in for a GPU, with the smallest possible batch."""
+    """Let Triton's interpreter stand in for a GPU, with the smallest possible batch."""
     small = {"CHUNK": 1, "UNITS": 32, "GROUPS": 1, "DEPENDENT_LAUNCHES": True}
     small |= {"problem": lambda *_: None, "bucket": lambda clips, symbols: (clips, 32)}
     for name, value in small.items():
@@ -71,7 +71,7 @@ def in_this_process(facts, device):
 
 
 def answers_in_turn(monkeypatch, *answers):
-    """Make the next calls of the check return these results.
+    """Make the next calls of the kernel check return these results, one result per call.
 
     Returns:
         A list to which each call appends its argument `facts`.
@@ -113,7 +113,7 @@ def smaller_tanh(monkeypatch):
 
 
 def no_first_gradient(monkeypatch):
-    """Let a buffer of the backward pass contain wrong values at the start."""
+    """Make a buffer of the backward pass start with wrong values."""
     entries = graphs.Graphs._gradient_entries
 
     def changed(self, *given):
@@ -144,7 +144,7 @@ def wrong_encoder(monkeypatch):
     monkeypatch.setattr(graphs.Graphs, "lstm_forward", changed)
 
 
-# For each failure: the tensors that can have the largest error.
+# For each failure: a part of the name of the tensor that has the largest error.
 FAILURES = {smaller_tanh: "", no_first_gradient: "grad ", not_finite: "", wrong_encoder: "encoder"}
 
 
@@ -152,8 +152,8 @@ FAILURES = {smaller_tanh: "", no_first_gradient: "grad ", not_finite: "", wrong_
 @interpreted
 @pytest.mark.parametrize("failure", FAILURES)
 def test_kernel_check_fails_when_kernels_compute_incorrect_values(failure, monkeypatch):
-    """The result contains the name of the tensor. The warning contains the facts that are needed in
-    a bug report."""
+    """The result names the tensor with the largest error. The warning contains the facts that are
+    needed in a bug report."""
     failure(monkeypatch)
     answer = check()
     assert not answer.is_right
@@ -194,7 +194,7 @@ def test_training_uses_no_kernels_when_the_encoder_kernels_are_incorrect(monkeyp
         (graphs, "_attention_energies", "RuntimeError: cannot create CUDA graphs"),
     ],
 )
-def test_kernel_check_result_contains_the_failure(owner, name, expected, monkeypatch):
+def test_kernel_check_result_reports_the_failure(owner, name, expected, monkeypatch):
     def broken(*_):
         raise RuntimeError("illegal access\nmore")
 
@@ -210,7 +210,7 @@ def test_kernel_check_fails_when_there_is_nothing_to_compare(monkeypatch):
     assert not check().is_right
 
 
-def test_sizes_of_the_kernel_check_include_every_setting_that_a_decoder_reads():
+def test_kernel_check_lists_every_size_setting_that_a_decoder_reads():
     class Noting:
         def __init__(self):
             self.read = set()
@@ -277,7 +277,7 @@ def test_training_process_survives_when_a_checked_kernel_reads_invalid_memory_on
 
 @pytest.mark.parametrize("text", ["CUDA out of memory.", "CUDA error: busy or unavailable", None])
 def test_kernel_check_result_is_not_cached_when_the_gpu_is_busy(text, monkeypatch):
-    """If `text` is None, the check cannot start a process."""
+    """If `text` is None, the kernel check cannot start its process."""
     if text is None:
         monkeypatch.setattr(self_check, "check_in_process", IN_A_PROCESS)
         monkeypatch.setattr(self_check, "COMMAND", ("/no/such/program",))

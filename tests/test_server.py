@@ -109,7 +109,7 @@ def test_openai_client_gets_the_same_audio_as_direct_synthesis(client, voice):
 def test_streaming_starts_before_the_whole_text_is_synthesized(name, paused):
     with running(paused) as server:
         client = openai.OpenAI(base_url=f"{server.address}/v1", api_key="x")
-        paused.allowed.release(8 if name == "opus" else 3)  # an Opus page contains 1 s of audio
+        paused.allowed.release(8 if name == "opus" else 3)  # an Ogg page with Opus audio lasts 1 s
         request = client.audio.speech.with_streaming_response.create(
             model="small",
             voice="default",

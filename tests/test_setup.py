@@ -108,7 +108,8 @@ def test_new_run_reads_every_clip_when_there_is_no_cache(lists, tmp_path, capsys
         read_clips(lists, new_run=True)
     printed = capsys.readouterr().out
     for filelist in (lists.training_files, lists.validation_files):
-        assert f"{filelist}:2: " in str(found.value)  # one message has the errors of both filelists
+        # one message lists the errors of both filelists
+        assert f"{filelist}:2: " in str(found.value)
         assert f"{filelist}:1: " not in str(found.value)
         name = Path(filelist).name
         assert f"{filelist}: the cache {name}.clips is missing" in printed
@@ -183,8 +184,8 @@ def test_set_up_of_a_run_fails_when_a_file_changes_while_it_is_read(
 
 
 def test_processes_compare_all_training_code():
-    """Processes with different code would compute incorrect results. Without this comparison, no
-    error would occur."""
+    """If the processes ran different code, they would compute incorrect results without an
+    error."""
     compared = {name_of(path) for pattern in start_module.CODE for path in ROOT.glob(pattern)}
     left = {"train"}
     loaded = set()
@@ -203,7 +204,7 @@ PROCESS_TIMEOUT = 2  # maximum number of seconds that processes wait for each ot
 
 
 class Pair(Processes):
-    """Stand in for one of two processes on a machine, in a thread."""
+    """A thread that stands in for one of two processes on a machine."""
 
     meeting = threading.Barrier(2, timeout=PROCESS_TIMEOUT)
     values: ClassVar[list] = [None, None]
@@ -321,8 +322,8 @@ def test_printed_batching_costs_exclude_random_epochs():
 
 
 def test_warning_suggests_a_smaller_frame_budget_when_the_budget_limits_batches():
-    """The warning must not suggest batch_size, because it has no effect if batch_capacity limits
-    the batches."""
+    """The warning must not suggest batch_size, because batch_size has no effect if batch_capacity
+    limits the batches."""
     frames = np.full(380, 500)
     hparams = replace(HParams(), batch_capacity=60_000)
     warning = few_updates(make_sampler(frames, hparams), hparams)
@@ -341,7 +342,8 @@ def test_batching_warning_is_returned_only_when_an_epoch_has_few_optimizer_steps
 
 
 def test_warning_is_returned_when_the_longest_clip_exceeds_the_limit_of_decoder_steps(lists):
-    """The longest clip can be in either filelist. With the suggested limit, there is no warning."""
+    """The longest clip can be in either filelist. With the suggested limit of decoder steps, there
+    is no warning."""
     path = lists.validation_files.replace(".txt", "-b.wav")
     write_audio(Path(path), length=30 * 256)
     h = replace(lists, n_frames_per_step=2, max_decoder_steps=15)

@@ -45,7 +45,7 @@ def test_training_error_is_a_single_line_when_another_process_has_died():
         raise RuntimeError(f"{said}\n\nAt:\n  trainer.py(155): step")
 
 
-def test_error_contains_the_cause_when_workers_fail():
+def test_error_reports_the_cause_when_workers_fail():
     with pytest.raises(SystemExit, match="143"), messages():
         raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated. ")
     with (

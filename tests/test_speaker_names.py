@@ -110,7 +110,7 @@ def test_speaker_column_is_rejected_when_it_is_the_text_column_or_empty(tmp_path
 
 
 def test_filelists_have_a_fourth_field_when_there_are_speakers(tmp_path):
-    """Filelists for cached mels have the fourth field too. settings.txt sets
+    """Filelists of cached mels also contain the speaker in the fourth field. settings.txt sets
     speaker_embedding_dim."""
     corpus, out = tmp_path / "corpus", tmp_path / "lists"
     (corpus / "wavs").mkdir(parents=True)

@@ -53,7 +53,7 @@ def test_fourth_field_of_a_filelist_line_contains_the_speaker():
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
 
 
-def test_every_label_of_clips_has_a_filelist_field_and_settings():
+def test_every_kind_of_clip_label_has_a_filelist_field_and_two_settings():
     """Filelists have no column titles, so a different order of the fields would swap their values
     without an error."""
     assert ListedClip._fields[3:] == LABELS
@@ -138,7 +138,7 @@ def speakers_model(**changes) -> tuple[Tacotron2, HParams]:
 
 
 def test_output_of_every_decoder_step_changes_when_the_speaker_changes():
-    """The log-mels of two speakers differ from the first frame. The encoder outputs for two
+    """The log-mels of two speakers differ even in the first frame. The encoder outputs for two
     speakers differ only by the speaker vectors."""
     model, hparams = speakers_model()
     model.eval()
@@ -302,7 +302,7 @@ def test_resume_reports_a_change_when_the_speaker_of_a_clip_has_changed(lists):
     assert "0 added, 0 gone, 1 changed" in message
 
 
-def test_warning_is_printed_when_several_speakers_are_trained_as_one(lists, capsys):
+def test_warning_is_printed_when_several_speakers_are_treated_as_one_speaker(lists, capsys):
     train.main(flags(lists / "run", options(lists, speaker_embedding_dim=0, epochs=1)))
     printed = capsys.readouterr().out
     assert "has 3 speakers ('anna', 'bert', 'carl')" in printed
@@ -359,7 +359,7 @@ def test_warm_start_is_rejected_when_speaker_vectors_have_no_names(lists, tmp_pa
 
 
 @pytest.mark.thorough
-def test_warm_start_keeps_speaker_vectors_by_name(lists, capsys):
+def test_warm_start_matches_speaker_vectors_by_name(lists, capsys):
     """The order of speakers changes, one speaker is removed, and a new speaker starts with the mean
     of the old vectors."""
     first, second = lists / "first", lists / "second"

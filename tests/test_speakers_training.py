@@ -64,7 +64,7 @@ SPEAKERS = replace(HParams(), speaker_embedding_dim=64, batch_size=3, random_epo
 def with_speakers(corpus: Corpus, **names: str) -> Corpus:
     """Write filelists with a speaker in each line.
 
-    For `train="ab"`, the lines alternate between a and b.
+    For `train="ab"`, the lines alternate between speakers a and b.
     """
     for name, of_clips in names.items():
         path = corpus.folder / f"{name}.txt"
@@ -79,7 +79,8 @@ def with_speakers(corpus: Corpus, **names: str) -> Corpus:
 def corpus(tmp_path_factory) -> Corpus:
     """Return a corpus whose validation set forms two batches, with 3 and 2 clips.
 
-    The first clips of a and b are in the first batch. The first clip of c is in the second batch.
+    The first clips of speakers a and b are in the first batch. The first clip of speaker c is in
+    the second batch.
     """
     corpus = make_corpus(tmp_path_factory.mktemp("speakers"))
     return with_speakers(corpus, train="aabca", val="abcca")
@@ -124,9 +125,9 @@ def test_training_time_per_speaker_depends_on_speaker_balance(corpus, balance):
 def test_epochs_with_balanced_speakers_follow_the_sampling_rules(
     corpus, balance, strategy, epoch, update
 ):
-    """An epoch draws as many clips as the corpus contains. The number of draws of each clip is its
-    share, rounded down or up. Draws depend only on the seed and the epoch. Batches stay within the
-    frame budget. Processes share the batches. Runs can resume inside an epoch."""
+    """An epoch draws as many clips as the corpus contains. Each clip is drawn as often as expected,
+    rounded down or up. Draws depend only on the seed and the epoch. Batches stay within the frame
+    budget. The batches are distributed among the processes. Runs can resume inside an epoch."""
     frames, speakers = map(np.array, zip(*corpus, strict=True))
     hparams = replace(
         SPEAKERS,
@@ -232,8 +233,9 @@ def test_balanced_batches_never_need_more_memory_than_the_worst_case(
             assert len(batch) * max(frames[batch]) <= most_frames
 
 
-def test_memory_check_includes_speakers_and_repeated_draws():
-    """The check repeats the only short clip of a rare speaker as often as an epoch can draw it."""
+def test_memory_check_accounts_for_speakers_and_repeated_draws():
+    """The memory check repeats the only short clip of a rare speaker as often as an epoch can draw
+    it."""
     lengths = [(1, "rare"), *[(30, "often")] * 7]
     clips = ClipTable.of(
         "list.txt",
@@ -246,7 +248,7 @@ def test_memory_check_includes_speakers_and_repeated_draws():
     weights = balancing_weights(clips.num_frames, clips.speaker_numbers, hparams)
     check_memory(trainer, clips, clips, weights)
     validation = [(3, 4, 30)] * 2
-    # On a CPU, the check first runs a batch with one clip.
+    # On a CPU, the memory check first runs a batch with one clip.
     shapes = [tuple(batch.mel.shape) for batch in batches if len(batch.mel) > 1]
     assert shapes == [(3, 4, 30), (8, 4, 1), *validation]
     assert all("speaker" in batch.labels for batch in batches)
@@ -270,7 +272,7 @@ def noise(batch: Batch) -> Outputs:
 
 @pytest.mark.parametrize("r", [1, 3])
 def test_loss_sums_per_clip_exclude_padding(r):
-    """The sums over clips equal the losses of single clips."""
+    """For each clip, the sum of its losses must equal the loss of a batch with only this clip."""
     batch = synthetic_batch([7, 2, 9], [3, 1, 2], create_hparams(tiny(n_frames_per_step=r)))
     outputs = noise(batch)
     for row, (mel, gate) in enumerate(sums_of_clips(outputs, batch).T.tolist()):
@@ -288,7 +290,7 @@ def test_loss_sums_per_clip_exclude_padding(r):
 @pytest.mark.parametrize("r", [1, 2])
 def test_validation_losses_per_speaker_equal_values_computed_by_hand(r, corpus, tmp_path):
     """The test computes the loss of each speaker from the outputs of the model. If r is 1, the mean
-    of these losses, weighted by frames, equals the loss over all clips."""
+    of the losses per speaker, weighted by frames, equals the loss over all clips."""
     out = tmp_path / "out"
     run(out, corpus, **MANY, p_prenet_dropout=0, n_frames_per_step=r)
     saved = load(out / "best.pt")
@@ -318,8 +320,8 @@ def test_validation_losses_per_speaker_equal_values_computed_by_hand(r, corpus, 
 
 
 def test_validation_synthesizes_an_example_for_every_speaker(corpus, tmp_path, monkeypatch, capsys):
-    """The example of a speaker is the speaker's first clip in the validation list. The record
-    contains the means over the examples."""
+    """The example of a speaker is the speaker's first clip in the validation list. The validation
+    record contains the means over the examples."""
     out, asked, speak = tmp_path / "out", [], validation.speak
     spy = lambda run, ids, name: asked.append((ids, name)) or speak(run, ids, name)  # noqa: E731
     monkeypatch.setattr(validation, "speak", spy)
@@ -488,7 +490,9 @@ def test_metrics_file_contains_the_minutes_of_each_speaker(corpus, tmp_path, cap
 
 
 @pytest.mark.thorough
-def test_results_with_several_speakers_are_equal_in_one_and_two_processes(corpus, tmp_path):
+def test_training_results_with_several_speakers_are_equal_in_one_and_two_processes(
+    corpus, tmp_path
+):
     """Both runs use the fast decoder. The weights, speaker records and examples of both runs are
     bitwise equal."""
     settings = SETTINGS | {"speaker_embedding_dim": 4, "speaker_balance": 0.5, "decoder": "fast"}

@@ -48,7 +48,9 @@ def test_real_time_factors_are_medians_when_tasks_are_repeated(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_synthesis_is_timed_with_and_without_graphs_when_the_device_is_a_gpu(same, monkeypatch):
+def test_synthesis_is_timed_with_and_without_cuda_graphs_when_the_device_is_a_gpu(
+    same, monkeypatch
+):
     monkeypatch.setattr(synthesis, "mel_filters", missing)
     hparams, ways = create_hparams(f"{SMALL},max_decoder_steps=5,gate_threshold=1"), []
     args = SimpleNamespace(hparams=hparams, device=torch.device("cuda"), texts=[1], repeats=1)

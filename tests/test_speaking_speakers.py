@@ -70,10 +70,8 @@ def save(path, names=NAMES, **more):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Make checkpoints with three speakers and with one speaker, and voices with three speakers.
-
-    Return them with the text that the export printed.
-    """
+    """Return the paths of two checkpoints (with three speakers and with one speaker) and of two
+    exported voices with three speakers, and the text that each export printed."""
     folder = tmp_path_factory.mktemp("speakers")
     (folder / "texts.txt").write_text("A dog came.\nIt sat down, and it ate.\n" * 2)
     found = {"checkpoint": save(folder / "best.pt"), "alone": save(folder / "one.pt", ("anna",))}
@@ -90,7 +88,8 @@ def made(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["checkpoint", "fp32"])
 def test_audio_differs_between_speakers(kind, made):
-    """The audio of a speaker is the same in every call. A space before the name has no effect."""
+    """The audio of a speaker is the same in every call. A space before the name of a speaker has no
+    effect."""
     speaker = load_synthesizer(getattr(made, kind))
     sounds = [np.concatenate([*speaker.stream(SENTENCE, speaker=name)]).tobytes() for name in NAMES]
     assert len(set(sounds)) == 3
@@ -98,9 +97,9 @@ def test_audio_differs_between_speakers(kind, made):
     assert streamed.tobytes() == sounds[1]
 
 
-def test_voice_equals_its_checkpoint_for_every_speaker(made):
+def test_voice_has_the_same_outputs_as_its_checkpoint_for_every_speaker(made):
     """The test compares every decoder step without dropout. For int8, the tolerance is the same as
-    with one speaker."""
+    in the test with one speaker."""
     exact = load_checkpoint_synthesizer(made.checkpoint, "p_prenet_dropout=0", torch.device("cpu"))
     words = [5, 6, 7, 20, 31, 40]
     for kind, tolerance in (("fp32", 1e-4), ("int8", 0.1)):
@@ -119,8 +118,10 @@ def test_texts_for_the_export_comparison_alternate_between_speakers(made):
     assert f"--voice {made.int8} --speaker NAME --text" in made.int8_printed
 
 
-def test_export_is_rejected_when_the_graph_ignores_the_chosen_speaker(made, tmp_path, monkeypatch):
-    """In this test, the graph uses the vector of one speaker for all speakers."""
+def test_export_is_rejected_when_the_onnx_graph_ignores_the_chosen_speaker(
+    made, tmp_path, monkeypatch
+):
+    """In this test, the ONNX graph uses the vector of one speaker for all speakers."""
     last, write = torch.tensor([[0.0, 0.0, 1.0]]), export.write_graphs
 
     def write_wrongly(speaker, folder):
@@ -201,7 +202,7 @@ def test_programs_report_a_missing_speaker_before_they_read_or_write_files(made,
     assert not (tmp_path / "out").exists()
 
 
-def test_speakers_are_listed_with_their_minutes(made, checkpoint_path, tmp_path, capsys):
+def test_speakers_are_listed_with_their_minutes_of_audio(made, checkpoint_path, tmp_path, capsys):
     for path in (made.checkpoint, made.int8):
         synthesize.main(["--checkpoint", str(path), "--list-speakers"])
         lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -289,7 +290,7 @@ def test_checkpoint_is_rejected_when_its_speakers_are_damaged(changed, tmp_path)
 def corpus(*paces: float, clips: int = 200, few: int = 0):
     """Return clips of speakers with these speaking rates in seconds per symbol.
 
-    The rate varies by up to 10% between clips. The last speaker has only `few` clips.
+    The speaking rate varies by up to 10% between clips. The last speaker has only `few` clips.
     """
     rng, rows = np.random.default_rng(0), list[tuple[float, ...]]()
     for index, pace in enumerate(paces):
@@ -367,8 +368,8 @@ def test_speaker_has_the_statistics_of_the_corpus_when_the_speaker_has_no_clips(
     assert one.minutes > 0
 
 
-def test_speaking_rate_failures_and_length_limits_depend_on_the_speaker():
-    """The same rate can be normal for one speaker and too fast for another speaker."""
+def test_speaking_rate_check_and_length_limit_depend_on_the_speaker():
+    """The same speaking rate can be normal for one speaker and too fast for another speaker."""
     speaker = Scripted(GOOD, settings=replace(H, speakers=NAMES))
     speaker.training = replace(speaker.training, speaker_statistics=STATISTICS)
     assert speaker.synthesize(TEXT, speaker="anna").warnings == []
@@ -381,8 +382,8 @@ def test_speaking_rate_failures_and_length_limits_depend_on_the_speaker():
 
 @pytest.mark.thorough
 def test_checkpoints_contain_speech_statistics_of_their_speakers(tmp_path):
-    """Every checkpoint with several speakers contains statistics. If a run resumes from an older
-    checkpoint, its new checkpoints contain the statistics."""
+    """Every checkpoint with several speakers contains speech statistics. If a run resumes from an
+    older checkpoint without these statistics, its new checkpoints contain them."""
     lines = []
     for i in range(9):
         write_tone(tmp_path / f"{i}.wav", 4000 + 500 * i)

@@ -31,8 +31,8 @@ def softer(decibels: float) -> np.ndarray:
 
 
 def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
-    """Return the detector after it has found the end of speech, and the number of decoder steps
-    that were added."""
+    """Pass decoder steps to an EndDetector until it finds the end of speech, and return the
+    detector and the number of these decoder steps."""
     finder, certain = EndDetector(WORDS, settings, ENGLISH, max_steps), 0
     for number, (frame, gate, weights) in enumerate(steps, 1):
         ended = finder.add(frame, gate, weights)
@@ -47,9 +47,9 @@ def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
 def through(gates=(), frames=(), after=()) -> list:
     """Return decoder steps in which attention moves from symbol to symbol.
 
-    Attention spends one decoder step on each symbol except the last symbol. On the last symbol, it
-    spends one decoder step for each stop probability in `gates`. The decoder steps in `after`
-    follow.
+    Attention spends one decoder step on each symbol except the last symbol. On the last symbol,
+    attention spends one decoder step for each stop probability in `gates`. The result ends with the
+    decoder steps in `after`.
     """
     reading = [(LOUD, 0.01, at(symbol)) for symbol in range(len(WORDS) - 1)]
     rest = zip(frames or [LOUD] * len(gates), gates, strict=True)
@@ -74,8 +74,8 @@ def test_speech_ends_at_the_stop_token_when_audio_stays_loud():
 
 
 def test_stop_token_is_ignored_when_attention_is_inside_the_text():
-    """Inside the text, the stop token would cut off words. If attention is blurred, its position is
-    unknown, so the stop token counts."""
+    """A stop token would cut off words if attention is still inside the text. If attention is
+    blurred, the position of attention is unknown, so the stop token ends the speech."""
     steps = [(QUIET, 0.9, at(2)), *through([0.1, 0.8], [LOUD, QUIET])]
     assert run(steps)[0].num_steps == 10
     assert run([(LOUD, 0.1, at(0)), (QUIET, 0.9, at(2, 0.2))] * 9)[0].num_steps == 2
@@ -118,7 +118,7 @@ def test_attention_rests_when_half_of_its_weight_is_on_the_last_symbols(share, r
     assert finder.reason is reason
 
 
-def test_speech_ends_within_3_db_of_the_quietest_decoder_step_when_attention_rests():
+def test_speech_ends_at_a_step_within_3_db_of_the_quietest_step_when_attention_rests():
     gates = [0.45, 0.3, *[0.1] * 6]
     finder, _ = run(through(gates, [softer(5), softer(8), *[softer(10)] * 6]))
     assert (finder.reason, finder.num_steps) == (StopReason.REST, 9)

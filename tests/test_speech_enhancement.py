@@ -21,7 +21,7 @@ CLOSE = {"atol": 2e-5, "rtol": 0}
 def model(one_thread):
     torch.manual_seed(0)
     model = ConvTasNet(window=16, channels=4, hidden=6, dilations=3)
-    for parameter in model.parameters():  # random values replace the special initial values
+    for parameter in model.parameters():  # random values are added to the special initial values
         parameter.data += 0.1 * torch.randn_like(parameter)
     return model
 

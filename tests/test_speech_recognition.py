@@ -115,7 +115,7 @@ def test_experiments_of_a_table_are_shared_by_two_processes(tmp_path):
     assert makers.count(os.getpid()) == len(makers) // 2
 
 
-def test_error_contains_a_missing_experiment_when_a_second_process_crashed(tmp_path):
+def test_error_names_the_missing_experiment_when_the_second_process_crashed(tmp_path):
     parent = os.getpid()
 
     def measure(row, seed):
@@ -128,13 +128,13 @@ def test_error_contains_a_missing_experiment_when_a_second_process_crashed(tmp_p
         shared.make_runs(tmp_path, shared.settings)
     made = [path.name for path in tmp_path.glob("runs/*.json")]
     assert sorted(made) == ["fast, 0.json", "new, 0.json"]
-    # The next call trains the missing runs.
+    # The next call runs the missing experiments.
     assert table(measure).make_runs(tmp_path, shared.settings)
 
 
 @pytest.mark.parametrize("name", ["speech_recognition", "speech_enhancement"])
 def test_experiment_table_contains_every_row_when_the_option_quick_is_given(name, tmp_path):
-    """Each case takes two minutes."""
+    """The test of each experiment takes two minutes."""
     for package in ("accelerate", "lightning", "pesq"):
         pytest.importorskip(package)
     program = [sys.executable, "-m", f"examples.{name}", str(tmp_path), "--quick"]

@@ -31,7 +31,8 @@ def test_speech_statistics_of_ljspeech_equal_the_stored_constants(ljspeech_metad
 
 
 def test_speaking_rate_equals_the_rate_of_a_synthetic_corpus():
-    """Each clip lasts 0.3 s plus 60 ms per symbol. The rate varies by 10%."""
+    """Each clip lasts 0.3 s plus 60 ms per symbol. The speaking rate varies by 10% between
+    clips."""
     symbols = RNG.integers(5, 150, 4000)
     seconds = (0.3 + 0.06 * symbols) * RNG.uniform(0.9, 1.1, 4000)
     found = measure(np.rint(seconds / 0.02), symbols, ["."] * 4000, H)
@@ -60,7 +61,9 @@ def test_speaking_rate_is_computed_when_all_clips_have_the_same_length():
         ([""] * 10, ""),
     ],
 )
-def test_final_punctuation_is_the_most_frequent_mark_when_80_percent_of_texts_have_one(last, mark):
+def test_final_punctuation_is_the_most_frequent_end_mark_when_80_percent_of_texts_have_an_end_mark(
+    last, mark
+):
     found = measure(RNG.integers(90, 110, 10), RNG.integers(10, 20, 10), last, H)
     assert found.final_mark == mark
 

@@ -16,14 +16,15 @@ def named(ids):
 
 
 def test_validation_split_depends_on_clip_ids_fraction_and_seed():
-    """The split of LJSpeech is pinned. All other corpora are split by the same rule."""
+    """The split of LJSpeech is stored in a file. All other corpora are split by the rule that
+    produced this file."""
     pinned = read_split(SPLIT_FILE)
     order = sorted(pinned, key=lambda name: hashlib.sha256(b"0|" + name.encode()).hexdigest())
     validation, origin = choose_split(named(pinned), 0.2, 0)
     assert validation == set(order[:2620]) == {name for name in pinned if pinned[name] == "val"}
     assert "the pinned split" in origin
     fewer, origin = choose_split(named(sorted(pinned)[1:]), 0.2, 0)
-    # If the corpus changes, only a few clips move to the other set.
+    # If the corpus changes, only a few clips move between the training set and the validation set.
     assert len(fewer ^ validation) <= 2
     assert "seed 0" in origin
     of_one = [replace(clip, speaker="linda") for clip in named(pinned)]

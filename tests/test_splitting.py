@@ -65,7 +65,7 @@ def test_chunks_of_a_text_never_exceed_the_limit_of_symbols(sequence, limit):
         assert space in between or symbols[between[0]] == "-"
 
 
-def test_text_is_split_after_sentences_into_even_chunks():
+def test_text_is_split_after_sentences_into_chunks_of_similar_length():
     text = "It rained. We went home, and slept. Nobody came. The end was near."
     assert split(text, 100) == [text.lower()]
     assert split(text, 40) == [
@@ -73,8 +73,8 @@ def test_text_is_split_after_sentences_into_even_chunks():
         "nobody came. the end was near.",
     ]
     assert split("One dog. " * 6, 30) == ["one dog. one dog. one dog."] * 2
-    # Two chunks of two sentences each are more even than one chunk of three sentences and one chunk
-    # of one sentence.
+    # Two chunks of two sentences each have equal lengths, unlike one chunk of three sentences and
+    # one chunk of one sentence.
     assert split("One dog. " * 4, 30) == ["one dog. one dog."] * 2
 
 
@@ -144,8 +144,8 @@ def test_chunks_of_a_text_equal_chunks_split_by_hand(text, limit, parts, kinds):
 
 @pytest.mark.parametrize("text", ["one," * 100, "x" * 401, "-" * 300 + "a" * 300, "a" + "-" * 300])
 def test_text_without_spaces_is_cut_when_it_exceeds_the_limit_of_symbols(text):
-    """Lists and some languages contain no spaces. If such a text were not cut, a chunk could need
-    gigabytes of memory."""
+    """Lists and some languages contain no spaces. If a long text without spaces were not cut, a
+    chunk could need gigabytes of memory."""
     sequence = text_to_sequence(text, COMPATIBLE)
     parts = split_sequence(sequence, 30)
     assert [place for part in parts for place in range(part.start, part.end)] == [

@@ -54,7 +54,7 @@ def grammar_pattern() -> str:
 
 
 @given(NUMBERS)
-def test_number_words_are_read_as_the_number(number):
+def test_number_words_spell_the_number(number):
     words = in_words(number)
     assert value(words) == number
     assert set(words.split()) <= WORDS

@@ -65,7 +65,7 @@ def each(form):
         "10{i:02d} {text}",
     ],
 )
-def test_texts_are_rejected_when_most_of_them_contain_times_numbers_or_columns(form):
+def test_texts_are_rejected_when_most_of_them_contain_timestamps_numbering_or_columns(form):
     message = refusal(check_are_spoken, clips_of(each(form)))
     assert message.startswith("m.csv:1: ")
     assert "12 of 12" in message
@@ -88,7 +88,7 @@ def test_texts_are_rejected_when_all_texts_of_one_speaker_begin_with_the_same_wo
 
 
 @pytest.mark.parametrize("form", ["Number {i}.", "Say the word w{i}.", "Say w{i} again.", "{i}"])
-def test_texts_are_accepted_when_they_share_a_sentence_that_is_spoken(form):
+def test_texts_are_accepted_when_they_share_a_spoken_carrier_phrase(form):
     clips = clips_of(each(form), name="recording")
     check_are_spoken(clips)
     check_repeated_words(clips)
@@ -107,7 +107,8 @@ def test_words_contain_the_vowel_signs_of_indic_scripts():
 
 
 def test_texts_of_the_included_corpora_are_accepted():
-    """These corpora contain sentences of LJSpeech. All words of these sentences are spoken."""
+    """The included corpora contain sentences of LJSpeech. The recordings contain all words of these
+    sentences."""
     for path in (Path(__file__).parent / "data").rglob("*.csv"):
         rows = [line.split("|") for line in path.read_text(encoding="utf-8").splitlines()]
         texts = [row[-1] for row in rows if len(row) > 1]
@@ -193,7 +194,7 @@ def test_recording_names_with_digits_are_removed_when_all_texts_contain_them(
         "M0,{0},0.5,2.3,1.8\nM1,{1},2.5,4.1,1.6\n",
     ],
 )
-def test_text_of_a_long_recording_is_rejected_when_its_lines_contain_times(form, tmp_path):
+def test_text_of_a_long_recording_is_rejected_when_its_lines_contain_timestamps(form, tmp_path):
     for name in "ab":
         write_tone(tmp_path / f"{name}.wav", 100)
         (tmp_path / f"{name}.txt").write_text(form.format(*SENTENCES))

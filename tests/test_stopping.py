@@ -180,7 +180,7 @@ def signal_twice(number: int) -> None:
 
 @pytest.mark.parametrize(("number", "saved"), [(signal.SIGINT, 6), (signal.SIGTERM, 7)])
 def test_second_ctrl_c_stops_the_run_immediately(number, saved, corpus, tmp_path):
-    """A second SIGTERM, which make may send, does not prevent the checkpoint."""
+    """`make` may send SIGTERM twice, so a second SIGTERM must not prevent the checkpoint."""
     out = tmp_path / "out"
     stopped = Child(flags(out, corpus.hparams(**LONG)), signal_twice, number).end()
     assert stopped.code == 128 + number
@@ -213,7 +213,7 @@ def compute_for_minutes(interrupts: int, limit: float) -> None:
 def test_ctrl_c_stops_the_run_when_an_optimizer_step_takes_minutes(
     interrupts, limit, corpus, whole, tmp_path
 ):
-    """After one Ctrl-C, the run stops after a time limit. After a second Ctrl-C, it stops
+    """After one Ctrl-C, the run stops after a time limit. After a second Ctrl-C, the run stops
     immediately."""
     out = tmp_path / "out"
     hook = (compute_for_minutes, interrupts, limit)

@@ -75,8 +75,8 @@ def test_settings_are_rejected_when_their_name_already_has_other_settings(tmp_pa
 def make_study(tmp_path, monkeypatch):
     """Return a function that makes a study.
 
-    A shell command stands in for training and writes the files of a run. In the transcripts, one
-    word of four is incorrect.
+    A shell command stands in for training and writes the files of a run. In each transcript, one of
+    four words is incorrect.
     """
     real = study.Study.execute
 
@@ -114,8 +114,8 @@ def make_study(tmp_path, monkeypatch):
 
 
 def test_study_trains_and_transcribes_each_run_once(make_study, capsys):
-    """Epochs that were already transcribed are not repeated, even if the run folders were
-    deleted."""
+    """Epochs whose speech was already transcribed are not transcribed again, even if the run
+    folders were deleted."""
     made = make_study(train="echo $NAME $OVERRIDES", points=(1, 2))
     made.run([1], concurrent_runs=2)
     assert made.failed == []
@@ -128,7 +128,7 @@ def test_study_trains_and_transcribes_each_run_once(make_study, capsys):
     kept = {path.name for path in (made.out / "sb" / "seed_1").glob("epoch_*")}
     assert kept == {"epoch_1.pt", "epoch_2.pt"}
     for name in GRID:
-        shutil.rmtree(made.out / name)  # the report needs only the saved values
+        shutil.rmtree(made.out / name)  # the report needs only values.csv
     again = make_study(train="false", points=(1, 2))
     again.run([1], concurrent_runs=1)
     assert again.failed == []
@@ -153,8 +153,8 @@ def test_study_values_are_summed_over_the_epochs_of_a_run(make_study):
 
 
 def test_lost_values_of_a_study_are_restored_from_its_runs(make_study):
-    """No run is trained again. A new epoch in --points is an error if a finished run is already
-    past this epoch."""
+    """Finished runs are not trained again. Adding an epoch to --points is an error if a finished
+    run is already past this epoch."""
     make_study(points=(1, 2)).run([1], concurrent_runs=1)
     (made := make_study()).out.joinpath("values.csv").unlink()
     again = make_study(train="false", points=(1, 2))
@@ -227,10 +227,10 @@ def made_up(name, seed, *, updates, steps, factor=1.0):
 
 @pytest.fixture
 def values():
-    """Return the values for RAND and for a second strategy.
+    """Return the results of a made-up study with RAND and a second strategy.
 
     The second strategy has half as many optimizer steps per epoch. After the same number of
-    optimizer steps, its loss is 1.5 times as high.
+    optimizer steps, the loss of the second strategy is 1.5 times the loss of RAND.
     """
     runs = [made_up("rand", seed, updates=100, steps=40) for seed in (1, 2, 3)]
     runs += [made_up("ssb", seed, updates=50, steps=20, factor=1.5) for seed in (1, 2, 3)]

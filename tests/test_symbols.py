@@ -299,7 +299,7 @@ def test_symbol_table_contains_no_symbols_that_occur_only_in_bad_clips(lists, tm
     assert sequence_to_text(first.symbols, hparams.table) == first.text.lower()
 
 
-def test_training_is_rejected_when_symbols_are_unknown(lists, tmp_path, capsys):
+def test_training_is_rejected_when_filelists_contain_unknown_symbols(lists, tmp_path, capsys):
     table = json.loads((lists / "symbols.json").read_text("utf-8"))
     table.remove("ę")
     (tmp_path / "mine.json").write_text(json.dumps(table))
@@ -342,7 +342,7 @@ def test_new_embedding_rows_have_the_mean_and_spread_of_old_rows():
     assert "50 rows" in refusal(map_symbols, saved, table, 1)
 
 
-def test_new_letters_start_with_the_row_of_a_similar_letter():
+def test_new_letters_start_with_the_embedding_row_of_a_similar_letter():
     old = torch.randn(len(ENGLISH), 3)
     saved = Checkpoint("x.pt", {"state_dict": {"embedding.weight": old}})
     table = table_of("aéɔʃжխ中ˈː")
@@ -368,8 +368,8 @@ def test_voice_uses_its_symbol_table(trained, tmp_path, capsys):
 
 
 def test_resume_keeps_the_symbol_table_of_the_run(trained, lists, tmp_path, capsys):
-    """A different table in the settings is rejected. A new table next to new filelists is
-    ignored."""
+    """A different symbol table in the settings is rejected. A new symbol table next to new
+    filelists is ignored."""
     out = shutil.copytree(trained, tmp_path / "run")
     again = shutil.copytree(lists.parent, tmp_path / "again") / "lists"
     table = json.loads((lists / "symbols.json").read_text("utf-8"))
@@ -408,7 +408,8 @@ def test_checkpoint_uses_english_symbols_when_it_has_no_symbol_table(checkpoint_
     hparams = load_checkpoint_synthesizer(checkpoint_path).settings
     assert hparams.table is ENGLISH
     assert hparams_from_dict({}).table is ENGLISH
-    for text in ("So.", "£10, at 10:05"):  # each model reads texts by the rules of its training
+    # each model uses the reading rules that it was trained with
+    for text in ("So.", "£10, at 10:05"):
         assert text_to_ids(text, hparams) == text_to_sequence(text, ["english_cleaners"])
 
 

@@ -125,12 +125,12 @@ def test_complete_files_are_kept_when_the_disk_is_full(
     assert capsys.readouterr().err == ""
 
 
-def test_all_files_are_written_for_each_text(checkpoint_path, tmp_path, capsys):
+def test_audio_plot_and_mel_files_are_written_for_each_text(checkpoint_path, tmp_path, capsys):
     texts = tmp_path / "texts.txt"
     texts.write_text("Hello there.\n\nGeneral remarks.\n", encoding="utf-8")
     out = tmp_path / "spoken words"
     arguments = ["--checkpoint", str(checkpoint_path), "--text-file", str(texts), "-o", str(out)]
-    # No stop probability exceeds this threshold, so each text ends at the limit of decoder steps.
+    # No stop probability exceeds the threshold 2, so each text ends at the limit of decoder steps.
     synthesize.main([*arguments, "--save-mel", "--hparams", "gate_threshold=2"])
     assert sorted(path.name for path in out.iterdir()) == [
         *(f"{n}.{kind}" for n in ("0001", "0003") for kind in ("npy", "png", "wav")),

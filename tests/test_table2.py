@@ -75,7 +75,7 @@ def run(tmp_path):
 
 
 def calls(run, program):
-    """Return the arguments of every call of this program."""
+    """Return the recorded arguments of every call of `program`."""
     lines = run.calls.read_text().splitlines() if run.calls.exists() else []
     start = "\t".join([*program.split(), ""])
     return [line.rstrip("\t").split("\t") for line in lines if line.startswith(start)]
@@ -98,7 +98,7 @@ def test_table_2_script_is_executable(name):
 
 
 @pytest.mark.parametrize("name", TABLE_2)
-def test_table_2_script_trains_the_table_row_in_its_file_name(run, name):
+def test_table_2_script_trains_with_the_strategy_in_its_file_name(run, name):
     row = name.lower().replace("-", "_")
     status, output = run(f"{row}.sh")
     assert status == 0, output

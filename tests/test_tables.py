@@ -18,7 +18,7 @@ def path(tmp_path):
 
 
 def read(path, text=None, speaker="", **options):
-    """Read a table with this content, and return its clips as (name, text) and its problems."""
+    """Read a table, and return its clips as (name, text) pairs and its problems."""
     if text is not None:
         path.write_text(text, encoding="utf-8")
     entries, problems = read_table(Table(path, **options), speaker)
@@ -241,7 +241,7 @@ def test_line_is_reported_when_its_number_of_fields_differs(path, header, row):
     assert "fields, expected" in problem
 
 
-def test_error_lists_the_titles_when_the_columns_are_unknown(path):
+def test_error_lists_the_column_titles_when_path_and_text_columns_are_unknown(path):
     path.write_text("Clip,Spoken words\na,Yes.\nb,No.\n")
     message = refusal(read_table, Table(path))
     for part in ("'Clip'", "'Spoken words'", "--path-column", "--text-column"):
@@ -259,7 +259,7 @@ def test_commas_inside_quotation_marks_belong_to_the_text(path):
     assert read(path, text) == ([("c0", "Yes, sir, yes."), ("c1", '"Go," he said.')], [])
 
 
-def test_unclosed_quotation_mark_is_reported_when_it_includes_the_next_line(path):
+def test_unclosed_quotation_mark_is_reported_when_the_field_extends_into_the_next_line(path):
     entries, [problem] = read(path, 'path,text\nc0,"Go on.\nc1,"No."\nc2,Yes.\n')
     assert entries == [("c2", "Yes.")]
     assert problem.startswith(f"{path}:2: ")
@@ -290,7 +290,7 @@ def test_table_is_rejected_when_it_contains_no_clips(path, content):
 
 
 def test_offset_and_duration_select_a_part_of_the_recording(path):
-    """NeMo manifests have this format. If the offset is missing, it is 0."""
+    """NeMo manifests contain the fields offset and duration. A missing offset means 0."""
     lines = [
         {"audio_filepath": "a", "offset": 1.5, "duration": 2, "text": "One."},
         {"audio_filepath": "a", "offset": 4, "duration": 1, "text": "Two."},
@@ -364,7 +364,9 @@ def test_table_is_rejected_when_its_last_column_is_not_the_normalized_text(lines
         ("offset duration", "1.5 2"),
     ],
 )
-def test_table_defines_segments_when_its_columns_contain_times(tmp_path, titles, times):
+def test_table_defines_segments_when_its_columns_contain_start_and_end_times(
+    tmp_path, titles, times
+):
     path = tmp_path / "segments.tsv"
     path.write_text(
         "\n".join("\t".join(x.split()) for x in (f"file {titles} text", f"a {times} Yes."))
@@ -459,7 +461,9 @@ def test_json_table_is_rejected_when_a_line_is_nested_too_deeply(path):
 
 
 @pytest.mark.parametrize("titles", ["start_date birth_from", "begin_year pitch_from", "start end"])
-def test_columns_are_not_read_as_times_when_titles_or_values_have_another_meaning(tmp_path, titles):
+def test_columns_are_not_read_as_times_when_column_titles_or_values_have_another_meaning(
+    tmp_path, titles
+):
     values = "yes no" if titles == "start end" else "1990 2020"
     rows = (f"file {titles} text", f"a {values} Yes.")
     path = tmp_path / "table.tsv"

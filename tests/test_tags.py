@@ -65,7 +65,7 @@ def test_pause_tags_split_a_text():
         ('Wait <break time="1s"/> now', r"<break time=\"1s\"/>': an unknown tag"),
     ],
 )
-def test_error_contains_the_tag_when_a_text_has_an_unknown_tag(text, message):
+def test_error_names_the_tag_when_a_text_has_an_unknown_tag(text, message):
     with pytest.raises(UserError, match=message):
         split_tags(text)
 
@@ -106,7 +106,7 @@ def test_stretched_ramp_keeps_its_end_values_and_is_steeper_at_a_higher_speed():
     st.floats(0.7, 1.5),
     st.integers(0, 2**32 - 1),
 )
-def test_stretched_frames_do_not_depend_on_the_size_of_the_pieces(sizes, speed, seed):
+def test_stretched_frames_stay_the_same_when_the_mel_arrives_in_pieces(sizes, speed, seed):
     mel = np.random.default_rng(seed).standard_normal((3, sum(sizes))).astype(np.float32)
     pieces = np.split(mel, np.cumsum(sizes)[:-1], axis=1)
     whole, joined = (np.concatenate([*stretched(x, speed)], axis=1) for x in ([mel], pieces))
@@ -154,7 +154,7 @@ def test_error_lists_the_speakers_when_a_tag_contains_an_unknown_speaker(setting
     assert all(part in str(error.value) for part in parts)
 
 
-def test_error_contains_the_total_pause_when_the_pauses_of_a_text_are_too_long():
+def test_error_reports_the_total_pause_when_the_pauses_in_a_text_are_too_long():
     assert prepare_utterance("One." + "[pause 60]" * 20, H).pause_seconds == 1200
     with pytest.raises(UserError, match="1,260 s"):
         prepare_utterance("One." + "[pause 60]" * 21, H)

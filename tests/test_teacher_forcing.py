@@ -25,7 +25,7 @@ def filelist(request, tmp_path, no_plots):
 
 
 @pytest.mark.thorough
-def test_teacher_forced_mels_have_the_lengths_of_the_recordings_and_depend_on_them(
+def test_teacher_forced_mels_depend_on_the_recordings_and_have_the_same_lengths(
     filelist, tmp_path, capsys
 ):
     hparams = create_hparams(f"{SMALL_MODEL},n_frames_per_step=2")

@@ -29,7 +29,7 @@ def test_symbols_equal_the_symbols_of_the_nvidia_recipe():
     assert symbols == json.loads((GOLDEN / "symbols.json").read_text(encoding="utf-8"))
 
 
-# The recorded sequences below contain more values from NVIDIA's code.
+# The recorded symbol ids in a later test contain more results of NVIDIA's code.
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -38,7 +38,7 @@ def test_symbols_equal_the_symbols_of_the_nvidia_recipe():
         ("Füße, naïve — “so”…", "fusse, naive -- so..."),
         ("5719", "five thousand, seven hundred nineteen"),
         ("1,2", "twelve"),
-        # Years are read in pairs of digits.
+        # Years are spoken as pairs of digits.
         ("1066's", "ten sixty-six's"),
         ("2009", "two thousand nine"),
         ("2010", "twenty ten"),
@@ -77,7 +77,7 @@ def test_compatible_cleaners_return_the_same_text_as_the_nvidia_cleaners(text, e
     assert spoken(text) == expected
 
 
-def test_years_are_read_as_inflect_reads_pairs_of_digits():
+def test_years_have_the_same_words_as_pairs_of_digits_in_inflect():
     engine = inflect.engine()
     for year in range(1001, 3000):
         if year % 100 and not 2000 < year < 2010:
@@ -241,5 +241,5 @@ def test_text_counts_as_speakable_only_when_it_contains_letters_digits_or_phones
         ("<. >. end", ". . end"),
     ],
 )
-def test_capitalized_words_and_symbols_without_a_number_are_read_as_expected(text, expected):
+def test_capitalized_words_and_symbols_without_a_number_become_the_expected_words(text, expected):
     assert spoken(text, CORRECTED) == expected

@@ -74,7 +74,7 @@ def test_text_is_rejected_when_its_encoding_is_ambiguous_and_not_set(tmp_path):
     assert read_text(path, "cp1252") == text
 
 
-def test_error_contains_the_line_number_when_a_text_file_is_not_valid_utf8(tmp_path):
+def test_error_reports_the_line_number_when_a_text_file_is_not_valid_utf8(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes("1|Größe, für alle\n2|Über".encode() + b"\xff\n" + "3|Öl, schön\n".encode())
     message = refusal(read_text, path)
@@ -82,7 +82,7 @@ def test_error_contains_the_line_number_when_a_text_file_is_not_valid_utf8(tmp_p
     assert "\\xff" in message
 
 
-def test_error_contains_the_line_number_when_the_chosen_encoding_does_not_fit(tmp_path):
+def test_error_reports_the_line_number_when_the_chosen_encoding_does_not_fit(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b"1|One.\n2|\x81\n")
     assert f"{path}:2: " in refusal(read_text, path, "cp1252")

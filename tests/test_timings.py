@@ -177,7 +177,9 @@ def test_word_times_are_written_to_a_folder_for_each_text(voices, tmp_path):
     assert pysubs2.SSAFile.from_string(content)[0].plaintext == "A dog came."
 
 
-def test_old_timings_are_removed_when_a_folder_is_used_for_a_new_text(voices, tmp_path, capsys):
+def test_old_timing_files_are_removed_when_the_folder_is_used_for_a_new_text(
+    voices, tmp_path, capsys
+):
     texts = tmp_path / "book.txt"
     out = tmp_path / "out"
     texts.write_text("A dog came.\nIt sat down.\n")
@@ -194,7 +196,9 @@ def test_old_timings_are_removed_when_a_folder_is_used_for_a_new_text(voices, tm
     assert "0002.txt" not in note
 
 
-def test_changed_timings_stay_in_a_folder_when_it_is_used_for_a_new_text(voices, tmp_path):
+def test_timing_files_edited_by_the_user_are_kept_when_the_folder_is_used_for_a_new_text(
+    voices, tmp_path
+):
     speak(voices, "--text", "A dog came.", "--timings", "srt", "-o", tmp_path)
     (tmp_path / "0001.srt").write_text("corrected by the user")
     speak(voices, "--text", "It sat down.", "-o", tmp_path)

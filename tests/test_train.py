@@ -75,7 +75,7 @@ class Steps:
         watch_steps(monkeypatch, record)
 
 
-def test_epoch_record_matches_the_trained_batches(corpus, tmp_path, monkeypatch):
+def test_epoch_record_matches_the_batches_used_in_training(corpus, tmp_path, monkeypatch):
     steps, out = Steps(monkeypatch), tmp_path / "out"
     run(out, corpus, epochs=1)
     [record] = metrics(out, "epoch")
@@ -109,7 +109,7 @@ def test_epoch_record_matches_the_trained_batches(corpus, tmp_path, monkeypatch)
     assert record["clips_per_second"] * seconds == pytest.approx(14)
     assert 0 < record["prepare_seconds"] < seconds
     assert 0 < record["data_wait_seconds"] < seconds
-    assert record["peak_memory_bytes"] > 1e8  # PyTorch alone needs this much memory
+    assert record["peak_memory_bytes"] > 1e8  # PyTorch alone needs more than 100 MB
 
 
 def test_training_minutes_exclude_validation_and_checkpoints(corpus, tmp_path, monkeypatch):
@@ -312,16 +312,18 @@ def test_optimizer_step_never_reads_values_from_the_device(
     assert counts == [0] * metrics(tmp_path / "out", "epoch")[0]["iteration"]
     # Losses are read every log_interval optimizer steps and at the end.
     assert sum(tolists) == math.ceil(len(counts) / 2)
-    with Reads() as reads:  # the counter must count both reads
+    with Reads() as reads:  # the counter must count both reads of tensors
         bool(torch.ones(1) > 0)
         torch.ones(1).item()
     assert reads.count == 2
 
 
-def test_losses_are_read_one_optimizer_step_later(corpus, tmp_path, monkeypatch, capsys):
+def test_losses_of_an_optimizer_step_are_read_after_the_next_optimizer_step(
+    corpus, tmp_path, monkeypatch, capsys
+):
     """The test imitates a GPU. Before the program reads the losses of an optimizer step, it must
-    wait until the GPU has computed this step. Inside an epoch, it never waits for the newest
-    optimizer step, so the GPU always has work."""
+    wait until the GPU has computed this step. Inside an epoch, the program never waits for the
+    newest optimizer step, so the GPU always has work."""
     read = train.read_pending
     waited, hidden, left = [], [], []
 
@@ -424,7 +426,7 @@ def state_of(trainer) -> dict:
 def poison_gradients(monkeypatch, steps) -> list[tuple[dict, dict]]:
     """Make one gradient value infinite in these optimizer steps.
 
-    Return the states before and after each step.
+    Return the states of weights and optimizer before and after each optimizer step.
     """
     compute = Trainer._accumulate_gradients
     states: list[tuple[dict, dict]] = []

@@ -55,7 +55,7 @@ def test_tf32_is_enabled_only_when_precision_is_tf32(precision):
         ("bf16", (8, 0), ""),
     ],
 )
-def test_warning_contains_the_reason_when_a_precision_is_not_recommended(
+def test_warning_states_the_reason_when_a_precision_is_not_recommended(
     precision, capability, meaning, monkeypatch
 ):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
@@ -124,7 +124,8 @@ def test_guided_attention_adds_its_weighted_gradient(decoder, loss):
             assert math.isnan(found)
     share = gradients[1.0] - gradients[0.0]
     assert share.norm() > 1e-4
-    # The observed differences between float32 gradients were a quarter of these tolerances.
+    # The largest observed differences between float32 gradients were a quarter of the tolerances in
+    # this test.
     torch.testing.assert_close(gradients[5.0] - gradients[0.0], 5 * share, rtol=3e-3, atol=3e-5)
 
 
@@ -178,7 +179,7 @@ def test_clipped_gradients_equal_values_computed_by_hand(threshold, precision):
     decay = [0.001 * parameter.detach().clone() for parameter in parameters]
     losses = trainer.step([MicroBatch(batch, seed=0)])
     norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in given))
-    assert 0.01 < norm < 1e6  # the gradient norm exceeds only the threshold 0.01
+    assert 0.01 < norm < 1e6  # of the two thresholds, the gradient norm exceeds only 0.01
     made = StepValues.of(losses.values.tolist())
     assert made.gradient_norm == pytest.approx(norm, rel=1e-5)
     for parameter, gradient, decayed in zip(parameters, given, decay, strict=True):
@@ -230,7 +231,7 @@ def test_guided_attention_weight_decreases_to_0():
 def test_onednn_cache_is_small_unless_the_user_sets_its_size(by_user, expected, monkeypatch):
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     for name in names:
-        monkeypatch.setenv(name, by_user or "")  # makes monkeypatch restore the variable
+        monkeypatch.setenv(name, by_user or "")  # this call makes monkeypatch restore the variable
         if by_user is None:
             monkeypatch.delenv(name)
     Trainer(small(), CPU)
@@ -289,7 +290,7 @@ def test_skipped_optimizer_steps_do_not_change_weights_with_any_optimizer(make, 
 
 def test_fused_and_plain_optimizers_compute_the_same_weights(monkeypatch):
     """With fused Adam, gradients are clipped and optimizer steps are skipped on the device. For all
-    other optimizers, `apply_gradients` does this."""
+    other optimizers, `apply_gradients` clips gradients and skips optimizer steps."""
     weights = []
     for fused in (True, False):
         use_optimizer(monkeypatch, functools.partial(torch.optim.Adam, fused=fused))
@@ -300,7 +301,7 @@ def test_fused_and_plain_optimizers_compute_the_same_weights(monkeypatch):
     torch.testing.assert_close(*weights, rtol=0, atol=1e-4)
 
 
-def test_listed_optimizer_state_matches_the_chosen_optimizer(monkeypatch):
+def test_list_of_optimizer_state_entries_matches_the_chosen_optimizer(monkeypatch):
     adam = {"step": False, "exp_avg": True, "exp_avg_sq": True}
     assert optimizer.state_entries(small()) == adam
     use_optimizer(monkeypatch, functools.partial(torch.optim.SGD, momentum=0.9))
@@ -332,7 +333,7 @@ class ScaledAttention(layers.LocationSensitiveAttention):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("attention", [ContentAttention, ScaledAttention])
-def test_custom_attention_trains_with_the_reference_decoder(attention, monkeypatch):
+def test_model_with_a_custom_attention_trains_with_the_reference_decoder(attention, monkeypatch):
     pytest.importorskip("fast_decoder.graphs", reason="the folder fast_decoder is missing")
     monkeypatch.setattr(layers, "make_attention", attention)
     trainer = Trainer(small(n_mel_channels=MELS, decoder="fast"), CPU)

@@ -1,4 +1,4 @@
-"""Tests of text/uncertain.py, which finds expressions that may be read wrongly."""
+"""Test text/uncertain.py, which finds expressions that may be spoken incorrectly."""
 
 import lzma
 
@@ -27,7 +27,7 @@ CLEANERS = ["english_cleaners_corrected"]
         ("Here x<y holds.", "x<y", "x<y"),
     ],
 )
-def test_an_uncertain_expression_is_returned_with_its_reading(text, expression, reading):
+def test_uncertain_expression_is_returned_with_its_spoken_form(text, expression, reading):
     assert uncertain_expressions(text, CLEANERS) == [(expression, reading)]
 
 
@@ -43,17 +43,17 @@ def test_an_uncertain_expression_is_returned_with_its_reading(text, expression, 
         "Hmm, colo[u]r and {HH AH0} words.",
     ],
 )
-def test_usual_expressions_are_certain(text):
+def test_common_expressions_are_not_reported_as_uncertain(text):
     assert uncertain_expressions(text, CLEANERS) == []
 
 
 @given(st.lists(st.sampled_from(["and", "Tom", "it's", "well-known", "café", "no"]), min_size=1))
-def test_ordinary_words_are_certain(words):
+def test_ordinary_words_are_not_reported_as_uncertain(words):
     assert uncertain_expressions(f"{' '.join(words)}.", CLEANERS) == []
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_accepted(text):
+def test_search_for_uncertain_expressions_accepts_any_text(text):
     assert isinstance(uncertain_expressions(text, CLEANERS), list)
 
 
@@ -63,16 +63,16 @@ def test_fewer_than_one_in_100_ljspeech_texts_has_an_uncertain_expression():
     assert sum(bool(uncertain_expressions(text, CLEANERS)) for text in texts) < len(texts) / 100
 
 
-def test_other_cleaners_have_no_uncertain_expressions():
+def test_uncertain_expressions_are_reported_only_for_the_corrected_english_cleaners():
     assert uncertain_expressions("Windows 10/11", ["basic_cleaners"]) == []
     assert uncertain_expressions("Windows 10/11", ["english_cleaners"]) == []
 
 
-def test_phones_between_slashes_are_certain_when_the_model_reads_phones():
+def test_phones_between_slashes_are_not_uncertain_when_the_model_accepts_phones():
     assert uncertain_expressions("He is /wˈɪn/.", [*CLEANERS, "phones"]) == []
 
 
-def test_a_note_lists_five_expressions_and_counts_the_rest():
+def test_note_lists_five_uncertain_expressions_and_counts_the_rest():
     [note] = uncertain_note("Here 1/7, and 1/9, and 1/11, and 1/12, and 1/13, and 1/14.", CLEANERS)
     assert "'1/13' as 'one thirteenth'" in note
     assert "and 1 more" in note

@@ -30,14 +30,14 @@ from tacotron2_voice.text.unspoken import dropped_symbols, left_out
         ("½ of x², € and 5 €, ٣ or Ⅷ; and/or", "english_cleaners_corrected", {}),
     ],
 )
-def test_characters_without_a_symbol_are_found_with_their_columns(text, cleaners, dropped):
+def test_characters_without_a_symbol_are_found_with_their_positions(text, cleaners, dropped):
     found = dropped_symbols(text, [cleaners])
     assert (found, list(found)) == (dropped, list(dropped))
 
 
 @settings(max_examples=300)
 @given(st.characters(exclude_categories=["Cs"]))
-def test_each_character_is_read_or_reported(character):
+def test_each_character_is_spoken_or_reported(character):
     """The test covers letters, digits and symbols (such as currency signs) of all scripts. All
     other characters are silent."""
     text, cleaners = f"ab {character} cd", ["english_cleaners_corrected"]
@@ -47,7 +47,7 @@ def test_each_character_is_read_or_reported(character):
         assert dropped_symbols(text, cleaners) == ({character: [4]} if silent else {})
 
 
-def test_warning_lists_the_columns_of_characters_without_a_symbol():
+def test_warning_lists_the_positions_of_characters_without_a_symbol():
     text = "A ☃ and ☃, *so*."
     [warning] = left_out(text, ["english_cleaners_corrected"])
     assert warning.endswith("symbols for them: '☃' at column 3, 9, '*' at column 12, 15")
@@ -89,8 +89,8 @@ def test_number_of_cleaned_pieces_is_limited_when_many_characters_have_no_symbol
 
 
 def test_characters_are_reported_when_espeak_ignores_them():
-    """Phones in the text are not reported. Letters that only change a neighboring phone, such as
-    the hard sign, are not reported either."""
+    """Phones in the text, and letters that only change a neighboring phone (such as the hard sign),
+    are not reported."""
     facts = ["phones"], table_of("абвꜰəɪɛnʌbjkt❀ ")
     text = "объект € и ❀ /❀n/"
     dropped = dropped_symbols(text, *facts, "ru")

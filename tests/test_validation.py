@@ -72,7 +72,7 @@ def test_validation_uses_the_same_batches_and_masks_in_every_run(corpus, tmp_pat
     assert 0.4 < seen[0][1][0].float().mean() < 0.6
 
 
-def test_validation_equals_values_computed_by_hand(corpus, tmp_path):
+def test_validation_results_equal_values_computed_by_hand(corpus, tmp_path):
     """The test checks how much a batch of 3 clips and a batch of 2 clips contribute to the means
     over all clips. test_model.py and test_alignment.py check the values of single batches."""
     out, r = tmp_path / "out", 2
@@ -158,8 +158,8 @@ def test_validation_warns_once_when_attention_ignores_the_text(
 
 
 def test_run_trains_and_resumes_without_validation_clips(corpus, tmp_path, capsys):
-    """The test interrupts the run, resumes it, and reports on it. The final weights equal the
-    weights of a run with validation."""
+    """The test interrupts the run, resumes the run, and creates its report. The final weights equal
+    the weights of a run with validation."""
     with_list, out = tmp_path / "with", tmp_path / "out"
     settings = {"epochs": 3, "epochs_per_validation": 1, "iters_per_checkpoint": 3}
     run(with_list, corpus, **settings)
@@ -200,8 +200,8 @@ def test_validation_does_not_change_training(corpus, tmp_path):
 
 
 def test_loader_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatch):
-    """If validation stopped the workers, their loaders would be deleted. On Python 3.12, deleted
-    loaders close file descriptors of other loaders."""
+    """Validation must not stop its loader workers, because this would delete their DataLoader. On
+    Python 3.12, a deleted DataLoader closes file descriptors of other DataLoaders."""
     workers, validate = [], validation.validate
 
     def recorded(run, stop):
@@ -217,7 +217,7 @@ def test_loader_workers_stay_alive_after_validation(corpus, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("settings", [{}, {"gate_threshold": 2, "attention_rest_time": 0}])
-def test_free_running_inference_equals_synthesis_with_the_checkpoint(
+def test_free_running_results_of_validation_equal_synthesis_results_of_the_checkpoint(
     settings, corpus, tmp_path, monkeypatch, capsys
 ):
     """The plots, metrics and printed line equal the results of synthesis with the saved model, even
@@ -270,7 +270,7 @@ FAILURES = ["loss", "clip", "alignment_sums", "speak", "draw_mels"]
 @pytest.mark.thorough
 @pytest.mark.parametrize("what", FAILURES)
 def test_training_continues_when_validation_fails(what, corpus, tmp_path, monkeypatch, capsys):
-    """If validation fails, the warning contains the cause."""
+    """If validation fails, the warning states the cause."""
     out, message, validations = tmp_path / "out", "training continues: ValueError: Audio buffer", 1
     if what == "loss":
         poison_mel(monkeypatch, "val02.wav")

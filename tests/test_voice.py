@@ -61,7 +61,7 @@ def test_voice_chunks_have_the_same_mels_as_the_torch_model(voices, monkeypatch)
     np.testing.assert_allclose(np.concatenate(found.alignments, axis=1).sum(1), 2, atol=1e-4)
 
 
-def test_attention_window_equals_the_window_in_torch(voices):
+def test_attention_window_of_a_voice_equals_the_attention_window_in_torch(voices):
     settings = "p_prenet_dropout=0,attention_window=2"
     exact = Voice(voices.fp32[0], settings)
     words = text_to_ids("It sat down, and it ate.", exact.settings)
@@ -144,7 +144,7 @@ def test_included_voice_speaks_and_stops():
     assert sum(file.stat().st_size for file in folder.iterdir()) < 20e6
     voice = Voice(folder)
     assert voice.settings.speakers == ("hibari", "kathleen", "linda")
-    # The description does not contain local paths.
+    # The description of an exported voice does not contain local paths.
     assert "/" not in voice.description.hparams["training_files"]
     for name in voice.settings.speakers:
         speech = voice.synthesize("It was a quiet evening.", speaker=name)
@@ -163,7 +163,7 @@ def test_included_voice_speaks_and_stops():
     ],
     ids=["truncated", "different content"],
 )
-def test_graph_of_a_compressed_voice_is_rejected_when_it_is_damaged(
+def test_onnx_graph_of_a_compressed_voice_is_rejected_when_it_is_damaged(
     voices, tmp_path, change, answer
 ):
     folder = shutil.copytree(voices.packed[0], tmp_path / "voice")
@@ -340,7 +340,7 @@ def test_voice_is_rejected_when_its_folder_is_damaged(damage, voices, tmp_path, 
     assert len(str(stop.value)) < 900
 
 
-def test_synthesis_raises_when_a_graph_of_the_voice_returns_nan(voices, tmp_path):
+def test_synthesis_raises_when_an_onnx_graph_of_the_voice_returns_nan(voices, tmp_path):
     folder = shutil.copytree(voices.fp32[0], tmp_path / "voice")
     weight = numpy_helper.from_array(np.array(np.nan, np.float32), "nan")
     postnet(folder, helper.make_node("Mul", ["mel", "nan"], ["refined"]), weights=[weight])
@@ -348,7 +348,7 @@ def test_synthesis_raises_when_a_graph_of_the_voice_returns_nan(voices, tmp_path
         Voice(folder).synthesize(TEXT)
 
 
-def test_graph_of_a_voice_is_rejected_when_it_has_the_ort_format(voices, tmp_path):
+def test_onnx_graph_of_a_voice_is_rejected_when_it_has_the_ort_format(voices, tmp_path):
     """The operators of a graph in ORT format cannot be checked. A file can be valid as ORT and as ONNX."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

@@ -121,7 +121,7 @@ def test_wheel_works_when_user_files_have_the_names_of_its_modules(python, voice
     assert re.fullmatch(r"\d{4,} False\n", spoken.stdout), spoken.stderr
 
 
-def test_wheel_error_is_one_line_when_the_path_is_a_checkpoint(python, voices, tmp_path):
+def test_wheel_prints_a_one_line_error_when_the_path_is_a_checkpoint(python, voices, tmp_path):
     checkpoint = voices.checkpoint[0]
     options = checkpoint, "--text", TEXT, "-o", "a.wav"
     refused = run(python, "-m", "tacotron2_voice", "speak", *options, folder=tmp_path)
@@ -149,7 +149,7 @@ def test_output_folder_contains_no_plots_when_matplotlib_is_missing(python, voic
     ]
 
 
-def test_wheel_error_contains_the_pip_extra_when_a_plot_needs_matplotlib(python, voices, tmp_path):
+def test_wheel_error_names_the_pip_extra_when_a_plot_needs_matplotlib(python, voices, tmp_path):
     program = f"""
 import sys
 from pathlib import Path
@@ -168,7 +168,7 @@ write_speech(Path("b"), speech, voice.settings.table, save_plot=False)
 
 
 def test_wheel_works_when_the_server_packages_are_missing(python, voices, tmp_path):
-    """The error of `serve` contains the pip extra that installs these packages."""
+    """The error of `serve` names the pip extra that installs the server packages."""
     served = run(python, "-m", "tacotron2_voice", "serve", voices.int8[0], folder=tmp_path)
     assert served.returncode == 1
     assert '"tacotron2-voice[server,wyoming]"' in served.stderr
@@ -199,7 +199,7 @@ def test_wheel_and_sdist_contain_exactly_the_files_of_the_package(wheel, tmp_pat
 
 def test_dependencies_equal_the_pinned_dependencies():
     pinned = (ROOT / "requirements" / "onnx.txt").read_text(encoding="utf-8")
-    # Only the export needs these packages.
+    # Only the export of voices needs the package onnx.
     names = set(re.findall(r"^([\w-]+)==", pinned, re.M)) - {"onnx"}
     dependencies = {Requirement(x).name for x in PROJECT["project"]["dependencies"]}
     assert dependencies == names

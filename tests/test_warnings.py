@@ -39,8 +39,8 @@ END = 0.05  # seconds of silence at both ends of a valid clip
 
 
 def sound(before: float = 0.0, seconds: float = 1.0, after: float = 0.0, seed: int = 0):
-    """Return 16-bit noise that lasts `seconds` seconds. Noise that is 57 dB softer lasts `before`
-    seconds before it and `after` seconds after it."""
+    """Return 16-bit noise that lasts `seconds` seconds. Softer noise (by 57 dB) fills `before`
+    seconds at the start and `after` seconds at the end."""
     rng = np.random.default_rng(seed)
     noise = rng.uniform(-1, 1, sum(round(part * RATE) for part in (before, seconds, after)))
     start = round(before * RATE)
@@ -134,7 +134,7 @@ def test_flat_tops_below_full_scale_count_as_clipping(dtype):
             assert count_clipped((np.rint(gain * real + dither) / scale).astype(dtype)) == 0
 
 
-def test_range_of_usual_speaking_rates_depends_on_their_spread():
+def test_range_of_typical_speaking_rates_depends_on_the_spread_of_the_rates():
     spread = 15 * np.exp(0.1 * np.random.default_rng(0).standard_normal(5000))
     low, median, high = usual_rates(np.append(spread, [1, 2, 99]))
     assert median == pytest.approx(15, rel=0.01)
@@ -220,8 +220,8 @@ def test_each_kind_of_problem_has_a_separate_warning(tmp_path, capsys, fault):
 
 
 def quiet_corpus(folder: Path, clips: int = 12) -> Path:
-    """Write clips. Every third clip has long silence at both ends, and all other clips have
-    none."""
+    """Write clips. Every third clip has long silence at both ends, and all other clips have only
+    short silence."""
     changes = {f"c{i:02}": (sound(0.5, 1, 0.7 + 0.01 * i, i), TEXT) for i in range(0, clips, 3)}
     return write_corpus(folder, changes, clips)
 
@@ -322,7 +322,8 @@ def test_prepare_warns_when_all_texts_have_the_same_length():
 
 
 def test_prepare_does_not_warn_when_text_and_clip_lengths_match():
-    """If there are too few clips or too few different lengths, there is no warning either."""
+    """If there are too few clips or too few different lengths, prepare cannot check whether texts
+    match clips."""
     assert texts_of_other_clips(clips_with(0)) is None
     assert texts_of_other_clips(clips_with(1, count=19)) is None
     alike = [replace(x, measured=Measurements(RATE)) for x in clips_with(1)]
@@ -368,7 +369,7 @@ def test_second_call_of_prepare_trims_only_changed_clips(tmp_path, capsys):
     assert contents(trimmed) == before
 
 
-def test_trimmed_copies_move_with_their_corpus(tmp_path, capsys):
+def test_trimmed_copies_stay_valid_when_they_are_moved_with_the_corpus(tmp_path, capsys):
     old, new = tmp_path / "old", tmp_path / "new"
     prepare(Preparation(quiet_corpus(old / "corpus"), old / "lists", trim=old / "t"))
     old.rename(new)

@@ -34,7 +34,7 @@ def project(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(project, corpus) -> tuple[Path, str]:
-    """Train one epoch in the copy, and return the output folder and the printed text."""
+    """Train one epoch in the copied project, and return the output folder and the printed text."""
     settings = corpus.hparams(epochs=1, epochs_per_validation=1, decoder="fast")
     printed = run(project, "train.py", "-o", "runs/tiny", "--hparams", settings)
     return project / "runs" / "tiny", printed

@@ -54,7 +54,7 @@ def server(voice, opened):
 def talk(port, *events, until=AudioStop):
     """Send events, and return the replies.
 
-    The replies end with an event of one of these types, or when the connection ends.
+    The replies end with an event of a type in `until`, or when the connection ends.
     """
 
     async def run():
