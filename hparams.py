@@ -254,7 +254,7 @@ def parse_row_costs(text: str) -> tuple[dict[int, float] | None, float]:
         parse_row_costs("measure")               # (None, 0.0), because nothing is measured yet
 
     Raises:
-        ValueError: if the text does not have one of these forms.
+        ValueError: if `text` is not a valid value of `row_costs`.
     """
     if text in ("", MEASURE):
         return None, 0.0
