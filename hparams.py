@@ -52,7 +52,7 @@ NVIDIA_ONLY = {
     "dist_url": "use torchrun --rdzv-endpoint HOST:PORT",
     "cudnn_enabled": "cuDNN is used on every GPU",
     "cudnn_benchmark": "cuDNN uses kernels that give the same result in every run",
-    "max_wav_value": "samples are read as values in [-1, 1]",
+    "max_wav_value": "audio samples are read as values in [-1, 1]",
     "use_saved_learning_rate": "learning_rate_schedule sets the rate of every optimizer step",
 }
 
