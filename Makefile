@@ -96,7 +96,7 @@ $(DEMO_VOICE)/voice.json:
 	.venv-docs/bin/python -m pip install --disable-pip-version-check -r requirements/docs.txt
 	@touch .venv-docs/installed
 
-# The stamp is written last, so that an interrupted installation is repeated.
+# The file .venv/installed is written last, so that an interrupted installation is repeated.
 .venv/installed: $(filter-out $(OF_FRAMEWORKS),$(wildcard requirements.txt requirements/*.txt))
 	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11, 4))' || \
 	  { echo "Python 3.11.4 or newer is needed: make PYTHON3=python3.12 demo"; exit 1; }

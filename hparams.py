@@ -52,11 +52,11 @@ NVIDIA_ONLY = {
     "dist_url": "use torchrun --rdzv-endpoint HOST:PORT",
     "cudnn_enabled": "cuDNN is used on every GPU",
     "cudnn_benchmark": "cuDNN uses kernels that give the same result in every run",
-    "max_wav_value": "samples are read as values in [-1, 1]",
+    "max_wav_value": "audio samples are read as values in [-1, 1]",
     "use_saved_learning_rate": "learning_rate_schedule sets the rate of every optimizer step",
 }
 
-MEASURE = "measure"  # value of `row_costs` that makes train.py measure the costs
+MEASURE = "measure"  # with this value of `row_costs`, train.py measures the costs
 
 Seed = Annotated[int, limits(ge=0, le=2**64 - 1)]
 Workers = Annotated[int, limits(ge=0, le=1000)]
@@ -95,7 +95,7 @@ class HParams(VoiceSettings):
     clips_folder: str = ""  # new folder of the clips, if you moved the clips after you ran scripts/prepare.py
     load_mel_from_disk: bool = False  # True: the filelists list cached log-mels (.npy) instead of audio files
     text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # names of the text cleaners, applied in the order of this list
-    language: str = ""  # eSpeak language code, such as de; required for phones, and for Turkish and Azerbaijani, in which the lowercase letter of I is ı
+    language: str = ""  # eSpeak language code, such as de; required for phones, and for Turkish and Azerbaijani, where I in lowercase is ı
     symbols: str = "english"  # symbol table: english (as in NVIDIA's recipe), corpus (all characters in your texts), or the path of a .json file
     symbol_table: tuple[
         str, ...
@@ -128,7 +128,7 @@ class HParams(VoiceSettings):
     num_buckets: Buckets = 10  # number of length classes (bucket_by_width and bucket_by_quantile strategies); larger: less padding
     dynamic_batch_size: bool = True  # True: batches of short clips contain more clips, up to batch_capacity
     batch_capacity: Count | None = None  # maximum number of frames per batch, including padding; None: batch_size times the length of the longest clip
-    size_multiple: Count = 1  # the number of clips in each batch is a multiple of this value, such as 8; 1: any number
+    size_multiple: Count = 1  # each batch contains a multiple of this number of clips, such as 8; 1: any number of clips
     row_costs: str = ""  # time of a decoder step for each number of clips, in us, such as "16:33 32:48"; batches get the sizes with the lowest time per clip; measure: train.py measures the times; empty: not used
     batch_randomization: bool = True  # True: shuffle the order of the batches, but not the clips within them
     random_epochs: CountOrZero = 2  # number of epochs with random batches at the start of the run; 0: none
@@ -145,19 +145,19 @@ class HParams(VoiceSettings):
     learning_rate_final: PositiveOrZero = 1e-5  # minimum learning rate of the exponential decay
     weight_decay: PositiveOrZero = 1e-6  # weight of the L2 penalty on all parameters; 0: no penalty
     grad_clip_thresh: Positive = 1.0  # maximum gradient norm; gradients with a larger norm are scaled down
-    sync_batch_norm: bool = False  # True: batch norm uses the statistics of all GPUs
+    sync_batch_norm: bool = False  # True: batch norm uses the statistics of the batches on all GPUs
     loss: Literal["padded", "unpadded"] = "padded"  # training loss; padded: mean over all frames including padding, as in NVIDIA's recipe; unpadded: masked loss
     gate_positive_weight: LossWeight = 5.0  # weight of the stop frame in the stop-token loss; 1: unweighted
     guided_attention_weight: LossWeight = 1.0  # weight of the guided attention loss at the start of the run; 0: off
     guided_attention_sigma: DiagonalWidth = 0.4  # width of the diagonal in the guided attention loss, as a fraction of the text length; larger: softer guidance
     guided_attention_steps: Count = 10_000  # number of optimizer steps over which guided_attention_weight decreases linearly to 0
-    mask_padding: bool = True  # True: outputs beyond the end of a clip add no error to the loss
+    mask_padding: bool = True  # True: outputs in the padding after the end of a clip add no error to the loss
 
     # --- validation
     validation_batch_size: Count = 16  # number of clips per validation batch; these batches are random, but the same in every run
 
     # --- model
-    n_symbols: SymbolCount = 148  # number of symbols with an embedding
+    n_symbols: SymbolCount = 148  # number of symbols in the symbol table; each symbol has an embedding
     symbols_embedding_dim: Width = 512  # width of the symbol embedding
     encoder_kernel_size: Kernel = 5  # kernel size of the encoder convolutions, in symbols; must be odd
     encoder_n_convolutions: EncoderLayers = 3  # number of convolutions in the encoder
@@ -169,12 +169,12 @@ class HParams(VoiceSettings):
     p_prenet_dropout: Dropout = 0.5  # dropout rate of the prenet, in training and synthesis
     max_decoder_steps: DecoderSteps = 10_000  # maximum number of decoder steps per chunk in synthesis
     gate_threshold: Positive = 0.5  # stop probability at which the speech ends; larger: the speech ends later
-    attention_rest_time: MillisecondsOrZero = 800.0  # how long attention must rest at the end of the text before the speech ends, in ms; 0: off
+    attention_rest_time: MillisecondsOrZero = 800.0  # time that attention must rest on the last symbols before the speech ends, in ms; 0: off
     attention_window: CountOrZero = 0  # maximum number of symbols that attention may advance per decoder step; 0: no limit
     attention_rnn_dim: Width = 1024  # width of the attention LSTM
     attention_dim: Width = 128  # width of the attention's query and key vectors
-    attention_location_n_filters: Width = 32  # number of location filters, which read the previous attention weights
-    attention_location_kernel_size: Kernel = 31  # kernel size of the location filters, in symbols; must be odd
+    attention_location_n_filters: Width = 32  # number of convolution filters that are applied to the previous attention weights
+    attention_location_kernel_size: Kernel = 31  # kernel size of the filters for the previous attention weights, in symbols; must be odd
     attention_location_gradient: bool = True  # False: no gradient flows through the previous attention weights, which helps small models
     p_attention_dropout: Dropout = 0.1  # dropout rate of the attention LSTM's hidden state
     p_decoder_dropout: Dropout = 0.1  # dropout rate of the decoder LSTM's hidden state
@@ -203,8 +203,9 @@ class HParams(VoiceSettings):
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
     """Return the defaults, or `base`, with overrides such as "batch_size=32,win_time=50".
 
-    `@PATH` stands for the overrides in a file. In this file, filelist paths may be relative to the
-    folder of the file. Ge et al., section 3, use `win_time=50,hop_time=12.5`.
+    `@PATH` stands for the overrides in the file at PATH. In such a file, filelist paths may be
+    relative to the folder of the file. The values `win_time=50,hop_time=12.5` are from section 3 of
+    Ge et al.
 
     Raises:
         UserError: if overrides are wrong. The message lists every problem with its file and line.
@@ -254,7 +255,7 @@ def parse_row_costs(text: str) -> tuple[dict[int, float] | None, float]:
         parse_row_costs("measure")               # (None, 0.0), because nothing is measured yet
 
     Raises:
-        ValueError: if the text does not have one of these forms.
+        ValueError: if `text` is not a valid value of `row_costs`.
     """
     if text in ("", MEASURE):
         return None, 0.0
