@@ -30,8 +30,8 @@ from tacotron2_voice.utils.files import Identity, naming, open_file, write_atomi
 
 SUFFIX = ".clips"
 VERSION = 7
-CHUNK = 10_000  # number of clips that are decoded at a time
-LABELS = ("speaker",)  # fields of `Clip` that contain names for which a model can have embeddings
+CHUNK = 10_000  # number of clips to process at a time
+LABELS = ("speaker",)  # fields of `Clip` with names for which a model can have embeddings
 MAX_NAMES = 10_000  # maximum number of names per label; more names are probably texts or paths
 COLUMNS = {
     "path": pa.large_binary(),  # stored as bytes, because a path may not be valid UTF-8
@@ -53,13 +53,13 @@ class ClipTable:
         num_frames, num_symbols: number of frames and number of symbols of each clip, int64 [clips].
         names: {label: names}. The names are in order of first occurrence, or () if no clip has a
             name.
-        numbers: {label: uint16 [clips]}, the index of each clip's name. All indices are 0 if no
-            clip has a name.
-        complete: whether the full contents of the clips were checked, not only the headers.
-        fingerprint: hash of file names, texts, lengths and labels. The hash does not depend on
-            folders.
-        made_from: a JSON object with everything that the table depends on. If any value in this
-            object changes, the cache is out of date.
+        numbers: {label: uint16 [clips]}, the index in `names[label]` of each clip's name. If no
+            clip has a name, all indices are 0.
+        complete: whether the check read the clips to their ends, not only their headers.
+        fingerprint: hash of file names, texts, lengths and labels. The hash does not depend on the
+            folders of the clips.
+        made_from: a JSON object with all settings and hashes that the table depends on. If any
+            value in this JSON object changes, the cache is out of date.
         is_on_disk: whether the table was read from a cache file, which other processes can open.
     """
 
@@ -152,8 +152,8 @@ class ClipTable:
         return len(self.num_frames)
 
     def __getitem__(self, index: int) -> Clip:
-        # Index a range, because a range accepts negative indices, and raises IndexError if the
-        # index is too large or too small.
+        # Use `range` to convert the index, because indexing a range accepts negative indices and
+        # raises IndexError if the index is out of range.
         i = range(len(self))[index]
         row = {name: self._batch.column(place)[i].as_py() for place, name in enumerate(COLUMNS)}
         labels: dict[str, Any] = {x: names[row[x]] for x, names in self.names.items() if names}

@@ -21,7 +21,7 @@ from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, map_in_threads
 
-WINDOW_SECONDS = 0.02  # length of the windows for measuring levels
+WINDOW_SECONDS = 0.02  # length in seconds of the windows in which levels are measured
 # A window is silent if it is more than this many dB quieter than the loudest window of the clip.
 SILENCE_DECIBELS = 40
 # A window contributes to the speech level if it is at most this many dB quieter than the loudest
@@ -31,8 +31,8 @@ SPEECH_DECIBELS = 30
 # consecutive samples at full scale.
 MIN_CLIPPED_RUN = 3
 # Minimum number of flat peaks in a clip that was clipped and then scaled. In a test with 87 clips,
-# the original clips contained no flat peaks. After each clip was clipped at 70% of its peak, it
-# contained at least three flat peaks.
+# the original clips contained no flat peaks. After clipping at 70% of its peak, each clip contained
+# at least three flat peaks.
 MIN_FLAT_TOPS = 3
 # A peak is flat if all its samples differ from its highest sample by at most FLAT_STEPS 16-bit
 # steps (to allow for dither) and by at most FLAT_SHARE times the highest sample.
@@ -144,10 +144,11 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
 
 
 def speech_level(samples: np.ndarray, sampling_rate: int) -> float:
-    """Return the root mean square of the loud windows of samples [N].
+    """Return the root mean square of all loud windows in the samples [N].
 
     A window is loud if it is at most SPEECH_DECIBELS below the loudest window. Because only loud
-    windows are used, pauses do not affect the level. (ITU-T P.56 detects pauses with an envelope.)
+    windows are used, pauses do not affect the level. (The standard ITU-T P.56 detects pauses with
+    an envelope instead.)
     """
     window = round(WINDOW_SECONDS * sampling_rate)
     starts = np.arange(0, len(samples), window)
@@ -179,7 +180,8 @@ def count_clipped(samples: np.ndarray) -> int:
 
 
 def _runs(chosen: np.ndarray) -> np.ndarray:
-    """Return the lengths of runs of at least MIN_CLIPPED_RUN True values in `chosen` [N]."""
+    """Return the lengths of all runs of at least MIN_CLIPPED_RUN consecutive True values in
+    `chosen` [N]."""
     edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
     runs = edges[1::2] - edges[::2]
     return runs[runs >= MIN_CLIPPED_RUN]

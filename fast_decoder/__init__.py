@@ -6,11 +6,11 @@ With teacher forcing, the attention LSTM does not depend on the decoder LSTM. Th
 runs the attention LSTM and the attention, and a second loop runs the decoder LSTM. All other
 operations are matrix products over all decoder steps at once: the prenet, the contribution of the
 inputs to the LSTM gates, and the projections. The backward passes of both loops are written by
-hand. The gradient of each weight is also a single product over all decoder steps.
+hand. The gradient of each weight is a single matrix product over all decoder steps.
 
 - recurrences.py: formulas, buffers and the names of dimensions
-- plain.py: the loops, implemented with ordinary PyTorch operations
-- graphs.py, kernels.py: the loops on a GPU
+- plain.py: the decoder loops, implemented with ordinary PyTorch operations
+- graphs.py, kernels.py: the decoder loops on a GPU
 - encoder.py: the encoder LSTM on a GPU
 - self_check.py, compare_kernels.py: the check of the kernels on this GPU
 - captured_steps.py: synthesis on a GPU
@@ -45,8 +45,9 @@ def teacher_forced(
     autocast. All sums and all other operations use the precision of the parameters.
 
     Args:
-        loops_for: a function that returns the loops for a batch, such as `plain_loops`. Default:
-            the kernels if this machine supports them, otherwise plain PyTorch operations.
+        loops_for: a function that returns the decoder loops for a batch, such as `plain_loops`.
+            Default: a function that returns Triton kernels if this machine supports them, otherwise
+            plain PyTorch operations.
 
     Raises:
         RuntimeError: if you compute a second derivative, or run a second backward pass through the
@@ -101,7 +102,8 @@ def teacher_forced(
 
 
 def describe(device: torch.device) -> str:
-    """Return a phrase that says how the loops run on this device with float32 parameters."""
+    """Return a phrase that describes how the decoder loops run on this device with float32
+    parameters."""
     if device.type == "cpu":
         if onednn_multiplies("cpu", torch.float32):
             return "oneDNN matrix products with prepacked weights"

@@ -41,8 +41,8 @@ def free_running(
     """Run `model.free_running` on a GPU in chunks of CHUNK decoder steps.
 
     The last chunk ends at `max_steps`. All chunks read and write the same tensors. On a CPU or
-    under autocast, decoder steps run one by one, without CUDA graphs. (Under autocast, a graph
-    would contain the copies of weights that autocast makes.)
+    under autocast, decoder steps run one by one, without CUDA graphs. (Under autocast, a CUDA graph
+    would keep using autocast's copies of the weights.)
 
     Args:
         repeated: a function of (make_steps, device) that calls `make_steps` repeatedly and yields
@@ -100,8 +100,8 @@ def replayed(function: Callable, device: torch.device) -> Iterator:
     """Call `function()` repeatedly by replaying a CUDA graph, and yield the results.
 
     The first call runs without a graph, because it loads kernels and allocates the workspaces of
-    the stream. Loading and allocating are not possible during a capture. If the capture fails,
-    print a warning and make all calls without a graph.
+    the stream. During a capture, PyTorch can neither load kernels nor allocate workspaces. If the
+    capture fails, print a warning and make all calls without a graph.
     """
     with _alone_on_side_stream(device):
         result = function()

@@ -10,7 +10,7 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     """Capture the launches of `function()` on `stream`.
 
     Return the graph and the function's result. Each replay overwrites the result. The function must
-    not draw random numbers or wait for the GPU. Exceptions from the function and from PyTorch are
+    not draw random numbers or wait for the GPU. Exceptions from `function` and from PyTorch are
     passed on to the caller.
 
     If CUDA aborts a capture, PyTorch's `capture_end` raises an error before the cleanup is complete
@@ -30,7 +30,8 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     try:
         with (
             torch.cuda.stream(stream),
-            # Use "thread_local", because other threads may pin memory during the capture.
+            # Use the capture mode "thread_local", because other threads may pin memory during the
+            # capture.
             torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
         ):
             result = function()

@@ -1,4 +1,5 @@
-"""Run the loops with ordinary PyTorch operations, for devices that do not support the kernels.
+"""Run the decoder loops with ordinary PyTorch operations, for devices that do not support the
+Triton kernels.
 
 In the backward pass, all values that do not depend on later steps are computed for CHUNK steps at
 once: the slopes of the LSTM cells, the slopes of the tanh in attention, and band
@@ -20,7 +21,7 @@ CHUNK = 8  # number of decoder steps whose slopes are computed at once
 
 @dataclass
 class PlainLoops:
-    """Run the forward and backward loops. The methods are the same as in `graphs.Graphs`."""
+    """Run the forward and backward loops. The class has the same methods as `graphs.Graphs`."""
 
     operand_dtype: torch.dtype  # dtype of the operands in the matrix products of the LSTMs
     p_attention_dropout: float
@@ -187,8 +188,8 @@ def _cell_forward(
 class _CellBackward:
     """Run the backward steps of an LSTM. Each step replaces the activated gates with gradients.
 
-    The prefix d means the derivative of the loss with respect to a value. Before the first of the
-    following formulas, dcell contains only the contribution of later steps.
+    The prefix d means the derivative of the loss with respect to a value. Before the first formula,
+    dcell contains only the contribution of later steps.
 
         dcell += dhidden * scale * o * (1 - tanh(cell)^2)
         di = dcell * g * i * (1 - i)                         with respect to i before its sigmoid
@@ -197,8 +198,8 @@ class _CellBackward:
         do = dhidden * scale * tanh(cell) * o * (1 - o)
         dcell of the step before = dcell * f
 
-    All factors except dcell and dhidden are known before the loop. `prepare` computes these factors
-    for many steps at once.
+    The other factors in the formulas are known before the loop. `prepare` computes all factors
+    except dcell and dhidden for many steps at once.
     """
 
     def __init__(self, buffers: LSTMBuffers, p_dropout: float):
@@ -213,7 +214,8 @@ class _CellBackward:
         self.dcell = cells.new_zeros(batch_size, size)
 
     def prepare(self, start: int, stop: int) -> None:
-        """Compute the factors for steps `stop` - 1 down to `start`, at most CHUNK steps."""
+        """Compute the factors of the LSTM gradients for steps `stop` - 1 down to `start`, at most
+        CHUNK steps."""
         self.start = start
         count = stop - start
         cells = self.cells[start:stop]
@@ -271,7 +273,7 @@ def _windows(past: Tensor, half: int) -> Tensor:
 
 
 class _AttentionSlopes:
-    """Compute the factors for the backward steps of attention, for several steps at once."""
+    """Compute factors of the attention gradients for several decoder steps at once."""
 
     def __init__(self, buffers: AttentionBuffers, with_band: bool):
         self.buffers = buffers

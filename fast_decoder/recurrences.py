@@ -70,8 +70,8 @@ class AttentionGradients:
 
 
 def _once(backward: Callable) -> Callable:
-    """Make a backward pass raise an error if it runs a second time or if its result is
-    differentiated. Also disable autocast in the backward pass.
+    """Disable autocast in a backward pass, and raise an error if the backward pass runs twice or if
+    its result is differentiated.
     """
 
     def guarded(ctx, *gradients):
@@ -93,8 +93,8 @@ def _once(backward: Callable) -> Callable:
 class AttentionRecurrence(Function):
     """Compute the attention LSTM and the location-sensitive attention over all decoder steps.
 
-    The state of a step is [hidden, context]. The state is an input of the next step's gates and of
-    the decoder LSTM:
+    The state of a decoder step is [hidden, context]. The state is an input of the gates of the next
+    decoder step and of the decoder LSTM:
 
         gates_t = input_weight x_t + bias + state_weight state_(t-1)
         pre_tn = processed_memory_n + query_weight hidden_t + location_weight window_tn
@@ -185,8 +185,9 @@ class AttentionRecurrence(Function):
 class LSTMRecurrence(Function):
     """Compute an LSTM over all steps, with dropout on the hidden state.
 
-    The inputs of the decoder LSTM are the states of the attention recurrence. The outputs are
-    [hidden, context]. The projections read these outputs. The encoder LSTM has no context (E = 0).
+    The inputs of the decoder LSTM are the states of the attention recurrence. The outputs of the
+    decoder LSTM are [hidden, context], from which the model projects frames and stop-token logits.
+    The encoder LSTM has no context (E = 0).
     """
 
     @staticmethod
