@@ -37,9 +37,8 @@ KEEP = tl.constexpr(8)  # bool [T, B, S]
 ROWS_OUT = tl.constexpr(9)  # [T, B, W], hidden state and context
 OPERANDS = tl.constexpr(10)  # [T, B, W], a copy of ROWS_OUT in the dtype of matrix products
 PARTIALS = tl.constexpr(11)  # [splits, B, inner], partial sums of the gradient of a step's rows
-GRAD_ROWS = tl.constexpr(
-    12
-)  # [T, B, W], gradient of the rows, without contributions of later steps
+# [T, B, W], gradient of the rows, without the contribution of later steps.
+GRAD_ROWS = tl.constexpr(12)
 DCELL = tl.constexpr(13)  # [B, S], contribution of later steps to the gradient of the cells
 # Addresses of the attention buffers.
 QUERY_WEIGHT = tl.constexpr(14)  # [S, D] in the forward pass (transposed), [D, S] in the backward

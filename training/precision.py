@@ -16,7 +16,7 @@ CPUS_OF_BF16 = {"avx512_bf16", "amx_bf16"}  # CPU features for bfloat16 multipli
 
 
 def describe_precision(precision: str, capability: tuple[int, int] | None) -> str:
-    """Return a warning if the device does not support this precision natively, otherwise "".
+    """Return a warning if the device does not support `precision` in hardware, otherwise "".
 
     Args:
         capability: the GPU's compute capability; None for a CPU.
@@ -35,7 +35,7 @@ def describe_precision(precision: str, capability: tuple[int, int] | None) -> st
 
 
 def _on_a_cpu(precision: str) -> str:
-    # Older PyTorch versions lack this function.
+    # Older PyTorch versions lack `torch.cpu.get_capabilities`.
     features: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     if precision == "bf16" and any(features.get(name) for name in CPUS_OF_BF16):
         return ""

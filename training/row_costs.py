@@ -97,7 +97,7 @@ def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
     text, difference = table_of(cost)
     costs, _ = parse_row_costs(text)
     if costs is None or min(costs.values()) <= 0:
-        return "", "the cost per clip is larger than the whole cost of a decoder step allows"
+        return "", "the costs of the clips add up to more than the cost of a decoder step"
     if difference > MAX_ERROR:
         return text, (
             f"the time of a batch of {CHECK} clips differs by {difference:.0%} from its prediction"

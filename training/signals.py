@@ -121,7 +121,7 @@ class StopRequest:
             message += " Press Ctrl-C again to stop at once without saving."
             if self._limit is not None:
                 message += (
-                    " Training also stops without saving if this step takes more than "
+                    " Training also stops without saving if this optimizer step takes more than "
                     f"{self._limit:g} s."
                 )
         _print_error(message)

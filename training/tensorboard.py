@@ -1,6 +1,4 @@
-"""Write a run's curves, plots and audio to TensorBoard files.
-
-A resumed run can truncate these files."""
+"""Write a run's curves, plots and audio to TensorBoard files, which a resumed run can truncate."""
 
 import contextlib
 import functools
@@ -26,7 +24,8 @@ SUFFIX = ".tacotron2"
 def warn_on_failure(action: str) -> Iterator[None]:
     """Turn exceptions into warnings.
 
-    Use this context for plots and logs, because training can continue without them.
+    Use this context manager for plots and logs, because training can continue without plots and
+    logs.
     """
     try:
         yield
@@ -45,7 +44,8 @@ class Prediction:
     symbols: list[str]  # symbols of the text [T_in]
     alignment: np.ndarray  # [T, T_in]
     mel: np.ndarray  # [n_mels, frames], log-mel
-    # [T] stop probabilities; with free-running inference, T may be larger than in `mel`
+    # [T] stop probabilities. With free-running inference, T may be larger than the number of
+    # decoder steps in `mel`.
     gate: np.ndarray
 
 
@@ -53,7 +53,8 @@ class Prediction:
 class FreeRunningPrediction(Prediction):
     """A prediction from free-running inference.
 
-    In each decoder step, the model receives the frames that it predicted in the previous step.
+    In each decoder step, the model receives the frames that it predicted in the previous decoder
+    step.
     """
 
     end: StopReason
@@ -72,8 +73,8 @@ class Example:
     sampling_rate: int
     # Prediction with free-running inference; None if inference failed.
     free_running: FreeRunningPrediction | None
-    # Audio samples [N], keyed by TensorBoard tag. If audio could not be computed, its tag is
-    # missing.
+    # Audio samples [N], keyed by TensorBoard tag. If audio could not be computed, the dictionary
+    # lacks the tag of this audio.
     audio: dict[str, np.ndarray]
 
 
@@ -107,7 +108,8 @@ def plots_of(example: Example) -> dict[str, Figure]:
 class TensorBoard:
     """Write TensorBoard events to a folder.
 
-    After the first failure, such as a full disk, no more events are written.
+    After an event could not be written, for example because the disk is full, no more events are
+    written.
     """
 
     def __init__(self, directory: Path):
@@ -115,7 +117,7 @@ class TensorBoard:
         threading.excepthook = _ignore_full_disk
         self.directory = directory
         self._works = True
-        self.write("flush")  # this call also creates the event file
+        self.write("flush")  # the first call of `write` also creates the event file
 
     @functools.cached_property
     def _writer(self) -> SummaryWriter:
@@ -128,7 +130,7 @@ class TensorBoard:
             return
         try:
             getattr(self._writer, method)(*values, **options)
-        # A ValueError means that the path is not valid UTF-8.
+        # TensorBoard raises a ValueError if the path of the folder is not valid UTF-8.
         except (OSError, ValueError) as error:
             self._works = False
             print(
