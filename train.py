@@ -337,9 +337,8 @@ def train(run: Run, stop: StopRequest) -> None:
         validated = None
         is_due = run.state.epoch % hparams.epochs_per_validation == 0
         if is_due and run.validation_loader is not None:
-            save(
-                run, stop
-            )  # save a checkpoint before the validation, because the validation may fail
+            # Save a checkpoint before the validation, because the validation may fail.
+            save(run, stop)
             validated = validate(run, stop)
             if run.must_stop:
                 stop.exit(run.processes, run.resume_command)

@@ -72,11 +72,11 @@ def speakers_of_texts(
     """Return the speaker that the model uses for the text of each recording.
 
     Args:
-        known: the model's speakers; empty for a single-speaker model. For a single-speaker model,
-            all results are None.
+        known: the model's speakers; empty for a single-speaker model, for which the result contains
+            only None.
 
     Raises:
-        UserError: if the model lacks a speaker, if `chosen` is missing, or if `chosen` is given
+        UserError: if the model lacks a speaker, if `chosen` is missing, or if `chosen` is set
             although the recordings have speakers.
     """
     named = {recording.speaker for recording in recordings} - {""}

@@ -16,9 +16,7 @@ from tacotron2_voice.utils.files import (
 from training.tensorboard import Example, TensorBoard, event_files, warn_on_failure
 
 MAX_CURVES = 20  # maximum number of speakers for which TensorBoard shows a curve
-LOSSES_OF_SPEAKERS = (
-    "validation_loss_unpadded"  # TensorBoard tag of the validation losses of speakers
-)
+LOSSES_OF_SPEAKERS = "validation_loss_unpadded"  # TensorBoard tag of the losses per speaker
 # Entries of a metrics record that TensorBoard does not show as curves.
 NOT_CURVES = ("epoch", "iteration", "speakers")
 
