@@ -351,9 +351,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     for peer in PEERS:
         folder = getattr(args, peer.replace("-", "_"))
         if folder is not None and not folder.is_dir():
-            parser.error(
-                f"--{peer} {folder}: no such folder, expected a Git checkout of this recipe"
-            )
+            parser.error(f"--{peer} {folder}: no such folder, expected a checkout of {peer}")
     return args
 
 

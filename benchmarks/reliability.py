@@ -153,9 +153,8 @@ def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
         ways[name] = (synthesizer, retries)
     gate_alone = ways["gate alone"][0]
     statistics = gate_alone.training.statistics
-    if (
-        statistics is not None
-    ):  # without statistics, no end punctuation is added, as in versions before 0.4.0
+    # In the mode "gate alone", add no end punctuation, as in versions before 0.4.0.
+    if statistics is not None:
         without_mark = replace(statistics, final_mark="")
         gate_alone.training = replace(gate_alone.training, statistics=without_mark)
     return ways

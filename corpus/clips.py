@@ -39,12 +39,12 @@ class Clip:
     text: str
     symbols: tuple[int, ...] = ()  # symbol ids of the text, below 2**16
     num_frames: int = 0  # number of mel frames in training
-    where: str = ""  # "file:line" of the clip's entry, for messages
+    where: str = ""  # "file:line" of the line that lists the clip, for messages
     measured: Measurements = Measurements()  # measured by `checks.check_clips`
-    identity: Identity = UNKNOWN  # size and times of the file before the check
+    identity: Identity = UNKNOWN  # size and times of the file before the file was checked
     is_relative: bool = False  # whether the listed path is relative to the filelist's folder
     speaker: str = ""  # name of the speaker; empty if the filelist has no speakers
-    segment: Segment | None = None  # segment of the file that forms the clip; None: the whole file
+    segment: Segment | None = None  # segment of the file that forms the clip; None: whole file
 
     @property
     def id(self) -> str:

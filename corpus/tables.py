@@ -465,7 +465,7 @@ def repeats(values: Sequence[str]) -> bool:
 def are_other_texts(pairs: Sequence[tuple[str, str]]) -> bool:
     """Return whether, in most lines, the two texts cannot be a text and its normalized form.
 
-    Two texts are too different if they have no words or no scripts in common, or if the second text
+    Two texts differ too much if they have no words or no scripts in common, or if the second text
     is less than half as long as the first text.
     """
     if sum(2 * len(b) < len(a) for a, b in pairs) > len(pairs) / 2:

@@ -47,18 +47,16 @@ from tacotron2_voice.voice import (
 OPSET = 17
 CHECKED_STEPS = 200  # number of decoder steps in which outputs are compared with PyTorch's outputs
 MAX_DIFFERENCE = 1e-5  # maximum difference from PyTorch's output, relative to the largest output
-MAX_FRAMES = (
-    200  # maximum number of frames per text when the int8 voice is compared with the float32 voice
-)
+# Maximum number of frames per text when the int8 voice is compared with the float32 voice.
+MAX_FRAMES = 200
 # Maps each ONNX operator to the indices of those inputs that are weights (stored in 8 bits), and to
 # the dimension of these weights that corresponds to the output channels.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
 MIN_WEIGHTS = 2**10  # tensors with fewer values than this stay in float32
 LARGEST_INT8 = 127
 QUANTIZED_LARGEST = 64  # largest integer that `quantize_lstms` uses
-COMPRESSED_LARGEST = (
-    46  # largest integer in a compressed voice; with 46, a full-size voice has 20 MB
-)
+# Largest integer in a compressed voice. With 46, a full-size voice has 20 MB.
+COMPRESSED_LARGEST = 46
 TINY = np.float32(1e-30)  # scale of an output channel if all its weights are 0
 
 
@@ -201,7 +199,8 @@ def write_graph(
 
 
 def quantize_lstms(path: Path) -> None:
-    """Quantize the decoder LSTMs to int8. Each column of a weight matrix has its own scale."""
+    """Quantize the decoder LSTMs, which contain nearly all weights of the decoder, to int8. Each
+    column of a weight matrix has its own scale."""
     logging.disable(logging.WARNING)  # hide advice from ONNX Runtime that is only for developers
     quantize_dynamic(
         path,

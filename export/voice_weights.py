@@ -45,9 +45,8 @@ def state_of_voice(folder: Path) -> dict[str, Any]:
             f"{folder}: to read the weights of a voice, install the packages in "
             "requirements/onnx.txt"
         ) from None
-    Voice(
-        folder
-    )  # the constructor of Voice raises an error if a checksum, a graph or a setting is wrong
+    # The constructor raises an error if a checksum, a graph or a setting is wrong.
+    Voice(folder)
     description = read_json(folder / DESCRIPTION_FILE)
     weights = dict[str, np.ndarray]()
     for name in GRAPHS:
