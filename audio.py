@@ -31,7 +31,7 @@ FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")
 # Maximum number of samples per clip (about 3 hours of audio). Without this limit, a small FLAC file
 # of silence could exhaust the memory.
 MAX_SAMPLES = 2**28
-# Audio formats whose files show whether samples are missing at the end.
+# Audio formats in which missing samples at the end of a file can be detected.
 READABLE_FORMATS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC", "OGG", "MP3")
 EXPECTED_FORMATS = "expected WAV, FLAC, Ogg, MP3 or AIFF"
 OGG_END_OF_STREAM = 4  # flag that marks the last page of an Ogg stream
@@ -52,10 +52,10 @@ MPEG1_BIT_RATES = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 
 MPEG2_BIT_RATES = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 MPEG1_RATES = (44_100, 48_000, 32_000)
 UNKNOWN_BYTES = (
-    0x7FFFF000  # a size in a header that is at least this large means that the true size is unknown
+    0x7FFFF000  # if the size in a header is at least this large, the true size is unknown
 )
-# A warning is printed if the hop or the window (in ms) differs from the default by more than this
-# factor. The paper's values differ by a factor of 1.08.
+# Maximum factor by which the duration of a hop or window may differ from its default. A larger
+# factor causes a warning. The durations in the paper differ by a factor of 1.08.
 MAX_FRAME_RATIO = 1.25
 CONVERT = "run scripts/prepare.py --convert DIR to make a copy that training can read"
 
@@ -138,7 +138,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
         try:
             audio = soundfile.SoundFile(file.fileno(), closefd=False)
         except soundfile.SoundFileError as error:
-            # Do not use str(error), which would also contain the file descriptor.
+            # Do not use str(error), which would also contain the number of the file descriptor.
             reason = getattr(error, "error_string", error)
             found = f"cannot read this file as audio ({reason})"
             raise UserError(f"{found}, {EXPECTED_FORMATS}") from None
@@ -164,9 +164,9 @@ def is_truncated(file: BinaryIO, file_format: str) -> bool:
     missing end.
 
     For WAV, RF64 and AIFF files, compare the size of the file with the size in its header. For Ogg
-    files, check whether the file ends with an Ogg page that has the end-of-stream flag. For formats
-    other than WAV, RF64, AIFF and Ogg, return False. FLAC and MP3 files contain the number of
-    samples, which `read_samples` checks.
+    files, check whether the file ends with an Ogg page that has the end-of-stream flag. For all
+    formats other than WAV, RF64, AIFF and Ogg, return False. FLAC and MP3 files contain the number
+    of samples, which `read_samples` checks.
     """
     size = os.fstat(file.fileno()).st_size
     if file_format == "OGG":
@@ -233,8 +233,8 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
 def count_mp3_samples(path: str, size: int, modified: int) -> int:
     """Count the samples per channel in the frames of an MP3 file.
 
-    The results are cached. `size` and `modified` are part of the cache key, so the samples of a
-    changed file are counted again.
+    The counted numbers of samples are cached. `size` and `modified` are part of the cache key, so
+    the samples of a changed file are counted again.
     """
     content = Path(path).read_bytes()
     position = start_of_mp3(content)
@@ -404,7 +404,7 @@ def read_checked(path: str | Path, hparams: VoiceSettings) -> np.ndarray:
     full_scale = 1 if dtype == "float32" else 32768
     low = float(samples.min()) / full_scale
     high = float(samples.max()) / full_scale
-    if not (math.isfinite(low) and math.isfinite(high)):  # the minimum is NaN if any sample is NaN
+    if not (math.isfinite(low) and math.isfinite(high)):  # `low` is NaN if any sample is NaN
         index = int(np.isfinite(samples).argmin())
         raise UserError(
             f"sample {index} (at {index / hparams.sampling_rate:.2f} s) is {samples[index]}, "
@@ -469,7 +469,7 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: VoiceSettings) -> torch.
         UserError: if samples are outside [-1, 1].
     """
     peak = samples.abs().max().item()
-    if not peak <= 1:  # also true if `peak` is NaN
+    if not peak <= 1:  # this comparison is also true if `peak` is NaN
         raise UserError(
             f"samples reach {peak:g}, expected values in [-1, 1]; divide 16-bit samples by 32768"
         )

@@ -129,7 +129,7 @@ def draw_keep_mask(
 
     With a generator, the mask is drawn on the generator's device. On a CPU, each random 64-bit word
     is split into four 16-bit values, so the probability is rounded to a multiple of 1/65,536.
-    Splitting words is three times faster than `torch.Tensor.bernoulli_`.
+    Splitting random words is three times faster than `torch.Tensor.bernoulli_`.
     """
     if p == 0:
         return None

@@ -79,7 +79,8 @@ def is_out_of_memory(error: Exception) -> bool:
         return True
     words = (
         *("ALLOC_FAILED", "out of memory", "can't allocate memory", "not enough memory"),
-        # cuDNN raises errors with these messages if no convolution algorithm fits into memory.
+        # cuDNN raises errors with the following messages if no convolution algorithm fits into
+        # memory.
         *("was unable to find an engine", "Unable to find a valid cuDNN algorithm"),
     )
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)

@@ -33,7 +33,7 @@ P_CONVOLUTION_DROPOUT = 0.5
 # Stop-token logit beyond the end of a clip. With this logit, the stop probability is 1 and the loss
 # is 0.
 PADDED_GATE = 1e3
-NO_LABELS: Mapping[str, torch.Tensor] = {}  # the labels of a single-speaker model, which are empty
+NO_LABELS: Mapping[str, torch.Tensor] = {}  # labels for a single-speaker model
 
 
 class Outputs(NamedTuple):

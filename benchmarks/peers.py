@@ -41,7 +41,7 @@ from tacotron2_voice.utils.program import run_program
 ROOT = Path(__file__).resolve().parents[1]
 OURS = "this recipe"
 PEERS = ("tacotron2", "deep-learning-examples", "speechbrain")
-# The model sizes, which are the same in all recipes.
+# Sizes of the model, which are the same in all recipes.
 SIZES: dict[str, Any] = {
     "n_mel_channels": 80,
     "n_symbols": 148,

@@ -130,8 +130,8 @@ def memory_of(process_id: int) -> float:
 
 
 def text_mix(path: Path) -> list[str]:
-    """Return one text per line of a file. Most texts contain only this line. Texts 1, 6, 11 and so
-    on also contain the next four lines."""
+    """Return one text per line of a file. Most of the returned texts are a single line. Texts 1, 6,
+    11 and so on also contain the next four lines."""
     lines = [text for _, text in numbered_lines(path, "no such text file")]
     mix = []
     for index, line in enumerate(lines):

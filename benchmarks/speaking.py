@@ -95,7 +95,8 @@ def measure(
     """Return one table row for each combination of number of texts, number of threads and method.
     The last row of the table is for Griffin-Lim."""
     ways = list(WAYS) if args.device.type == "cuda" else list(WAYS)[:1]
-    second = args.hparams.sampling_rate / args.hparams.hop_length  # number of frames per second
+    # Number of mel frames per second of audio.
+    second = args.hparams.sampling_rate / args.hparams.hop_length
     rows = []
     endless = f"max_decoder_steps={args.steps},gate_threshold=1"
     for count in args.texts:

@@ -45,7 +45,7 @@ from tacotron2_voice.utils.files import (
 from tacotron2_voice.utils.program import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
-AUDIO = "win_time=50,hop_time=12.5"  # the same audio settings as in scripts/table2/settings.sh
+AUDIO = "win_time=50,hop_time=12.5"  # the audio settings in scripts/table2/settings.sh
 WITHOUT_VALIDATION = (
     "validation_files=none,epochs_per_validation=100,text_cleaners=[basic_cleaners]"
 )

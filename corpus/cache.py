@@ -5,11 +5,11 @@
     table = read_cache(cache_path("train.txt"), key)
     table.num_frames, table[0].text
 
-The check of a filelist opens every audio file. The results of the check are stored in `NAME.clips`,
-so that later runs can skip the check. The cache file is mapped into memory. A new process therefore
-reads only the lengths of clips and texts at first, and all processes on a machine share the same
-memory pages. A new cache replaces the old file atomically, so that running processes can continue
-to use the old file.
+To check a filelist, training opens every audio file. The results of the check are stored in
+`NAME.clips`, so that later runs can skip the check. The cache file is mapped into memory. A new
+process therefore reads only the lengths of clips and texts at first, and all processes on a machine
+share the same memory pages. A new cache replaces the old file atomically, so that running processes
+can continue to use the old file.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ COLUMNS = {
     "symbols": pa.large_list(pa.uint16()),
     "line": pa.int64(),  # line number in the filelist
     "num_frames": pa.int64(),
-    **dict.fromkeys(LABELS, pa.uint16()),  # for each clip, the index of its name in `names[label]`
+    **dict.fromkeys(LABELS, pa.uint16()),  # index in `names[label]` of each clip's name
     **dict.fromkeys(Identity._fields, pa.int64()),
 }
 SCHEMA = pa.schema(list(COLUMNS.items()))
@@ -94,7 +94,7 @@ class ClipTable:
         complete: bool = False,
         made_from: Mapping[str, Any] | None = None,
     ) -> "ClipTable":
-        """Build a table from pairs of (line number, clip).
+        """Build a ClipTable from pairs of (line number, clip).
 
         Raises:
             UserError: if a label has more than MAX_NAMES names.
@@ -178,7 +178,8 @@ class ClipTable:
     def _rows(
         self, columns: Sequence[str], first: int = 0, stop: int | None = None
     ) -> Iterator[tuple]:
-        """Yield the column values of clips `first` to `stop` - 1. Read CHUNK clips at a time."""
+        """Yield the column values of clips `first` to `stop` - 1. The columns are read CHUNK clips
+        at a time."""
         indices = range(len(self))[first:stop]
         for start in indices[::CHUNK]:
             chunk = self._batch.slice(start, min(CHUNK, indices.stop - start))
@@ -202,7 +203,8 @@ class ClipTable:
         return map(clip_id, self.paths())
 
     def names_of(self, label: str) -> Iterator[str]:
-        """Yield each clip's name for `label`. Yield "" for every clip if no clip has a name."""
+        """Yield, for each clip, the name for the label `label`, such as the name of the speaker.
+        If no clip has a name, yield "" for every clip."""
         names = self.names[label] or ("",)
         return (names[number] for number in self.numbers[label].tolist())
 

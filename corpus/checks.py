@@ -24,7 +24,7 @@ from tacotron2_voice.utils.files import Identity, map_in_threads
 WINDOW_SECONDS = 0.02  # length in seconds of the windows in which levels are measured
 # A window is silent if it is more than this many dB quieter than the loudest window of the clip.
 SILENCE_DECIBELS = 40
-# A window contributes to the speech level if it is at most this many dB quieter than the loudest
+# The speech level is measured in windows that are at most this many dB quieter than the loudest
 # window of the clip.
 SPEECH_DECIBELS = 30
 # Minimum number of consecutive samples at full scale in a clipped peak. An unclipped peak has fewer
@@ -135,8 +135,8 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
     """
     window = round(WINDOW_SECONDS * sampling_rate)
     starts = np.arange(0, len(samples), window)
-    # Convert the samples to float32 first, because the difference between two 16-bit samples may
-    # need 17 bits.
+    # Convert the samples to float32 before subtracting, because the difference between two 16-bit
+    # samples may need 17 bits.
     highest = np.maximum.reduceat(samples, starts).astype(np.float32)
     ranges = highest - np.minimum.reduceat(samples, starts)
     loud = np.flatnonzero(ranges >= ranges.max() * 10 ** (-SILENCE_DECIBELS / 20))
@@ -162,8 +162,8 @@ def count_clipped(samples: np.ndarray) -> int:
 
     Samples are clipped if at least MIN_CLIPPED_RUN consecutive samples are at full scale (32767 or
     -32767 in 16 bits). A clip that never reaches full scale may have been clipped and then scaled
-    down. The highest or lowest samples of such a clip count as clipped if they form at least
-    MIN_FLAT_TOPS flat peaks.
+    down. In a clip that never reaches full scale, the highest or lowest samples count as clipped if
+    they form at least MIN_FLAT_TOPS flat peaks.
     """
     step = 1 if samples.dtype == np.int16 else 1 / 32768
     high = float(samples.max())

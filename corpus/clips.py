@@ -8,7 +8,7 @@ from tacotron2_voice.utils.files import UNKNOWN, Identity
 
 @dataclass(frozen=True)
 class Measurements:
-    """The measurements of a clip's audio. Lengths are in samples."""
+    """The measurements of a clip's audio. All lengths are in samples."""
 
     num_samples: int = 0
     silence_before: int = 0
@@ -27,7 +27,7 @@ class Segment:
     """The section of a long recording in which a text is spoken. Times are in seconds."""
 
     start: float
-    # Length in seconds. None: the segment ends at the end of the recording.
+    # Length of the segment in seconds. None: the segment ends at the end of the recording.
     seconds: float | None = None
 
 

@@ -49,7 +49,7 @@ MIN_SECONDS = 0.05  # minimum length of a recording or segment, in seconds
 # Maximum length of a recording in seconds, because the whole recording is read into memory.
 MAX_SECONDS = 600
 SEGMENT_PADDING = 0.1  # default number of seconds to add at each end of a segment
-MAX_MISSING_SECONDS = 0.5  # maximum number of seconds by which a segment may exceed its recording
+MAX_MISSING_SECONDS = 0.5  # maximum seconds of a segment after the end of its recording
 SETTINGS_FILE = "conversion_settings.json"
 # JSON file that maps the id of each clip to its source. The source is a list of path, size,
 # modification time and segment.
@@ -182,9 +182,9 @@ def check_is_outside(folder: Path, corpus: Path, option: str) -> None:
 
 
 def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> None:
-    """Record the source of each copy. Delete copies whose id now belongs to another recording. Call
-    this function before you make any copy, so that the source of each copy is recorded even if the
-    process is killed later.
+    """Record the source of each copy. Delete copies whose id now belongs to a different recording.
+    Call this function before you make any copy, so that the source of each copy is recorded even if
+    the process is killed later.
     """
     path = wavs / SOURCES_FILE
     try:
@@ -201,8 +201,8 @@ def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> 
         for name, clip in recordings.items()
     }
     for name, source in now.items():
-        # Delete the copy if its id now belongs to a different recording. For example, 001 may now
-        # be a recording of another speaker.
+        # Delete the copy if its id now belongs to a different recording. For example, the id 001
+        # may now belong to a recording of another speaker.
         if before.get(name, source) != source:
             (wavs / f"{name}.wav").unlink(missing_ok=True)
     write_json(path, before | now)
@@ -244,7 +244,7 @@ def converted(
             f"too short: {len(samples)} samples at {rate} Hz, expected at least {MIN_SECONDS} s"
         )
     if rate != sampling_rate:
-        import soxr  # soxr is installed with librosa
+        import soxr  # librosa installs soxr
 
         samples = soxr.resample(samples, rate, sampling_rate, quality="VHQ")
     before, after = silence_at_ends(samples, sampling_rate)
@@ -316,8 +316,8 @@ def read_segment(audio: Any, segment: Segment) -> np.ndarray:
 def mixed(channels: np.ndarray) -> np.ndarray:
     """Mix samples [N, channels] to one channel [N], and remove a constant offset from the samples.
 
-    The result is the mean of the channels. If channels of opposite polarity would cancel each other
-    out, the result is the loudest channel instead.
+    The mixed channel is the mean of all channels. If channels of opposite polarity would cancel
+    each other out, the result is the loudest channel instead.
     """
     channels = channels - channels.mean(axis=0)
     mean = channels.mean(axis=1)

@@ -66,7 +66,7 @@ class EspeakVoice:
         # Create a link with a short path, because eSpeak truncates paths longer than 160 bytes.
         data = Path(folder, "espeak-ng-data")
         data.symlink_to(espeakng_loader.get_data_path(), target_is_directory=True)
-        synchronous = 2  # a constant in eSpeak's speak_lib.h
+        synchronous = 2  # value of a constant in eSpeak's speak_lib.h
         rate = library.espeak_Initialize(synchronous, 0, os.fsencode(data), self.OPTIONS)
         library.espeak_SetSynthCallback(self._callback)
         # If eSpeak has no voice for a code such as fr-fr, try the short code, such as fr.

@@ -24,10 +24,10 @@ from tacotron2_voice.utils.files import naming, open_file
 URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
 ARCHIVE_BYTES = 2_748_572_632
 SHA256 = "be1a30453f28eb8dd26af4101ae40cbf2c50413b1bb21936cbcdc6fae3de8aa5"
-UNPACKED_BYTES = 3_850_000_000  # number of bytes on disk for the 13,100 WAV files and the texts
+UNPACKED_BYTES = 3_850_000_000  # size on disk of the 13,100 WAV files and the texts, in bytes
 
-CHUNK = 1 << 20  # number of bytes to read at a time
-TIMEOUT = 60  # after this number of seconds without data, a connection counts as lost
+CHUNK = 1 << 20  # number of bytes of the download to read at a time
+TIMEOUT = 60  # number of seconds without data after which a connection counts as lost
 TRIES = 5  # number of consecutive connections without new data after which the download fails
 # Seconds to wait before the second connection. The wait doubles with each further connection.
 FIRST_WAIT = 1.0
@@ -158,7 +158,7 @@ def _unpack(archive: Path, corpus: Path) -> None:
         bar = progress_bar("Unpacking", archive.stat().st_size, "B", unit_scale=True)
         with open_file(archive) as file, bar, tarfile.open(fileobj=file, mode="r|*") as tar:
             for member in tar:
-                # The argument `filter` requires Python 3.11.4 or newer.
+                # The argument `filter` of `extract` requires Python 3.11.4 or newer.
                 tar.extract(member, building, filter="data")
                 bar.update(file.tell() - bar.n)
         folder = building / archive.name.partition(".tar")[0]

@@ -72,7 +72,7 @@ NOTHING_TO_SPEAK = "contains no letter after cleaning; write the words that are 
 def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = False) -> ClipTable:
     """Read and check a filelist.
 
-    A line describes one clip in one of these formats:
+    Each line of a filelist describes one clip in one of these formats:
 
         path|text|seconds|speaker
         path|text|seconds
@@ -234,7 +234,7 @@ def foreign_letters(text: str) -> set[str]:
 
 
 class ListedClip(NamedTuple):
-    """The fields of a filelist line. The last fields are the LABELS."""
+    """The fields of a filelist line. The last fields are the names of the LABELS."""
 
     path: str
     text: str
@@ -243,7 +243,7 @@ class ListedClip(NamedTuple):
 
 
 def split_filelist_line(line: str) -> ListedClip:
-    """Parse a line of a filelist. The field for seconds may be empty.
+    """Parse a line of a filelist. The field `seconds` of the line may be empty.
 
         split_filelist_line("a.wav|Yes.|1.5|anna")  # ListedClip("a.wav", "Yes.", 1.5, "anna")
 
@@ -269,7 +269,7 @@ def split_filelist_line(line: str) -> ListedClip:
 def audio_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
     """Return the number of mel frames of an audio file.
 
-    Raise UserError if `seconds` differs from the length of the file.
+    Raise UserError if `seconds`, the length in the filelist, differs from the length of the file.
     """
     if path.endswith(".npy"):
         raise UserError(
@@ -290,7 +290,7 @@ def audio_length(path: str, seconds: float | None, hparams: HParams, read_conten
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
     """Return the number of frames of a cached mel.
 
-    Raise UserError if `seconds` differs from the length of the file.
+    Raise UserError if `seconds`, the length in the filelist, differs from the length of the file.
     """
     mel = read_mel(path, hparams, read_contents)
     num_frames = mel.shape[1]

@@ -363,7 +363,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
 def _error_of_no_texts(
     corpus: Path, by_name: dict[Path, Path], alike: dict[Path, Path]
 ) -> UserError:
-    """Return an error about audio files without any text, with advice.
+    """Return an error, with advice, for a corpus without any text files.
 
     Args:
         by_name: {path without extension: audio file}.
@@ -414,7 +414,7 @@ def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
         Path(),
         Path(name.parent.name),
         name.parent.relative_to(corpus),
-        name.parent.relative_to(corpus.parent),  # the corpus may itself be the folder of a speaker
+        name.parent.relative_to(corpus.parent),  # if the corpus itself is the folder of a speaker
     )
     base = name.name.removesuffix(MICROPHONE)
     return [folder / parent / base for parent in dict.fromkeys(parents)]
@@ -771,8 +771,8 @@ def problem_of_duration(entry: Entry, path: Path) -> str:
     """Return a message if the duration in the table differs considerably from the length of the
     file.
 
-    Otherwise return "". The duration in the table may be in seconds or in milliseconds. The check
-    is needed because a NeMo manifest line without an offset may transcribe only the beginning of a
+    Otherwise return "". The duration in the table may be in seconds or in milliseconds. The lengths
+    may differ because a NeMo manifest line without an offset may transcribe only the beginning of a
     file.
     """
     assert entry.duration is not None
@@ -780,7 +780,7 @@ def problem_of_duration(entry: Entry, path: Path) -> str:
         with open_audio(path) as audio:
             seconds = audio.frames / audio.samplerate
     except UserError:
-        return ""  # a later check reports this unreadable file
+        return ""  # a later check reports that the file is unreadable
     tolerance = max(DURATION_SECONDS, DURATION_SHARE * seconds)
     if any(
         abs(listed - seconds) <= tolerance for listed in (entry.duration, entry.duration / 1000)

@@ -42,7 +42,7 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     _draw_histograms(axes, seconds, edges, percent=True)
-    axes.set(xlabel="length of a clip (seconds)", ylabel="percentage of the set's clips")
+    axes.set(xlabel="length of a clip (seconds)", ylabel="percentage of the clips in the set")
     axes.set_xlim(left=0)
     axes.grid(axis="y", color="0.9")
     rate = hparams.sampling_rate / hparams.hop_length
@@ -136,7 +136,7 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
             label=f"typical range: {low:.1f} to {high:.1f} symbols per second",
         )
         axes.plot(ends, ends / high, **LIMIT)
-    axes.set(xlim=ends, ylim=(0, 1.05 * seconds.max()), title="text and speech of each clip")
+    axes.set(xlim=ends, ylim=(0, 1.05 * seconds.max()), title="length of each text and its speech")
     axes.set(xlabel="symbols in the text", ylabel="seconds of speech, without silence at the ends")
     axes.legend(loc="upper left", fontsize="small")
 

@@ -1,4 +1,4 @@
-"""Check every clip of a corpus, and write its filelists.
+"""Check every clip of a corpus, and write the filelists of the corpus.
 
 written = prepare(Preparation(Path("data/LJSpeech-1.1"), Path("filelists/ljspeech")))
 """
@@ -53,7 +53,7 @@ from tacotron2_voice.utils.files import (
 # Embedding width to write to settings.txt if the corpus has several speakers.
 SPEAKER_EMBEDDING_DIM = 64
 LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
-FIRST_FILE = "lengths.png"  # `prepare` writes this file first and writes settings.txt last
+FIRST_FILE = "lengths.png"  # `prepare` writes lengths.png first and settings.txt last
 HEADER = "# Written by scripts/prepare.py for: train.py --hparams @this_file,name=value,..."
 PLOTS = {
     "lengths.png": "Lengths of the clips",
@@ -136,7 +136,7 @@ class Preparation:
     # files.
     table: Table | None = None
     speakers: SpeakerSource = NO_SPEAKERS  # where the corpus stores speaker names
-    texts: TextSource = NEXT_TO_AUDIO  # where the texts are stored if there is no table
+    texts: TextSource = NEXT_TO_AUDIO  # where the corpus stores the texts, if there is no table
     padding: float = SEGMENT_PADDING  # number of seconds to add at each end of a segment
 
     def __post_init__(self) -> None:
@@ -398,8 +398,8 @@ def list_line(path: str, clip: Clip, seconds: float) -> str:
 def write_lists(
     sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, files: dict[str, bytes]
 ) -> list[Path]:
-    """Write all files to `out`, and return their paths. Files of an earlier `prepare` call are
-    replaced.
+    """Write the filelists and all other files to `out`, and return the paths of the files. Files of
+    an earlier `prepare` call are replaced.
 
     Args:
         files: the plots and the report.
@@ -461,8 +461,8 @@ def write_lists(
 
 
 def check_is_ours(out: Path, names: Iterable[str]) -> None:
-    """Raise UserError if the folder contains files with these names that `prepare` did not
-    write."""
+    """Raise UserError if the folder `out` contains files that have one of `names` but that
+    `prepare` did not write."""
     settings_file = out / "settings.txt"
     if settings_file.is_file() and read_bytes(settings_file).startswith(HEADER[:28].encode()):
         return
@@ -488,7 +488,7 @@ def note_of_earlier_files(out: Path, replaced: Sequence[str], renamed: Sequence[
 
 
 def put_into(out: Path, contents: dict[str, bytes]) -> list[str]:
-    """Write all files to a temporary folder, then move them into `out`.
+    """Write all files to a temporary folder, then move the files into `out`.
 
     Return the names of the existing files that were replaced and had different contents.
     """
@@ -511,7 +511,7 @@ def rename_earlier_lists(out: Path, written: set[str], hparams: HParams) -> list
     the old filelists.
 
     Returns:
-        The old names of the renamed files.
+        The names that the renamed files had before.
     """
     kept = {os.path.realpath(out / name) for name in written} | {os.path.realpath(hparams.symbols)}
     renamed = []

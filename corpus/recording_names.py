@@ -26,9 +26,9 @@ AFTER_NAME = r"(?P<pipe>\s*\|\s*)|\s*[:：]\s*|[,;=]\s*|\.?\s+(?:[-–—=]+\s+)
 def name_at_start(name: Path, text: str) -> re.Match[str] | None:
     """Find the name of a recording at the beginning of the recording's text.
 
-    The text may add an extension, folders, quotation marks, brackets or a number sign to the name.
-    The text may contain only the last words of the name. For example, the text of anna_0012.wav may
-    begin with 0012.
+    In the text, the name may have an extension, folders, quotation marks, brackets or a number
+    sign. The text may contain only the last words of the name. For example, the text of
+    anna_0012.wav may begin with 0012.
 
     Args:
         name: the path of the recording without its extension.

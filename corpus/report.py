@@ -18,7 +18,7 @@ MAX_NAMED = 5  # maximum number of speakers to list in a warning
 MAX_LETTERS = 30  # maximum number of letters of a speaker name in the table
 # Maximum level difference between speakers in dB; a larger difference causes a warning.
 MAX_LEVEL_DECIBELS = 6
-MIN_MINUTES = 2  # speakers with fewer minutes of audio cause a warning
+MIN_MINUTES = 2  # minimum minutes of audio per speaker; less audio causes a warning
 
 
 def table_of_lengths(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> str:
@@ -72,7 +72,7 @@ class SpeakerFacts(NamedTuple):
     minutes: float
     pace: float  # milliseconds of speech per symbol, without the silence at the ends
     silence: float  # seconds of silence before and after the speech in total; mean over clips
-    level: float  # speech level in dBFS; median over clips
+    level: float  # speech level in dBFS (median over clips)
 
 
 def by_speaker(clips: Sequence[Clip]) -> dict[str, list[Clip]]:

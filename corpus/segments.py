@@ -37,7 +37,7 @@ TIME = r"\d?\d:\d\d[.,]\d{3}"
 SRT_TIMES = re.compile(rf"\d{{1,3}}:{TIME}\s*-->\s*\d{{1,3}}:{TIME}(\s|$)")
 VTT_TIMES = re.compile(
     rf"(\d{{1,3}}:)?{TIME}\s*-->\s*(\d{{1,3}}:)?{TIME}(\s|$)"
-)  # in WebVTT, the hours are optional
+)  # in WebVTT, the hours of a time are optional
 # Matches tags for formatting, speakers and times in subtitles. Other text between < and > is kept.
 TAG = re.compile(
     r"</?(?:i|b|u|s|em|strong|font|c|v|lang|ruby|rt)(?:[ .][^<>\n]*)?>|<[\d:.]+>|\{\\[^}]*\}",
@@ -67,8 +67,8 @@ MIN_ROLLING_SHARE = 0.3
 # In automatic captions with gaps between subtitles, at least this fraction of the subtitles repeats
 # a line of the previous subtitle.
 MIN_ROLLING_SHARE_WITH_GAPS = 0.8
-MAX_ROLLING_GAP = 0.1  # a longer pause in seconds between two subtitles counts as a gap
-MIN_SPEECH_SECONDS = 0.1  # shorter subtitles contain no speech
+MAX_ROLLING_GAP = 0.1  # maximum pause between two subtitles in seconds; a longer pause is a gap
+MIN_SPEECH_SECONDS = 0.1  # minimum length of a subtitle with speech, in seconds
 MAX_OVERLAP = 0.05  # maximum overlap of consecutive subtitles, in seconds
 # Minimum number of segments that repeat the previous segment. A smaller number of segments may
 # repeat the previous segment by chance.
@@ -404,7 +404,7 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
 
 class _Line(NamedTuple):
     text: str  # text after the key, on the same line
-    where: str  # "file:line" of this line
+    where: str  # "file:line" of the line, for messages
 
 
 def is_kaldi(folder: Path) -> bool:
@@ -415,7 +415,7 @@ def read_kaldi(folder: Path) -> list[Entry]:
     """Read a Kaldi data directory: wav.scp, text and, if they exist, segments and utt2spk.
 
     Raises:
-        UserError: in these cases:
+        UserError: in any of these cases:
             - wav.scp contains a command instead of a path.
             - An id that must be in two files is missing from one of them.
             - A line is malformed.

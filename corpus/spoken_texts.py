@@ -50,7 +50,8 @@ MAX_GAPS = 1.5  # maximum range of the numbers of list items, divided by the num
 # Matches the characters between words. Unlike \W, this pattern does not match the vowel signs of
 # Indic scripts.
 BETWEEN_WORDS = re.compile(r"[\s!-/:-@\[-`{-~“”„«»…—–]+")
-# If a corpus has fewer texts, all texts may begin or end in the same way by chance.
+# Minimum number of texts for these checks. In a smaller corpus, all texts may begin or end in the
+# same way by chance.
 MIN_TEXTS = 5
 MAX_SHARE = 0.8  # maximum fraction of texts that contain times, names or columns
 # In a corpus of at least MIN_DIFFERENT_TEXTS different texts, at most MAX_WORD_SHARE of the texts

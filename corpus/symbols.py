@@ -13,7 +13,7 @@ from tacotron2_voice.text.symbols import PADDING, can_be_symbol, table_of
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 
-RARE = 10  # symbols in fewer clips are rare, and a model hardly learns them
+RARE = 10  # minimum number of clips per symbol; a model hardly learns rarer symbols
 MAX_SYMBOLS_SHOWN = 20  # maximum number of rare symbols to list in a warning
 CLIPS_SHOWN = 5  # maximum number of clips to list per rare symbol
 

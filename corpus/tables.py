@@ -38,7 +38,7 @@ END_TITLES = ("end", "end_time")
 TIME_WORDS = set(
     "start starttime begin end endtime stop onset offset from to in out t0 t1 tmin tmax xmin xmax".split()
 )
-# Other words that titles of columns with times may contain.
+# Words, such as units, that may be added to TIME_WORDS in the titles of columns with times.
 UNIT_WORDS = set(
     "segment audio cue clip utt utterance speech time timestamp s sec secs second seconds ms frame "
     "frames sample samples".split()
@@ -49,7 +49,7 @@ QUOTING_DELIMITERS = ",;"
 # A table may have two lines per clip if at least this fraction of its lines could form pairs.
 MIN_PAIRED = 0.8
 MIN_SHARE = 0.9  # minimum fraction of the lines that must contain the delimiter
-MIN_LINES = 5  # in tables with fewer lines, values may be repeated by chance
+MIN_LINES = 5  # minimum number of lines; in shorter tables, values may be repeated by chance
 # Maximum number of different values in a column of speaker names, divided by the number of lines.
 # The maximum is small because speaker names are repeated.
 MAX_REPEATING_SHARE = 0.2
@@ -84,7 +84,7 @@ class Table:
 class Entry(NamedTuple):
     """A recording, or a segment of a recording, in a table."""
 
-    name: str  # path, id or name of the audio file
+    name: str  # path, id or name of the audio file in the table
     text: str
     where: str  # "file:line"
     speaker: str = ""
@@ -196,8 +196,8 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
         if is_found:
             found.append((len({*counts}) > 1, delimiter))
     if found:
-        # Prefer a delimiter that occurs equally often in all lines. Other delimiters may be part of
-        # the texts.
+        # Prefer a delimiter that occurs equally often in all lines, because other delimiters may be
+        # part of the texts.
         return min(found, key=lambda pair: pair[0])[1]
     fix = "If the table uses a different delimiter, set it with --delimiter"
     if unknown := _unknown_titles(lines):
@@ -432,9 +432,9 @@ def choose_columns(
 
 
 def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: int) -> None:
-    """Raise UserError if two columns cannot be a text and its normalized text (LJSpeech).
+    """Raise UserError if two columns cannot be a text and its normalized text, as in LJSpeech.
 
-    The columns are rejected in three cases:
+    The function rejects the columns in three cases:
 
     - Most values of the second column are numbers.
     - Only one of the two columns has few distinct values, like a column of speaker names.

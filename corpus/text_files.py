@@ -27,7 +27,7 @@ ENCODINGS = (
 # is at most MAX_LESS_COHERENCE below the best coherence.
 MAX_MORE_CHAOS, MAX_LESS_COHERENCE = 0.15, 0.1
 MAX_SHOWN = 5  # maximum number of encodings to list in a message
-EXAMPLE_LETTERS = 60  # maximum number of letters of decoded text in a message
+EXAMPLE_LETTERS = 60  # maximum number of letters of a decoded excerpt in a message
 
 
 def read_text(path: Path, encoding: str = "", if_missing: str = "no such file") -> str:

@@ -31,7 +31,7 @@ from tacotron2_voice.text.unspoken import dropped_symbols, with_columns
 MAX_SILENCE_SECONDS = 0.3
 WORST_SHOWN = 5  # maximum number of clips to list in a warning
 MANUAL = "docs/guides/own-data.md"
-TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # an HTML tag without attributes
+TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # pattern of an HTML tag without attributes
 # Matches accented letters, quotation marks and Cyrillic letters that result from decoding UTF-8 as
 # Windows-1252.
 TWICE_ENCODED = re.compile("[ÂÃÐÑ][^\x00-\x7fÀ-ÿ]|â€")
@@ -106,22 +106,23 @@ SCRIPTS = {
     }.items()
     for language in languages.split()
 }
-# A warning is printed if a larger fraction of the texts contains no letter of the language's
-# script. A few texts, such as foreign names, may be in another script.
+# Maximum fraction of texts without any letter of the language's script. A larger fraction causes a
+# warning. A few texts, such as foreign names, may be in another script.
 MAX_OTHER_SCRIPT = 0.2
 # Minimum number of clips, and minimum standard deviation of the logarithm of their lengths. Below
 # these limits, the correlation between the lengths of clips and texts is meaningless.
 MIN_CLIPS, MIN_SPREAD = 20, 0.15
-MIN_CORRELATION = 0.3  # minimum correlation between the log duration and the log number of symbols
+MIN_CORRELATION = 0.3  # minimum correlation of log duration and log number of symbols
 # Limits for speaking rates. With the limits MAX_DEVIATIONS and MIN_RATE_RATIO, at most 0.5% of the
 # clips in each of four clean corpora have an unusual speaking rate. If half of each clip's audio is
 # missing, 75 to 99% of the clips have an unusual speaking rate.
 MAX_DEVIATIONS = 4.5
 MIN_RATE_RATIO = 1.4
-# A corpus is not English if a larger fraction of its texts contains a non-English letter. In
-# English corpora, only a smaller fraction of the texts contains such letters, in foreign names.
+# Maximum fraction of texts with a non-English letter. A larger fraction causes a warning. English
+# texts contain such letters only in foreign names.
 MAX_FOREIGN_SHARE = 0.05
-# These words make up 15% of all words in LJSpeech. Few other languages contain any of these words.
+# The words in COMMON_WORDS make up 15% of all words in LJSpeech. Few other languages contain any of
+# these words.
 COMMON_WORDS = ("the", "and", "that", "with", "you", "this", "it", "they")
 # A corpus with at least MIN_WORDS words is not English if fewer than this fraction of its words are
 # COMMON_WORDS.
@@ -129,7 +130,7 @@ MIN_WORDS, MIN_COMMON_SHARE = 200, 0.02
 
 
 class Finding(NamedTuple):
-    """A problem, and the clips with this problem."""
+    """A problem that prepare.py reports, and the clips with this problem."""
 
     problem: str
     advice: str
@@ -275,7 +276,7 @@ def other_script(clips: Sequence[Clip], hparams: HParams) -> str | None:
     """
     script = SCRIPTS.get(hparams.language.partition("-")[0])
     is_english = hparams.table.is_english and PHONES not in hparams.text_cleaners
-    if not script or is_english:  # English texts are checked by `other_language`
+    if not script or is_english:  # `other_language` checks English texts
         return None
     others = [clip for clip in clips if not _has_script(clip.text, script)]
     if len(others) <= MAX_OTHER_SCRIPT * len(clips):
@@ -324,9 +325,9 @@ def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
     """Return a warning if long clips do not have longer texts than short clips, otherwise None.
 
     For example, all texts after a missing line of the table belong to other clips, or the selected
-    column does not contain the texts. The function computes the correlation of the log duration and
-    the log number of symbols. In LJSpeech, the correlation is 0.97. If LJSpeech's texts are shifted
-    by a few lines, the correlation is at most 0.15.
+    column does not contain the texts. The function computes the correlation between the logarithms
+    of the duration and of the number of symbols. In LJSpeech, this correlation is 0.97. If
+    LJSpeech's texts are shifted by a few lines, the correlation is at most 0.15.
     """
     seconds = np.log([clip.measured.speech_samples for clip in clips])
     symbols = np.log([len(clip.symbols) for clip in clips])

@@ -80,7 +80,7 @@ def word_error_rate(transcripts: Sequence[Transcript]) -> float:
 
 @dataclass
 class Evaluators:
-    """Transcribe and rate utterances whose texts are known.
+    """Transcribe and rate the audio of utterances whose texts are known.
 
         evaluators = Evaluators(Pocketsphinx(numbers_only=False), DistillMos(), "en-us")
         evaluators.add("Seven.", samples, 22050)

@@ -31,7 +31,8 @@ def read_recordings(path: Path, speaker_column: str = "") -> list[Recording]:
             metadata.csv.
 
     Raises:
-        UserError: if a line cannot be read. The error message lists all problems.
+        UserError: if any line of the table or filelist is bad. The error message lists all
+        problems.
     """
     if path.is_file():
         if speaker_column:

@@ -39,7 +39,7 @@ class Measures:
     this metric or if it does not apply."""
 
     word_error_rate: float | None = None
-    quality: float | None = None  # DistillMOS, 1 to 5
+    quality: float | None = None  # DistillMOS score from 1 to 5
     right_speaker: float | None = None  # speaker identification accuracy, 0 to 1
 
 

@@ -66,7 +66,7 @@ CountFrom1 = Annotated[int, limits(strict=True, ge=1, le=MAX_COUNT)]
 
 
 class DamagedCheckpoint(UserError):
-    """Raised when a checkpoint file is damaged."""
+    """Raised if a checkpoint file is damaged."""
 
 
 @dataclass
@@ -76,16 +76,16 @@ class Progress:
     epoch: CountFrom1
 
 
-SPEAKER_EMBEDDING = "speaker_embedding.weight"  # single-speaker models lack this tensor
+SPEAKER_EMBEDDING = "speaker_embedding.weight"  # missing in single-speaker models
 
 # Types of the optional checkpoint entries that synthesis uses.
 KINDS: dict[str, Any] = {
     "loop": Progress,
     "longest_text": CountFrom1,  # length of the longest training text, in symbols
-    "speech_statistics": SpeechStatistics,  # checkpoints of version 0.3.0 lack this entry
-    "speaker_statistics": list[SpeakerStatistics],  # single-speaker models lack this entry
-    "text_rules": str,  # checkpoints of version 0.4.0 lack this entry
-    "trained_phones": list[str],  # checkpoints of version 0.4.0 lack this entry
+    "speech_statistics": SpeechStatistics,  # missing in checkpoints of version 0.3.0
+    "speaker_statistics": list[SpeakerStatistics],  # missing in single-speaker models
+    "text_rules": str,  # missing in checkpoints of version 0.4.0
+    "trained_phones": list[str],  # missing in checkpoints of version 0.4.0
 }
 # Prefixes that DistributedDataParallel (also in NVIDIA's checkpoints), torch.compile and Lightning
 # add to the names of weights.
@@ -141,7 +141,7 @@ def read_saved(path: str | Path) -> object:
     try:
         if content.startswith(ZIP_START):
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                damaged = archive.testzip()  # PyTorch does not check the CRC-32 checksums
+                damaged = archive.testzip()  # check the CRC-32 checksums, because PyTorch does not
                 # If an entry of the zip file is marked as a folder, PyTorch leaves the tensor of
                 # this entry uninitialized.
                 folders = [x.filename for x in archive.infolist() if x.external_attr & IS_FOLDER]

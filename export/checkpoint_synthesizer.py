@@ -135,7 +135,7 @@ def choose_speaking_decoder(name: str) -> Callable[..., Any]:
 
 
 def training_facts(saved: dict[str, Any], hparams: HParams) -> TrainingFacts:
-    """Read facts about the training from a checkpoint.
+    """Return the facts about the training that a checkpoint contains.
 
     A checkpoint without statistics, such as a checkpoint from NVIDIA, gets the statistics of
     LJSpeech if its symbols are English. If the checkpoint has neither statistics nor English

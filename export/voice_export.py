@@ -52,7 +52,7 @@ MAX_FRAMES = 200
 # Maps each ONNX operator to the indices of those inputs that are weights (stored in 8 bits), and to
 # the dimension of these weights that corresponds to the output channels.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
-MIN_WEIGHTS = 2**10  # tensors with fewer values than this stay in float32
+MIN_WEIGHTS = 2**10  # minimum number of values in a tensor that is stored in 8 bits
 LARGEST_INT8 = 127
 QUANTIZED_LARGEST = 64  # largest integer that `quantize_lstms` uses
 # Largest integer in a compressed voice. With 46, a full-size voice has 20 MB.
@@ -62,7 +62,7 @@ TINY = np.float32(1e-30)  # scale of an output channel if all its weights are 0
 
 class ComparedText(NamedTuple):
     ids: list[int]  # symbol ids of the compared text
-    speaker: str | None = None  # a speaker of the model; None for a single-speaker model
+    speaker: str | None = None  # speaker of the text; None for a single-speaker model
 
 
 def encode(
@@ -321,7 +321,7 @@ def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
         for steps in voice.decode(ids, 0, CHECKED_STEPS, speaker):
             frames += [*steps.frames]
         voice.refine(np.concatenate(frames).T)
-    if not voice.difference <= MAX_DIFFERENCE:  # also true if the difference is NaN
+    if not voice.difference <= MAX_DIFFERENCE:  # this comparison is also true for NaN
         raise UserError(
             "the outputs of the graphs differ from PyTorch's outputs by "
             f"{voice.difference:.1e}, relative to the largest output (expected at most "

@@ -5,8 +5,9 @@
 With teacher forcing, the attention LSTM does not depend on the decoder LSTM. Therefore one loop
 runs the attention LSTM and the attention, and a second loop runs the decoder LSTM. All other
 operations are matrix products over all decoder steps at once: the prenet, the contribution of the
-inputs to the LSTM gates, and the projections. The backward passes of both loops are written by
-hand. The gradient of each weight is a single matrix product over all decoder steps.
+inputs to the LSTM gates, and the projections. The backward passes of both loops are implemented by
+hand, without autograd. The gradient of each weight is a single matrix product over all decoder
+steps.
 
 - recurrences.py: formulas, buffers and the names of dimensions
 - plain.py: the decoder loops, implemented with ordinary PyTorch operations
@@ -15,7 +16,7 @@ hand. The gradient of each weight is a single matrix product over all decoder st
 - self_check.py, compare_kernels.py: the check of the kernels on this GPU
 - captured_steps.py: synthesis on a GPU
 
-If this folder is missing, training uses the reference decoder.
+If the folder fast_decoder/ is missing, training uses the reference decoder.
 """
 
 import warnings
@@ -132,7 +133,8 @@ def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs |
 
 
 def plain_loops(decoder, memory, operand_dtype, dropout_masks) -> PlainLoops:
-    """Return loops of ordinary PyTorch operations. `memory` and `dropout_masks` are not used."""
+    """Return an object that runs the decoder loops with ordinary PyTorch operations. `memory` and
+    `dropout_masks` are not used."""
     return PlainLoops(
         operand_dtype,
         decoder.p_attention_dropout,

@@ -100,7 +100,7 @@ def compare(
     plain_errors = relative_errors(problem.run(plain, precision=autocast), exact)
     for name, plain_error in plain_errors.items():
         bound = max(min_bound(facts), TIMES_PLAIN * plain_error)
-        # Skip this tensor if plain operations exceed the range of float16.
+        # Skip a tensor if plain operations exceed the range of float16.
         if math.isfinite(bound):
             yield (
                 errors[name] / bound,

@@ -72,8 +72,8 @@ class LSTM(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """All values that determine how the kernels are launched. recurrences.py explains the
-    dimensions."""
+    """All values that determine how the kernels are launched. The docstring of recurrences.py
+    defines the dimensions."""
 
     device: torch.device
     dtype: torch.dtype  # dtype of parameters and buffers
@@ -96,7 +96,8 @@ class Setting(NamedTuple):
 
 @functools.cache
 def _kernels():
-    """Return the module `kernels`, or a message that says why it cannot be imported."""
+    """Return the module `kernels`, or a message with the reason why this module cannot be
+    imported."""
     try:
         from fast_decoder import kernels
     except ImportError as error:
@@ -137,7 +138,8 @@ def graphs_for(
     operand_dtype: torch.dtype,
     dropout_masks,  # model.DropoutMasks
 ) -> "Graphs | str":
-    """Return the decoder's graphs for a batch, or a message that says why this is not possible.
+    """Return the decoder's graphs for a batch, or a message with the reason why graphs cannot be
+    created.
 
     The first call for each bucket creates the graphs.
     """
@@ -210,8 +212,8 @@ def _graphs(setting: Setting) -> "Graphs | str":
     except Exception as error:  # Triton, the driver and the GPU raise many types of exceptions
         reason = first_problem(error)
         if "out of memory" in reason:
-            # Raise the error instead of returning a message. The message would be cached, although
-            # the next batch of this bucket may fit into memory.
+            # Raise the error instead of returning a message. A returned message would be cached,
+            # although the next batch of this bucket may fit into memory.
             raise torch.OutOfMemoryError(reason) from error
         return reason
 
@@ -242,7 +244,8 @@ class _Loop:
         with torch.cuda.device(device):
             # Wait until the table is written, because dependent launches do not wait.
             torch.cuda.synchronize()
-            # Compile the kernels. They compute nothing, because the table contains no steps yet.
+            # Launch the kernels once to compile them. During this launch, the kernels compute
+            # nothing, because the table contains no steps yet.
             self._launch(CHUNK)
             torch.cuda.synchronize()
             self.graph, _ = captured(lambda: self._launch(CHUNK), torch.cuda.Stream(device))
@@ -365,9 +368,9 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     # With half-precision operands, a block of 64 rows is faster than a block of 32 rows, even if
     # most rows are empty.
     rows = ROWS if half and setting.clips > 16 else min(ROWS, _power_of_two(setting.clips))
-    # These numbers of warps were the fastest on an H200. With half-precision operands, warps do not
-    # split the inner dimension. Products with 64 rows are not split either, because their
-    # tensor-core instructions need several warps.
+    # The following numbers of warps were the fastest on an H200. With half-precision operands,
+    # warps do not split the inner dimension. Products with 64 rows are not split either, because
+    # their tensor-core instructions need several warps.
     warps = WARPS if rows < 64 and not half else 1
     # With larger blocks, a GPU program would need too many registers.
     block = 128 if (warps > 1 and rows == 16) or (half and rows == 64) else 64
@@ -481,7 +484,8 @@ def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """Return the tensor itself if the kernels can read it, otherwise a copy that they can read."""
+    """Return `x` itself if the kernels can read this tensor, otherwise a copy that the kernels can
+    read."""
     if x.is_contiguous() and x.data_ptr() % 16 == 0:
         return x
     return x.clone(memory_format=torch.contiguous_format)

@@ -41,8 +41,8 @@ PARTIALS = tl.constexpr(11)  # [splits, B, inner], partial sums of the gradient 
 GRAD_ROWS = tl.constexpr(12)
 DCELL = tl.constexpr(13)  # [B, S], contribution of later steps to the gradient of the cells
 # Addresses of the attention buffers.
-QUERY_WEIGHT = tl.constexpr(14)  # [S, D] in the forward pass (transposed), [D, S] in the backward
-QUERY_PARTS = tl.constexpr(15)  # [parts, B, D], partial sums of the query or its gradient
+QUERY_WEIGHT = tl.constexpr(14)  # [S, D], transposed; in the backward pass [D, S]
+QUERY_PARTS = tl.constexpr(15)  # [parts, B, D], partial sums of the query or of its gradient
 PAST = tl.constexpr(16)  # [T, B, 2, N + K - 1]
 PROCESSED_MEMORY = tl.constexpr(17)  # [B, N, D]
 MEMORY = tl.constexpr(18)  # [B, N, E]
@@ -64,10 +64,10 @@ QUERIES = tl.constexpr(31)  # [T, B, D]
 DKEYS = tl.constexpr(32)  # [G, B, N, D], gradient of PROCESSED_MEMORY
 DV = tl.constexpr(33)  # [G, B, number of programs over symbols, D]
 DLOCATION = tl.constexpr(34)  # [G, B, number of programs over symbols, 2 * K, D]
-# [parts of D, B, N], partial sums of the energies; -inf at padding.
+# [parts, B, N], sums of the energies over parts of the attention dimensions; -inf at padding.
 ENERGIES = tl.constexpr(35)
-# [T, B, 4 * S], the gradients of the gates in the dtype of matrix products. This buffer may be the
-# same buffer as GATES.
+# [T, B, 4 * S], the gradients of the gates in the dtype of matrix products. DGATES may be the same
+# buffer as GATES.
 DGATES = tl.constexpr(36)
 TABLE_SIZE = 37
 
@@ -195,7 +195,7 @@ def lstm_step(
     QUERY_PRECISION: tl.constexpr,
     EARLY: tl.constexpr,  # whether the kernel starts before the previous kernel has finished
 ):
-    """Compute one step of an LSTM, and the units' partial sums of the query.
+    """Compute one step of an LSTM, and partial sums of the query over the LSTM cells.
 
     Program ids: (units, clips). The product of WEIGHT and the row of the previous step is added to
     the gates. The columns of a GPU program are the gates i, f, g, o of its first unit, then the
@@ -493,9 +493,9 @@ def attention_gradient(
     """Compute denergy for some symbols, and the query gradient that comes from these symbols.
 
     Program ids: (clip, symbols). The softmax backward pass subtracts the sum of alignment_n
-    dalignment_n over n. This sum equals dcontext . context, plus the sum of alignment_n times the
-    gradient that does not come from the context. Each GPU program computes the whole sum, so that
-    no GPU program waits for another GPU program.
+    dalignment_n over n. The sum over n equals dcontext . context, plus the sum of alignment_n times
+    the gradient that does not come from the context. Each GPU program computes the whole sum, so
+    that no GPU program waits for another GPU program.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)

@@ -4,7 +4,7 @@ Triton kernels.
 In the backward pass, all values that do not depend on later steps are computed for CHUNK steps at
 once: the slopes of the LSTM cells, the slopes of the tanh in attention, and band
 matrices. A band matrix maps the gradient of a step's energies to the gradients of both alignments
-in the windows of this step. recurrences.py explains the names of dimensions.
+in the windows of this step. The docstring of recurrences.py defines the names of dimensions.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class PlainLoops:
     operand_dtype: torch.dtype  # dtype of the operands in the matrix products of the LSTMs
     p_attention_dropout: float
     p_decoder_dropout: float
-    location_gradient: bool = True  # whether gradients flow through earlier alignments
+    location_gradient: bool = True  # whether gradients flow through the alignments of earlier steps
 
     def attention_forward(self, buffers: AttentionBuffers) -> None:
         """Run all steps of the attention recurrence."""
@@ -186,7 +186,8 @@ def _cell_forward(
 
 
 class _CellBackward:
-    """Run the backward steps of an LSTM. Each step replaces the activated gates with gradients.
+    """Run the backward steps of an LSTM. Each backward step replaces the activated gates of a
+    decoder step with their gradients.
 
     The prefix d means the derivative of the loss with respect to a value. Before the first formula,
     dcell contains only the contribution of later steps.
@@ -240,11 +241,12 @@ class _CellBackward:
         for_sigmoid(by_output, o, grad_input=slopes[:, :, 3])
 
     def step(self, t: int, dhidden: Tensor) -> None:
-        """Run the backward step t. `dhidden` [B, H] is the gradient after dropout."""
+        """Run the backward pass of decoder step t. `dhidden` [B, H] is the gradient of the hidden
+        state after dropout."""
         slopes = self.gate_slopes[t - self.start]
         gates = self.gates[t].unflatten(1, (4, -1))
         dcell = self.dcell.addcmul_(dhidden, self.cell_slopes[t - self.start])
-        self.dcell = dcell * gates[:, 1]  # this line must run before the gradient df overwrites f
+        self.dcell = dcell * gates[:, 1]  # must run before the gradient df overwrites f
         torch.mul(dcell.unsqueeze(1), slopes[:, :3], out=gates[:, :3])
         torch.mul(dhidden, slopes[:, 3], out=gates[:, 3])
 
@@ -265,9 +267,9 @@ def _scale(keep: Tensor, p_dropout: float, dtype: torch.dtype) -> Tensor:
 
 
 def _windows(past: Tensor, half: int) -> Tensor:
-    """Return the windows [..., N, 2, K] as a view of `past` [..., 2, N + 2 * half].
+    """Return the attention windows [..., N, 2, K] as a view of `past` [..., 2, N + 2 * half].
 
-    A window contains the K = 2 * half + 1 values around a symbol.
+    An attention window contains the K = 2 * half + 1 values around a symbol.
     """
     return past.unfold(-1, 2 * half + 1, 1).transpose(-3, -2)
 
@@ -313,8 +315,8 @@ class _AttentionSlopes:
         Args:
             denergies: [C, B, N].
         """
-        # Sum within each clip and step first. A single long sum of terms that cancel each other
-        # would lose two digits.
+        # Sum within each clip and decoder step first. In a single long sum, terms cancel each
+        # other, and the result loses two digits.
         tanh = self.tanh.flatten(0, 1)
         gradients.v += torch.bmm(denergies.flatten(0, 1).unsqueeze(1), tanh).sum((0, 1))
         dpre = self.slopes.mul_(denergies.unsqueeze(3))

@@ -1,4 +1,5 @@
-"""Define the two recurrences as autograd functions, with their buffers and formulas.
+"""Define the attention recurrence and the LSTM recurrence as autograd functions, with their buffers
+and formulas.
 
 `loops` is an object that runs the loops over decoder steps: a `plain.PlainLoops` or a
 `graphs.Graphs`, which have the same methods.
@@ -55,7 +56,7 @@ class AttentionBuffers(LSTMBuffers):
 
 @dataclass
 class AttentionGradients:
-    """The results of the attention backward loop."""
+    """The gradients that the backward loop of attention computes."""
 
     # [T, B, 4 * A]; kernels may return a copy of `AttentionBuffers.gates` in the dtype of matrix
     # products.
@@ -63,7 +64,7 @@ class AttentionGradients:
     contexts: torch.Tensor  # [T, B, E]
     queries: torch.Tensor  # [T, B, D]
     # [B, N, D]. The gradients `processed_memory`, `location_weight` and `v` are sums over all
-    # steps.
+    # decoder steps.
     processed_memory: torch.Tensor
     location_weight: torch.Tensor  # [D, 2 * K]
     v: torch.Tensor  # [D]
@@ -164,7 +165,7 @@ class AttentionRecurrence(Function):
         if grad_states is None:
             grad_states = torch.zeros_like(buffers.rows)
         gradients = ctx.loops.attention_backward(buffers, grad_states, grad_alignments)
-        # Convert the gradient once, because three products use it.
+        # Convert the gradient of the gates once, because three products use this gradient.
         dgates = gradients.gates.to(dtype)
         return (
             None,
@@ -226,7 +227,7 @@ class LSTMRecurrence(Function):
         inputs, input_weight, *saved = ctx.saved_tensors
         buffers = LSTMBuffers(*saved)
         dtype = ctx.loops.operand_dtype
-        # Convert the gradient once, because three products use it.
+        # Convert the gradient of the gates once, because three products use this gradient.
         dgates = ctx.loops.lstm_backward(buffers, grad_outputs).to(dtype)
         dinputs = product(flat(dgates), input_weight.T, dtype).to(inputs.dtype).view_as(inputs)
         dcontexts = grad_outputs[:, :, buffers.cells.shape[2] :]

@@ -66,9 +66,9 @@ class Answer(NamedTuple):
 
 
 def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> Answer:
-    """Return the cached answer for this GPU, or run the check and cache its answer.
+    """Return the cached result of the check for this GPU, or run the check and cache the result.
 
-    The check uses TF32 if PyTorch's global setting allows it.
+    The check uses TF32 if PyTorch's global setting allows TF32.
 
     Args:
         autocast: dtype of autocast; None: no autocast.
@@ -95,8 +95,8 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
 
 
 def read_cache(file: Path, facts: dict) -> Answer | None:
-    """Return the cached answer, or None if the file is missing, damaged or from a check under
-    different conditions."""
+    """Return the cached result of a check, or None if the file is missing, damaged or from a check
+    under different conditions."""
     try:
         cached = Answer(**read_json(file))
     except (ValueError, TypeError):
@@ -157,8 +157,8 @@ def machine(device: torch.device) -> dict:
 
 
 def cache_file(facts: dict) -> Path:
-    """Return the path of the file that caches the check's result under the conditions `facts`. The
-    file may be missing."""
+    """Return the path of the file that caches the check's result under the conditions `facts`,
+    whether or not the file exists."""
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     return Path(folder).absolute() / "tacotron2-length-batching" / f"kernel_check_{name}.json"

@@ -71,9 +71,9 @@ class LoopState:
     batches_trained: int = 0  # number of batches that all processes have trained on in this epoch
     clips: int = 0
     frames: int = 0  # number of real frames trained on in this epoch
-    loss_sum: float = 0.0  # padded loss, summed over clips
-    loss_unpadded_sum: float = 0.0  # masked loss, summed over real frames
-    # guided attention loss, summed over `guided_attention_frames`
+    loss_sum: float = 0.0  # sum of the padded loss over clips
+    loss_unpadded_sum: float = 0.0  # sum of the masked loss over real frames
+    # sum of the guided attention loss over `guided_attention_frames`
     guided_attention_sum: float = 0.0
     # Number of real frames in the optimizer steps that used guided attention loss.
     guided_attention_frames: int = 0
@@ -95,8 +95,8 @@ class LoopState:
     # Optimizer step of the best checkpoint; -1: no validation yet.
     best_iteration: int = -1
     lowest_loss: float = math.inf  # lowest padded training loss of any optimizer step
-    alignment_warned: int = 0  # 1: the warning about a missing alignment was printed
-    text_warned: int = 0  # 1: the warning about attention that ignores the text was printed
+    alignment_warned: int = 0  # 1 after the warning about a missing alignment was printed
+    text_warned: int = 0  # 1 after the warning about attention that ignores the text was printed
 
     def at_start_of(self, epoch: int) -> "LoopState":
         """Return the state of the training loop before the first batch of `epoch` (the current or
@@ -243,7 +243,7 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
     because the next loss may show that the weights in the newest checkpoint have diverged.
 
     Raises:
-        UserError: if the file cannot be written. No checkpoint is removed after this error.
+        UserError: if the file cannot be written. If writing fails, no checkpoint is removed.
     """
     path = directory / f"checkpoint_{state['iteration']}.pt"
     try:
@@ -334,7 +334,8 @@ def set_aside_newer(directory: Path, iteration: int) -> list[tuple[Path, bool]]:
         A list of tuples (new path of a checkpoint, whether the checkpoint is damaged).
 
     Raises:
-        UserError: if `best.pt` cannot be read. In this case, no checkpoint is renamed.
+        UserError: if `best.pt` cannot be read. If `best.pt` cannot be read, no checkpoint is
+        renamed.
     """
     found = list_checkpoints(directory)[::-1]
     newer = [(path, False) for number, path in found if number > iteration]
@@ -371,8 +372,8 @@ def load_newest(directory: Path) -> Checkpoint:
     `best.pt` is used only if all other checkpoints are damaged.
 
     Raises:
-        UserError: if a checkpoint cannot be read or is rejected, or if the run has no undamaged
-            checkpoint. After this error, --resume does not start a new run, because a new run would
+        UserError: if a checkpoint cannot be read or is not valid, or if the run has no undamaged
+            checkpoint. If loading fails, --resume does not start a new run, because a new run would
             overwrite the files in the folder.
     """
     best = [directory / BEST] if (directory / BEST).exists() else []

@@ -85,8 +85,8 @@ def resolve_clips(
         raise
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
     if hparams.speaker_embedding_dim:
-        # Check the names of the speakers first, because --new-clips does not accept unknown
-        # speakers.
+        # Check the names of the speakers before comparing clips, because --new-clips does not
+        # accept unknown speakers.
         processes.all_or_none(lambda: check_speakers(hparams, clips, resumed))
     clips.change = processes.all_or_none(lambda: find_change(clips, resumed, new_clips))
     if new_clips and clips.change is None:
@@ -328,7 +328,7 @@ def _by_id(rows: Iterable[str]) -> dict[str, list[list[str]]]:
 
 
 def write_clips(directory: Path, clips: Clips) -> None:
-    """Write lengths.csv and clips.csv."""
+    """Write lengths.csv and clips.csv, which list the clips of the run."""
     content = "\n".join(["list,frames,text_crc32,id", *_rows(clips), ""])
     write_bytes(directory / CLIPS_FILE, content.encode("utf-8", "surrogateescape"))
     write_lengths(directory / LENGTHS_FILE, clips.training)

@@ -20,7 +20,7 @@ from machine import is_out_of_memory, peak_memory, reset_peak_memory
 from training.optimizer import state_entries
 from training.trainer import Trainer
 
-Shape = tuple[int, int, int]  # number of clips, frames per clip, symbols per clip
+Shape = tuple[int, int, int]  # (number of clips, frames per clip, symbols per clip)
 
 # The batch in which memory is measured contains this fraction of the clips, but at least MIN_FRAMES
 # frames and at most about MAX_FRAMES frames. Smaller batches would distort the estimate, because
@@ -59,7 +59,7 @@ def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
     Inactive cached files count as available, because the system frees them when memory is scarce.
     """
     for limit, usage, statistics, inactive in (
-        # File names in cgroup v2, and then the file names in cgroup v1.
+        # Names of the files in cgroup v2, followed by the names of the files in cgroup v1.
         ("memory.max", "memory.current", "memory.stat", "inactive_file"),
         (
             "memory/memory.limit_in_bytes",
@@ -94,8 +94,8 @@ class CpuEstimate:
 
     Args:
         step: a function that runs a batch, with or without a backward pass.
-        shapes: the worst-case batches. The measured batches contain fewer clips of the same
-            lengths.
+        shapes: the worst-case batches. The batches that are measured contain fewer clips of the
+            same lengths.
     """
 
     def __init__(self, trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]):

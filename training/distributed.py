@@ -45,8 +45,8 @@ class AlreadyReported(UserError):
 class ReductionClock:
     """Measure how long optimizer steps wait for the gradients of other processes.
 
-    The measured time begins when all gradients of this process are ready. The measurement never
-    makes the host wait for the GPU.
+    The measured time begins when all gradients of this process are ready. The host never waits for
+    the GPU because of this measurement.
     """
 
     def __init__(self, device: torch.device):
@@ -66,7 +66,7 @@ class ReductionClock:
         self._ready = self._now()
 
     def read(self) -> Callable[[], float]:
-        """Return a function that returns the waiting time in seconds.
+        """Return a function that returns the time spent waiting for other processes, in seconds.
 
         Call `read` when the sums of the gradients over all processes are ready. Call the returned
         function after the GPU has finished the optimizer step.
@@ -80,7 +80,7 @@ class ReductionClock:
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a run and the rank of this process."""
+    """The processes of a run, and the rank of the current process."""
 
     rank: int = 0
     world_size: int = 1
@@ -233,7 +233,7 @@ class Processes:
 
 @contextlib.contextmanager
 def batch_norm_alone(model: torch.nn.Module) -> Iterator[None]:
-    """Inside this context, SyncBatchNorm uses only the batch of this process."""
+    """Make SyncBatchNorm use only the batch of the current process inside this context."""
     shared = [m for m in model.modules() if isinstance(m, torch.nn.SyncBatchNorm)]
     for module in shared:
         vars(module)["forward"] = types.MethodType(torch.nn.BatchNorm1d.forward, module)
@@ -251,7 +251,7 @@ def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
     """Return a key-value store for all processes that were started together.
 
     When torchrun restarts processes, it keeps the same store, which still contains the addresses of
-    dead processes. With these addresses, new processes would wait forever for dead processes
+    dead processes. With the old addresses, new processes would wait forever for dead processes
     (PyTorch issue 135712). Therefore the first process chooses a new key prefix at each start, and
     lists the processes that have answered under this prefix.
 
@@ -288,7 +288,7 @@ def join(seconds: float) -> Processes:
     Raises:
         UserError: if this machine has GPUs, but fewer GPUs than processes.
     """
-    # torchrun sets these environment variables.
+    # torchrun sets the environment variables WORLD_SIZE, RANK, LOCAL_RANK and GROUP_WORLD_SIZE.
     world_size = int(os.environ.get("WORLD_SIZE", 1))
     if world_size == 1:
         return ALONE

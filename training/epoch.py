@@ -27,13 +27,13 @@ from training.plan import PendingStep, PlannedStep
 from training.run import Run
 from training.trainer import MicroBatch, StepValues, hashed_seed
 
-MAX_CONSECUTIVE_SKIPS = 20  # stop the run after this number of skipped optimizer steps in a row
+MAX_CONSECUTIVE_SKIPS = 20  # number of optimizer steps skipped in a row at which the run stops
 
 
 class NoNextBatch(Exception):
     """Raised if a process could not read its next batch.
 
-    The `__cause__` of this exception is set only in the process that failed to read its batch.
+    Only in the process that failed to read its batch, `__cause__` contains the original exception.
     """
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class NoNextBatch(Exception):
 
 
 def next_batches(loader: DataLoader[Any]) -> Iterator[Batch]:
-    """Yield the loader's batches.
+    """Yield the batches of the DataLoader.
 
     Raises:
         NoNextBatch: if a batch cannot be read. `__cause__` is the original exception.

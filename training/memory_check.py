@@ -4,8 +4,8 @@
 
 With this check, a run that needs too much memory fails before its first optimizer step. Without the
 check, the run could fail hours later, when the longest clips happen to be in one batch. On a GPU
-the check runs the worst-case batches. On a CPU the check estimates the memory of these batches
-(cpu_memory.py).
+the check runs the worst-case batches. On a CPU the check estimates the memory of the worst-case
+batches (cpu_memory.py).
 """
 
 import bisect
@@ -188,7 +188,7 @@ def _problems(
 
 
 class TriedMemory:
-    """Run batches to find out whether they fit into GPU memory."""
+    """Run batches to determine whether the batches fit into GPU memory."""
 
     name = "GPU memory"
 
@@ -200,7 +200,7 @@ class TriedMemory:
         return fit(self._trainer, self._step, shapes)
 
     def bytes_of(self, shapes: list[Shape]) -> int:
-        """Return 0, because peak memory on a GPU is measured and needs no estimate."""
+        """Return 0, because on a GPU, peak memory is measured instead of estimated."""
         return 0
 
     def shortage(self, shapes: list[Shape]) -> str:
@@ -279,7 +279,7 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
 
 @contextlib.contextmanager
 def without_trace(trainer: Trainer) -> Iterator[None]:
-    """Restore buffers, gradients, mode and random states bit for bit when the context ends.
+    """At the end of this context, restore buffers, gradients, mode and random states bit for bit.
 
     Before the first optimizer step, no optimizer state exists. Therefore this context manager also
     allocates tensors of the size of the optimizer state, so that the check includes the memory of

@@ -53,13 +53,13 @@ class RunLogger:
         self.tensorboard = TensorBoard(log_directory)
         self.metrics = open(path, "ab")  # noqa: SIM115
         self.metrics_checksum = zlib.crc32(content)  # CRC-32 of the whole file metrics.jsonl
-        self._waiting = b""  # lines of metrics.jsonl that could not be written yet
+        self._waiting = b""  # lines that could not yet be written to metrics.jsonl
 
     def state(self) -> dict[str, Any]:
         """Flush the logs to disk, and return their state for a checkpoint.
 
-        The state contains the size of each log file in bytes, keyed by its path relative to the run
-        folder, and the CRC-32 of metrics.jsonl.
+        The returned state contains the size of each log file in bytes, keyed by its path relative
+        to the run folder, and the CRC-32 of metrics.jsonl.
         """
         self.tensorboard.write("flush")
         self._write_lines()
@@ -141,7 +141,7 @@ class RunLogger:
             if waiting:
                 written = os.write(file, waiting)
                 if written < len(waiting):
-                    # Remove the lines that were only partly written from the end of the file.
+                    # Remove partly written lines from the end of the file.
                     os.ftruncate(file, os.fstat(file).st_size - written)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._waiting = b""

@@ -20,7 +20,7 @@ from machine import is_out_of_memory, seconds_of
 from training.memory_check import without_trace
 from training.trainer import Trainer
 
-TILE = 16  # the kernels process clips in tiles of this size
+TILE = 16  # number of clips per tile that the GPU kernels process
 SIZES = (16, 32, 48, 64)  # numbers of clips whose costs are measured
 # 17 clips fill as many tiles as 32 clips, so the difference between their times is the cost of 15
 # clips.
@@ -40,8 +40,8 @@ def with_measured_costs(trainer: Trainer, clips: ClipTable) -> HParams:
     """Measure the costs of decoder steps, print the costs, and return settings that contain them.
 
     If the measurements are inconsistent, print a warning and return settings without costs. On a
-    CPU the costs are not measured. There, each clip adds the same time, so the largest batches are
-    always fastest. All processes use the costs that the first process measured.
+    CPU the costs are not measured. On a CPU, each clip adds the same time, so the largest batches
+    are always fastest. All processes use the costs that the first process measured.
     """
     if not is_useful_on(trainer.device):
         print(

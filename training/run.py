@@ -45,7 +45,7 @@ from training.trainer import Trainer
 
 @dataclass
 class Run:
-    """All objects that the training loop needs."""
+    """The objects that the training loop needs."""
 
     folder: RunFolder
     clips: Clips
@@ -77,7 +77,7 @@ class Run:
 
     @functools.cached_property
     def statistics(self) -> SpeechStatistics:
-        """Return the statistics of the training clips. Synthesis needs these statistics."""
+        """Return the statistics of the training clips, which synthesis needs."""
         clips = self.clips.training
         symbols = self.hparams.table.symbols
         last = (last_symbol(symbols[i] for i in ids.tolist()) for ids in clips.symbols())
@@ -92,7 +92,7 @@ class Run:
 
     @functools.cached_property
     def speaker_statistics(self) -> list[SpeakerStatistics]:
-        """Return statistics for each speaker of the model; [] for a single-speaker model."""
+        """Return the statistics of each speaker of the model; [] for a single-speaker model."""
         names = self.hparams.speakers
         if not names:
             return []

@@ -54,7 +54,7 @@ class StopRequest:
 
     def __init__(self, limit: float | None, resume: Callable[[], str]) -> None:
         self.signal: int | None = None
-        self.saving = threading.Lock()  # this lock is held while a checkpoint is being written
+        self.saving = threading.Lock()  # locked while a checkpoint is being written
         self._is_leaving = False  # whether the main thread is ending the process
         self._limit = limit
         self._resume = resume
@@ -64,8 +64,8 @@ class StopRequest:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._remember)
-        # The interpreter writes the number of each signal to this socket. The second thread reads
-        # the number.
+        # Python writes the number of each signal to the socket `_sender`. The second thread reads
+        # the number from the other socket.
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
 
     def __enter__(self) -> "StopRequest":
@@ -76,7 +76,7 @@ class StopRequest:
         self._sender.close()  # closing this socket makes the second thread exit
 
     def leave(self) -> None:
-        """Tell the second thread not to end the process. Call this method before the main thread
+        """Stop the second thread from ending the process. Call this method before the main thread
         exits."""
         self._is_leaving = True
 
@@ -164,8 +164,8 @@ def stopped_without_saving(folder: Path, resume_command: str) -> str:
 def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[None]:
     """In this context, exit with a message instead of a traceback if an error is not a bug.
 
-    The following errors do not indicate bugs: UserError, operating system errors, Ctrl-C, and the
-    death of a DataLoader worker or another process of the run.
+    Errors that are not bugs are UserError, operating system errors, Ctrl-C, and the death of a
+    DataLoader worker or another process of the run.
 
     Args:
         resume_command: the command that resumes the run; "" if the run cannot be resumed.

@@ -45,7 +45,7 @@ CODE = ("*.py", *(f"{folder}/**/*.py" for folder in FOLDERS))
 
 
 class Start(NamedTuple):
-    """The checkpoint or the weights that a run starts from.
+    """The checkpoint, or only the weights, from which a run starts.
 
     Without a checkpoint, the run starts at optimizer step 0.
     """
@@ -65,7 +65,7 @@ def find_start(
     resume: bool,
     warm_start: bool,
 ) -> Start:
-    """Read the checkpoint that the run starts from.
+    """Read the checkpoint from which the run starts.
 
     If `resume` is True, the run starts from the newest checkpoint in the folder. If `resume` is
     False, the run starts from the checkpoint at `path`, if `path` is set. The first process chooses

@@ -22,7 +22,7 @@ SUFFIX = ".tacotron2"
 
 @contextlib.contextmanager
 def warn_on_failure(action: str) -> Iterator[None]:
-    """Turn exceptions into warnings.
+    """Turn any exception in this context into a warning.
 
     Use this context manager for plots and logs, because training can continue without plots and
     logs.
@@ -39,7 +39,7 @@ def warn_on_failure(action: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The output of the model for one clip. T is the number of decoder steps."""
+    """The model's prediction for one clip. T is the number of decoder steps."""
 
     symbols: list[str]  # symbols of the text [T_in]
     alignment: np.ndarray  # [T, T_in]
@@ -124,8 +124,8 @@ class TensorBoard:
         return SummaryWriter(str(self.directory), filename_suffix=SUFFIX)
 
     def write(self, method: str, *values: Any, **options: Any) -> None:
-        """Call a SummaryWriter method, such as "add_scalar". If the method fails, print a
-        warning."""
+        """Call a method of SummaryWriter, such as "add_scalar", and print a warning if the method
+        fails."""
         if not self._works:
             return
         try:

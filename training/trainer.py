@@ -38,8 +38,8 @@ ENVIRONMENT = {
 
 
 class LossWeights(NamedTuple):
-    """The loss weights of a micro-batch: its fractions of the frames and decoder steps of an
-    optimizer step."""
+    """The loss weights of a micro-batch: its shares of the frames and decoder steps in an optimizer
+    step."""
 
     padded_frames: float = 1.0
     frames: float = 1.0  # fraction of the real frames in the optimizer step
@@ -123,7 +123,7 @@ class Trainer:
             # Ignore the return value, because batch norms inside other modules are converted in
             # place.
             SyncBatchNorm.convert_sync_batchnorm(self.model)
-        # This wrapper averages gradients over all processes.
+        # In a run with several processes, `parallel` averages gradients over the processes.
         self.parallel = processes.wrap(self.model)
         self.optimizer = optimizers.make_optimizer(self.model.parameters(), hparams)
         self.scaler = torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16")
@@ -133,7 +133,7 @@ class Trainer:
         self.validation_loss = Tacotron2Loss()
         # Schedule for calls of `step` that pass no schedule, for example in benchmarks.
         self.base_schedule = Schedule(hparams.learning_rate, hparams.guided_attention_weight)
-        # Reason why this process could not read its next batch.
+        # Exception because of which this process could not read its next batch.
         self.failure: BaseException | None = None
 
     def use_decoder(self, name: str) -> None:
@@ -191,7 +191,8 @@ class Trainer:
     def compute_gradients(self, batch: Batch) -> LossTerms:
         """Run the forward and backward pass of a batch in this process only.
 
-        The batch must be on the device. The new gradients are added to the existing gradients.
+        The batch must already be on the device. The new gradients are added to the existing
+        gradients.
         """
         weight = self.base_schedule.guided_attention_weight
         with batch_norm_alone(self.model):
@@ -340,8 +341,8 @@ class RunningStatistics:
     """Update the running statistics of batch norm in an optimizer step of several batches.
 
     Each batch starts from the running statistics before the optimizer step. The new running
-    statistics are the mean over the batches. They depend neither on the order of the batches nor on
-    the distribution of the batches among the processes.
+    statistics are the mean over the batches. The new running statistics depend neither on the order
+    of the batches nor on the distribution of the batches among the processes.
     """
 
     def __init__(self, model: torch.nn.Module):

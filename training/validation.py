@@ -79,7 +79,7 @@ class BatchResult(NamedTuple):
     """The validation results of one batch, in a form that processes can exchange."""
 
     number: int  # index of the validation batch
-    sizes: tuple[int, ...]  # numbers of clips, frames, decoder steps and symbols
+    sizes: tuple[int, ...]  # numbers of clips, frames, decoder steps and symbols in the batch
     # Padded loss, masked loss, the three sums from `alignment_sums`, and the text effect.
     sums: list[float]
     rows: list[ClipRow]  # one row of losses per clip; [] for a single-speaker model
@@ -107,7 +107,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
     generator = torch.Generator()
     failure: str | None = None
     mine: list[BatchResult] = []
-    forced: dict[str, Example] = {}  # examples, not yet with free-running inference
+    forced: dict[str, Example] = {}  # examples without free-running inference
     positions = example_positions(run)
     # Free the gradients, because the memory check measured the peak memory of validation without
     # gradients.
@@ -195,7 +195,8 @@ def _validate_batch(
     steps = batch.num_steps(model.n_frames_per_step)
     aligned = alignment_sums(outputs.alignments, steps, batch.text_lengths)
     sums = torch.cat([torch.stack([losses.total, losses.total_unpadded]), aligned]).tolist()
-    assert batch.clip_indices is not None  # set, because every DataLoader sets the clip indices
+    # Every DataLoader sets the clip indices.
+    assert batch.clip_indices is not None
     if not np.isfinite(sums).all():
         names = clip_names(run.clips.validation, batch.clip_indices.tolist())
         raise UserError(f"the validation loss became {sums[0]} on these clips:\n{names}")

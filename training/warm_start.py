@@ -20,7 +20,7 @@ from tacotron2_voice.utils.errors import UserError
 from training.checkpoint import Checkpoint
 
 MAX_NAMED = 200  # maximum number of characters in a list of names in a message
-# Scripts whose letters stand for single sounds. Phones are Latin and Greek letters.
+# Scripts whose letters stand for single sounds. (Phones are written with Latin and Greek letters.)
 ALPHABETS = (
     *("LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "GEORGIAN", "HEBREW", "ARABIC"),
     *("DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI"),
