@@ -480,8 +480,8 @@ class Tacotron2(nn.Module):
         window: int = 0,
         labels: Mapping[str, torch.Tensor] = NO_LABELS,
     ) -> Iterator[SpokenSteps]:
-        """Yield the decoder steps of texts on demand. The caller must detect where the speech of
-        each text ends.
+        """Yield the decoder steps of texts on demand. The caller must detect the end of the speech
+        for each text.
 
         The docstring of `infer` describes the arguments and errors. The docstring of `free_running`
         describes `window`.

@@ -79,10 +79,10 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
         path|text                   (NVIDIA's format)
 
     Fields are split at every `|` and stripped of whitespace. The docstring of `path_of_clip`
-    describes how relative paths are resolved. Lengths are read from the headers of the audio files.
-    If a line contains seconds, this number may differ from the length of the audio by at most half
-    a sample plus one microsecond. For a cached mel, the seconds must correspond to the number of
-    frames.
+    describes how relative paths are resolved. The lengths of clips are read from the headers of the
+    audio files. If a line contains seconds, this number may differ from the length of the audio by
+    at most half a sample plus one microsecond. For a cached mel, the seconds must correspond to the
+    number of frames.
 
     Args:
         new_run: if True, also check all samples or mel values, and reject texts without a letter.

@@ -38,7 +38,7 @@ def report_page(
         num_clips: the total number of clips in all sets.
         findings: problems of individual clips.
         warnings: warnings about the corpus as a whole.
-        plots: {caption: PNG} for the plots, which are embedded in the page.
+        plots: maps each caption to a PNG, which is embedded in the page.
         out: the folder for the page. Links to clips are relative to this folder.
     """
     problems_by_path = defaultdict[str, list[str]](list)

@@ -160,7 +160,7 @@ def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:
     """Draw the batches that RAND, SB and SSB make of 48 random clips.
 
     The plot corresponds to Figure 1 (fixed batch sizes) or Figure 3 (dynamic batch sizes) of the
-    paper by Ge et al. 2021. The batch size (8) and the local randomization factor (0.15) are the
+    paper (Ge et al. 2021). The batch size (8) and the local randomization factor (0.15) are the
     same as in the paper.
 
     Args:
@@ -248,7 +248,7 @@ def draw_parameter_sweeps(
     epochs: int = 3,
     per_doubling: int = 2,
 ) -> Figure:
-    """Draw Figure 2 of the paper by Ge et al. 2021, with one column for each of the batching
+    """Draw Figure 2 of the paper (Ge et al. 2021), with one column for each of the batching
     strategies SSB, BKT and ATS. All strategies use fixed batch sizes.
 
     The top two rows show the zero-padding rate (ZPR) and the average batch length (ABL) as

@@ -76,16 +76,16 @@ class Progress:
     epoch: CountFrom1
 
 
-SPEAKER_EMBEDDING = "speaker_embedding.weight"  # missing in single-speaker models
+SPEAKER_EMBEDDING = "speaker_embedding.weight"  # only in models with several speakers
 
 # Types of the optional checkpoint entries that synthesis uses.
 KINDS: dict[str, Any] = {
     "loop": Progress,
     "longest_text": CountFrom1,  # length of the longest training text, in symbols
-    "speech_statistics": SpeechStatistics,  # missing in checkpoints of version 0.3.0
-    "speaker_statistics": list[SpeakerStatistics],  # missing in single-speaker models
-    "text_rules": str,  # missing in checkpoints of version 0.4.0
-    "trained_phones": list[str],  # missing in checkpoints of version 0.4.0
+    "speech_statistics": SpeechStatistics,  # version 0.3.0 saved no speech statistics
+    "speaker_statistics": list[SpeakerStatistics],  # only in models with several speakers
+    "text_rules": str,  # version 0.4.0 did not save the version of the text rules
+    "trained_phones": list[str],  # version 0.4.0 did not save the trained phones
 }
 # Prefixes that DistributedDataParallel (also in NVIDIA's checkpoints), torch.compile and Lightning
 # add to the names of weights.

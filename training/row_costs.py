@@ -40,7 +40,7 @@ def with_measured_costs(trainer: Trainer, clips: ClipTable) -> HParams:
     """Measure the costs of decoder steps, print the costs, and return settings that contain them.
 
     If the measurements are inconsistent, print a warning and return settings without costs. On a
-    CPU the costs are not measured. On a CPU, each clip adds the same time, so the largest batches
+    CPU, the costs are not measured, because each clip adds the same time and the largest batches
     are always fastest. All processes use the costs that the first process measured.
     """
     if not is_useful_on(trainer.device):
