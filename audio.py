@@ -31,18 +31,18 @@ FORMATS = ("WAV", "WAVEX", "RF64", "FLAC")
 # Maximum number of samples per clip (about 3 hours of audio). Without this limit, a small FLAC file
 # of silence could exhaust the memory.
 MAX_SAMPLES = 2**28
-# Audio formats whose files show whether samples are missing at the end.
+# Audio formats in which missing samples at the end of a file can be detected.
 READABLE_FORMATS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC", "OGG", "MP3")
 EXPECTED_FORMATS = "expected WAV, FLAC, Ogg, MP3 or AIFF"
 OGG_END_OF_STREAM = 4  # flag that marks the last page of an Ogg stream
 OGG_PAGE = re.compile(rb"OggS\0.(.{8})", re.DOTALL)
 MAX_OGG_PAGE = 27 + 255 + 255 * 255  # maximum size of an Ogg page in bytes
-# If the first frame of an MP3 file contains one of these tags, this frame also contains the length
-# of the file.
+# If the first frame of an MP3 file contains one of the following tags, this frame also contains the
+# length of the file.
 MP3_HEADERS = (b"Xing", b"Info", b"VBRI")
-MP3_FRAME_BYTES = 2048  # number of bytes to read from an MP3 file; larger than any MP3 frame
+MP3_FRAME_BYTES = 2048  # number of bytes to read of the first MP3 frame; larger than any MP3 frame
 MP3_TOLERANCE = 12_000  # maximum error of the estimated length of an MP3 file, in samples
-# Maximum number of samples that may be missing at the end of an MP3 file whose length is only
+# Maximum number of samples that may be missing at the end of an MP3 file if its length is only
 # estimated.
 MP3_MISSING = 4 * 1152
 # Matches the first three bytes of an MP3 frame.
@@ -52,10 +52,10 @@ MPEG1_BIT_RATES = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 
 MPEG2_BIT_RATES = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 MPEG1_RATES = (44_100, 48_000, 32_000)
 UNKNOWN_BYTES = (
-    0x7FFFF000  # a size in a header that is at least this large means that the true size is unknown
+    0x7FFFF000  # if the size in a header is at least this large, the true size is unknown
 )
-# A warning is printed if the hop or the window (in ms) differs from the default by more than this
-# factor. The paper's values differ by a factor of 1.08.
+# Maximum factor by which the duration of a hop or window may differ from its default. A larger
+# factor causes a warning. The durations in the paper differ by a factor of 1.08.
 MAX_FRAME_RATIO = 1.25
 CONVERT = "run scripts/prepare.py --convert DIR to make a copy that training can read"
 
@@ -82,8 +82,8 @@ def minimum_samples(hparams: VoiceSettings) -> int:
 def settings_at(sampling_rate: int) -> str:
     """Return setting overrides for another sampling rate.
 
-    Windows and hops keep their default durations. The highest mel frequency scales with the
-    sampling rate, but is at least 8,000 Hz (or half the sampling rate, if this is lower).
+    Windows and hops keep their default durations in milliseconds. The highest mel frequency scales
+    with the sampling rate, but is at least 8,000 Hz (or half the sampling rate, if this is lower).
 
     settings_at(16000)  # "sampling_rate=16000,win_time=46.4,hop_time=11.6,mel_fmax=8000"
     """
@@ -138,7 +138,7 @@ def open_audio(path: str | Path) -> Iterator[Any]:
         try:
             audio = soundfile.SoundFile(file.fileno(), closefd=False)
         except soundfile.SoundFileError as error:
-            # Do not use str(error), which would also contain the file descriptor.
+            # Do not use str(error), which would also contain the number of the file descriptor.
             reason = getattr(error, "error_string", error)
             found = f"cannot read this file as audio ({reason})"
             raise UserError(f"{found}, {EXPECTED_FORMATS}") from None
@@ -160,18 +160,19 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 
 
 def is_truncated(file: BinaryIO, file_format: str) -> bool:
-    """Return whether the end of an audio file is missing. soundfile does not report this.
+    """Return whether the end of an audio file is missing, because soundfile does not report a
+    missing end.
 
     For WAV, RF64 and AIFF files, compare the size of the file with the size in its header. For Ogg
-    files, check whether the file ends with a page that has the end-of-stream flag. For formats
-    other than WAV, RF64, AIFF and Ogg, return False. FLAC and MP3 files contain the number of
-    samples, which `read_samples` checks.
+    files, check whether the file ends with an Ogg page that has the end-of-stream flag. For all
+    formats other than WAV, RF64, AIFF and Ogg, return False. FLAC and MP3 files contain the number
+    of samples, which `read_samples` checks.
     """
     size = os.fstat(file.fileno()).st_size
     if file_format == "OGG":
         start = max(0, size - MAX_OGG_PAGE)
         return not ends_with_last_page(os.pread(file.fileno(), MAX_OGG_PAGE, start))
-    # Offset and width of the size field in the header, in bytes.
+    # Position and width in bytes of the field in the header that contains the size of the file.
     places = {"WAV": (4, 4), "WAVEX": (4, 4), "AIFF": (4, 4), "RF64": (20, 8)}
     if file_format not in places:
         return False
@@ -197,7 +198,7 @@ def start_of_mp3(beginning: bytes) -> int:
     tag = beginning[:10]
     if not tag.startswith(b"ID3") or len(tag) < 10:
         return 0
-    # The size is stored in four bytes, each with 7 bits.
+    # The size of the tag is stored in four bytes, each with 7 bits.
     sizes = zip(tag[6:], (21, 14, 7, 0), strict=True)
     return 10 + sum(byte << shift for byte, shift in sizes)
 
@@ -208,7 +209,7 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
     If the first frame contains a length, libsndfile reads only this number of samples. A file that
     was joined from several MP3 files contains more samples than its first frame states. If the
     first frame contains no length, libsndfile estimates the length from the first frame and the
-    size of the file. This estimate is wrong if the bit rate varies.
+    size of the file. The estimated length is wrong if the bit rate varies.
 
     Args:
         num_samples: number of samples according to libsndfile.
@@ -232,8 +233,8 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
 def count_mp3_samples(path: str, size: int, modified: int) -> int:
     """Count the samples per channel in the frames of an MP3 file.
 
-    The numbers of samples are cached. `size` and `modified` are part of the cache key, so a changed
-    file is counted again.
+    The counted numbers of samples are cached. `size` and `modified` are part of the cache key, so
+    the samples of a changed file are counted again.
     """
     content = Path(path).read_bytes()
     position = start_of_mp3(content)
@@ -242,8 +243,8 @@ def count_mp3_samples(path: str, size: int, modified: int) -> int:
     while frame := MP3_FRAME.search(content, position):
         start = frame.start()
         num_bytes, in_frame = mp3_frame(content[start : start + 3])
-        # Other data, such as a picture in a tag, may look like an MP3 frame, but is not followed by
-        # a second frame.
+        # Other data, such as a picture in a tag, may look like an MP3 frame, but no second MP3
+        # frame follows.
         follows = (is_found and start == position) or MP3_FRAME.match(content, start + num_bytes)
         is_found = bool(follows) and num_bytes > 0
         if is_found:
@@ -273,9 +274,9 @@ def mp3_frame(header: bytes) -> tuple[int, int]:
 
 
 def ends_with_last_page(content: bytes) -> bool:
-    """Return whether the last page in `content` is complete and ends the stream.
+    """Return whether the last Ogg page in `content` is complete and ends the stream.
 
-    The format is defined in RFC 3533, section 6.
+    RFC 3533, section 6, defines the format of an Ogg page.
 
     Args:
         content: the last bytes of an Ogg file.
@@ -291,9 +292,9 @@ def ends_with_last_page(content: bytes) -> bool:
 def min_ogg_samples(file: BinaryIO) -> int:
     """Return the number of samples between the first and the last page of an Ogg Vorbis file.
 
-    libsndfile does not read the pages after a damaged page. Each page contains the position of its
-    last sample. The position of the first page is subtracted, because the positions in a recorded
-    stream do not begin at 0.
+    libsndfile does not read the Ogg pages after a damaged page. Each Ogg page contains the position
+    of its last sample. The function subtracts the position of the first Ogg page, because the
+    positions in a recorded stream may not begin at 0.
     """
     size = os.fstat(file.fileno()).st_size
     beginning = os.pread(file.fileno(), 3 * MAX_OGG_PAGE, 0)
@@ -403,7 +404,7 @@ def read_checked(path: str | Path, hparams: VoiceSettings) -> np.ndarray:
     full_scale = 1 if dtype == "float32" else 32768
     low = float(samples.min()) / full_scale
     high = float(samples.max()) / full_scale
-    if not (math.isfinite(low) and math.isfinite(high)):  # the minimum is NaN if any sample is NaN
+    if not (math.isfinite(low) and math.isfinite(high)):  # `low` is NaN if any sample is NaN
         index = int(np.isfinite(samples).argmin())
         raise UserError(
             f"sample {index} (at {index / hparams.sampling_rate:.2f} s) is {samples[index]}, "
@@ -468,7 +469,7 @@ def log_mel_spectrogram(samples: torch.Tensor, hparams: VoiceSettings) -> torch.
         UserError: if samples are outside [-1, 1].
     """
     peak = samples.abs().max().item()
-    if not peak <= 1:  # this condition is also true if the peak is NaN
+    if not peak <= 1:  # this comparison is also true if `peak` is NaN
         raise UserError(
             f"samples reach {peak:g}, expected values in [-1, 1]; divide 16-bit samples by 32768"
         )

@@ -18,7 +18,7 @@ from hparams import HParams
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of padded clips. Text and mel are padded with 0; gate is padded with 1.
+    """A batch of padded clips. `text` and `mel` are padded with 0, and `gate` is padded with 1.
 
     A batch is immutable, so `to` and `pin_memory` return new batches.
     """
@@ -38,11 +38,11 @@ class Batch:
         return -(-self.mel_lengths // frames_per_step)
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Return the batch with text, mel, gate and labels on `device`.
+        """Return a copy of the batch with text, mel, gate and labels on `device`.
 
-        Lengths and indices stay on the CPU, because the encoder and error messages use them on the
-        CPU. If the batch is in pinned memory, the copy overlaps with kernels that are already
-        queued. Kernels that are queued later wait for the copy.
+        The lengths and the clip indices stay on the CPU, where the encoder and error messages need
+        them. If the batch is in pinned memory, the copy overlaps with kernels that are already
+        queued. Kernels that are queued after this call wait for the copy.
         """
         device = torch.device(device)
         if device.type != "cuda":
@@ -53,13 +53,14 @@ class Batch:
             moved = self._with(lambda tensor: tensor.to(device, non_blocking=True))
         using.wait_stream(copying)
         for tensor in (moved.text, moved.mel, moved.gate, *moved.labels.values()):
-            # Without `record_stream`, PyTorch might reuse the memory before the kernels have read
-            # it.
+            # Without `record_stream`, PyTorch might reuse the memory of a tensor before the kernels
+            # have read the tensor.
             tensor.record_stream(using)
         return moved
 
     def pin_memory(self) -> "Batch":
-        """Return a copy in pinned memory. A DataLoader with pin_memory=True calls this method."""
+        """Return a copy of the batch in pinned memory. A DataLoader with pin_memory=True calls this
+        method."""
         return self._with(torch.Tensor.pin_memory)
 
     def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
@@ -79,7 +80,7 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def collate(items: Sequence[tuple[Any, ...]], n_frames_per_step: int = 1) -> Batch:
-    """Pad items and join them into a batch, in the same order.
+    """Pad the clips in `items` and join them into a batch, in the same order.
 
     Args:
         items: a tuple of text [T_in] and mel [n_mels, frames] per clip, optionally followed by the
@@ -110,8 +111,8 @@ def synthetic_batch(
 ) -> Batch:
     """Return a batch of random mels and texts.
 
-    The same seed always gives the same batch. Every clip gets the first name of each label, such as
-    the first speaker.
+    The same seed always gives the same batch. For each label, such as the speaker, every clip gets
+    the first name.
 
     Args:
         mel_lengths: numbers of frames [B].
@@ -121,7 +122,7 @@ def synthetic_batch(
     items = [
         (
             torch.randint(1, hparams.n_symbols, (int(symbols),), generator=generator),
-            # Subtract 5 to make the noise about as loud as speech.
+            # Subtract 5, so that the random mels have about the level of speech.
             torch.randn(hparams.n_mel_channels, int(frames), generator=generator) - 5,
         )
         for frames, symbols in zip(mel_lengths, text_lengths, strict=True)

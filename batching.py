@@ -12,9 +12,9 @@ efficient batching strategies" (Interspeech 2021), is implemented in one of thes
     `batch_randomization`: BR                                length_batching/plan.py, `plan_epoch`
     zero-padding rate (eq. 1), average batch length          length_batching/costs.py
 
-`describe_costs` prints the zero-padding rate and the average batch length. `speaker_balance` (not
-from this paper) makes an epoch repeat the clips of speakers with little speech
-(`balancing_weights`).
+`describe_costs` prints the zero-padding rate and the average batch length. With the setting
+`speaker_balance`, which is not from the paper, an epoch repeats the clips of speakers with little
+speech (`balancing_weights`).
 """
 
 import math
@@ -39,9 +39,9 @@ def balancing_weights(
 
     A speaker's share of an epoch is proportional to F ** (1 - speaker_balance), where F is the
     speaker's number of frames. On average, all clips of a speaker are drawn equally often, so the
-    weight of each clip is F ** -speaker_balance. Arivazhagan et al., "Massively multilingual neural
-    machine translation in the wild" (2019), sample languages in the same way, with a temperature T
-    = 1 / (1 - speaker_balance).
+    sampling weight of each clip is F ** -speaker_balance. Arivazhagan et al., "Massively
+    multilingual neural machine translation in the wild" (2019), sample languages in the same way,
+    with a temperature T = 1 / (1 - speaker_balance).
 
     Args:
         lengths: number of frames of each clip [clips].
@@ -56,8 +56,8 @@ def balancing_weights(
 def draws_of_clips(weights: np.ndarray) -> np.ndarray:
     """Return the average number of times that an epoch draws each clip [clips].
 
-    An epoch draws as many clips as the corpus contains. In each epoch, the number of times that a
-    clip is drawn is its average, randomly rounded up or down.
+    An epoch draws as many clips as the corpus contains. In each epoch, the actual number of draws
+    of a clip is the average, randomly rounded up or down.
     """
     draws: np.ndarray = len(weights) * weights / weights.sum()
     return draws
@@ -72,7 +72,7 @@ def make_sampler(
 ) -> LengthBatchSampler:
     """Return the batch sampler of one training process.
 
-    An optimizer step uses `batches_per_update` batches, counted over all processes. The last
+    An optimizer step uses `batches_per_update` batches in total over all processes. The last
     optimizer step of an epoch may use fewer batches.
 
     Args:
@@ -117,11 +117,11 @@ def validation_batches(
 def describe_costs(
     sampler: LengthBatchSampler, hparams: HParams, weights: np.ndarray | None = None
 ) -> str:
-    """Return lines that compare the sampler's batches in one epoch with random batches.
+    """Return lines of text that compare the sampler's batches in one epoch with random batches.
 
-    The lines compare the padding, decoder steps and padded frames of the current epoch. If the
-    current epoch is one of the first `random_epochs` epochs, the lines compare the first epoch
-    after these random epochs instead.
+    The lines compare padding, decoder steps and padded frames in the current epoch. If the current
+    epoch is one of the first `random_epochs` epochs, the lines compare the first epoch after these
+    random epochs instead.
 
     Args:
         weights: the result of `balancing_weights`.
@@ -129,7 +129,8 @@ def describe_costs(
     epoch = max(sampler.epoch, hparams.random_epochs)
     draw: dict[str, Any] = {}
     if weights is not None:
-        # Use the same epoch number in both plans, so that both plans contain the same clips.
+        # Use the same epoch number for the random plan and the sampler's plan, so that both plans
+        # contain the same clips.
         draw = {"draw_weights": weights, "epoch": epoch}
     random_plan = plan_epoch(
         sampler.lengths, hparams.batch_size, "random", seed=hparams.seed, **draw

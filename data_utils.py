@@ -30,7 +30,7 @@ HOW_TO_CHANGE_CLIPS = (
 
 
 class TextMelDataset(Dataset):
-    """A map-style dataset of the clips in a filelist.
+    """A map-style PyTorch dataset of the clips in a filelist.
 
     Item i is (symbol ids int64 [T_in], log-mel float32 [n_mels, frames], i, labels). `labels` maps
     each label, such as "speaker", to the index of the clip's name in hparams.labels.
@@ -42,8 +42,8 @@ class TextMelDataset(Dataset):
     def __init__(self, clips: ClipTable, hparams: HParams):
         self.clips = clips
         self.hparams = hparams
-        # Maps each label to a list of indices into hparams.labels, one for each name in the
-        # filelist.
+        # Maps each label to a list that contains, for each name in the filelist, the index of this
+        # name in hparams.labels.
         self._indices: dict[str, list[int]] = {}
         for label, names in hparams.labels.items():
             index_of = {name: index for index, name in enumerate(names)}
@@ -90,8 +90,8 @@ class TextMelDataset(Dataset):
 def collate_and_share(items: Sequence[tuple[Any, ...]], n_frames_per_step: int) -> Batch:
     """Run `collate`. In a DataLoader worker, also move the batch to shared memory.
 
-    By default, PyTorch moves the batch to shared memory in a thread that only prints errors, so the
-    DataLoader would hang after an error.
+    By default, a thread of PyTorch moves the batch to shared memory. This thread only prints
+    errors, so the DataLoader would hang after an error.
 
     Raises:
         UserError: if shared memory is full.
@@ -119,7 +119,7 @@ def _start_worker(_worker_id: int) -> None:
     worker must continue until its parent exits or sends SIGTERM.
     """
     parent = multiprocessing.parent_process()
-    assert parent is not None  # a worker always has a parent process
+    assert parent is not None  # DataLoader workers always have a parent process
 
     def end_when_parent_says() -> None:
         while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent.pid:
@@ -130,14 +130,15 @@ def _start_worker(_worker_id: int) -> None:
         parent.join()
         os._exit(1)
 
-    # Without this call, a signal that a forked worker receives would also wake the trainer.
+    # Without this call, a signal to a forked worker would also be written to the main process's
+    # wakeup socket.
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # macOS lacks sigwaitinfo. Therefore a worker on macOS exits after any SIGTERM.
     if hasattr(signal, "sigwaitinfo"):
-        # Block SIGTERM in this thread and in all later threads, so that only the waiting thread
-        # receives it.
+        # Block SIGTERM in the current thread and in all threads that start later, so that only the
+        # thread in `sigwaitinfo` receives SIGTERM.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=end_when_parent_says, daemon=True).start()
     threading.Thread(target=end_with_parent, daemon=True).start()
@@ -152,7 +153,7 @@ def make_loader(
 ) -> DataLoader[Any]:
     """Return a DataLoader that yields a `Batch` for each batch of `batch_sampler`, in order.
 
-    Workers stay alive between epochs.
+    DataLoader workers stay alive between epochs.
 
     Args:
         pin_memory: whether to copy batches to pinned memory, from which copies to a GPU are faster.

@@ -3,7 +3,8 @@
 Parameters have the same names as in NVIDIA's implementation. Dimensions: B clips, T_in symbols, T
 decoder steps.
 
-To use a different attention, add its class here and return an instance from `make_attention`.
+To use a different attention, add its class to this file and return an instance from
+`make_attention`.
 """
 
 import math
@@ -15,11 +16,11 @@ from torch import nn
 
 from hparams import HParams
 
-Gain = Literal["linear", "sigmoid", "tanh", "relu"]  # non-linearity that follows the layer
+Gain = Literal["linear", "sigmoid", "tanh", "relu"]  # non-linearity that follows a linear layer
 
 
 class Linear(nn.Module):
-    """Linear layer with Xavier-uniform initial weights for the given non-linearity."""
+    """Linear layer. The initial weights are Xavier-uniform, for the non-linearity `gain`."""
 
     def __init__(self, in_dim: int, out_dim: int, bias: bool = True, gain: Gain = "linear"):
         super().__init__()
@@ -75,10 +76,11 @@ def padding_mask(lengths: torch.Tensor, max_length: int, device: torch.device) -
 
 
 def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return row indices and `batch_sizes`, to pack a padded batch into a PackedSequence.
+    """Return the row indices and the `batch_sizes` for packing a padded batch into a
+    PackedSequence.
 
     The indices are rows of the batch flattened to [B * max_length], sorted by time step. Within a
-    time step, longer sequences come first.
+    time step, rows of longer sequences come first.
 
     Raises:
         ValueError: if a length is less than 1 or greater than max_length.
@@ -94,7 +96,8 @@ def reversal(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torc
     """Return row indices that reverse each sequence in a batch, and the padding mask.
 
     Indices and mask have the shape [B, max_length]. The indices are rows of the batch flattened to
-    [B * max_length]. Padding stays in place, so applying the indices twice restores the batch.
+    [B * max_length]. Padding stays in place, so applying the indices twice restores the original
+    order.
 
     Raises:
         ValueError: if a length is less than 1 or greater than max_length.
@@ -126,7 +129,7 @@ def draw_keep_mask(
 
     With a generator, the mask is drawn on the generator's device. On a CPU, each random 64-bit word
     is split into four 16-bit values, so the probability is rounded to a multiple of 1/65,536.
-    Splitting words is three times faster than `torch.Tensor.bernoulli_`.
+    Splitting random words is three times faster than `torch.Tensor.bernoulli_`.
     """
     if p == 0:
         return None
@@ -137,7 +140,7 @@ def draw_keep_mask(
     count = math.prod(shape)
     words = torch.empty(-(-count // 4), dtype=torch.int64)
     words.random_(-(2**63), None, generator=generator)
-    # These values are uniformly distributed from -2^15 to 2^15 - 1.
+    # The 16-bit values are uniformly distributed from -2^15 to 2^15 - 1.
     values = words.view(torch.int16)[:count].view(shape)
     # Keep an element if its value is one of the `num_kept` smallest of the 2^16 possible values.
     num_kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)
@@ -170,7 +173,7 @@ class Prenet(nn.Module):
 
 
 class LocationLayer(nn.Module):
-    """Compute features of past alignments with a convolution and a linear layer."""
+    """Compute attention features from the past alignments with a convolution and a linear layer."""
 
     def __init__(self, n_filters: int, kernel_size: int, attention_dim: int):
         super().__init__()
@@ -238,7 +241,8 @@ class LocationSensitiveAttention(Attention):
 
 
 def make_attention(hparams: HParams) -> Attention:
-    """Return the decoder's attention module. No other function chooses the attention.
+    """Return the attention module of the decoder. To change the attention, change only this
+    function.
 
     The fast decoder supports only `LocationSensitiveAttention` (training/decoders.py). With any
     other attention, training uses the reference decoder.

@@ -7,7 +7,7 @@ To add a term to the training loss:
 - Write a function of (outputs, batch) in this file, such as `guided_attention_loss`.
 - Add the term and its weight in `Trainer.losses_of` (training/trainer.py). If the weight changes
   during a run, add the weight to `Schedule` (training/optimizer.py).
-- To log the term, add it to `LossTerms` (training/trainer.py) and to the sums of `LoopState`
+- To log the new term, add it to `LossTerms` (training/trainer.py) and to the sums of `LoopState`
   (training/checkpoint.py).
 """
 
@@ -33,7 +33,7 @@ class Losses(NamedTuple):
     mel: torch.Tensor
     mel_postnet: torch.Tensor
     gate: torch.Tensor
-    total_unpadded: torch.Tensor  # masked loss: the sum of the three losses below
+    total_unpadded: torch.Tensor  # masked loss: the sum of the other three masked losses
     mel_unpadded: torch.Tensor
     mel_postnet_unpadded: torch.Tensor
     gate_unpadded: torch.Tensor
@@ -46,7 +46,7 @@ class Tacotron2Loss(nn.Module):
 
     The padded loss is the loss of NVIDIA's implementation. Batches with more padding have a smaller
     padded loss, because padded frames count in the mean but add no error. Use the padded loss to
-    compare results with the paper. Use the masked loss to compare batching strategies.
+    compare results with published results. Use the masked loss to compare batching strategies.
 
     Args:
         gate_positive_weight: weight of the stop-token error at the last decoder step of a clip. 1:
@@ -86,8 +86,8 @@ def sums_of_clips(outputs: Outputs, batch: Batch) -> torch.Tensor:
     the stop token, summed over the clip's real decoder steps.
 
     The masked loss of a clip is (mel error / number of frames) + (stop-token error / number of
-    decoder steps). For the masked loss of several clips, first sum the errors and the numbers of
-    frames and decoder steps over the clips.
+    decoder steps). To compute the masked loss of several clips, first sum the errors, the numbers
+    of frames and the numbers of decoder steps over the clips.
     """
     frame_mask, step_mask = _padding_masks(outputs, batch)
     mel, mel_postnet, gate = _at_least_float32(outputs)
@@ -106,7 +106,8 @@ def _padding_masks(outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, torch.
     """Return bool masks [B, T_out] and [B, T] that are True beyond the end of each clip."""
     num_frames = batch.mel.shape[2]
     frame_mask = padding_mask(batch.mel_lengths, num_frames, outputs.mel.device)
-    # A decoder step is beyond the end of a clip if its first frame is beyond the end.
+    # A decoder step is beyond the end of a clip if the first frame of the decoder step is beyond
+    # the end.
     step_mask = frame_mask[:, :: num_frames // outputs.gate.shape[1]]
     return frame_mask, step_mask
 
@@ -114,14 +115,14 @@ def _padding_masks(outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, torch.
 def _at_least_float32(outputs: Outputs) -> list[torch.Tensor]:
     """Return `mel`, `mel_postnet` and `gate`, in float32 or a higher precision.
 
-    Autocast may return half precision, which is too coarse for sums.
+    Under autocast, the outputs may be in half precision, which is too coarse for sums.
     """
     return [x.to(torch.promote_types(x.dtype, torch.float32)) for x in outputs[:3]]
 
 
 # ---------------------------------------------------------------------------- attention
 
-SIGMA = 0.2  # width of the diagonal, as a fraction of the text's length
+SIGMA = 0.2  # width of the diagonal, relative to the length of the text
 
 
 def off_diagonal(
@@ -152,7 +153,8 @@ def off_diagonal(
 def real_weights(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor
 ) -> torch.Tensor:
-    """Return the alignments [B, T, N], with 0 beyond each clip's end, in at least float32."""
+    """Return the alignments [B, T, N] in float32 or a higher precision, with 0 beyond the end of
+    each clip."""
     num_steps, num_symbols = alignments.shape[1:]
     beyond_steps = padding_mask(steps, num_steps, alignments.device)[:, :, None]
     beyond = beyond_steps | padding_mask(symbols, num_symbols, alignments.device)[:, None, :]
@@ -166,7 +168,7 @@ def guided_attention_loss(
     """Return a penalty from 0 to 1 for attention that is far from the diagonal.
 
     The penalty is the mean of sum_n A[t, n] W[t, n] over the real decoder steps t. A is
-    `alignments`, and `off_diagonal` defines W and the arguments.
+    `alignments`. The docstring of `off_diagonal` defines W and the arguments.
     """
     weights = off_diagonal(alignments, steps, symbols, sigma)
     return (real_weights(alignments, steps, symbols) * weights).sum() / int(steps.sum())

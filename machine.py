@@ -22,7 +22,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any) -> float:
-    """Return the seconds that `run(*arguments)` takes, including its work on the GPU."""
+    """Return the number of seconds that `run(*arguments)` takes, including the work on the GPU."""
     synchronize(device)
     start = time.perf_counter()
     run(*arguments)
@@ -31,7 +31,8 @@ def seconds_of(device: torch.device, run: Callable[..., object], *arguments: Any
 
 
 def reset_peak_memory(device: torch.device) -> bool:
-    """Reset the peak that `peak_memory` returns, and return whether the system supports this.
+    """Reset the peak memory that `peak_memory` returns, and return whether the system supports a
+    reset.
 
     If the system does not support a reset, `peak_memory` returns the peak since the process
     started.
@@ -53,8 +54,8 @@ def reset_peak_memory(device: torch.device) -> bool:
 def peak_memory(device: torch.device) -> int:
     """Return the peak memory in bytes since the last call of `reset_peak_memory`.
 
-    On a GPU, the result is the memory that PyTorch has allocated. On a CPU, the result is the
-    resident memory of the process.
+    On a GPU, the result is the peak of the memory that PyTorch has allocated. On a CPU, the result
+    is the peak resident memory of the process.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -63,7 +64,7 @@ def peak_memory(device: torch.device) -> int:
     kilobytes = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
     if kilobytes:
         return kilobytes[0] * 1024
-    import resource  # this module does not exist on Windows
+    import resource  # Windows lacks the module `resource`
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -71,13 +72,15 @@ def peak_memory(device: torch.device) -> int:
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error means that the GPU or the machine ran out of memory.
 
-    Python, PyTorch, cuBLAS, cuDNN and the driver have different messages for this error.
+    When memory runs out, Python, PyTorch, cuBLAS, cuDNN and the GPU driver report different
+    messages.
     """
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     words = (
         *("ALLOC_FAILED", "out of memory", "can't allocate memory", "not enough memory"),
-        # cuDNN raises errors with these messages if no convolution algorithm fits into memory.
+        # cuDNN raises errors with the following messages if no convolution algorithm fits into
+        # memory.
         *("was unable to find an engine", "Unable to find a valid cuDNN algorithm"),
     )
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
@@ -125,7 +128,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     try:
         commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        commit = None  # a copy of the project may lack its Git history
+        commit = None  # a copy of the project may have no Git history
     return {
         "machine": {
             "device": machine(device) if device.type == "cuda" else "cpu",

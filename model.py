@@ -3,10 +3,9 @@
     outputs = model(batch)                        # train: teacher forcing
     outputs = model.eval().infer(text, lengths)   # synthesize: free-running inference
 
-This file contains the reference decoder, which is readable but not fast. You can replace three
-functions with faster functions of the same signature. The attributes for these functions are
-`Tacotron2.training_decoder` (`teacher_forced`), `Tacotron2.speaking_decoder` (`free_running`) and
-`Encoder.run_lstm` (`packed_lstm`).
+This file contains the reference decoder, which is readable but not fast. To replace the functions
+`teacher_forced`, `free_running` and `packed_lstm` with faster functions of the same signature, set
+the attributes `Tacotron2.training_decoder`, `Tacotron2.speaking_decoder` and `Encoder.run_lstm`.
 
 To use a different attention, return it from `layers.make_attention`.
 
@@ -31,9 +30,10 @@ from tacotron2_voice.settings import WINDOW_BACK
 
 # Dropout probability in training, after each convolution of the encoder and of the postnet.
 P_CONVOLUTION_DROPOUT = 0.5
-# Stop-token logit beyond the end of a clip; the stop probability is then 1 and the loss is 0.
+# Stop-token logit beyond the end of a clip. With this logit, the stop probability is 1 and the loss
+# is 0.
 PADDED_GATE = 1e3
-NO_LABELS: Mapping[str, torch.Tensor] = {}  # the labels of a single-speaker model, which are empty
+NO_LABELS: Mapping[str, torch.Tensor] = {}  # labels for a single-speaker model
 
 
 class Outputs(NamedTuple):
@@ -48,7 +48,7 @@ class Outputs(NamedTuple):
 class DropoutMasks(NamedTuple):
     """The decoder's dropout masks for one batch, from `Decoder.draw_masks`.
 
-    A value is kept where its mask is True. If a mask is None, all values are kept.
+    Dropout keeps the values where a mask is True. If a mask is None, dropout keeps all values.
     """
 
     # One mask [T, B, prenet_dim] for each prenet layer.
@@ -57,7 +57,7 @@ class DropoutMasks(NamedTuple):
     decoder_hidden: torch.Tensor | None  # [T, B, decoder_rnn_dim]
 
     def at(self, t: int) -> "DropoutMasks":
-        """Return the masks for decoder step `t`, without the dimension T."""
+        """Return the dropout masks for decoder step `t`, without the dimension T."""
         masks = (*self.prenet, self.attention_hidden, self.decoder_hidden)
         first, second, *others = (None if mask is None else mask[t] for mask in masks)
         return DropoutMasks((first, second), *others)
@@ -89,7 +89,8 @@ class Encoder(nn.Module):
         Args:
             mask: tensor [B, T_in] that is True at padding. With a mask, the convolutions read zeros
                 at padding, so that the result for a text does not depend on the other texts in the
-                batch. Without a mask, the convolutions read the padding, as in NVIDIA's training.
+                batch. Without a mask, the convolutions read the values at padding, as in NVIDIA's
+                training.
         """
         for convolution in self.convolutions:
             x = _without_padding(x, mask)
@@ -105,8 +106,8 @@ def packed_lstm(lstm: nn.LSTM, x: torch.Tensor, lengths: torch.Tensor) -> torch.
     Raises:
         ValueError: if a length is less than 1 or greater than T_in.
     """
-    # Do not use PyTorch's own packing. It synchronizes with the GPU, and launches a copy for every
-    # length and, in the backward pass, for every symbol.
+    # Do not use PyTorch's function for packing. That function synchronizes with the GPU, and
+    # launches a copy for every length and, in the backward pass, for every symbol.
     places, batch_sizes = layers.packing(lengths.cpu(), x.shape[1])
     places = layers.without_waiting(places, x.device)
     packed = PackedSequence(x.flatten(0, 1).index_select(0, places), batch_sizes)
@@ -116,8 +117,8 @@ def packed_lstm(lstm: nn.LSTM, x: torch.Tensor, lengths: torch.Tensor) -> torch.
 
 
 class Postnet(nn.Module):
-    """Compute a correction of the mel with convolutions. The model adds this correction to the
-    mel."""
+    """Compute a correction of the mel with convolutions. The model adds the correction to the
+    decoder's mel."""
 
     def __init__(self, hparams: HParams):
         super().__init__()
@@ -164,13 +165,14 @@ def _embedding_of(names: Sequence[str], dim: int) -> nn.Embedding | None:
 
 
 class DecoderState(NamedTuple):
-    """The state that a decoder step passes to the next step. The initial state is all zeros."""
+    """The state that a decoder step passes to the next decoder step. The initial state consists of
+    zeros."""
 
     attention_hidden: torch.Tensor  # [B, attention_rnn_dim], after dropout
     attention_cell: torch.Tensor  # [B, attention_rnn_dim]
     decoder_hidden: torch.Tensor  # [B, decoder_rnn_dim], after dropout
     decoder_cell: torch.Tensor  # [B, decoder_rnn_dim]
-    alignment: torch.Tensor  # [B, T_in], attention weights of the last decoder step
+    alignment: torch.Tensor  # [B, T_in], attention weights of the previous decoder step
     # [B, T_in], sum of the attention weights over all decoder steps so far.
     cumulative_alignment: torch.Tensor
     attention_context: torch.Tensor  # [B, memory_dim]
@@ -199,9 +201,10 @@ class Decoder(nn.Module):
     def draw_masks(
         self, num_steps: int, batch_size: int, generator: torch.Generator | None = None
     ) -> DropoutMasks:
-        """Draw dropout masks for `num_steps` decoder steps.
+        """Draw random dropout masks for `num_steps` decoder steps.
 
-        The prenet masks are always drawn. The LSTM masks are drawn only in training.
+        The result always contains masks for the prenet, but contains masks for the LSTMs only in
+        training.
         """
         device = self.linear_projection.linear_layer.weight.device
 
@@ -269,7 +272,7 @@ class Decoder(nn.Module):
     def to_frames(self, steps: torch.Tensor) -> torch.Tensor:
         """Rearrange the outputs of decoder steps [T, B, n_mels * r] into a mel [B, n_mels, T_out].
 
-        The frames of a decoder step are consecutive.
+        The r frames of a decoder step are consecutive in the mel.
         """
         frames = steps.transpose(0, 1).unflatten(2, (self.n_frames_per_step, self.n_mel_channels))
         return frames.flatten(1, 2).transpose(1, 2)
@@ -277,7 +280,7 @@ class Decoder(nn.Module):
     def to_steps(self, mel: torch.Tensor) -> torch.Tensor:
         """Rearrange a mel [B, n_mels, T_out] into decoder steps [T, B, n_mels * r].
 
-        This method is the inverse of `to_frames`.
+        The method `to_steps` is the inverse of `to_frames`.
 
         Raises:
             ValueError: if T_out is not a multiple of r.
@@ -331,8 +334,9 @@ class SpokenSteps(NamedTuple):
 def outside_window(mask: torch.Tensor, furthest: torch.Tensor, ahead: int) -> torch.Tensor:
     """Return a copy of `mask` [B, T_in] that is also True outside the attention window.
 
-    The window starts WINDOW_BACK symbols before `furthest` and ends `ahead` symbols after it. The
-    window only moves forward. The window prevents repeated words and long skips.
+    The attention window starts WINDOW_BACK symbols before the symbol `furthest`, and ends `ahead`
+    symbols after this symbol. The attention window only moves forward, so it prevents repeated
+    words and long skips.
 
     Args:
         furthest: index of the furthest symbol that attention has reached so far [B, 1].
@@ -351,8 +355,8 @@ def free_running(
 ) -> Iterator[SpokenSteps]:
     """Run free-running inference: each decoder step reads the decoder's own previous frames.
 
-    The first decoder step reads zeros. The generator computes decoder steps on demand, up to
-    `max_steps`.
+    The first decoder step reads zeros. The generator computes up to `max_steps` decoder steps on
+    demand.
 
     Args:
         window: maximum number of symbols that attention may advance per decoder step (see
@@ -411,8 +415,9 @@ class Tacotron2(nn.Module):
     def forward(self, batch: Batch, dropout_masks: DropoutMasks | None = None) -> Outputs:
         """Compute the outputs with teacher forcing. If `dropout_masks` is None, draw new masks.
 
-        As in NVIDIA's implementation, padding affects the encoder convolutions, the postnet and
-        batch norm. If `mask_padding` is set, mel is 0 and gate is 1e3 beyond the end of each clip.
+        As in NVIDIA's implementation, the padding in a batch affects the encoder convolutions, the
+        postnet and batch norm. If `mask_padding` is set, mel is 0 and gate is 1e3 beyond the end of
+        each clip.
         """
         text_mask = layers.padding_mask(batch.text_lengths, batch.text.shape[1], batch.text.device)
         memory = self.encode(batch.text, batch.text_lengths, batch.labels)
@@ -435,7 +440,7 @@ class Tacotron2(nn.Module):
         """Encode texts [B, T_in] to the memory [B, T_in, memory_dim] that the decoder attends to.
 
         Args:
-            labels: names in the same format as `Batch.labels`.
+            labels: the speaker and other labels of each text, in the same format as `Batch.labels`.
             mask: tensor [B, T_in] that is True at padding. With a mask, the encoder's convolutions
                 read zeros at padding.
 
@@ -456,7 +461,8 @@ class Tacotron2(nn.Module):
     def _mask(self, outputs: Outputs, mel_lengths: torch.Tensor) -> Outputs:
         mel, mel_postnet, gate = outputs[:3]
         frames = layers.padding_mask(mel_lengths, mel.shape[2], mel.device)
-        # A decoder step is beyond the end of a clip if its first frame is beyond the end.
+        # A decoder step is beyond the end of a clip if the first frame of the decoder step is
+        # beyond the end.
         steps = frames[:, :: self.n_frames_per_step]
         return outputs._replace(
             mel=mel.masked_fill(frames.unsqueeze(1), 0.0),
@@ -474,9 +480,11 @@ class Tacotron2(nn.Module):
         window: int = 0,
         labels: Mapping[str, torch.Tensor] = NO_LABELS,
     ) -> Iterator[SpokenSteps]:
-        """Yield decoder steps for texts on demand. The caller decides where speech ends.
+        """Yield the decoder steps of texts on demand. The caller must detect the end of the speech
+        for each text.
 
-        `infer` describes the arguments and errors. `free_running` describes `window`.
+        The docstring of `infer` describes the arguments and errors. The docstring of `free_running`
+        describes `window`.
         """
         if self.training:
             raise RuntimeError("the model is in training mode. Call model.eval() first")
@@ -496,9 +504,9 @@ class Tacotron2(nn.Module):
         """Synthesize texts with free-running inference.
 
         A text ends at the first decoder step whose stop probability exceeds `gate_threshold`, or
-        after `max_decoder_steps`. Beyond the end, mel is 0 and gate is 1e3. The result for a text
-        depends on the prenet's dropout masks for this text. Except for rounding errors, the result
-        does not depend on the other texts in the batch.
+        after `max_decoder_steps`. Beyond the end of a text, mel is 0 and gate is 1e3. The result
+        for a text depends on the prenet's dropout masks for this text. Except for rounding errors,
+        the result does not depend on the other texts in the batch.
 
         Args:
             text: int64 [B, T_in]; padding may have any value.
@@ -522,10 +530,10 @@ class Tacotron2(nn.Module):
             ended |= stops[-1].any(dim=0)
             if bool(ended.all()):
                 break
-        not_yet = torch.cat(stops).cpu().cumsum(dim=0) == 0  # [decoder steps so far, B]
+        not_yet = torch.cat(stops).cpu().cumsum(dim=0) == 0  # [computed decoder steps, B]
         num_steps = (not_yet.sum(dim=0) + 1).clamp(max=self.max_decoder_steps)
-        # Cut off the extra decoder steps, because the decoder may have run longer than the longest
-        # text needs.
+        # Cut off extra decoder steps, because the decoder may have computed more decoder steps than
+        # the longest text needs.
         frames, gate, alignments = (
             torch.cat(parts)[: int(num_steps.max())] for parts in zip(*spoken, strict=True)
         )

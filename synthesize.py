@@ -14,7 +14,7 @@ WaveGlow. -o NAME.wav writes the speech of all texts into one WAV, with pauses b
 You can also use NAME.mp3, NAME.flac or NAME.ogg. --stream writes 16-bit samples to standard output
 as soon as they are computed. With `--stream wav`, the output begins with a header that does not
 contain the length. With `--stream raw`, the output has no header. Griffin-Lim produces the audio.
-Use --vocoder for another vocoder (docs/guides/deploy.md).
+Use the option --vocoder to select a different vocoder (docs/guides/deploy.md).
 
 If you stop the command, run it again to continue where it stopped. A text that is longer than the
 longest training text is split into chunks, after sentences where possible. An exported voice

@@ -148,7 +148,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     add("--group_name", default="", help="has no effect; accepted for compatibility")
     args = parser.parse_args(arguments)
-    # For example, the command contains -o "$NAME", but NAME is not set.
+    # The name is empty if the command contains -o "$NAME" and the variable NAME is not set.
     if not args.output_directory:
         parser.error("-o: the folder name is empty")
     args.output_directory = Path(args.output_directory)
@@ -222,7 +222,7 @@ def set_up(args: argparse.Namespace, processes: Processes) -> Run | None:
 def build_run(
     folder: RunFolder, start: Start, hparams: HParams, clips: Clips, processes: Processes
 ) -> Run:
-    """Build the run. The last function call, `open_logs`, is the first call that writes a file."""
+    """Build the run. Only the last function call, `open_logs`, writes files."""
     device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
     frames = clips.training.num_frames
@@ -321,7 +321,7 @@ def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None
 
 
 def train(run: Run, stop: StopRequest) -> None:
-    """Train the remaining epochs. In each epoch: plan, train, save, validate, log, and save
+    """Train the remaining epochs. In each epoch: plan batches, train, save, validate, log, and save
     again."""
     hparams = run.hparams
     run.trainer.model.train()
@@ -337,7 +337,8 @@ def train(run: Run, stop: StopRequest) -> None:
         validated = None
         is_due = run.state.epoch % hparams.epochs_per_validation == 0
         if is_due and run.validation_loader is not None:
-            save(run, stop)  # save before the validation, because the validation may fail
+            # Save a checkpoint before the validation, because the validation may fail.
+            save(run, stop)
             validated = validate(run, stop)
             if run.must_stop:
                 stop.exit(run.processes, run.resume_command)
@@ -394,7 +395,7 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             state.iteration += 1
             run.pending.append(PendingStep(state.iteration, losses, planned, before))
             if several or (state.iteration - 1) % hparams.log_interval == 0:
-                # With several processes, read the results of every optimizer step, because the
+                # With several processes, read the results of every optimizer step, because these
                 # results also contain the stop requests of the other processes.
                 read_pending(run, leave=1)
             seconds = state.seconds + time.perf_counter() - clock
@@ -432,7 +433,8 @@ def describe_speed(seconds: float, share: float) -> str:
 
 
 def time_left(run: Run, done: float, total: float, seconds: float) -> str:
-    """Return a phrase with the loss, the focus rate and the remaining time of epoch and run.
+    """Return a phrase with the loss, the focus rate, the remaining time of the epoch and the
+    remaining time of the run.
 
     Args:
         done: number of frames of this epoch that have been trained on.
@@ -470,7 +472,7 @@ def save(run: Run, stop: StopRequest) -> None:
 def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
     """Save a checkpoint after a process could not read its next batch.
 
-    Return the exception that the caller must raise.
+    Return an exception, which the caller must raise.
     """
     read_pending(run)
     path = run.save()
@@ -480,8 +482,8 @@ def save_after_failure(run: Run, stopped: NoNextBatch) -> BaseException:
         return AlreadyReported("another process could not read its next batch; see its error")
     if not isinstance(failure, UserError):
         return failure
-    # Return a new exception, because the traceback of the old exception keeps the DataLoader
-    # workers alive.
+    # Return a new exception, because the traceback of the original exception would keep the
+    # DataLoader workers alive.
     return UserError(f"cannot read the next batch: {stopped}")
 
 

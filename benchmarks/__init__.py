@@ -3,6 +3,6 @@ project, for example with `python -m benchmarks.decoder`."""
 
 import os
 
-# Make idle OpenMP threads sleep instead of spinning. The variable must be set before torch is
-# imported.
+# Make idle OpenMP threads sleep instead of spinning. The environment variable must be set before
+# torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

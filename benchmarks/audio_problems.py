@@ -29,7 +29,8 @@ from tacotron2_voice.utils.console import markdown_table, progress_bar
 from tacotron2_voice.utils.files import map_in_threads
 from tacotron2_voice.utils.program import run_program
 
-# Strengths at which each problem is tested, weakest first. UNITS contains the units.
+# Strengths at which each audio problem is tested, from weakest to strongest. UNITS contains the
+# units of the strengths.
 STRENGTHS: dict[str, tuple[float, ...]] = {
     "noise": (25, 20, 15, 10, 5),
     "hum": (-30, -25, -20, -15, -10),
@@ -46,8 +47,8 @@ UNITS = {
     "cut": "s of speech at each end",
     "pause": "s",
 }
-# Clips that are shorter than this number of seconds are not changed, because the longest cut may
-# leave no audio.
+# Clips that are shorter than MIN_SECONDS are tested only without changes, because the longest cut
+# may leave no audio.
 MIN_SECONDS = 1.5
 
 
@@ -110,7 +111,7 @@ def _speech_level(clip: np.ndarray, rate: int) -> float:
 
 def found_in(path: Path) -> dict[tuple[str, float], set[str]]:
     """Return the problems that are detected in each version of a clip, keyed by (problem,
-    strength). The key of the unchanged clip is ("clean", 0)."""
+    strength). For the unchanged clip, the key is ("clean", 0)."""
     channels, rate = soundfile.read(path, dtype="float32", always_2d=True)
     clip = channels.mean(axis=1)
     found = {("clean", 0.0): {*problems_of(measure_quality(clip, rate))}}

@@ -6,7 +6,8 @@
 
 The benchmark trains the full-size model on clips of equal length, with random texts and mels. An
 optimizer step consists of forward pass, loss, backward pass, gradient clipping and fused Adam. The
-decoders take turns in the same process. Each ratio in the report is a ratio of medians.
+fast decoder and the reference decoder take turns in the same process. Each ratio in the report is a
+ratio of median times.
 
 In each repeat, the reference decoder runs one optimizer step, and the fast decoder runs --steps
 optimizer steps in a row. The benchmark times several optimizer steps in a row because, in training,
@@ -46,8 +47,8 @@ SIZES = ("batch_size", "frames", "symbols", "precision", "repeats", "steps")
 
 
 def make_steps(args: argparse.Namespace) -> Callable[..., None]:
-    """Return a function `run(decoder, steps)` that runs `steps` optimizer steps with the decoder of
-    this name."""
+    """Return a function `run(decoder, steps)` that runs `steps` optimizer steps with the decoder
+    named `decoder`."""
     clips = args.batch_size
     trainer = Trainer(args.hparams, args.device)
     batch = synthetic_batch([args.frames] * clips, [args.symbols] * clips, args.hparams)
@@ -66,8 +67,8 @@ def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
     memory includes the state of the optimizer."""
     run = make_steps(args)
     run(name, 2)
-    # On a GPU, do not measure the memory of the first optimizer steps, because compiling and
-    # capturing need extra memory.
+    # On a GPU, do not measure the memory of the first optimizer steps, because compiling kernels
+    # and capturing CUDA graphs need additional memory.
     if args.device.type == "cuda":
         reset_peak_memory(args.device)
         run(name)
@@ -88,7 +89,7 @@ def in_a_process(measure: Callable, *arguments: Any) -> Any:
 
 def measure_memory(args: argparse.Namespace) -> dict[str, Any]:
     """Return the peak memory of each decoder, and the ratio of the two values, for the JSON file.
-    If a measurement failed, its value is None."""
+    If the measurement of a decoder failed, the value for this decoder is None."""
     memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
     ratio = memory["fast"] / memory["reference"] if all(memory.values()) else None
     return {"peak_memory_bytes": memory, "peak_memory_ratio": ratio}
@@ -134,7 +135,7 @@ def report(result: dict[str, Any]) -> str:
     return (
         "precision {precision}, {batch_size} clips of {frames} frames and {symbols} symbols; "
         "fast decoder: {fast_decoder}\n\n".format(**result)
-        + markdown_table(["", *DECODERS, "fast compared with reference"], rows)
+        + markdown_table(["", *DECODERS, "fast decoder compared with reference decoder"], rows)
     )
 
 

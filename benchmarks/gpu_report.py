@@ -7,8 +7,8 @@
 The report shows whether the kernels are exact, how long an optimizer step takes, how much memory an
 optimizer step needs, and whether a run that was killed and resumed ends with the same weights. Each
 part of the report runs in its own process with a time limit, and takes one to four minutes. The
-program updates report.md after each part. The report also contains the parts that earlier runs with
-the same folder have completed.
+program updates report.md after each part. If earlier runs of the program used the same folder, the
+report also contains the parts that these runs completed.
 """
 
 if not __package__:
@@ -73,8 +73,8 @@ class Part(NamedTuple):
 
 
 def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
-    """Return {name: part}, with the most important part first. With `dry_run`, the batches are
-    tiny."""
+    """Return {name: part} for all parts of the report, with the most important part first. With
+    `dry_run`, all batches are tiny."""
 
     def tests(seconds: int, *options: str, **environment: str) -> Part:
         command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
@@ -98,7 +98,7 @@ def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
         "steps_bf16_short": decoder("steps_bf16_short", "bf16", *SHORT, *STEPS),
         "steps_tf32": decoder("steps_tf32", "tf32", *LONG, *STEPS),
         "steps_fp32": decoder("steps_fp32", "fp32", *LONG, *STEPS),
-        # The memory for TF32 is not measured, because TF32 needs as much memory as fp32.
+        # Do not measure the memory for TF32, because TF32 needs as much memory as fp32.
         "memory_bf16": decoder("memory_bf16", "bf16", *LONG, *MEMORY),
         "memory_fp32": decoder("memory_fp32", "fp32", *LONG, *MEMORY),
         "kill_and_resume": tests(
@@ -113,7 +113,8 @@ def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
 
 
 def run_part(name: str, part: Part, folder: Path) -> str:
-    """Run a part, and write its output to NAME.txt in the folder. Return the status of the part."""
+    """Run a part of the report, and write its output to NAME.txt in the folder. Return the status
+    of the part."""
     (folder / f"{name}.json").unlink(missing_ok=True)
     with (folder / f"{name}.txt").open("wb") as output:
         process = subprocess.Popen(
@@ -138,7 +139,8 @@ def run_part(name: str, part: Part, folder: Path) -> str:
 
 
 def run_parts(parts: Mapping[str, Part], folder: Path) -> bool:
-    """Run the parts, and update the report after each part. Return whether all parts succeeded."""
+    """Run all parts of the report, and update the report after each part. Return whether all parts
+    succeeded."""
     file = folder / STATUS_FILE
     done = read_json(file) if file.exists() else {}
     for name, part in parts.items():
@@ -175,7 +177,7 @@ def report(folder: Path, done: Mapping[str, dict[str, Any]]) -> str:
 
 
 def describe(result: dict[str, Any]) -> str:
-    """Describe the results of benchmarks/decoder.py on one line."""
+    """Return one line that describes the results of benchmarks/decoder.py."""
     batch = "{batch_size} clips of {frames} frames: ".format(**result)
     if "speedup" in result:
         speed = "{fast_frames_per_second:,.0f} padded frames/s, {speedup:.2f} times as fast"
@@ -188,7 +190,7 @@ def describe(result: dict[str, Any]) -> str:
 
 
 def last_lines(path: Path) -> list[str]:
-    """Return the last lines of a part's output."""
+    """Return the last output lines of a part of the report."""
     text = read_bytes(path).decode(errors="replace") if path.exists() else ""
     # Reports are published, so remove private folder names.
     for private, name in ((ROOT, "."), (Path.home(), "~")):

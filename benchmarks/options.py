@@ -1,5 +1,4 @@
-"""Define the options that several benchmarks have in common: device, precision, settings,
-counts."""
+"""Define the command-line options that several benchmarks have in common, such as --device."""
 
 if not __package__:
     raise SystemExit("error: this module is not a program")
@@ -16,12 +15,14 @@ from training.precision import PRECISIONS
 
 
 def measuring_parser(description: str | None, **counts: int) -> argparse.ArgumentParser:
-    """Return a parser with --device, --json, --hparams and an option for each count.
+    """Return an argument parser with --device, --json, --hparams and an option for each entry of
+    `counts`.
 
         parser = measuring_parser(__doc__, warm_ups=3)  # adds --warm-ups with the default 3
 
     Args:
-        counts: the default value of each count. The options accept whole numbers of at least 1.
+        counts: {name of an option: default value}. These options accept whole numbers of at least
+        1.
     """
     parser = make_parser(description)
     default = "cuda" if torch.cuda.is_available() else "cpu"
@@ -54,21 +55,22 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
 
 
 def check_fast_decoder() -> None:
-    """Check that the folder fast_decoder/ exists. Training works without the folder fast_decoder/,
-    but the benchmarks do not.
+    """Check that the folder fast_decoder/ exists. The benchmarks need the folder fast_decoder/,
+    although training works without this folder.
 
     Raises:
         UserError: if the folder is missing.
     """
     spec = importlib.util.find_spec("fast_decoder")
-    # If fast_decoder/ contains only leftovers, such as __pycache__, Python finds a package without
-    # an origin.
+    # If fast_decoder/ contains only leftovers, such as __pycache__, the specification that Python
+    # finds has no origin.
     if spec is None or spec.origin is None:
         raise UserError("fast_decoder/: no such folder, but this benchmark needs the fast decoder")
 
 
 def available_device(text: str) -> torch.device:
-    """Convert a device name to a device. Reject the name if this machine has no such device."""
+    """Convert the name of a device to a device. Raise an error if this machine has no such
+    device."""
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     devices = ["cpu", "cuda", *gpus] if gpus else ["cpu"]
     return torch.device(checked(str, f"one of {', '.join(devices)}", devices.__contains__)(text))

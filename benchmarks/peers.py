@@ -6,10 +6,10 @@ DIR is a checkout of NVIDIA/tacotron2, NVIDIA/DeepLearningExamples or speechbrai
 optimizer step consists of forward pass, loss, backward pass, gradient clipping and Adam. Each of
 the other recipes uses its own model and its own loss, with autocast for bf16. Modules, such as
 audio libraries, that other recipes import but do not need for an optimizer step are replaced with
-empty modules. The recipes run one after another, each in its own process. The times of other
-recipes are medians of two optimizer steps after a warm-up. The times of this recipe are medians of
-five blocks of ten optimizer steps. In a block, as in training, an optimizer step is launched while
-the GPU still runs the previous optimizer step.
+empty modules. The Tacotron 2 recipes run one after another, each in its own process. The times of
+other recipes are medians of two optimizer steps after a warm-up. The times of this recipe are
+medians of five blocks of ten optimizer steps. In a block, as in training, an optimizer step is
+launched while the GPU still runs the previous optimizer step.
 """
 
 if not __package__:
@@ -41,7 +41,7 @@ from tacotron2_voice.utils.program import run_program
 ROOT = Path(__file__).resolve().parents[1]
 OURS = "this recipe"
 PEERS = ("tacotron2", "deep-learning-examples", "speechbrain")
-# The model sizes, which are the same in all recipes.
+# Sizes of the model, which are the same in all recipes.
 SIZES: dict[str, Any] = {
     "n_mel_channels": 80,
     "n_symbols": 148,
@@ -75,7 +75,7 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> "Shape":
-        """Parse a text such as 16x774x120."""
+        """Parse a batch size such as 16x774x120."""
         return cls(*map(int, text.split("x")))
 
     def __str__(self) -> str:
@@ -86,14 +86,14 @@ class Shape(NamedTuple):
 
 
 def add_module(name: str, **content: Any) -> None:
-    """Replace the module `name` with a module that contains only `content`."""
+    """Replace the Python module `name` with a module that contains only `content`."""
     module = types.ModuleType(name)
     vars(module).update(content)
     sys.modules[name] = module
 
 
 def padding_mask(lengths: torch.Tensor, max_len: int | None = None) -> torch.Tensor:
-    """Return a mask [clips, max_len] that is True at the first lengths[i] positions of row i.
+    """Return a mask [clips, max_len] that is True at the first lengths[i] positions of each row i.
 
     This function replaces functions of the other recipes that fail on a CPU or with new versions of
     PyTorch.
@@ -271,7 +271,7 @@ def measure_in_process(
 
 
 def table_of(results: list[dict[str, Any]]) -> str:
-    """Return the results as a Markdown table, with the ratio to this recipe's time."""
+    """Return the results as a Markdown table, with the ratios to the time of this recipe."""
     ours = {
         (r["batch"], r["precision"]): float(np.median(r["seconds"]))
         for r in results
@@ -351,7 +351,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     for peer in PEERS:
         folder = getattr(args, peer.replace("-", "_"))
         if folder is not None and not folder.is_dir():
-            parser.error(f"--{peer} {folder}: no such folder, expected a checkout of this project")
+            parser.error(f"--{peer} {folder}: no such folder, expected a checkout of {peer}")
     return args
 
 

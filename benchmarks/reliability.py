@@ -7,11 +7,11 @@ the text.
     python -m benchmarks.reliability best.pt texts.txt --transcribe --recognizer whisper --quality
     python -m benchmarks.reliability best.pt texts.txt --speaker anna
 
-The benchmark synthesizes each text in three modes, with the same seed. In the first mode, only the
-stop-token predictor ends speech, and no end punctuation is added to the text. Versions before 0.4.0
-used the first mode. In the second mode, speech also ends if attention rests at the end of the text.
-The third mode adds retries to the second mode. The table contains the number of texts with each
-failure.
+The benchmark synthesizes each text in three modes, with the same seed. In the mode "only the stop
+token", only the stop-token predictor ends speech, and no end punctuation is added to the text, as
+in versions before 0.4.0. In the mode "with end detection", speech also ends if attention rests at
+the end of the text. The mode "with retries" adds retries to end detection. The table contains the
+number of texts with each failure.
 
 --audio sets how many randomly chosen texts are also converted to audio. The benchmark compares the
 computing times of the three modes for the texts that are converted to audio. --transcribe adds the
@@ -48,12 +48,12 @@ from tacotron2_voice.utils.files import numbered_lines
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.vocoder import load_vocoder
 
-WAYS = {  # maps the name of each synthesis mode to its settings and number of retries
+WAYS = {  # maps the name of each synthesis mode to settings and a number of retries
     "gate alone": ("attention_rest_time=0", 0),
     "end found": ("", 0),
     "with retries": ("", RETRIES),
 }
-# Column titles of the modes in WAYS.
+# Column titles for the synthesis modes in WAYS.
 TITLES = ("only the stop token", "with end detection", "with retries")
 LABELS = {
     "no stop": "reached the limit of decoder steps",
@@ -70,7 +70,7 @@ HALF = 0.5  # `half_wrong` counts the texts in which more than this fraction of 
 
 @dataclass
 class Counts:
-    """Counts of failures and of other results with one synthesis mode, summed over all texts."""
+    """Counts of failures and other results in one synthesis mode, summed over all texts."""
 
     # Number of texts with each kind of failure.
     failures: Counter[str] = field(default_factory=Counter)
@@ -114,8 +114,8 @@ def speak(
     *,
     with_audio: bool,
 ) -> np.ndarray:
-    """Synthesize a text, and add the results to `counts`. Return the audio [N], which is empty
-    if `with_audio` is False.
+    """Synthesize a text in one synthesis mode, and add the results to `counts`. Return the audio
+    [N], which is empty if `with_audio` is False.
 
     Args:
         options: keyword arguments for `Synthesizer.stream_mels`.
@@ -153,7 +153,8 @@ def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
         ways[name] = (synthesizer, retries)
     gate_alone = ways["gate alone"][0]
     statistics = gate_alone.training.statistics
-    if statistics is not None:  # add no end punctuation, as in versions before 0.4.0
+    # In the mode "gate alone", add no end punctuation, as in versions before 0.4.0.
+    if statistics is not None:
         without_mark = replace(statistics, final_mark="")
         gate_alone.training = replace(gate_alone.training, statistics=without_mark)
     return ways

@@ -5,9 +5,9 @@
 
 The benchmark starts `tacotron2-voice serve` and requests the speech for every text once with a
 single client. Then, for each number in --clients, the benchmark runs this number of concurrent
-clients for --minutes. A client requests the next text as soon as the reply to the previous text is
-complete. The benchmark checks that every reply is the same as the reply to the single client. The
-clients run on the same machine as the server.
+clients for the time set by --minutes. A client requests the next text as soon as the reply to the
+previous text is complete. The benchmark checks that every reply to a concurrent client is the same
+as the reply to the single client. The clients run on the same machine as the server.
 """
 
 if not __package__:
@@ -61,8 +61,8 @@ class Reply(NamedTuple):
 
 @contextlib.contextmanager
 def server(args: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    """Start a server, and yield its address (host:port) and process ID. Stop the server at the end
-    of the `with` block."""
+    """Start a server, and yield its address (host:port) and process ID. The context manager stops
+    the server at the end of the `with` block."""
     command = [sys.executable, "-m", "tacotron2_voice", "serve", str(args.voice), "--port", "0"]
     if args.vocoder:
         command += ["--vocoder", str(args.vocoder)]
@@ -105,7 +105,7 @@ def speak(address: str, text: str, speaker: str) -> Reply:
 def speak_together(
     address: str, texts: list[str], speaker: str, num_clients: int, seconds: float
 ) -> tuple[list[tuple[str, Reply]], float]:
-    """Run several clients. Return (text, reply) pairs and the elapsed seconds."""
+    """Run several clients at the same time. Return (text, reply) pairs and the elapsed seconds."""
     replies: list[tuple[str, Reply]] = []
     following = itertools.cycle(texts)
     began = time.perf_counter()
@@ -130,8 +130,8 @@ def memory_of(process_id: int) -> float:
 
 
 def text_mix(path: Path) -> list[str]:
-    """Return one text per line of a file. Most texts are single lines. Texts 1, 6, 11 and so on
-    also contain the next four lines."""
+    """Return one text per line of a file. Most of the returned texts are a single line. Texts 1, 6,
+    11 and so on also contain the next four lines."""
     lines = [text for _, text in numbered_lines(path, "no such text file")]
     mix = []
     for index, line in enumerate(lines):
@@ -141,7 +141,7 @@ def text_mix(path: Path) -> list[str]:
 
 
 def row(num_clients: int, replies: list[Reply], seconds: float, rate: int) -> dict[str, Any]:
-    """Return the results of a run with `num_clients` clients."""
+    """Measure the server with `num_clients` concurrent clients, and return the results."""
     firsts = [reply.first_audio for reply in replies]
     num_samples = sum((reply.num_bytes - HEADER_BYTES) // 2 for reply in replies)
     return {

@@ -1,4 +1,4 @@
-"""Measure the real-time factor of synthesis: the seconds to compute a mel, per second of speech.
+"""Measure the real-time factor of synthesis: seconds of computing time per second of speech.
 
     python -m benchmarks.speaking                                  # 1 text, then a batch of 16
     python -m benchmarks.speaking --texts 1,64 --steps 300 --json synthesis.json
@@ -63,9 +63,9 @@ def speak(
 
 
 def export(args: argparse.Namespace, speaker: Tacotron2, folder: Path) -> dict[str, Path]:
-    """Export the model as a float32 voice and an int8 voice. Return {name of the voice in the
+    """Export the model as a float32 voice and as an int8 voice. Return {title of the voice in the
     table: folder of the voice}."""
-    # This module is imported here because GPU machines may lack onnx.
+    # The export module is imported here because GPU machines may lack onnx.
     from export.checkpoint_synthesizer import CheckpointSynthesizer
     from export.voice_export import ComparedText, export_voice
 
@@ -93,9 +93,10 @@ def measure(
     args: argparse.Namespace, speaker: Tacotron2, voices: dict[str, Path]
 ) -> list[dict[str, Any]]:
     """Return one table row for each combination of number of texts, number of threads and method.
-    The last row is for Griffin-Lim."""
+    The last row of the table is for Griffin-Lim."""
     ways = list(WAYS) if args.device.type == "cuda" else list(WAYS)[:1]
-    second = args.hparams.sampling_rate / args.hparams.hop_length  # number of frames per second
+    # Number of mel frames per second of audio.
+    second = args.hparams.sampling_rate / args.hparams.hop_length
     rows = []
     endless = f"max_decoder_steps={args.steps},gate_threshold=1"
     for count in args.texts:

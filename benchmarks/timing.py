@@ -1,4 +1,4 @@
-"""Time several tasks that take turns, print the results, and write them to a file.
+"""Time several tasks that take turns, print the results, and write the results to a file.
 
 Because the tasks take turns, a machine that becomes slower during a benchmark slows all tasks
 equally.
@@ -27,7 +27,8 @@ def time_interleaved(
     warm_up: int = 1,
     title: str = "timing",
 ) -> dict[str, np.ndarray]:
-    """Return {name of the task: seconds [rounds]}. The seconds include the work on the device.
+    """Return {name of the task: seconds [rounds]}. The measured seconds include the work on the
+    device.
 
     Each round runs every task once, in random order.
 
@@ -48,8 +49,8 @@ def time_interleaved(
 
 
 def publish(args: argparse.Namespace, result: dict, text: str) -> None:
-    """Print `text` after a description of the machine. With --json, also write the description and
-    `result` to a file."""
+    """Print a description of the machine, followed by `text`. With --json, also write the
+    description and `result` to a file."""
     measured = measured_on(args.device)
     print(f"{measured['device']}, torch {measured['versions']['torch']}: {text}")
     if args.json:

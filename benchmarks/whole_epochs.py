@@ -5,11 +5,11 @@
 
 The time of an epoch depends on the lengths of the clips and texts, but not on the audio. Therefore
 the benchmark needs only a filelist with texts and seconds. The benchmark writes a mel of noise for
-each clip, and runs the scripts with the settings of the paper. OUT/table2.csv has one row per
-experiment. The columns contain the durations of the last and the first epoch in seconds, the
-numbers of decoder steps and batches per epoch, and the peak memory in GB. The durations do not
-include validation and checkpoints. The first epochs take longer, because CUDA graphs are captured
-and many batch lengths occur for the first time.
+each clip, and runs the scripts in scripts/table2 with the settings of the paper. OUT/table2.csv has
+one row per experiment. The columns contain the durations of the last and the first epoch in
+seconds, the numbers of decoder steps and batches per epoch, and the peak memory in GB. The
+durations do not include validation and checkpoints. The first epochs take longer, because CUDA
+graphs are captured and many batch lengths occur for the first time.
 """
 
 if not __package__:
@@ -45,7 +45,7 @@ from tacotron2_voice.utils.files import (
 from tacotron2_voice.utils.program import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
-AUDIO = "win_time=50,hop_time=12.5"  # the same audio settings as in scripts/table2/settings.sh
+AUDIO = "win_time=50,hop_time=12.5"  # the audio settings in scripts/table2/settings.sh
 WITHOUT_VALIDATION = (
     "validation_files=none,epochs_per_validation=100,text_cleaners=[basic_cleaners]"
 )
@@ -60,7 +60,8 @@ COLUMNS = (
 
 
 class Experiment(NamedTuple):
-    """A script in scripts/table2, and settings that override the script's settings."""
+    """An experiment: a script in scripts/table2, and settings that override the settings of the
+    script."""
 
     script: str
     settings: str = ""
@@ -90,7 +91,7 @@ EXPERIMENTS = {
 
 
 def write_corpus(filelist: Path, out: Path, hparams: HParams) -> None:
-    """Write a mel of noise for each clip in the filelist, and a filelist of these mels.
+    """Write a mel of noise for each clip in the filelist, and a new filelist that lists these mels.
 
     Clips of equal length share a mel through hard links, so that a corpus needs little disk space.
 
@@ -138,13 +139,12 @@ def run_experiment(
     """Run the script of an experiment. Return "" if the script succeeded, otherwise the reason for
     the failure."""
     experiment = EXPERIMENTS[name]
-    # Each experiment has its own run folder, which contains a link to the filelists.
+    # Create a run folder for each experiment, with a link to the filelists.
     own = out / name
     own.mkdir(exist_ok=True)
     if not (own / "filelists").exists():
         (own / "filelists").symlink_to(out / "filelists")
-    # The script reads the path of the corpus from this file, and then does not prepare the corpus
-    # again.
+    # If corpus.txt contains the path of the corpus, the script does not prepare the corpus again.
     write_bytes(own / "corpus.txt", f"{corpus}\n".encode())
     settings = ",".join(filter(None, (WITHOUT_VALIDATION, extra, experiment.settings)))
     environment = {
@@ -167,7 +167,7 @@ def run_experiment(
         except subprocess.TimeoutExpired:
             return "out of time"
         finally:
-            # Stop train.py too. If it continued, it would slow down the next experiment.
+            # Also stop train.py, which would otherwise continue and slow down the next experiment.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -176,7 +176,7 @@ def run_experiment(
 
 
 def row_of(name: str, out: Path) -> dict[str, Any]:
-    """Return the row of table2.csv for a finished experiment."""
+    """Return the row for a finished experiment in table2.csv."""
     [metrics_file] = (out / name).glob(f"*/seed_*/{METRICS_FILE}")
     epochs = [line for line in json_lines(metrics_file) if line.get("kind") == "epoch"]
     first, last = epochs[0], epochs[-1]
@@ -191,7 +191,7 @@ def row_of(name: str, out: Path) -> dict[str, Any]:
 
 
 def table_of(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as CSV."""
+    """Return the rows of table2.csv as CSV text."""
     text = io.StringIO()
     table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     table.writeheader()

@@ -3,8 +3,8 @@
     python -m benchmarks.word_times --voice voices/english --speaker linda
 
 A text is skipped if pocketsphinx cannot align it, for example because a word is missing from
-pocketsphinx's dictionary. A positive difference means that the time from `--timings` is later than
-the time from pocketsphinx. pocketsphinx rounds times to 0.01 s.
+pocketsphinx's dictionary. If a difference is positive, the time from `--timings` is later than the
+time from pocketsphinx. pocketsphinx rounds times to 0.01 s.
 """
 
 if not __package__:
@@ -51,7 +51,7 @@ class ForcedAligner:
         self.decoder.end_utt()
         found = []
         for segment in self.decoder.seg() or ():
-            if not segment.word.startswith(("<", "[", "(")):  # skip silence and noise
+            if not segment.word.startswith(("<", "[", "(")):  # skip segments of silence and noise
                 end = segment.end_frame + 1
                 found.append(Timing(segment.word, segment.start_frame / 100, end / 100))
         return found if len(found) == len(words) else []

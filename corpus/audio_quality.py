@@ -15,34 +15,35 @@ from dataclasses import dataclass
 
 import numpy as np
 
-WINDOW_SECONDS = 0.02  # length of the windows in which levels are measured
-SPECTRUM_SECONDS = 0.25  # length of the windows in which spectra are measured; bins are 4 Hz apart
+WINDOW_SECONDS = 0.02  # length in seconds of the windows in which levels are measured
+SPECTRUM_SECONDS = 0.25  # length in seconds of the windows in which spectra are measured
 EDGE_SECONDS = 0.01  # seconds at each end of a clip that are checked for cut-off speech
 # A window contains speech if it is at most this many dB quieter than the loudest window of the clip.
 SPEECH_DECIBELS = 30
 # A window is a pause if it is more than this many dB quieter than the loudest window of the clip.
 SILENCE_DECIBELS = 40
-# The noise level is this quantile of the window levels. In most clips, pauses fill more than this
-# fraction of the clip, so this quantile is the level of a pause.
+# The noise level of a clip is this quantile of the levels of its windows. In most clips, pauses
+# fill a larger fraction of the clip than NOISE_SHARE, so this quantile is the level of a pause.
 NOISE_SHARE = 1 / 40
-SILENT_DECIBELS = -90  # level in dBFS; quieter windows contain digital silence instead of noise
+SILENT_DECIBELS = -90  # in dBFS; windows below this level contain digital silence, not noise
 # A window is also a pause if its level is less than this many dB above the noise level.
 PAUSE_ABOVE_NOISE = 6
 MAINS = (50, 60)  # mains frequencies, in Hz
 HARMONICS = 5  # number of harmonics of the mains frequency to search for hum
-# The hum at a frequency is this percentile of the power over all windows. A low percentile selects
-# quiet windows, which contain the hum but no speech.
+# The level of the hum at a frequency is this percentile of the power at this frequency over all
+# windows. A low percentile selects quiet windows, which contain the hum but no speech.
 HUM_PERCENTILE = 20
 # Minimum difference in dB between a harmonic of the hum and the neighboring frequencies.
 MIN_PROMINENCE = 15
 VOICE_BAND = (300, 3400)  # frequencies that a telephone transmits, in Hz
 UPPER_BAND = (4500, 8000)  # frequencies of speech that a telephone does not transmit, in Hz
 
-# Thresholds for `problems_of`. With each threshold, at most 1 in 100 clean clips is reported.
+# Thresholds for `problems_of`. With each threshold, `problems_of` reports at most 1 in 100 clean
+# clips.
 MIN_SIGNAL_TO_NOISE = 19  # in dB
 MAX_HUM = -28  # level of the hum, in dB relative to the speech level
 MAX_OFFSET = -20  # level of a constant offset, in dB relative to the speech level
-MIN_UPPER_BAND = -36  # level of UPPER_BAND, in dB relative to the telephone band
+MIN_UPPER_BAND = -36  # power density of UPPER_BAND, in dB relative to VOICE_BAND
 MAX_EDGE = -10  # level at the ends of a clip, in dB relative to the speech level
 MAX_PAUSE = 0.9  # in seconds
 TINY = 1e-20  # lower limit for power values, so that every logarithm is finite
@@ -52,18 +53,18 @@ TINY = 1e-20  # lower limit for power values, so that every logarithm is finite
 class Quality:
     """The measurements of a clip's audio.
 
-    Levels are in dB relative to the speech level of the clip, unless a field's comment states
-    another reference.
+    Levels are in dB relative to the speech level of the clip, unless the comment of a field states
+    a different reference.
     """
 
     level: float = -20.0  # speech level, in dBFS
     signal_to_noise: float = 60.0  # speech level relative to the noise level, in dB
     hum: float = -100.0  # level of the hum: constant tones at multiples of 50 or 60 Hz
-    offset: float = -100.0  # level of the mean of all samples
+    offset: float = -100.0  # level of the constant offset, which is the mean of all samples
     # Power density from 4.5 to 8 kHz, in dB relative to the power density from 300 to 3,400 Hz.
     upper_band: float = 0.0
-    start: float = -60.0  # level of the first 10 ms; leading zeros are skipped
-    end: float = -60.0  # level of the last 10 ms; trailing zeros are skipped
+    start: float = -60.0  # level of the first 10 ms after any leading zeros
+    end: float = -60.0  # level of the last 10 ms before any trailing zeros
     longest_pause: float = 0.0  # longest pause inside the speech, in seconds
 
 
@@ -145,7 +146,7 @@ def _window_levels(waves: np.ndarray, sampling_rate: int) -> np.ndarray:
 def _power_spectra(waves: np.ndarray, sampling_rate: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the power spectra of 0.25 s windows [windows, bins], and their frequencies [bins].
 
-    The powers of all bins of a window add up to the mean square of the window's samples.
+    The powers of all frequency bins of a window add up to the mean square of the window's samples.
     Frequencies are in Hz.
     """
     length = round(SPECTRUM_SECONDS * sampling_rate)
@@ -175,8 +176,8 @@ def _hum(spectra: np.ndarray, frequencies: np.ndarray, base: int) -> float:
 def _upper_band(spectra: np.ndarray, frequencies: np.ndarray) -> float:
     """Return the mean power from 4.5 to 8 kHz, in dB relative to the telephone band.
 
-    Only loud windows are included. The result is 0 if the sampling rate is too low for frequencies
-    up to 8 kHz.
+    The mean includes only windows that contain speech. The result is 0 if the sampling rate is too
+    low for frequencies up to 8 kHz.
     """
     if frequencies[-1] < UPPER_BAND[1]:
         return 0.0

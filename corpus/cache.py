@@ -5,11 +5,11 @@
     table = read_cache(cache_path("train.txt"), key)
     table.num_frames, table[0].text
 
-The check of a filelist opens every audio file. The results of the check are stored in `NAME.clips`,
-so that later runs can skip the check. The cache file is mapped into memory. A new process therefore
-reads only the lengths of clips and texts at first, and all processes on a machine share the same
-memory pages. A new cache replaces the old file atomically, so that running processes can continue
-to use the old file.
+To check a filelist, training opens every audio file. The results of the check are stored in
+`NAME.clips`, so that later runs can skip the check. The cache file is mapped into memory. A new
+process therefore reads only the lengths of clips and texts at first, and all processes on a machine
+share the same memory pages. A new cache replaces the old file atomically, so that running processes
+can continue to use the old file.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ from tacotron2_voice.utils.files import Identity, naming, open_file, write_atomi
 
 SUFFIX = ".clips"
 VERSION = 7
-CHUNK = 10_000  # number of clips that are decoded at a time
-LABELS = ("speaker",)  # fields of `Clip` that contain names for which a model can have embeddings
+CHUNK = 10_000  # number of clips to process at a time
+LABELS = ("speaker",)  # fields of `Clip` with names for which a model can have embeddings
 MAX_NAMES = 10_000  # maximum number of names per label; more names are probably texts or paths
 COLUMNS = {
     "path": pa.large_binary(),  # stored as bytes, because a path may not be valid UTF-8
@@ -40,7 +40,7 @@ COLUMNS = {
     "symbols": pa.large_list(pa.uint16()),
     "line": pa.int64(),  # line number in the filelist
     "num_frames": pa.int64(),
-    **dict.fromkeys(LABELS, pa.uint16()),  # for each clip, the index of its name in `names[label]`
+    **dict.fromkeys(LABELS, pa.uint16()),  # index in `names[label]` of each clip's name
     **dict.fromkeys(Identity._fields, pa.int64()),
 }
 SCHEMA = pa.schema(list(COLUMNS.items()))
@@ -53,13 +53,13 @@ class ClipTable:
         num_frames, num_symbols: number of frames and number of symbols of each clip, int64 [clips].
         names: {label: names}. The names are in order of first occurrence, or () if no clip has a
             name.
-        numbers: {label: uint16 [clips]}, the index of each clip's name. All indices are 0 if no
-            clip has a name.
-        complete: whether the full contents of the clips were checked, not only the headers.
-        fingerprint: hash of file names, texts, lengths and labels. The hash does not depend on
-            folders.
-        made_from: a JSON object with everything that the table depends on. If any value in this
-            object changes, the cache is out of date.
+        numbers: {label: uint16 [clips]}, the index in `names[label]` of each clip's name. If no
+            clip has a name, all indices are 0.
+        complete: whether the check read the clips to their ends, not only their headers.
+        fingerprint: hash of file names, texts, lengths and labels. The hash does not depend on the
+            folders of the clips.
+        made_from: a JSON object with all settings and hashes that the table depends on. If any
+            value in this JSON object changes, the cache is out of date.
         is_on_disk: whether the table was read from a cache file, which other processes can open.
     """
 
@@ -94,7 +94,7 @@ class ClipTable:
         complete: bool = False,
         made_from: Mapping[str, Any] | None = None,
     ) -> "ClipTable":
-        """Build a table from pairs of (line number, clip).
+        """Build a ClipTable from pairs of (line number, clip).
 
         Raises:
             UserError: if a label has more than MAX_NAMES names.
@@ -152,8 +152,8 @@ class ClipTable:
         return len(self.num_frames)
 
     def __getitem__(self, index: int) -> Clip:
-        # Index a range, because a range accepts negative indices, and raises IndexError if the
-        # index is too large or too small.
+        # Use `range` to convert the index, because indexing a range accepts negative indices and
+        # raises IndexError if the index is out of range.
         i = range(len(self))[index]
         row = {name: self._batch.column(place)[i].as_py() for place, name in enumerate(COLUMNS)}
         labels: dict[str, Any] = {x: names[row[x]] for x, names in self.names.items() if names}
@@ -178,7 +178,8 @@ class ClipTable:
     def _rows(
         self, columns: Sequence[str], first: int = 0, stop: int | None = None
     ) -> Iterator[tuple]:
-        """Yield the column values of clips `first` to `stop` - 1. Read CHUNK clips at a time."""
+        """Yield the column values of clips `first` to `stop` - 1. The columns are read CHUNK clips
+        at a time."""
         indices = range(len(self))[first:stop]
         for start in indices[::CHUNK]:
             chunk = self._batch.slice(start, min(CHUNK, indices.stop - start))
@@ -202,7 +203,8 @@ class ClipTable:
         return map(clip_id, self.paths())
 
     def names_of(self, label: str) -> Iterator[str]:
-        """Yield each clip's name for `label`. Yield "" for every clip if no clip has a name."""
+        """Yield, for each clip, the name for the label `label`, such as the name of the speaker.
+        If no clip has a name, yield "" for every clip."""
         names = self.names[label] or ("",)
         return (names[number] for number in self.numbers[label].tolist())
 

@@ -21,18 +21,18 @@ from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, map_in_threads
 
-WINDOW_SECONDS = 0.02  # length of the windows for measuring levels
+WINDOW_SECONDS = 0.02  # length in seconds of the windows in which levels are measured
 # A window is silent if it is more than this many dB quieter than the loudest window of the clip.
 SILENCE_DECIBELS = 40
-# A window contributes to the speech level if it is at most this many dB quieter than the loudest
+# The speech level is measured in windows that are at most this many dB quieter than the loudest
 # window of the clip.
 SPEECH_DECIBELS = 30
 # Minimum number of consecutive samples at full scale in a clipped peak. An unclipped peak has fewer
 # consecutive samples at full scale.
 MIN_CLIPPED_RUN = 3
 # Minimum number of flat peaks in a clip that was clipped and then scaled. In a test with 87 clips,
-# the original clips contained no flat peaks. After each clip was clipped at 70% of its peak, it
-# contained at least three flat peaks.
+# the original clips contained no flat peaks. After clipping at 70% of its peak, each clip contained
+# at least three flat peaks.
 MIN_FLAT_TOPS = 3
 # A peak is flat if all its samples differ from its highest sample by at most FLAT_STEPS 16-bit
 # steps (to allow for dither) and by at most FLAT_SHARE times the highest sample.
@@ -135,8 +135,8 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
     """
     window = round(WINDOW_SECONDS * sampling_rate)
     starts = np.arange(0, len(samples), window)
-    # Convert the samples to float32 first, because the difference between two 16-bit samples may
-    # need 17 bits.
+    # Convert the samples to float32 before subtracting, because the difference between two 16-bit
+    # samples may need 17 bits.
     highest = np.maximum.reduceat(samples, starts).astype(np.float32)
     ranges = highest - np.minimum.reduceat(samples, starts)
     loud = np.flatnonzero(ranges >= ranges.max() * 10 ** (-SILENCE_DECIBELS / 20))
@@ -144,10 +144,11 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
 
 
 def speech_level(samples: np.ndarray, sampling_rate: int) -> float:
-    """Return the root mean square of the loud windows of samples [N].
+    """Return the root mean square of all loud windows in the samples [N].
 
     A window is loud if it is at most SPEECH_DECIBELS below the loudest window. Because only loud
-    windows are used, pauses do not affect the level. (ITU-T P.56 detects pauses with an envelope.)
+    windows are used, pauses do not affect the level. (The standard ITU-T P.56 detects pauses with
+    an envelope instead.)
     """
     window = round(WINDOW_SECONDS * sampling_rate)
     starts = np.arange(0, len(samples), window)
@@ -161,8 +162,8 @@ def count_clipped(samples: np.ndarray) -> int:
 
     Samples are clipped if at least MIN_CLIPPED_RUN consecutive samples are at full scale (32767 or
     -32767 in 16 bits). A clip that never reaches full scale may have been clipped and then scaled
-    down. The highest or lowest samples of such a clip count as clipped if they form at least
-    MIN_FLAT_TOPS flat peaks.
+    down. In a clip that never reaches full scale, the highest or lowest samples count as clipped if
+    they form at least MIN_FLAT_TOPS flat peaks.
     """
     step = 1 if samples.dtype == np.int16 else 1 / 32768
     high = float(samples.max())
@@ -179,7 +180,8 @@ def count_clipped(samples: np.ndarray) -> int:
 
 
 def _runs(chosen: np.ndarray) -> np.ndarray:
-    """Return the lengths of runs of at least MIN_CLIPPED_RUN True values in `chosen` [N]."""
+    """Return the lengths of all runs of at least MIN_CLIPPED_RUN consecutive True values in
+    `chosen` [N]."""
     edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
     runs = edges[1::2] - edges[::2]
     return runs[runs >= MIN_CLIPPED_RUN]

@@ -8,7 +8,7 @@ from tacotron2_voice.utils.files import UNKNOWN, Identity
 
 @dataclass(frozen=True)
 class Measurements:
-    """The measurements of a clip's audio. Lengths are in samples."""
+    """The measurements of a clip's audio. All lengths are in samples."""
 
     num_samples: int = 0
     silence_before: int = 0
@@ -27,7 +27,7 @@ class Segment:
     """The section of a long recording in which a text is spoken. Times are in seconds."""
 
     start: float
-    # Length in seconds. None: the segment ends at the end of the recording.
+    # Length of the segment in seconds. None: the segment ends at the end of the recording.
     seconds: float | None = None
 
 
@@ -39,12 +39,12 @@ class Clip:
     text: str
     symbols: tuple[int, ...] = ()  # symbol ids of the text, below 2**16
     num_frames: int = 0  # number of mel frames in training
-    where: str = ""  # "file:line" of the clip's entry, for messages
+    where: str = ""  # "file:line" of the line that lists the clip, for messages
     measured: Measurements = Measurements()  # measured by `checks.check_clips`
-    identity: Identity = UNKNOWN  # size and times of the file before the check
+    identity: Identity = UNKNOWN  # size and times of the file before the file was checked
     is_relative: bool = False  # whether the listed path is relative to the filelist's folder
     speaker: str = ""  # name of the speaker; empty if the filelist has no speakers
-    segment: Segment | None = None  # segment of the file that forms the clip; None: the whole file
+    segment: Segment | None = None  # segment of the file that forms the clip; None: whole file
 
     @property
     def id(self) -> str:

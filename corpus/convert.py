@@ -39,18 +39,19 @@ from tacotron2_voice.utils.files import Identity, read_json, write_bytes, write_
 
 # Speech level of the copies, in dBFS. LJSpeech has this level, and published vocoders expect it.
 LEVEL = -20
-# Maximum absolute sample; if a sample would be larger, the whole copy gets a lower level.
+# Maximum absolute value of a sample. If a sample would be larger, the whole copy gets a lower
+# level.
 MAX_PEAK = 0.95
-# The channels cancel each other out if their mean is quieter than this fraction of the loudest
-# channel.
+# Channels cancel each other out if the amplitude of their mean is less than this fraction of the
+# loudest channel's amplitude.
 MIN_MIXED = 0.5
 MIN_SECONDS = 0.05  # minimum length of a recording or segment, in seconds
 # Maximum length of a recording in seconds, because the whole recording is read into memory.
 MAX_SECONDS = 600
 SEGMENT_PADDING = 0.1  # default number of seconds to add at each end of a segment
-MAX_MISSING_SECONDS = 0.5  # maximum number of seconds by which a segment may exceed its recording
+MAX_MISSING_SECONDS = 0.5  # maximum seconds of a segment after the end of its recording
 SETTINGS_FILE = "conversion_settings.json"
-# JSON file that maps the id of each clip to its source. A source is a list of path, size,
+# JSON file that maps the id of each clip to its source. The source is a list of path, size,
 # modification time and segment.
 SOURCES_FILE = "sources.json"
 SPEAKER_COLUMN = "2"  # column of the speakers in the metadata.csv of the copies
@@ -78,8 +79,8 @@ def convert(
         padding: seconds to add at each end of the segments of long recordings.
 
     Returns:
-        The messages about bad recordings, and the total number of recordings. Bad recordings are
-        not copied.
+        A tuple of the messages about bad recordings and the total number of recordings. Bad
+        recordings are not copied.
 
     Raises:
         UserError: if the recordings or their texts cannot be found, if `folder` contains files made
@@ -106,7 +107,7 @@ def convert(
     clips, overlapping = padded(clips, padding)
     problems += overlapping
     ids = dict(zip((clip.where for clip in clips), unique_ids(clips, corpus), strict=True))
-    # The copies of two clips with the same id would have the same path.
+    # Every clip needs its own id, because the id is the file name of the clip's copy.
     assert len(ids) == len(clips)
     cut_seconds = list[float]()
 
@@ -169,7 +170,8 @@ def check_is_outside(folder: Path, corpus: Path, option: str) -> None:
     """Raise UserError if one of the two folders contains the other, directly or through a link.
 
     Args:
-        option: the option that specifies `folder`. The error message begins with this option.
+        option: the command-line option that specifies `folder`, for the beginning of the error
+        message.
     """
     here = folder.resolve()
     there = corpus.resolve()
@@ -180,9 +182,9 @@ def check_is_outside(folder: Path, corpus: Path, option: str) -> None:
 
 
 def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> None:
-    """Record the source of each copy. Delete copies whose id now belongs to another recording. Call
-    this function before you make any copy, so that the source of each copy is known even if the process
-    is killed.
+    """Record the source of each copy. Delete copies whose id now belongs to a different recording.
+    Call this function before you make any copy, so that the source of each copy is recorded even if
+    the process is killed later.
     """
     path = wavs / SOURCES_FILE
     try:
@@ -199,16 +201,16 @@ def record_sources(wavs: Path, recordings: Mapping[str, Clip], corpus: Path) -> 
         for name, clip in recordings.items()
     }
     for name, source in now.items():
-        # Delete the copy if its id now belongs to a different recording. For example, 001 may now
-        # be a recording of another speaker.
+        # Delete the copy if its id now belongs to a different recording. For example, the id 001
+        # may now belong to a recording of another speaker.
         if before.get(name, source) != source:
             (wavs / f"{name}.wav").unlink(missing_ok=True)
     write_json(path, before | now)
 
 
 def note_of_folders(clips: Sequence[Clip], corpus: Path) -> str | None:
-    """Return a note that each folder may contain one speaker, or None if there are not several
-    folders."""
+    """If the recordings are in several folders, return a note that each folder may contain one
+    speaker, otherwise None."""
     parts = [os.path.relpath(clip.path, corpus).split(os.sep) for clip in clips]
     folders = sorted({first for first, *others in parts if others and first != os.pardir})
     if len(folders) < 2:
@@ -242,7 +244,7 @@ def converted(
             f"too short: {len(samples)} samples at {rate} Hz, expected at least {MIN_SECONDS} s"
         )
     if rate != sampling_rate:
-        import soxr  # soxr is installed with librosa
+        import soxr  # librosa installs soxr
 
         samples = soxr.resample(samples, rate, sampling_rate, quality="VHQ")
     before, after = silence_at_ends(samples, sampling_rate)
@@ -256,8 +258,8 @@ def converted(
 def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.ndarray, int]:
     """Return the samples of a recording, float32 [N, channels] in [-1, 1], and its sampling rate.
 
-    Floating-point files that exceed this range are scaled down. libsndfile can read WAV, FLAC, Ogg,
-    Opus, MP3 and AIFF.
+    Samples of floating-point files that exceed [-1, 1] are scaled down. libsndfile can read WAV,
+    FLAC, Ogg, Opus, MP3 and AIFF.
 
     Raises:
         UserError: if the file cannot be read, if the segment is outside the recording, if a sample
@@ -275,7 +277,8 @@ def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.
         raise UserError(
             "silent from beginning to end; record it again, or remove it from the corpus"
         )
-    # Scale samples above 1 down to 1. This also prevents overflow when samples are squared.
+    # Scale the samples down if the largest sample exceeds 1. Scaling also prevents overflow when
+    # samples are squared.
     return samples / max(1, np.abs(samples).max()), rate
 
 
@@ -311,10 +314,10 @@ def read_segment(audio: Any, segment: Segment) -> np.ndarray:
 
 
 def mixed(channels: np.ndarray) -> np.ndarray:
-    """Mix samples [N, channels] to one channel [N], and remove a constant offset.
+    """Mix samples [N, channels] to one channel [N], and remove a constant offset from the samples.
 
-    The result is the mean of the channels. If channels of opposite polarity would cancel each other
-    out, the result is the loudest channel instead.
+    The mixed channel is the mean of all channels. If channels of opposite polarity would cancel
+    each other out, the result is the loudest channel instead.
     """
     channels = channels - channels.mean(axis=0)
     mean = channels.mean(axis=1)

@@ -24,14 +24,14 @@ from tacotron2_voice.utils.files import folder_made_whole, read_bytes, write_byt
 
 RECORD_FILE = "demo_corpus.json"  # file that contains the options of the corpus
 MADE_BY = "scripts/make_demo_corpus.py (speech synthesized by eSpeak NG)"
-VERSION = 3  # increase this number when a code change affects the corpus
+VERSION = 3  # increase this number when a code change affects the demo corpus
 SAMPLE_RATE = 22050
-WORDS_PER_MINUTE = 175  # speaking rate; eSpeak defines the unit
+WORDS_PER_MINUTE = 175  # speaking rate in the unit that eSpeak defines
 SILENCE_AFTER = 0.05  # seconds of silence after each number, from which a model learns when to stop
-VOLUME = 80  # eSpeak's volume; with the default of 100, the loudest vowels are clipped
+VOLUME = 80  # eSpeak's volume; with its default, 100, the loudest vowels are clipped
 NOISE = 30.0  # standard deviation of the added noise in 16-bit steps (-61 dBFS, as in a quiet room)
 
-# Ctrl-C and SIGTERM set this event if this module runs as a script.
+# Ctrl-C and SIGTERM set the event `stop_requested` if this module runs as a script.
 stop_requested = threading.Event()
 
 
@@ -55,17 +55,18 @@ class EspeakVoice:
         kind = ctypes.CFUNCTYPE(ctypes.c_int, samples, ctypes.c_int, ctypes.c_void_p)
         # Keep a reference to the callback, because eSpeak only stores a pointer.
         self._callback = kind(self._receive)
-        # Keep the folder after this call, because eSpeak later reads dictionaries from it.
+        # Keep the temporary folder after the constructor returns, because eSpeak later reads
+        # dictionaries from the folder.
         folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         # eSpeak's library keeps its state between utterances, even after espeak_Terminate. Load a
-        # new copy of the library, which has no such state, so that the corpus is reproducible.
+        # new copy of the library, without such state, so that the corpus is reproducible.
         copy = shutil.copy(espeakng_loader.get_library_path(), folder)
         self._library = library = ctypes.CDLL(str(copy))
-        # This link has a short path, because eSpeak truncates paths longer than 160 bytes.
+        # Create a link with a short path, because eSpeak truncates paths longer than 160 bytes.
         data = Path(folder, "espeak-ng-data")
         data.symlink_to(espeakng_loader.get_data_path(), target_is_directory=True)
-        synchronous = 2  # a constant in eSpeak's speak_lib.h
+        synchronous = 2  # value of a constant in eSpeak's speak_lib.h
         rate = library.espeak_Initialize(synchronous, 0, os.fsencode(data), self.OPTIONS)
         library.espeak_SetSynthCallback(self._callback)
         # If eSpeak has no voice for a code such as fr-fr, try the short code, such as fr.
@@ -82,7 +83,8 @@ class EspeakVoice:
         return 0  # the return value 0 tells eSpeak to continue
 
     def speak(self, text: str, words_per_minute: int) -> np.ndarray:
-        """Return the speech, int16 [N] at 22,050 Hz, without silence at the beginning and end."""
+        """Return the speech for `text`, int16 [N] at 22,050 Hz, without silence at the beginning
+        and end."""
         self._chunks.clear()
         # Values of constants in eSpeak's speak_lib.h.
         data, utf8, rate, volume = text.encode(), 1, 1, 2
@@ -101,7 +103,8 @@ class EspeakVoice:
 def make_corpus(
     out: str | Path, clips: int = 1000, seed: int = 0, skip: int = 0, language: str = ENGLISH
 ) -> None:
-    """Create the corpus in the folder `out`, unless `out` already contains this corpus.
+    """Create the demo corpus in the folder `out`, unless `out` already contains the same demo
+    corpus.
 
     Args:
         clips: number of clips, each with one random number.
@@ -111,7 +114,7 @@ def make_corpus(
         language: eSpeak's code for the language, such as de.
 
     Raises:
-        UserError: if `out` contains other files. After any error, `out` is unchanged.
+        UserError: if `out` contains other files. If an error occurs, `out` does not change.
     """
     out = Path(out).absolute()
     made_from = {"made_by": MADE_BY, "version": VERSION, "clips": clips, "seed": seed}

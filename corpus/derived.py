@@ -33,18 +33,19 @@ from tacotron2_voice.utils.files import (
 )
 
 KEPT_SECONDS = 0.05  # number of seconds of silence to keep at each end of a clip
-# Key in the settings file for the relative path from this folder to the original clips.
+# Key in the settings file of a derived folder. The value is the relative path from this folder to
+# the original clips.
 SOURCE = "corpus"
 EXACT_SUBTYPES = ("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE")
 
 
 @dataclass(frozen=True)
 class DerivedFolder:
-    """A folder of files that were all made with the same settings."""
+    """A folder of derived files that were all made with the same settings."""
 
     path: Path
     option: str
-    settings_file: str  # name of the settings file in this folder
+    settings_file: str  # name of the settings file in the folder
     settings: dict[str, Any]
 
     def check_settings(self) -> None:
@@ -68,12 +69,13 @@ class DerivedFolder:
         threads: int = READING_THREADS,
         first: Callable[[], object] = lambda: None,
     ) -> dict[str, str]:
-        """Make the missing files in several threads, one file per clip.
+        """Make the missing derived files in several threads, one file per clip.
 
         Args:
-            is_made: a function that returns whether a clip's file exists, and raises UserError if
-                this file is bad.
-            make: a function that makes a clip's file, and raises UserError if the clip is bad.
+            is_made: a function that returns whether the derived file of a clip exists, and raises
+                UserError if this file is bad.
+            make: a function that makes the derived file of a clip, and raises UserError if the clip
+            is bad.
             first: a function that is called once, after the folder is locked and before any file is
                 made.
 
@@ -100,7 +102,7 @@ class DerivedFolder:
             write_json(self.path / self.settings_file, self.settings)
             first()
             progress = progress_bar(self.option, len(clips), " clips", iterable=clips)
-            # After an interrupt, close the iterator, so that the threads finish their current
+            # Close the iterator even after an interrupt, so that the threads finish their current
             # files.
             with contextlib.closing(map_in_threads(made_or_problem, clips, threads)) as results:
                 outcomes = {c.where: result for c, result in zip(progress, results, strict=True)}
@@ -118,7 +120,7 @@ def is_newer(path: str | Path, clip: Clip) -> bool:
 
 
 def mel_folder(path: Path, hparams: HParams, clips: Path, trimmed: bool) -> DerivedFolder:
-    """Return the folder `path` for the log-mels of a corpus.
+    """Return the `DerivedFolder` for the cached log-mels of a corpus.
 
     Args:
         clips: the folder of the clips.
@@ -133,8 +135,8 @@ def mel_folder(path: Path, hparams: HParams, clips: Path, trimmed: bool) -> Deri
 def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> dict[str, str]:
     """Write the missing log-mels of the clips as ID.npy, float32 [n_mel_channels, frames].
 
-    PyTorch computes each mel with one thread, so the mel is bitwise equal to a mel that is computed
-    during training.
+    PyTorch computes each mel with one thread, as in training, so cached mels are bitwise equal to
+    mels that are computed during training.
 
     Returns:
         {`Clip.where`: message} for the bad clips.
@@ -154,8 +156,8 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
             )
         write_mel(folder.path / f"{clip.id}.npy", mel)
 
-    # Call `silent_bands` before the threads start, because this call also caches the mel filters.
-    # Otherwise, every thread would compute the filters.
+    # Call `silent_bands` before the threads start, because it also caches the mel filters. Without
+    # this call, every thread would compute the mel filters.
     if warning := audio.silent_bands(hparams):
         print(warning)
     threads_before = torch.get_num_threads()
@@ -167,7 +169,7 @@ def cache_mels(clips: list[Clip], folder: DerivedFolder, hparams: HParams) -> di
 
 
 def path_from(folder: Path, corpus: Path) -> str:
-    """Return the relative path from a folder to the corpus.
+    """Return the relative path from a derived folder to the corpus.
 
     The relative path stays valid if the folder and the corpus are moved together.
     """
@@ -190,9 +192,9 @@ def trim_clips(
 ) -> tuple[list[Clip], dict[str, str]]:
     """Write a trimmed copy of every clip to the folder.
 
-    At each end, silence that is longer than KEPT_SECONDS is shortened to this length. The samples
-    that are not cut off are copied bit for bit. An existing copy is kept if it is newer than its
-    clip and has the expected length.
+    At each end, silence that is longer than KEPT_SECONDS is shortened to KEPT_SECONDS. The
+    remaining samples are copied bit for bit. An existing copy is kept if it is newer than its clip
+    and has the expected length.
 
     Returns:
         A tuple of the trimmed clips and {`Clip.where`: message} for the bad clips.

@@ -24,14 +24,14 @@ from tacotron2_voice.utils.files import naming, open_file
 URL = "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2"
 ARCHIVE_BYTES = 2_748_572_632
 SHA256 = "be1a30453f28eb8dd26af4101ae40cbf2c50413b1bb21936cbcdc6fae3de8aa5"
-UNPACKED_BYTES = 3_850_000_000  # number of bytes on disk for the 13,100 WAV files and the texts
+UNPACKED_BYTES = 3_850_000_000  # size on disk of the 13,100 WAV files and the texts, in bytes
 
-CHUNK = 1 << 20  # number of bytes to read at a time
-TIMEOUT = 60  # a connection counts as lost after this many seconds without data
-TRIES = 5  # the download fails after this many consecutive connections that received no new data
+CHUNK = 1 << 20  # number of bytes of the download to read at a time
+TIMEOUT = 60  # number of seconds without data after which a connection counts as lost
+TRIES = 5  # number of consecutive connections without new data after which the download fails
 # Seconds to wait before the second connection. The wait doubles with each further connection.
 FIRST_WAIT = 1.0
-# Exceptions that indicate a lost connection. Other types of OSError come from the disk.
+# Exceptions that indicate a lost connection. OSErrors of other types come from the disk.
 LOST = (
     urllib.error.URLError,
     http.client.HTTPException,
@@ -44,17 +44,17 @@ LOST = (
 def download_corpus(corpus: Path) -> None:
     """Download the archive into the parent folder of `corpus`, and unpack it to `corpus`.
 
-    If `corpus` already contains a metadata.csv, nothing is downloaded. A partial download is kept
-    in a `.part` file, and a later call resumes the download. If unpacking fails, `corpus` is not
-    created.
+    If `corpus` already contains a metadata.csv, nothing is downloaded. A `.part` file keeps a
+    partial download, so that a later call can resume the download. If unpacking fails, `corpus` is
+    not created.
 
     Raises:
-        UserError: in these cases:
+        UserError: in any of these cases:
             - `corpus` contains files but no metadata.csv.
             - There is not enough disk space.
             - The server does not have the expected file.
-            - The archive is damaged or contains paths outside its folder.
-        ConnectionError: after `TRIES` consecutive connections without new data.
+            - The archive is damaged or contains paths that lead out of the folder of the archive.
+        ConnectionError: if `TRIES` consecutive connections receive no new data.
     """
     corpus = corpus.absolute()
     if (corpus / "metadata.csv").is_file():
@@ -131,12 +131,12 @@ def _receive(part: Path, bar: tqdm) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        error.close()  # this call also closes the connection
+        error.close()  # `close` also closes the connection
         if error.code >= 500 or error.code in (408, 429):
-            raise  # the failure is temporary, so the caller tries again
+            raise  # the server error is temporary, so the caller tries again
         raise UserError(f"{URL}: cannot be downloaded ({error})") from None
     with response:
-        if response.status != 206:  # the server cannot resume downloads, and sends the whole file
+        if response.status != 206:  # the server does not support resuming, and sends the whole file
             start = 0
         bar.update(start - bar.n)
         with open(part, "ab") as file:
@@ -149,15 +149,16 @@ def _receive(part: Path, bar: tqdm) -> None:
 
 
 def _unpack(archive: Path, corpus: Path) -> None:
-    """Unpack into a temporary folder next to `corpus`, then rename it to `corpus`."""
+    """Unpack the archive into a temporary folder next to `corpus`, then rename this folder to
+    `corpus`."""
     building = corpus.parent / f".{corpus.name}.unpacking"
-    shutil.rmtree(building, ignore_errors=True)  # remove the leftovers of a run that was killed
+    shutil.rmtree(building, ignore_errors=True)  # remove leftovers of a killed process
     building.mkdir()
     try:
         bar = progress_bar("Unpacking", archive.stat().st_size, "B", unit_scale=True)
         with open_file(archive) as file, bar, tarfile.open(fileobj=file, mode="r|*") as tar:
             for member in tar:
-                # The argument `filter` requires Python 3.11.4 or newer.
+                # The argument `filter` of `extract` requires Python 3.11.4 or newer.
                 tar.extract(member, building, filter="data")
                 bar.update(file.tell() - bar.n)
         folder = building / archive.name.partition(".tar")[0]
@@ -167,7 +168,7 @@ def _unpack(archive: Path, corpus: Path) -> None:
                 "deleted"
             )
         if corpus.exists():
-            corpus.rmdir()  # `corpus` is an empty folder at this point
+            corpus.rmdir()  # if `corpus` exists, it is an empty folder
         os.replace(folder, corpus)
     except (tarfile.TarError, EOFError) as error:
         raise UserError(

@@ -72,16 +72,17 @@ NOTHING_TO_SPEAK = "contains no letter after cleaning; write the words that are 
 def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = False) -> ClipTable:
     """Read and check a filelist.
 
-    A line describes one clip in one of these formats:
+    Each line of a filelist describes one clip in one of these formats:
 
         path|text|seconds|speaker
         path|text|seconds
         path|text                   (NVIDIA's format)
 
-    Fields are split at every `|` and stripped of whitespace. `path_of_clip` explains relative
-    paths. Lengths are read from the file headers. If a line contains seconds, this number may
-    differ from the length of the audio by at most half a sample plus one microsecond. For a cached
-    mel, the seconds must correspond to the number of frames.
+    Fields are split at every `|` and stripped of whitespace. The docstring of `path_of_clip`
+    describes how relative paths are resolved. The lengths of clips are read from the headers of the
+    audio files. If a line contains seconds, this number may differ from the length of the audio by
+    at most half a sample plus one microsecond. For a cached mel, the seconds must correspond to the
+    number of frames.
 
     Args:
         new_run: if True, also check all samples or mel values, and reject texts without a letter.
@@ -102,8 +103,8 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
         try:
             listed, text, seconds, *names = split_filelist_line(numbered_line[1])
             path, is_relative = path_of_clip(listed, filelist, hparams.clips_folder)
-            # Read the size and times of the file before opening it, so that later changes to the
-            # file are noticed.
+            # Read the size and times of the file before opening the file, so that later changes to
+            # the file are noticed.
             identity = Identity.of(path)
             is_mel = path.endswith(".npy")
             if not os.path.lexists(path) and is_mel == hparams.load_mel_from_disk:
@@ -160,7 +161,7 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
 
 
 def check_all_have_names(table: ClipTable) -> None:
-    """Raise UserError if some clips have a speaker (or another label) and others do not."""
+    """Raise UserError if some clips have a speaker (or another label) but other clips have none."""
     for label, names in table.names.items():
         if "" in names:
             is_missing = table.numbers[label] == names.index("")
@@ -233,7 +234,7 @@ def foreign_letters(text: str) -> set[str]:
 
 
 class ListedClip(NamedTuple):
-    """The fields of a filelist line. The last fields are the LABELS."""
+    """The fields of a filelist line. The last fields are the names of the LABELS."""
 
     path: str
     text: str
@@ -242,7 +243,7 @@ class ListedClip(NamedTuple):
 
 
 def split_filelist_line(line: str) -> ListedClip:
-    """Parse a line of a filelist. The field for seconds may be empty.
+    """Parse a line of a filelist. The field `seconds` of the line may be empty.
 
         split_filelist_line("a.wav|Yes.|1.5|anna")  # ListedClip("a.wav", "Yes.", 1.5, "anna")
 
@@ -268,7 +269,7 @@ def split_filelist_line(line: str) -> ListedClip:
 def audio_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
     """Return the number of mel frames of an audio file.
 
-    Raise UserError if `seconds` differs from the length of the file.
+    Raise UserError if `seconds`, the length in the filelist, differs from the length of the file.
     """
     if path.endswith(".npy"):
         raise UserError(
@@ -289,11 +290,11 @@ def audio_length(path: str, seconds: float | None, hparams: HParams, read_conten
 def mel_length(path: str, seconds: float | None, hparams: HParams, read_contents: bool) -> int:
     """Return the number of frames of a cached mel.
 
-    Raise UserError if `seconds` differs from the length of the file.
+    Raise UserError if `seconds`, the length in the filelist, differs from the length of the file.
     """
     mel = read_mel(path, hparams, read_contents)
     num_frames = mel.shape[1]
-    # This comparison also rejects NaN and infinity.
+    # The comparison of frame counts also rejects seconds that are NaN or infinite.
     samples = 0.5 + (seconds or 0) * hparams.sampling_rate
     if seconds is not None and num_frames != 1 + samples // hparams.hop_length:
         listed = f"{seconds:.6f} seconds in the filelist"
@@ -309,8 +310,8 @@ def read_mel(path: str, hparams: HParams, read_contents: bool = True) -> np.ndar
     """Return a cached log-mel from a .npy file, float32 [n_mel_channels, frames].
 
     Args:
-        read_contents: whether to read the values; if not, the file is mapped into memory, and only
-            its shape is read.
+        read_contents: whether to read the values of the mel. If False, map the file into memory,
+            and read only the shape of the mel.
 
     Raises:
         UserError: if the file does not contain a log-mel.
@@ -367,7 +368,8 @@ def warn_of_long_clips(
 
 
 def corpus_fingerprint(*tables: ClipTable) -> str:
-    """Return a hash of the clips in all tables. The hash does not depend on the clips' folders."""
+    """Return a hash of the clips in all tables. The hash does not depend on the folders of the
+    clips."""
     return hashlib.sha256("|".join(table.fingerprint for table in tables).encode()).hexdigest()
 
 
@@ -389,7 +391,7 @@ def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
         filelist: the content of the filelist.
     """
     audio = mel_fingerprint(hparams)
-    # Only these settings affect the number of frames of an audio file, and the check whether the
+    # Only three settings affect the number of frames of an audio file and the check whether the
     # file is too short.
     if not hparams.load_mel_from_disk:
         audio = {name: audio[name] for name in ("sampling_rate", "hop_length", "filter_length")}
@@ -412,7 +414,7 @@ def cached_table(filelist: str | Path, hparams: HParams) -> ClipTable | None:
     try:
         key = table_key(read_bytes(filelist), hparams)
         table = read_cache(cache_path(filelist), key)
-    except (UserError, OSError):  # ignore the error here, because `read_filelist` reports it later
+    except (UserError, OSError):  # ignore this error, because `read_filelist` reports it later
         return None
     mels = table.paths() if hparams.load_mel_from_disk else ()
     files = {Path(os.path.dirname(path), MEL_SETTINGS_FILE) for path in mels}
@@ -447,7 +449,7 @@ def check_list_is_unchanged(table: ClipTable, hparams: HParams) -> None:
 
 
 def changed_clips(table: ClipTable) -> np.ndarray:
-    """Return the indices of clips if their file is missing or has changed since the check."""
+    """Return the indices of the clips whose files are missing or have changed since the check."""
 
     def changed_in(start: int) -> list[int]:
         identities = map(Identity.of, table.paths(start, start + CHUNK))
@@ -467,8 +469,8 @@ def checked_clips(
 ) -> ClipTable:
     """Return the clips of a filelist, from its cache if the cache is up to date.
 
-    The cache is up to date if no file has changed since the check. If the cache is missing or
-    outdated, every clip is opened and the cache is written again.
+    The cache is up to date if no file has changed since the clips were checked. If the cache is
+    missing or outdated, check every clip and write the cache again.
 
     Args:
         new_run: if True, also check all samples or mel values, and reject texts without a letter.

@@ -59,15 +59,15 @@ from tacotron2_voice.utils.files import read_bytes
 
 METADATA = "metadata.csv"
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
-# Suffixes of text files, in order of preference. LibriTTS uses .normalized.txt.
+# Suffixes of text files, in order of preference. The corpus LibriTTS uses .normalized.txt.
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
 # Matches the language code and the extension of a subtitle file's name, such as .en.vtt.
 LANGUAGE = re.compile(r"\.[a-z]{2,3}(-\w{2,8})*\.(srt|vtt)$", re.IGNORECASE)
 # Maximum number of characters of the speaker's name in a clip id, because file names are limited to
 # 255 bytes.
 MAX_PREFIX = 40
-# A listed duration may differ from the length of the file by this number of seconds, or by this
-# fraction of the length.
+# A duration in a table may differ from the length of the file by DURATION_SECONDS, or by the
+# fraction DURATION_SHARE of the length.
 DURATION_SECONDS, DURATION_SHARE = 0.5, 0.1
 TRANSCRIPTS = "--transcripts EXTENSION"
 SHOWN = 5  # maximum number of files to list in a note
@@ -78,14 +78,14 @@ MICROPHONE, OTHER_MICROPHONE = "_mic1", "_mic2"
 
 @dataclass(frozen=True)
 class TextSource:
-    """Where to find the texts of a corpus without a table (default: next to the audio).
+    """Where to find the texts of a corpus without a table (default: next to the audio files).
 
     Args:
         folder: a folder of text files, at any depth, with the same names as the audio files.
         suffix: extension of the transcripts to read; "": read all transcripts.
         tier: the tier to read from TextGrids with several tiers.
-        encoding: encoding of the texts; "": detect it (UTF-8 is tried first).
-        repeated_words: whether all texts may begin or end with the same word.
+        encoding: encoding of the texts; "": detect the encoding (UTF-8 is tried first).
+        repeated_words: whether all texts of the corpus may begin or end with the same word.
     """
 
     folder: Path | None = None
@@ -96,8 +96,7 @@ class TextSource:
 
     @property
     def options(self) -> str:
-        """Return the options that are set although they are valid only without a table, joined with
-        "and"."""
+        """Return the selected options that are valid only without a table, joined with "and"."""
         named = {
             "--text-folder": self.folder,
             "--transcripts": self.suffix,
@@ -118,7 +117,8 @@ def read_layout(
     """Return the recordings of a corpus in order, and one message per bad line.
 
     Args:
-        table: the table of the recordings. Default: metadata.csv, or the texts next to the audio.
+        table: the table of the recordings. Default: metadata.csv, or the texts next to the audio
+        files.
         texts: where the texts are if there is no table.
 
     Raises:
@@ -241,8 +241,8 @@ def speakers_of_folders(corpus: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def each_or_all_errors(function: Callable[[Any], Any], names: Iterable[Any]) -> list[Any]:
-    """Return the results of the function for all names. If calls fail, raise one UserError with all error
-    messages."""
+    """Return the results of `function` for all names. If the function raises UserError for any
+    names, raise one UserError with all error messages."""
     results = []
     errors = []
     for name in names:
@@ -363,7 +363,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
 def _error_of_no_texts(
     corpus: Path, by_name: dict[Path, Path], alike: dict[Path, Path]
 ) -> UserError:
-    """Return an error about audio files without any text, with advice.
+    """Return an error, with advice, for a corpus without any text files.
 
     Args:
         by_name: {path without extension: audio file}.
@@ -402,11 +402,11 @@ def _check_no_columns(
 
 
 def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
-    """Return the possible paths, without extension, of an audio file's text.
+    """Return the paths, without extension, at which the text of an audio file may be.
 
     Without a text folder, the text is next to the audio file. With a text folder, the text is in
-    this folder or in one of its subfolders. The subfolder has either the speaker's name or the same
-    relative path as the audio file's folder in the corpus.
+    this text folder or in one of its subfolders. The subfolder has either the name of the speaker
+    or the same relative path as the folder of the audio file in the corpus.
     """
     if folder is None:
         return [name]
@@ -414,7 +414,7 @@ def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
         Path(),
         Path(name.parent.name),
         name.parent.relative_to(corpus),
-        name.parent.relative_to(corpus.parent),  # the corpus may itself be the folder of a speaker
+        name.parent.relative_to(corpus.parent),  # if the corpus itself is the folder of a speaker
     )
     base = name.name.removesuffix(MICROPHONE)
     return [folder / parent / base for parent in dict.fromkeys(parents)]
@@ -425,21 +425,21 @@ def _texts_without_names(
 ) -> dict[Path, str | None]:
     """Remove the name of the recording from each text that contains it.
 
-    For example, each text in Kaldi's format begins with the name of its recording. If the name is a
-    word, a text may also begin with the name by chance.
+    For example, each text in Kaldi's format begins with the name of its recording. If the name of a
+    recording is an ordinary word, a text may also begin with this name by chance.
 
     Returns:
         {path of the recording without extension: text without the name}. The value is None for a
-        text that does not contain the name. Empty texts are left out. Texts that may contain the
-        name by chance are also left out.
+        text that does not contain the name. The dictionary contains neither empty texts nor texts
+        that may contain the name by chance.
     """
     stripped = {name: texts.get(path, "").strip() for name, path in contents.items()}
     stripped = {name: text for name, text in stripped.items() if text}
     starts = {name: name_at_start(name, text) for name, text in stripped.items()}
     ends = {name: name_at_end(name, text) for name, text in stripped.items()}
     if len(stripped) >= MIN_TEXTS and all(re.search(r"\d", name.name) for name in stripped):
-        # If all texts begin with different numbers, or all texts end with different numbers, the
-        # numbers are the names of the recordings.
+        # If every recording has a number in its name, and all texts begin or all texts end with the
+        # name of their recording, the names are not spoken.
         after = {name: stripped[name][match.end() :] for name, match in starts.items() if match}
         before = {name: stripped[name][: match.start()] for name, match in ends.items() if match}
         for rest in (after, before):
@@ -456,8 +456,8 @@ def _texts_without_names(
             found[name] = text[: ending.start()]
         elif is_id or is_certain:
             found[name] = text[match.end() :] if match else None
-    # If every text consists only of a name, such as 0001, the names are spoken. Keep them in the
-    # texts.
+    # If every text consists only of the recording's name, such as 0001, the names are the spoken
+    # words. Therefore keep the names in the texts.
     return found if any(found.values()) else {}
 
 
@@ -523,8 +523,8 @@ def texts_next_to(name: Path, subtitles: Sequence[Path] = (), suffix: str = "") 
         files += [path for path in paths if path.is_file()][:1]
     files += subtitles
     if not files and not unicodedata.is_normalized("NFC", name.name):
-        # A file name from macOS contains é as two characters, but the text file may come from
-        # another system.
+        # A file name from macOS contains é as two characters, but the name of the text file may
+        # contain é as one character.
         return texts_next_to(name.with_name(unicodedata.normalize("NFC", name.name)), (), suffix)
     if suffix:
         ending = f".{suffix.lower().lstrip('.')}"
@@ -604,16 +604,17 @@ def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container
 
 
 def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
-    """Return a list with the path of the file in the first folder that contains it, or []."""
-    # Joining a folder and an absolute path returns the absolute path.
+    """Return a list with the path of the file `name` in the first folder that contains this file,
+    or []."""
+    # If `listed` is an absolute path, joining returns this path without the folder.
     listed = name.replace("\\", "/")
     paths = [folder / f"{listed}{end}" for end in ("", ".wav", ".flac") for folder in folders]
-    # Also return named pipes and broken links, because a later check reports them.
+    # Also return named pipes and broken links, because a later check reports these files as errors.
     return [path for path in paths if os.path.lexists(path) and not os.path.isdir(path)][:1]
 
 
 def similar_files(name: str, files: Sequence[Path], *, in_folder: bool) -> list[Path]:
-    """Return the audio files that a listed name may refer to.
+    """Return the audio files that a name in a table may refer to.
 
     Args:
         name: the listed name, with or without folders and extension.
@@ -661,8 +662,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
 
     The entry's name is a path relative to `base` or `corpus`, with or without an extension. If the
     path does not exist, but exactly one audio file in the corpus has the entry's file name, this
-    audio file is used. If no file is found, the clip gets the expected path, and
-    `problem_of_missing` reports the clip later.
+    audio file is used. If no audio file is found, the clip gets the path at which the file was
+    expected, and `problem_of_missing` reports the clip later.
 
     Returns:
         A tuple of the clips and a list of messages about entries with these problems:
@@ -678,8 +679,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     # Count the entries with the same file name, such as 001 of two speakers. The files of such
     # entries must be in different folders.
     counts = Counter(comparable(without_folder_and_suffix(x)) for x in {x.name for x in entries})
-    # If the listed folders are speakers, a file with the same name in another folder is a different
-    # recording.
+    # If the folders in the table are speakers, a file with the same name in another folder is a
+    # different recording.
     listed_folders = {
         comparable(re.split(r"[/\\]", x.name)[-2])
         for x in entries
@@ -767,17 +768,19 @@ def problem_of_texts(entry: Entry, other: Entry) -> str:
 
 
 def problem_of_duration(entry: Entry, path: Path) -> str:
-    """Return a message if the listed duration differs considerably from the length of the file.
+    """Return a message if the duration in the table differs considerably from the length of the
+    file.
 
-    Otherwise return "". The duration may be in seconds or in milliseconds. The check is needed
-    because a NeMo manifest line without an offset may transcribe only the beginning of a file.
+    Otherwise return "". The duration in the table may be in seconds or in milliseconds. The lengths
+    may differ because a NeMo manifest line without an offset may transcribe only the beginning of a
+    file.
     """
     assert entry.duration is not None
     try:
         with open_audio(path) as audio:
             seconds = audio.frames / audio.samplerate
     except UserError:
-        return ""  # a later check reports this unreadable file
+        return ""  # a later check reports that the file is unreadable
     tolerance = max(DURATION_SECONDS, DURATION_SHARE * seconds)
     if any(
         abs(listed - seconds) <= tolerance for listed in (entry.duration, entry.duration / 1000)
@@ -825,7 +828,8 @@ def visible_files(corpus: Path) -> list[Path]:
 
 
 def readable_first(files: Sequence[Path]) -> list[Path]:
-    """Sort the files by format, in the order of READABLE. Files in other formats come last."""
+    """Sort the files by format, in the order of READABLE. Files in formats that are not in READABLE
+    come last."""
     ranks = {suffix: rank for rank, suffix in enumerate(READABLE)}
     return sorted(files, key=lambda path: ranks.get(path.suffix.lower(), len(ranks)))
 
@@ -833,9 +837,9 @@ def readable_first(files: Sequence[Path]) -> list[Path]:
 def note_of_unused_audio(
     clips: Sequence[Clip], problems: Sequence[str], corpus: Path
 ) -> str | None:
-    """Return a note about audio files that no clip uses and that no problem reports.
+    """Return a note about audio files that no clip uses and no error message names.
 
-    The note does not mention a file if another file of the same name in a different format is used.
+    The note does not list a file if a clip uses a file of the same name in a different format.
     """
     used = {os.path.splitext(os.path.realpath(clip.path))[0] for clip in clips}
     bad = {problem.partition(": ")[0] for problem in problems}
@@ -856,8 +860,8 @@ def unique_ids(clips: Sequence[Clip], corpus: Path) -> list[str]:
 
     The id is the name of the audio file. The id of a segment also contains the start of the segment
     in milliseconds. If several clips would have the same id (ignoring case), the speaker's name is
-    put before their ids. If the ids are still not unique, or if there are no speakers, the names of
-    the folders are also put before the ids.
+    put before the ids of these clips. If their ids are still not unique, or if the clips have no
+    speakers, the names of the folders are also put before the ids.
     """
 
     def clean(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Read the lengths of a corpus's clips from a file, without opening the audio.
+"""Read the lengths of the clips of a corpus from a file, without opening the audio files.
 
 frames = read_lengths("runs/mine/lengths.csv", hparams)  # int64 [clips]
 """
@@ -74,7 +74,8 @@ def read_lengths(path: str | Path, hparams: HParams) -> np.ndarray:
 def _parsed(
     path: Path, lines: Sequence[tuple[int, str]], parse: Callable[[str], int]
 ) -> np.ndarray:
-    """Parse every line. Raise UserError with a list of the lines that cannot be parsed."""
+    """Parse every line. If any line cannot be parsed, raise a UserError that lists all such
+    lines."""
     frames = []
     problems = []
     for number, line in lines:

@@ -42,7 +42,7 @@ def draw_lengths(sets: dict[str, list[Clip]], hparams: HParams) -> bytes:
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     _draw_histograms(axes, seconds, edges, percent=True)
-    axes.set(xlabel="length of a clip (seconds)", ylabel="percentage of the set's clips")
+    axes.set(xlabel="length of a clip (seconds)", ylabel="percentage of the clips in the set")
     axes.set_xlim(left=0)
     axes.grid(axis="y", color="0.9")
     rate = hparams.sampling_rate / hparams.hop_length
@@ -85,7 +85,7 @@ def draw_audio(clips: list[Clip]) -> bytes:
 
 
 def _edges(values: np.ndarray, *others: float) -> np.ndarray:
-    """Return the edges of 30 histogram bins that cover all `values` and `others`."""
+    """Return the edges of 30 histogram bins that cover all numbers in `values` and `others`."""
     every = [*values.tolist(), *others]
     return np.linspace(min(every) - 1, max(every) + 1, 31)
 
@@ -122,8 +122,8 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
     label = f"unusual clips: {(~usual).sum():,}"
     axes.scatter(symbols[~usual], seconds[~usual], 40, "#A33B00", marker="x", label=label)
     ends = np.array([0, 1.05 * symbols.max()])
-    # With several speakers, `median` is a ratio instead of a rate, so compute the median rate in
-    # symbols per second here.
+    # With several speakers, `median` is relative to the speakers' medians, so compute the median
+    # rate in symbols per second here.
     if have_several_speakers(clips):
         median = float(np.median(symbol_rates(clips, rate)))
     label = f"median: {median:.1f} symbols per second"
@@ -133,10 +133,10 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
             ends,
             ends / low,
             **LIMIT,
-            label=f"usual range: {low:.1f} to {high:.1f} symbols per second",
+            label=f"typical range: {low:.1f} to {high:.1f} symbols per second",
         )
         axes.plot(ends, ends / high, **LIMIT)
-    axes.set(xlim=ends, ylim=(0, 1.05 * seconds.max()), title="text and speech of each clip")
+    axes.set(xlim=ends, ylim=(0, 1.05 * seconds.max()), title="length of each text and its speech")
     axes.set(xlabel="symbols in the text", ylabel="seconds of speech, without silence at the ends")
     axes.legend(loc="upper left", fontsize="small")
 
@@ -144,7 +144,7 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
 def _styles(clips: list[Clip]) -> dict[str, tuple[str, str]]:
     """Return {speaker: (color, marker)}.
 
-    If there is only one speaker, or more speakers than colors, the only key is "".
+    If there is only one speaker, or more speakers than colors, the result has a single key, "".
     """
     names = [*by_speaker(clips)]
     if 1 < len(names) <= len(COLORS):
@@ -161,7 +161,7 @@ def _draw_silences(axes: Axes, clips: list[Clip], rate: int) -> None:
     edges = np.linspace(0, 1.05 * longest, 31)
     _draw_histograms(axes, silences, edges, percent=False)
     axes.axvline(MAX_SILENCE_SECONDS, **LIMIT, label="warning threshold")
-    axes.set_yscale("symlog", linthresh=1)  # this scale keeps a single clip visible
+    axes.set_yscale("symlog", linthresh=1)  # on this scale, a bar for a single clip is visible
     axes.set(xlim=(0, edges[-1]), ylim=(0, 2 * len(clips)), title="silence at the ends")
     axes.set(xlabel="seconds", ylabel="clips")
     axes.legend(fontsize="small")

@@ -1,4 +1,4 @@
-"""Check every clip of a corpus, and write its filelists.
+"""Check every clip of a corpus, and write the filelists of the corpus.
 
 written = prepare(Preparation(Path("data/LJSpeech-1.1"), Path("filelists/ljspeech")))
 """
@@ -53,15 +53,15 @@ from tacotron2_voice.utils.files import (
 # Embedding width to write to settings.txt if the corpus has several speakers.
 SPEAKER_EMBEDDING_DIM = 64
 LISTS = ("train.txt", "val.txt", "train_mel.txt", "val_mel.txt")
-FIRST_FILE = "lengths.png"  # `prepare` writes this file first and writes settings.txt last
+FIRST_FILE = "lengths.png"  # `prepare` writes lengths.png first and settings.txt last
 HEADER = "# Written by scripts/prepare.py for: train.py --hparams @this_file,name=value,..."
 PLOTS = {
     "lengths.png": "Lengths of the clips",
     "corpus.png": "Symbols per second, and silence at the ends",
     "audio.png": "Levels and noise",
 }
-EARLIER = ".earlier"  # suffix for old filelists that the new settings.txt does not list
-# Maximum number of ".." in a relative path in a filelist. With two, a path can lead from
+EARLIER = ".earlier"  # suffix of renamed filelists from an earlier `prepare` call
+# Maximum number of ".." in a relative path in a filelist. Two are enough to lead from
 # filelists/NAME to the project folder, which contains data/ and mels/.
 MAX_FOLDERS_UP = 2
 LEXICON_FILE = "lexicon.txt"  # file with pronunciations, in the same folder as the filelists
@@ -70,7 +70,8 @@ LEXICON_FILE = "lexicon.txt"  # file with pronunciations, in the same folder as 
 def check_or_skip(problems: Sequence[str], total: int, skip_bad: bool) -> None:
     """Raise UserError if any clip is bad.
 
-    With `skip_bad`, raise UserError only if all clips are bad; otherwise print a warning.
+    With `skip_bad`, raise UserError only if all clips are bad. If some clips are good, print a
+    warning instead.
     """
     if not problems:
         return
@@ -135,7 +136,7 @@ class Preparation:
     # files.
     table: Table | None = None
     speakers: SpeakerSource = NO_SPEAKERS  # where the corpus stores speaker names
-    texts: TextSource = NEXT_TO_AUDIO  # where the texts are stored if there is no table
+    texts: TextSource = NEXT_TO_AUDIO  # where the corpus stores the texts, if there is no table
     padding: float = SEGMENT_PADDING  # number of seconds to add at each end of a segment
 
     def __post_init__(self) -> None:
@@ -275,11 +276,12 @@ def usable_clips(
     problems: list[str],
     hparams: HParams,
 ) -> tuple[list[Clip], list[Clip], HParams]:
-    """Check the clips. With the corresponding options, also trim the clips and cache their mels.
+    """Check the clips. With --trim-silence, also trim the clips. With --cache-mels, also cache
+    their mels.
 
     Returns:
-        A tuple of the clips to train on, all good clips before trimming, and the settings. With
-        symbols=corpus, the settings contain the corpus's symbol table.
+        A tuple of three values: the clips to train on, all good clips before trimming, and the
+        settings. With symbols=corpus, the settings contain the symbol table of the corpus.
     """
     makes_table = hparams.symbols == "corpus"
     hparams = with_symbols_of(entries, hparams) if makes_table else hparams
@@ -318,8 +320,8 @@ def split_clips(
     Raises:
         UserError: if a set is empty.
     """
-    # Split all lines, including the lines of bad clips. Otherwise, leaving out a bad clip could
-    # move other clips to a different set.
+    # Split all lines, including the lines of bad clips. If the bad lines were left out before the
+    # split, other clips could move to a different set.
     validation, origin = choose_split(
         entries, asked.val_fraction, asked.seed, by_text=asked.split_by_text
     )
@@ -381,8 +383,8 @@ def listed_path(path: str, out: Path) -> str:
     together. The returned path is absolute only if a relative path would go up more than
     MAX_FOLDERS_UP levels, or would begin or end with a space.
     """
-    # Resolve links in `out` first, because ".." refers to the folder that contains the target of a
-    # link.
+    # Resolve links in `out` first, because ".." after a link leads to the folder that contains the
+    # link's target.
     relative = os.path.relpath(path, os.path.realpath(out))
     is_far = Path(relative).parts.count(os.pardir) > MAX_FOLDERS_UP
     return path if is_far or relative != relative.strip() else relative
@@ -396,7 +398,8 @@ def list_line(path: str, clip: Clip, seconds: float) -> str:
 def write_lists(
     sets: dict[str, list[Clip]], asked: Preparation, hparams: HParams, files: dict[str, bytes]
 ) -> list[Path]:
-    """Write all files to `out`, and return their paths. Files of an earlier call are replaced.
+    """Write the filelists and all other files to `out`, and return the paths of the files. Files of
+    an earlier `prepare` call are replaced.
 
     Args:
         files: the plots and the report.
@@ -458,12 +461,12 @@ def write_lists(
 
 
 def check_is_ours(out: Path, names: Iterable[str]) -> None:
-    """Raise UserError if the folder contains files with these names that `prepare` did not
-    write."""
+    """Raise UserError if the folder `out` contains files that have one of `names` but that
+    `prepare` did not write."""
     settings_file = out / "settings.txt"
     if settings_file.is_file() and read_bytes(settings_file).startswith(HEADER[:28].encode()):
         return
-    # An earlier `prepare` call was killed before it wrote settings.txt.
+    # If FIRST_FILE exists, an earlier `prepare` call was killed before it wrote settings.txt.
     if (out / FIRST_FILE).exists():
         return
     found = sorted(name for name in names if (out / name).exists())
@@ -475,7 +478,7 @@ def check_is_ours(out: Path, names: Iterable[str]) -> None:
 
 
 def note_of_earlier_files(out: Path, replaced: Sequence[str], renamed: Sequence[str]) -> str:
-    """Return a note about the files of an earlier call with the same --out."""
+    """Return a note about the files of an earlier `prepare` call with the same --out."""
     parts = []
     if replaced:
         parts.append(f"replaced {', '.join(replaced)}")
@@ -485,7 +488,7 @@ def note_of_earlier_files(out: Path, replaced: Sequence[str], renamed: Sequence[
 
 
 def put_into(out: Path, contents: dict[str, bytes]) -> list[str]:
-    """Write all files to a temporary folder, then move them into `out`.
+    """Write all files to a temporary folder, then move the files into `out`.
 
     Return the names of the existing files that were replaced and had different contents.
     """
@@ -500,13 +503,15 @@ def put_into(out: Path, contents: dict[str, bytes]) -> list[str]:
 
 
 def rename_earlier_lists(out: Path, written: set[str], hparams: HParams) -> list[str]:
-    """Rename the filelists and the symbol table of an earlier call, and delete old caches.
+    """Rename the filelists and the symbol table of an earlier `prepare` call, and delete their
+    caches.
 
-    The files are renamed because old filelists may split the clips differently. Call this after
-    settings.txt has been replaced, because the old settings.txt may list these filelists.
+    The filelists are renamed because they may assign clips to other sets than the new filelists.
+    Call this function after settings.txt has been replaced, because the old settings.txt may list
+    the old filelists.
 
     Returns:
-        The old names of the renamed files.
+        The names that the renamed files had before.
     """
     kept = {os.path.realpath(out / name) for name in written} | {os.path.realpath(hparams.symbols)}
     renamed = []

@@ -17,7 +17,7 @@ AUDIO_SUFFIXES = (*READABLE, ".m4a", ".aac", ".wma", ".mp4", ".webm")
 # Matches the name of a recording: either letters and digits, or a number with a leading zero, such
 # as 0012.
 RECORDING_ID = re.compile(r"(?=.*[^\W\d_])(?=.*\d).+|0\d+")
-MAX_BEFORE_NAME = 100  # maximum number of characters before the recording's name
+MAX_BEFORE_NAME = 100  # maximum number of characters in a text before the recording's name
 # Matches the characters between the name of a recording at the beginning of a text and the rest of
 # the text.
 AFTER_NAME = r"(?P<pipe>\s*\|\s*)|\s*[:：]\s*|[,;=]\s*|\.?\s+(?:[-–—=]+\s+)?|$"
@@ -26,9 +26,9 @@ AFTER_NAME = r"(?P<pipe>\s*\|\s*)|\s*[:：]\s*|[,;=]\s*|\.?\s+(?:[-–—=]+\s+)
 def name_at_start(name: Path, text: str) -> re.Match[str] | None:
     """Find the name of a recording at the beginning of the recording's text.
 
-    The text may add an extension, folders, quotation marks, brackets or a number sign to the name.
-    The text may omit the first words of the name. For example, the text of anna_0012.wav may begin
-    with 0012.
+    In the text, the name may have an extension, folders, quotation marks, brackets or a number
+    sign. The text may contain only the last words of the name. For example, the text of
+    anna_0012.wav may begin with 0012.
 
     Args:
         name: the path of the recording without its extension.
@@ -39,7 +39,7 @@ def name_at_start(name: Path, text: str) -> re.Match[str] | None:
     candidates = [x for i, x in enumerate(ends) if not i or RECORDING_ID.fullmatch(x)]
     beginning = text[: len(str(name)) + MAX_BEFORE_NAME].lower()
     if not any(x.lower() in beginning for x in candidates):
-        return None  # searching for the name is much faster than matching the pattern
+        return None  # this search is much faster than matching the pattern below
     names = "|".join(map(re.escape, candidates))
     suffixes = "|".join(map(re.escape, (*AUDIO_SUFFIXES, ".txt", ".lab")))
     listed = rf"(?:#\s*)?(?:[a-z]:)?(?:[\w.-]*[/\\])*(?:{names})(?P<suffix>{suffixes})?"
@@ -53,6 +53,6 @@ def name_at_end(name: Path, text: str) -> re.Match[str] | None:
     The name follows a space or a pipe, or is in parentheses as in CMU Sphinx.
     """
     if name.name not in text:
-        return None  # searching for the name is much faster than matching the pattern
+        return None  # this search is much faster than matching the pattern below
     escaped = re.escape(name.name)
     return re.search(rf"(\s*(?P<open>\()|\s*\|\s*|\s+){escaped}(?(open)\))\s*$", text)

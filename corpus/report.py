@@ -11,14 +11,14 @@ from hparams import HParams
 from tacotron2_voice.speech_statistics import SpeechStatistics, last_symbol, measure
 from tacotron2_voice.utils.console import markdown_table
 
-# Maximum number of speakers in the table. If there are more speakers, half of the table lists the
-# speakers with the most audio, and half lists the speakers with the least audio.
+# Maximum number of speakers in the table of speakers. If a corpus has more speakers, half of the
+# table lists the speakers with the most audio, and half lists the speakers with the least audio.
 MAX_ROWS = 20
 MAX_NAMED = 5  # maximum number of speakers to list in a warning
 MAX_LETTERS = 30  # maximum number of letters of a speaker name in the table
 # Maximum level difference between speakers in dB; a larger difference causes a warning.
 MAX_LEVEL_DECIBELS = 6
-MIN_MINUTES = 2  # a warning lists speakers with fewer minutes of audio than this
+MIN_MINUTES = 2  # minimum minutes of audio per speaker; less audio causes a warning
 
 
 def table_of_lengths(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> str:
@@ -40,7 +40,7 @@ def table_of_lengths(sets: Mapping[str, Sequence[Clip]], hparams: HParams) -> st
 def summary_of(
     sets: Mapping[str, Sequence[Clip]], clips: Sequence[Clip], hparams: HParams
 ) -> dict[str, str]:
-    """Return the summary at the top of the report as {name of the row: value}."""
+    """Return the summary for the top of the report as {name of a row: value}."""
     seconds = seconds_of(clips, hparams)
     qualities = [clip.measured.quality for clip in clips]
     speech = sum(clip.measured.speech_samples for clip in clips) / hparams.sampling_rate
@@ -70,9 +70,9 @@ class SpeakerFacts(NamedTuple):
     clips: int
     held_out: int  # number of clips for validation
     minutes: float
-    pace: float  # milliseconds per symbol, without the silence at the ends
-    silence: float  # total seconds of silence before and after the speech; mean over clips
-    level: float  # speech level in dBFS; median over clips
+    pace: float  # milliseconds of speech per symbol, without the silence at the ends
+    silence: float  # seconds of silence before and after the speech in total; mean over clips
+    level: float  # speech level in dBFS (median over clips)
 
 
 def by_speaker(clips: Sequence[Clip]) -> dict[str, list[Clip]]:
@@ -139,7 +139,7 @@ def speaker_warnings(facts: Sequence[SpeakerFacts], *, is_converted: bool) -> li
     """Return warnings about speakers with different levels or with too little audio.
 
     Args:
-        is_converted: whether --convert has just made the clips.
+        is_converted: whether the clips are new copies from --convert.
     """
     warnings = []
     quietest, *_, loudest = sorted(facts, key=lambda x: x.level)

@@ -30,7 +30,7 @@ def report_page(
     out: Path,
     hparams: HParams,
 ) -> str:
-    """Return the report as an HTML page.
+    """Return the report of `prepare` as an HTML page.
 
     Args:
         title: the name of the corpus.
@@ -38,8 +38,8 @@ def report_page(
         num_clips: the total number of clips in all sets.
         findings: problems of individual clips.
         warnings: warnings about the corpus as a whole.
-        plots: the PNG for each caption. The page embeds the PNGs.
-        out: the folder of the page. Links to clips are relative to this folder.
+        plots: maps each caption to a PNG, which is embedded in the page.
+        out: the folder for the page. Links to clips are relative to this folder.
     """
     problems_by_path = defaultdict[str, list[str]](list)
     clips = dict[str, Clip]()

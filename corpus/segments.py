@@ -37,7 +37,7 @@ TIME = r"\d?\d:\d\d[.,]\d{3}"
 SRT_TIMES = re.compile(rf"\d{{1,3}}:{TIME}\s*-->\s*\d{{1,3}}:{TIME}(\s|$)")
 VTT_TIMES = re.compile(
     rf"(\d{{1,3}}:)?{TIME}\s*-->\s*(\d{{1,3}}:)?{TIME}(\s|$)"
-)  # in WebVTT, the hours are optional
+)  # in WebVTT, the hours of a time are optional
 # Matches tags for formatting, speakers and times in subtitles. Other text between < and > is kept.
 TAG = re.compile(
     r"</?(?:i|b|u|s|em|strong|font|c|v|lang|ruby|rt)(?:[ .][^<>\n]*)?>|<[\d:.]+>|\{\\[^}]*\}",
@@ -61,15 +61,17 @@ TIMED_LINE = re.compile(
     rf"|{NUMBER}\s+{NUMBER}\s+[^\d\s]|\d+\.\d+,\d+\.\d+,|(\S+\s+){{1,4}}\d+\.\d+\s+\d+\.\d+\s+\S"
     rf"|(\d+:\d\d|\d+\.\d+)\s+[^\W\d_]|.*\s\d+(:\d\d){{1,2}}$|.*[^,],\d+\.\d+,\d+\.\d+(,|$)"
 )
-# Minimum fraction of the subtitles that repeat a line of the previous subtitle in automatic
-# captions.
+# In automatic captions, at least this fraction of the subtitles repeats a line of the previous
+# subtitle.
 MIN_ROLLING_SHARE = 0.3
-# Minimum fraction of the subtitles that repeat a line if there are gaps between the subtitles.
+# In automatic captions with gaps between subtitles, at least this fraction of the subtitles repeats
+# a line of the previous subtitle.
 MIN_ROLLING_SHARE_WITH_GAPS = 0.8
-MAX_ROLLING_GAP = 0.1  # longest time between two subtitles that is not a gap, in seconds
-MIN_SPEECH_SECONDS = 0.1  # subtitles that are shorter than this contain no speech
+MAX_ROLLING_GAP = 0.1  # maximum pause between two subtitles in seconds; a longer pause is a gap
+MIN_SPEECH_SECONDS = 0.1  # minimum length of a subtitle with speech, in seconds
 MAX_OVERLAP = 0.05  # maximum overlap of consecutive subtitles, in seconds
-# Minimum number of segments that repeat the previous segment; fewer segments may do so by chance.
+# Minimum number of segments that repeat the previous segment. A smaller number of segments may
+# repeat the previous segment by chance.
 MIN_GROWING = 5
 KALDI_FILES = ("wav.scp", "text")
 
@@ -130,8 +132,8 @@ def _check_not_counting(path: Path, entries: Sequence[Entry]) -> None:
 def _check_not_growing(path: Path, entries: Sequence[Entry]) -> None:
     """Raise UserError if most segments repeat or continue the text of the previous segment.
 
-    Some captions show a sentence word by word, or highlight one word after another. Each segment of
-    such captions contains the whole sentence, or all words up to the current word.
+    Some captions show a sentence word by word, or highlight one word after another. In such
+    captions, each segment contains the whole sentence, or all words up to the current word.
     """
     growing = [
         entry
@@ -237,7 +239,7 @@ def without_rolling_lines(
     is_flash = [
         count == len(x.split("\n")) for count, (_, _, x) in zip(repeated, cues, strict=True)
     ]
-    # ends[i] is the end of the subtitle before subtitle i.
+    # ends[i] is the end time of the subtitle before subtitle i.
     ends = [0.0, *(end for _, end, _ in cues)]
     is_certain = [
         count > 0 and (flash or start - end < MAX_ROLLING_GAP)
@@ -271,10 +273,11 @@ def without_rolling_lines(
 
 
 def _repeated_lines(cues: Sequence[tuple[float, float, str]]) -> list[int]:
-    """Return the number of lines that each subtitle repeats from the previous subtitle.
+    """Return, for each subtitle, the number of lines that it repeats from the previous subtitle.
 
-    The first lines of a subtitle may repeat the last lines of the previous subtitle. The number is
-    0 for a subtitle that contains only repeated lines and is long enough for speech.
+    The first lines of a subtitle may repeat the last lines of the previous subtitle. A subtitle
+    that contains only repeated lines and is long enough for speech counts as a subtitle without
+    repeated lines.
     """
     counts = []
     previous: list[str] = []
@@ -401,7 +404,7 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
 
 class _Line(NamedTuple):
     text: str  # text after the key, on the same line
-    where: str  # "file:line" of this line
+    where: str  # "file:line" of the line, for messages
 
 
 def is_kaldi(folder: Path) -> bool:
@@ -412,7 +415,7 @@ def read_kaldi(folder: Path) -> list[Entry]:
     """Read a Kaldi data directory: wav.scp, text and, if they exist, segments and utt2spk.
 
     Raises:
-        UserError: in these cases:
+        UserError: in any of these cases:
             - wav.scp contains a command instead of a path.
             - An id that must be in two files is missing from one of them.
             - A line is malformed.
@@ -597,13 +600,13 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Mapping]]:
 def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]]:
     """Lengthen segments by `padding` seconds at each end.
 
-    If a gap between two segments of a recording is short, both segments extend only to the middle
-    of this gap. Clips without a segment do not change.
+    If two segments of a recording are less than twice `padding` apart, both segments extend only to
+    the middle of the gap. Clips that are whole recordings do not change.
 
     Returns:
-        A tuple of the clips in their original order, and a list of messages. There is one message
-        per segment whose end is not after its start, or that overlaps another segment by more than
-        0.05 s.
+        A tuple of the clips in their original order, and a list of messages. The list contains one
+        message for each segment that does not end after its start, or that overlaps another segment
+        by more than 0.05 s.
     """
     by_recording = defaultdict[str, list[int]](list)
     changed = list(clips)
@@ -622,8 +625,8 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
     for indices in by_recording.values():
         indices.sort(key=lambda i: _bounds(clips[i]))
         bounds = [_bounds(clips[i]) for i in indices]
-        before = 0.0  # latest end time of all previous segments
-        latest_index = indices[0]  # index of the segment that has this latest end time
+        before = 0.0  # latest end time of the segments before segment i
+        latest_index = indices[0]  # index of the segment that ends at `before`
         for rank, i in enumerate(indices):
             start, end = bounds[rank]
             if before - start > MAX_OVERLAP:
@@ -651,7 +654,7 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
 
 
 def _bounds(clip: Clip) -> tuple[float, float]:
-    # `padded` only passes clips that have a segment of known length
+    # `padded` calls this function only for clips that have a segment of known length
     assert clip.segment is not None
     assert clip.segment.seconds is not None
     return clip.segment.start, clip.segment.start + clip.segment.seconds

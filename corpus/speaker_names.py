@@ -13,17 +13,18 @@ from corpus.clips import Clip
 from tacotron2_voice.speakers import speaker_name
 from tacotron2_voice.utils.errors import UserError
 
-# Tables with fewer lines than this are not checked, because each line may have a different name.
+# Minimum number of lines of the tables in which the number of different speaker names is checked.
+# In shorter tables, each line may have a different speaker.
 MIN_LINES = 5
-# Maximum number of different names, divided by the number of lines. A speaker has several clips, so
-# a column with more names probably contains ids or texts.
+# Maximum number of different speaker names in a table, divided by the number of lines. A speaker
+# has several clips, so a column with more different values probably contains ids or texts.
 MAX_DISTINCT_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class SpeakerSource:
-    """Where a corpus stores speaker names. Set at most one field. By default, the corpus has no
-    speaker names.
+    """Where a corpus stores speaker names. Set at most one field. If no field is set, the corpus
+    has no speaker names.
 
     Args:
         column: title of the table column that contains the names, or its number, counted from 1.
@@ -47,8 +48,8 @@ def checked_name(text: str, where: str) -> str:
     """Return a speaker's name in Unicode's composed form, without whitespace at the ends.
 
     Raises:
-        UserError: if the name is invalid. The message begins with `where`, which is either the file
-            and line or the option that contains the name.
+        UserError: if the name is invalid. The error message begins with `where`, which is either
+            the file and line of the name or the option that contains the name.
     """
     name = text.strip()
     if not name:
@@ -107,8 +108,9 @@ def with_names(
 def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
     """Raise UserError if two names differ only in case, spaces or the encoding of letters.
 
-    Such similar names usually refer to the same speaker. If two similar names refer to different
-    speakers, a file system that ignores case would mix up the files of the two speakers.
+    Names that differ only in these ways usually refer to the same speaker. If two such names refer
+    to different speakers, a file system that ignores case would mix up the files of the two
+    speakers.
 
     Args:
         named: pairs of a name and its origin, such as a file and line.

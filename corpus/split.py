@@ -13,10 +13,10 @@ from pathlib import Path
 from corpus.clips import Clip
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
-VAL_FRACTION = 0.2  # default fraction of validation clips; SPLIT_FILE uses the same fraction
+VAL_FRACTION = 0.2  # default fraction of validation clips, which SPLIT_FILE also uses
 SEED = 0
-# A warning is printed if the texts of more than this fraction of the validation clips are also in
-# the training set. In LJSpeech, this fraction is 0.002, because titles are repeated.
+# Maximum fraction of validation clips whose texts are also in the training set. A larger fraction
+# causes a warning. In LJSpeech, the fraction is 0.002, because titles are repeated.
 MAX_KNOWN_SHARE = 0.01
 
 
@@ -30,12 +30,13 @@ def read_split(path: Path) -> dict[str, str]:
 def choose_split(
     clips: list[Clip], val_fraction: float, seed: int, *, by_text: bool = False
 ) -> tuple[set[str], str]:
-    """Choose the validation set.
+    """Choose the clips for validation.
 
     For LJSpeech-1.1 and default arguments, the split in filelists/ljspeech_split.csv is used. For
     other corpora or arguments, the ids are sorted by SHA-256("seed|id"), and the clips with the
-    first ids are held out. Adding or removing clips therefore hardly changes the validation set.
-    With several speakers, the fraction applies to each speaker.
+    first ids are held out. If clips are added to or removed from the corpus, the validation set
+    therefore hardly changes. If the corpus has several speakers, `val_fraction` applies to the
+    clips of each speaker.
 
     Args:
         val_fraction: fraction of the clips to hold out, from 0 to 1.
@@ -57,7 +58,7 @@ def choose_split(
         takes.setdefault(wording(clip.text) if by_text else clip.id, []).append(clip)
     counts = Counter(clip.speaker for clip in clips)
     wanted = {name: round(count * val_fraction) for name, count in counts.items()}
-    if len(counts) > 1:  # each speaker needs at least one training clip
+    if len(counts) > 1:  # keep at least one training clip per speaker
         wanted = {name: min(number, counts[name] - 1) for name, number in wanted.items()}
     validation = set[str]()
     for key in sorted(takes, key=lambda key: hashlib.sha256(f"{seed}|{key}".encode()).digest()):
@@ -79,8 +80,8 @@ def wording(text: str) -> str:
 def texts_in_both(sets: Mapping[str, Sequence[Clip]]) -> str | None:
     """Return a warning if many validation texts are also in the training set, otherwise None.
 
-    If there are many such texts, the validation loss partly measures how well the model has learned
-    training sentences.
+    If many validation texts are also training texts, the validation loss partly measures how well
+    the model has learned the training texts.
     """
     trained = {wording(clip.text) for clip in sets["train"]}
     known = [clip for clip in sets.get("val", ()) if wording(clip.text) in trained]

@@ -29,27 +29,29 @@ WORD_LABEL = re.compile(
     r"[\s>–—-]*(?:[\w.'-]*[^\W\d_][\w.'-]*|[^\W\d_a-z][\w.'-]*(?: [^\W\d_a-z][\w.'-]*){1,2})"
     r"(?:\s?:(?=\s)|\s?：)"
 )
-# Matches a time, such as 0:03 or 3.25. TIME_AT_START and TIME_AT_END match a time next to words.
+# Matches a time, such as 0:03 or 3.25. TIME_AT_START matches a time before words, and TIME_AT_END
+# matches a time after words.
 TIME = r"(\d+(:\d\d){1,2}([.,]\d+)?|\d+[.,]\d+)"
 TIME_AT_START = re.compile(rf"{TIME}s?\s(?=.*[^\W\d_])")
 TIME_AT_END = re.compile(rf"[^\W\d_]\W*[\s,;]{TIME}s?$")
 # Matches two neighboring columns that contain numbers.
 COLUMNS = re.compile(r"\S([,;])\s?\d+\.\d+\1\s?\d+(\.\d+)?(\1|$)")
-# Matches the mark of a list item, such as "1.", "(1)", "#1", "1/97", "IV." and "a)".
+# Matches the number or letter of a list item, such as "1.", "(1)", "#1", "1/97", "IV." and "a)".
 LIST_MARK = re.compile(
     r"(#\s?\d+|[\[(]\d+[\])]|\d+[.):\]-]|\d+/\d+|[ivxlc]+\.|[IVXLC]+\.|\(?[A-Za-z]\))\s(?=.*[^\W\d_])"
 )
 MARK_AT_END = re.compile(r"([\[(][^\W\d]*\d+(\.\d+)?[\])]|[.!?]\s*\d+)$")  # such as "[u001]"
-# Matches a number such as "1" or "S1". Sentences can also begin with numbers, so numbers are the
-# marks of list items only if `_count_texts` returns True.
+# Matches a number such as "1" or "S1". Sentences can also begin with numbers, so such numbers are
+# the numbers of list items only if `_count_texts` returns True.
 NUMBER_AT_START = re.compile(r"[^\W\d_]{0,2}(\d+)_?\s(?=.*[^\W\d_])")
 # Matches the name of a speaker in capitals, as in a script, before a text that is not in capitals.
 NAME_IN_CAPITALS = re.compile(r"[A-Z][A-Z'-]+[.:]?\s(?=.*[a-z])")
-MAX_GAPS = 1.5  # maximum range of the numbers in a list, divided by the number of list items
+MAX_GAPS = 1.5  # maximum range of the numbers of list items, divided by the number of list items
 # Matches the characters between words. Unlike \W, this pattern does not match the vowel signs of
 # Indic scripts.
 BETWEEN_WORDS = re.compile(r"[\s!-/:-@\[-`{-~“”„«»…—–]+")
-# If there are fewer texts than this, all texts may begin or end in the same way by chance.
+# Minimum number of texts for these checks. In a smaller corpus, all texts may begin or end in the
+# same way by chance.
 MIN_TEXTS = 5
 MAX_SHARE = 0.8  # maximum fraction of texts that contain times, names or columns
 # In a corpus of at least MIN_DIFFERENT_TEXTS different texts, at most MAX_WORD_SHARE of the texts
@@ -57,8 +59,8 @@ MAX_SHARE = 0.8  # maximum fraction of texts that contain times, names or column
 # with the most frequent first word.
 MIN_DIFFERENT_TEXTS = 10
 MAX_WORD_SHARE = 0.95
-# Texts may share words that are spoken, as in "Say the word dog" and "Say the word cat". In
-# such texts, the mean number of other words is less than this number.
+# Texts may share words that are spoken, as in "Say the word dog" and "Say the word cat". In such
+# texts, the mean number of words that the texts do not share is less than MIN_OTHER_WORDS.
 MIN_OTHER_WORDS = 3
 
 
@@ -89,7 +91,7 @@ def check_are_spoken(clips: Sequence[Clip]) -> None:
         (lambda x: NAME_IN_CAPITALS.match(x.text), "begin with a name in capitals", ""),
         (lambda x: MARK_AT_END.search(x.text), "end with a number", words),
         (has_name_at_start, "begin with the name of their audio file", rename),
-        (_is_name, "are the name of their audio file", rename),
+        (_is_name, "consist only of the name of their audio file", rename),
         (has_name_at_end, "end with the name of their audio file", rename),
     )
     if len(clips) < MIN_TEXTS:
@@ -106,11 +108,12 @@ def check_are_spoken(clips: Sequence[Clip]) -> None:
 
 
 def _count_texts(numbers: Sequence[int]) -> bool:
-    """Return whether the numbers in texts are the positions of these texts in a list.
+    """Return whether the numbers at the beginnings of texts are the positions of the texts in a
+    list.
 
-    The function returns True if most numbers are larger than the number before. The function also
-    returns True if all numbers differ and few numbers between the smallest and the largest number
-    are missing.
+    The function returns True if most numbers are larger than the number of the previous text. The
+    function also returns True if all numbers differ and few numbers between the smallest and the
+    largest number are missing.
     """
     num_rising = sum(a < b for a, b in pairwise(numbers))
     if num_rising + 1 >= MAX_SHARE * len(numbers):
@@ -161,9 +164,9 @@ def _is_written_twice(clip: Clip) -> bool:
 def check_repeated_words(clips: Sequence[Clip]) -> None:
     """Raise UserError if nearly all texts begin or end with the same word, such as "sil".
 
-    Also raise UserError if most texts repeat themselves: their second half equals their first half.
-    The texts of each speaker are also checked separately, because all texts of a speaker may begin
-    with the speaker's name.
+    Also raise UserError if most texts contain the same words twice: the second half of the text
+    equals the first half. The texts of each speaker are also checked separately, because all texts
+    of a speaker may begin with the speaker's name.
     """
     twice = [clip for clip in clips if _is_written_twice(clip)]
     if len(clips) >= MIN_TEXTS and len(twice) >= MAX_SHARE * len(clips):

@@ -13,17 +13,18 @@ from tacotron2_voice.text.symbols import PADDING, can_be_symbol, table_of
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 
-RARE = 10  # a symbol in fewer clips than this is rare; a model hardly learns it
+RARE = 10  # minimum number of clips per symbol; a model hardly learns rarer symbols
 MAX_SYMBOLS_SHOWN = 20  # maximum number of rare symbols to list in a warning
 CLIPS_SHOWN = 5  # maximum number of clips to list per rare symbol
 
 
 def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
-    """Return the settings with a symbol table that contains all symbols of the cleaned texts."""
+    """Return the settings with a new symbol table that contains all symbols of the cleaned
+    texts."""
     characters: set[str] = set()
     texts = [clip.text for clip in clips if len(clip.text) <= MAX_CHARACTERS]
     for text in progress_bar("Counting symbols", len(texts), " texts", iterable=texts):
-        # Ignore texts that crash eSpeak, because `check_clips` reports the error later.
+        # Ignore texts that crash eSpeak, because `check_clips` later reports these texts.
         with contextlib.suppress(UserError):
             text = respell(text, hparams.pronunciations)
             characters.update(clean(text, hparams.text_cleaners, hparams.table, hparams.language))
@@ -34,7 +35,7 @@ def with_symbols_of(clips: Sequence[Clip], hparams: HParams) -> HParams:
 
 
 def drop_unused_symbols(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], HParams]:
-    """Remove unused symbols from the table, because their embeddings would never be trained.
+    """Remove unused symbols from the symbol table, because their embeddings would never be trained.
 
     Return a tuple of the clips with new symbol ids and the settings with the new table.
     """
@@ -48,7 +49,7 @@ def drop_unused_symbols(clips: Sequence[Clip], hparams: HParams) -> tuple[list[C
 def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
     """Return a warning that lists the symbols in fewer than RARE clips, rarest first.
 
-    For the English table, return "", because this table is the same for every corpus.
+    Return "" for the English symbol table, because this table is the same for every corpus.
     """
     places: dict[int, list[str]] = {}
     for clip in clips:

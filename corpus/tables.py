@@ -34,11 +34,11 @@ TEXT_TITLES = (
 ).split()
 START_TITLES = ("offset", "start", "start_time", "begin", "begin_time")
 END_TITLES = ("end", "end_time")
-# Words in the titles of columns with times, such as segment_start and endTime.
+# Words that mean a time in the titles of columns, such as segment_start and endTime.
 TIME_WORDS = set(
     "start starttime begin end endtime stop onset offset from to in out t0 t1 tmin tmax xmin xmax".split()
 )
-# Other words that titles of columns with times may contain.
+# Words, such as units, that may be added to TIME_WORDS in the titles of columns with times.
 UNIT_WORDS = set(
     "segment audio cue clip utt utterance speech time timestamp s sec secs second seconds ms frame "
     "frames sample samples".split()
@@ -49,13 +49,13 @@ QUOTING_DELIMITERS = ",;"
 # A table may have two lines per clip if at least this fraction of its lines could form pairs.
 MIN_PAIRED = 0.8
 MIN_SHARE = 0.9  # minimum fraction of the lines that must contain the delimiter
-MIN_LINES = 5  # in a table with fewer lines than this, values may be repeated by chance
+MIN_LINES = 5  # minimum number of lines; in shorter tables, values may be repeated by chance
 # Maximum number of different values in a column of speaker names, divided by the number of lines.
-# The number is small because speaker names are repeated.
+# The maximum is small because speaker names are repeated.
 MAX_REPEATING_SHARE = 0.2
-# This pattern also matches dates, and times such as 1:02.
+# Matches a number, a date, or a time such as 1:02.
 IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")
-MIN_WORDS = 2  # texts with fewer words than this are not compared
+MIN_WORDS = 2  # minimum number of words in texts that are compared
 EXPECTED_JSON = 'not a JSON object, expected an object such as {"path": "a.wav", "text": "Yes."}'
 
 
@@ -84,12 +84,12 @@ class Table:
 class Entry(NamedTuple):
     """A recording, or a segment of a recording, in a table."""
 
-    name: str  # path, id or name of the audio file
+    name: str  # path, id or name of the audio file in the table
     text: str
     where: str  # "file:line"
     speaker: str = ""
     segment: Segment | None = None
-    # Length of the whole recording in the table. None: the table contains no length.
+    # Length of the whole recording according to the table. None: the table contains no length.
     duration: float | None = None
 
 
@@ -196,8 +196,8 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
         if is_found:
             found.append((len({*counts}) > 1, delimiter))
     if found:
-        # Prefer a delimiter that occurs equally often in all lines. Other delimiters may be part of
-        # the texts.
+        # Prefer a delimiter that occurs equally often in all lines, because other delimiters may be
+        # part of the texts.
         return min(found, key=lambda pair: pair[0])[1]
     fix = "If the table uses a different delimiter, set it with --delimiter"
     if unknown := _unknown_titles(lines):
@@ -212,7 +212,8 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
 
 
 def _unknown_titles(lines: Sequence[str]) -> str:
-    """If the first line may contain column titles, return these titles for an error message."""
+    """Return the fields of the first line for an error message if they may be column titles,
+    otherwise return ""."""
     for delimiter in QUOTING_DELIMITERS:
         if all(line.count(delimiter) for line in lines):
             fields = next(csv.reader([lines[0][:1000]], delimiter=delimiter))
@@ -234,9 +235,9 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
     try:
         for fields in reader:
             if any(fields):
-                # In a valid file, replace line breaks inside a field with spaces. Keep the line
-                # breaks if the field also contains the delimiter. Such a field may contain the next
-                # row, because its closing quotation mark is missing.
+                # In a valid CSV file, replace line breaks inside a field with spaces. If the field
+                # also contains the delimiter, keep the line breaks, because the closing quotation
+                # mark may be missing and the field may contain the next row.
                 fields = [
                     " ".join(x.split("\n")) if is_strict and delimiter not in x else x
                     for x in fields
@@ -256,9 +257,11 @@ def _is_valid_csv(text: str, delimiter: str) -> bool:
 
 
 def _unquoted(field: str) -> str:
-    """Remove the quotation marks around a field if the quotation marks inside it are doubled.
+    """Remove the quotation marks around a field if all quotation marks inside the field are
+    doubled.
 
-    Many programs quote fields that contain quotation marks, whatever the delimiter is.
+    Many programs put quotation marks around fields that contain quotation marks, whatever the
+    delimiter is.
     """
     inner = field[1:-1]
     is_quoted = len(field) > 2 and field[0] == field[-1] == '"' and '""' in inner
@@ -268,7 +271,8 @@ def _unquoted(field: str) -> str:
 
 
 def joined_pairs(rows: Sequence[Row]) -> list[Row]:
-    """Join each pair of lines if every second line begins with the delimiter.
+    """Join each line with the next line if every second line of the table begins with the
+    delimiter.
 
     The BAKER corpus has two lines per clip; the second line contains the pinyin.
 
@@ -377,7 +381,7 @@ def choose_columns(
 
     If the table has no header, the first column contains the path, and the last column contains the
     text. A table without a header has two columns, or three columns with a text and a normalized
-    text, as in LJSpeech. The speaker column is not counted.
+    text, as in LJSpeech. These numbers of columns do not include the speaker column.
 
     Raises:
         UserError: if a selected column does not exist, or if the user must specify a column.
@@ -428,9 +432,9 @@ def choose_columns(
 
 
 def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: int) -> None:
-    """Raise UserError if two columns cannot be a text and its normalized text (LJSpeech).
+    """Raise UserError if two columns cannot be a text and its normalized text, as in LJSpeech.
 
-    The columns are rejected in three cases:
+    The function rejects the columns in three cases:
 
     - Most values of the second column are numbers.
     - Only one of the two columns has few distinct values, like a column of speaker names.
@@ -443,7 +447,7 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
             f"{path}: column {spoken + 1} contains numbers such as {normalized[0][:60]!r} instead of "
             "texts. Select the column that contains the spoken texts with --text-column"
         )
-    is_empty = len({*texts}) == 1  # all lines are empty or contain the same title
+    is_empty = len({*texts}) == 1  # all lines have the same text, such as ""
     if (is_empty or repeats(texts) == repeats(normalized)) and not are_other_texts(pairs):
         return
     raise UserError(
@@ -459,9 +463,9 @@ def repeats(values: Sequence[str]) -> bool:
 
 
 def are_other_texts(pairs: Sequence[tuple[str, str]]) -> bool:
-    """Return whether the two texts of most lines cannot be a text and its normalized form.
+    """Return whether, in most lines, the two texts cannot be a text and its normalized form.
 
-    Two texts are too different if they have no word or no script in common, or if the second text
+    Two texts differ too much if they have no words or no scripts in common, or if the second text
     is less than half as long as the first text.
     """
     if sum(2 * len(b) < len(a) for a, b in pairs) > len(pairs) / 2:
@@ -484,7 +488,7 @@ def scripts_of(text: str) -> set[str]:
 
 
 class TimeColumns(NamedTuple):
-    """The titles of the columns with segment times. Either `end` or `duration` is ""."""
+    """The titles of the columns with the times of segments. Either `end` or `duration` is ""."""
 
     start: str
     end: str
@@ -492,7 +496,7 @@ class TimeColumns(NamedTuple):
 
 
 def time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """Return the titles that contain a word for a time, such as "start", and belong to numeric columns."""
+    """Return the titles of numeric columns that contain a word for a time, such as "start"."""
     found = []
     for index, title in enumerate(titles):
         words = re.findall(r"[a-z]+\d?", title.lower())
@@ -557,7 +561,7 @@ def segment_of(
 
 
 def listed_duration(titles: Sequence[str], fields: Sequence[str]) -> float | None:
-    """Return the number in the column `duration`, or None if there is no number."""
+    """Return the number in the column `duration` of a row, or None if there is no number."""
     value = dict(zip(titles, fields, strict=False)).get("duration", "")
     return float(value) if re.fullmatch(r"\d{1,9}(\.\d+)?", value) else None
 
@@ -571,7 +575,8 @@ def _number(name: str, value: str) -> float:
 def print_assumptions(
     table: Table, titles: list[str] | None, num_fields: int, columns: Columns, delimiter: str
 ) -> None:
-    """Print how the table is read, unless it has the format of LJSpeech's metadata.csv."""
+    """Print which delimiter and columns are used, unless the table has the format of LJSpeech's
+    metadata.csv."""
     is_usual = titles is None and delimiter == "|" and columns.path == 0
     if is_usual and columns.text == num_fields - 1:
         return

@@ -17,26 +17,27 @@ from charset_normalizer import from_bytes, is_binary
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes
 
-# This list contains only common encodings, because rare encodings would make more files ambiguous.
+# List only common encodings, because more files would be ambiguous with rare encodings.
 ENCODINGS = (
     "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp874 cp932 gb18030 big5 cp949 koi8_r "
     "utf_16 utf_16_le utf_16_be utf_32"
 ).split()
-# charset-normalizer gives the decoded text a rating from 0 to 1 for chaos and another for
-# coherence. An encoding is likely if each rating differs from the best rating by at most this
-# number.
+# charset-normalizer rates the chaos and the coherence of a decoded text from 0 to 1. An encoding is
+# likely if its chaos is at most MAX_MORE_CHAOS above the best encoding's chaos, and its coherence
+# is at most MAX_LESS_COHERENCE below the best coherence.
 MAX_MORE_CHAOS, MAX_LESS_COHERENCE = 0.15, 0.1
-MAX_SHOWN = 5  # maximum number of encodings in a message
-EXAMPLE_LETTERS = 60  # maximum number of letters of decoded text in a message
+MAX_SHOWN = 5  # maximum number of encodings to list in a message
+EXAMPLE_LETTERS = 60  # maximum number of letters of a decoded excerpt in a message
 
 
 def read_text(path: Path, encoding: str = "", if_missing: str = "no such file") -> str:
-    """Return a file's text without the byte-order mark. Raise UserError if decoding fails."""
+    """Return the text of a file without the byte-order mark. Raise UserError if the file cannot be
+    decoded."""
     return decode({path: read_bytes(path, if_missing=if_missing)}, encoding)[path]
 
 
 def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str]:
-    """Decode files that are in UTF-8, or that all have the same non-UTF-8 encoding.
+    """Decode text files. All files that are not UTF-8 must have the same encoding.
 
     Args:
         encoding: the encoding, as named in Python; "": detect the encoding.
@@ -79,7 +80,8 @@ def _is_utf16(content: bytes) -> bool:
 
 
 def _decode_others(contents: Mapping[Path, bytes], name: str) -> dict[Path, str]:
-    """Decode non-UTF-8 files with encoding `name` ("": detect it), and print a note."""
+    """Decode files that are not UTF-8 with the encoding `name`, or with a detected encoding if
+    `name` is "". Print a note with the encoding."""
     path, *more = contents
     where = f"{path} and {len(more):,} more files" if more else str(path)
     name = name or _recognize(where, b"\n".join(contents.values()))
@@ -98,13 +100,13 @@ def _decode_others(contents: Mapping[Path, bytes], name: str) -> dict[Path, str]
 
 
 def _is_damaged_utf8(content: bytes) -> bool:
-    """Return whether most non-ASCII characters of the file are valid UTF-8."""
+    """Return whether most non-ASCII characters of a file are valid UTF-8."""
     text = content.decode(errors="replace")
     return sum(x > "\x7f" for x in text) > 2 * text.count("\ufffd")
 
 
 def _recognize(where: str, content: bytes) -> str:
-    """Detect the encoding of a non-UTF-8 text.
+    """Return the encoding of a text that is not UTF-8.
 
     Raise UserError if the content is binary, or if the encoding is unknown or ambiguous.
     """
@@ -139,7 +141,8 @@ def _example(text: str) -> str:
 
 
 def check_encoding(name: str) -> str:
-    """Return Python's name for an encoding. Raise ValueError if Python has no such encoding."""
+    """Return Python's name for an encoding. Raise ValueError if Python does not support the
+    encoding."""
     try:
         return codecs.lookup(name).name
     except LookupError:

@@ -31,11 +31,12 @@ from tacotron2_voice.text.unspoken import dropped_symbols, with_columns
 MAX_SILENCE_SECONDS = 0.3
 WORST_SHOWN = 5  # maximum number of clips to list in a warning
 MANUAL = "docs/guides/own-data.md"
-TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # an HTML tag without attributes
-# Matches accented letters, quotation marks and Cyrillic letters whose UTF-8 bytes were decoded as
+TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # pattern of an HTML tag without attributes
+# Matches accented letters, quotation marks and Cyrillic letters that result from decoding UTF-8 as
 # Windows-1252.
 TWICE_ENCODED = re.compile("[ÂÃÐÑ][^\x00-\x7fÀ-ÿ]|â€")
-# Each entry describes a kind of unusual text: a description, advice, and a pattern.
+# Each entry contains the description of a kind of unusual text, advice, and a pattern that matches
+# the unusual part.
 UNUSUAL_TEXTS = (
     (
         "HTML entities or tags, which would be read letter by letter",
@@ -105,21 +106,23 @@ SCRIPTS = {
     }.items()
     for language in languages.split()
 }
-# Maximum fraction of texts that contain no letter of the language's script, such as foreign names.
+# Maximum fraction of texts without any letter of the language's script. A larger fraction causes a
+# warning. A few texts, such as foreign names, may be in another script.
 MAX_OTHER_SCRIPT = 0.2
 # Minimum number of clips, and minimum standard deviation of the logarithm of their lengths. Below
-# these limits, the correlation of lengths is meaningless.
+# these limits, the correlation between the lengths of clips and texts is meaningless.
 MIN_CLIPS, MIN_SPREAD = 20, 0.15
-MIN_CORRELATION = 0.3  # minimum correlation between the log duration and the log number of symbols
-# With these limits, at most 0.5% of the clips in each of four clean corpora have an unusual
-# speaking rate. If half of each clip's audio is missing, 75 to 99% of the clips have an unusual
-# speaking rate.
+MIN_CORRELATION = 0.3  # minimum correlation of log duration and log number of symbols
+# Limits for speaking rates. With the limits MAX_DEVIATIONS and MIN_RATE_RATIO, at most 0.5% of the
+# clips in each of four clean corpora have an unusual speaking rate. If half of each clip's audio is
+# missing, 75 to 99% of the clips have an unusual speaking rate.
 MAX_DEVIATIONS = 4.5
 MIN_RATE_RATIO = 1.4
-# Maximum fraction of texts that contain a non-English letter. In English corpora, foreign names
-# contain such letters, but the fraction is smaller.
+# Maximum fraction of texts with a non-English letter. A larger fraction causes a warning. English
+# texts contain such letters only in foreign names.
 MAX_FOREIGN_SHARE = 0.05
-# These words make up 15% of all words in LJSpeech. Few other languages contain any of these words.
+# The words in COMMON_WORDS make up 15% of all words in LJSpeech. Few other languages contain any of
+# these words.
 COMMON_WORDS = ("the", "and", "that", "with", "you", "this", "it", "they")
 # A corpus with at least MIN_WORDS words is not English if fewer than this fraction of its words are
 # COMMON_WORDS.
@@ -127,11 +130,11 @@ MIN_WORDS, MIN_COMMON_SHARE = 200, 0.02
 
 
 class Finding(NamedTuple):
-    """A problem, and the clips with this problem."""
+    """A problem that prepare.py reports, and the clips with this problem."""
 
     problem: str
     advice: str
-    # The clips and a note for each clip, such as the measured value; worst first.
+    # The clips, from worst to best, and a note for each clip, such as the measured value.
     notes: list[tuple[Clip, str]]
 
     def describe(self, num_clips: int) -> str:
@@ -154,7 +157,7 @@ def corpus_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
 
 
 def clip_findings(clips: Sequence[Clip], hparams: HParams) -> list[Finding]:
-    """Return the problems that individual clips have, in a fixed order."""
+    """Return the problems of individual clips, in a fixed order."""
     findings = [*_audio_findings(clips, hparams), *_text_findings(clips, hparams)]
     return [finding for finding in findings if finding.notes]
 
@@ -268,11 +271,12 @@ def _line(clip: Clip) -> str:
 def other_script(clips: Sequence[Clip], hparams: HParams) -> str | None:
     """Return a warning if many texts contain no letter of the language's script, otherwise None.
 
-    Texts in another script may be translations, for example English translations of Korean speech.
+    Texts in a different script may be translations, for example English translations of Korean
+    speech.
     """
     script = SCRIPTS.get(hparams.language.partition("-")[0])
     is_english = hparams.table.is_english and PHONES not in hparams.text_cleaners
-    if not script or is_english:  # English texts are checked by `other_language`
+    if not script or is_english:  # `other_language` checks English texts
         return None
     others = [clip for clip in clips if not _has_script(clip.text, script)]
     if len(others) <= MAX_OTHER_SCRIPT * len(clips):
@@ -320,10 +324,10 @@ def other_language(clips: Sequence[Clip], hparams: HParams) -> str | None:
 def texts_of_other_clips(clips: Sequence[Clip]) -> str | None:
     """Return a warning if long clips do not have longer texts than short clips, otherwise None.
 
-    For example, the texts may be shifted because a line of the table is missing, or the selected
-    column may not contain the texts. The function computes the correlation of the log duration and
-    the log number of symbols. In LJSpeech, the correlation is 0.97. If the texts are shifted by a
-    few lines, the correlation is at most 0.15.
+    For example, all texts after a missing line of the table belong to other clips, or the selected
+    column does not contain the texts. The function computes the correlation between the logarithms
+    of the duration and of the number of symbols. In LJSpeech, this correlation is 0.97. If
+    LJSpeech's texts are shifted by a few lines, the correlation is at most 0.15.
     """
     seconds = np.log([clip.measured.speech_samples for clip in clips])
     symbols = np.log([len(clip.symbols) for clip in clips])
@@ -356,7 +360,7 @@ def have_several_speakers(clips: Sequence[Clip]) -> bool:
 
 
 def comparable_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
-    """Return each clip's symbol rate in a form that is comparable between speakers [clips].
+    """Return the speaking rate of each clip in a form that is comparable between speakers [clips].
 
     With a single speaker, the rates are symbols per second. With several speakers, each rate is
     divided by the speaker's median rate, so that the clips of a slow speaker do not count as
@@ -371,10 +375,10 @@ def comparable_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
 
 
 def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
-    """Return the lowest usual rate, the median rate and the highest usual rate.
+    """Return the lowest typical speaking rate, the median and the highest typical speaking rate.
 
-    A rate is unusual if its logarithm differs from the median of the logarithms by more than
-    log(MIN_RATE_RATIO) and by more than MAX_DEVIATIONS robust standard deviations. A robust
+    A speaking rate is unusual if its logarithm differs from the median of the logarithms by more
+    than log(MIN_RATE_RATIO) and by more than MAX_DEVIATIONS robust standard deviations. A robust
     standard deviation is 1.4826 times the median absolute deviation.
     """
     logarithms = np.log(rates)
@@ -386,7 +390,8 @@ def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
 
 
 def _worst(badness: Sequence[float] | np.ndarray, limit: float) -> list[int]:
-    """Return the indices of values above the limit, sorted from largest to smallest value."""
+    """Return the indices of all values above `limit`, sorted from the largest to the smallest
+    value."""
     order = np.argsort(-np.asarray(badness), kind="stable")
     return [i for i in order.tolist() if badness[i] > limit]
 

@@ -66,12 +66,13 @@ from tacotron2_voice.utils.files import read_bytes, write_bytes, write_json
 from tacotron2_voice.utterance import text_to_ids
 from tacotron2_voice.vocoder import load_vocoder
 
-# Name of the file in the folder of the recordings that stores the metrics of the recordings.
+# Name of the file with the metrics of the recordings. The file is in the folder of the recordings.
 REFERENCE_FILE = "reference_measures.json"
 
 
 def word_error_rate(transcripts: Sequence[Transcript]) -> float:
-    """Return the word error rate: substituted, deleted and inserted words per word of the texts."""
+    """Return the word error rate: the number of substituted, deleted and inserted words, divided by
+    the number of words in the texts."""
     texts = [transcript.text for transcript in transcripts]
     hypotheses = [transcript.heard for transcript in transcripts]
     return float(jiwer.wer(texts, hypotheses))
@@ -79,7 +80,7 @@ def word_error_rate(transcripts: Sequence[Transcript]) -> float:
 
 @dataclass
 class Evaluators:
-    """Transcribe and rate utterances whose texts are known.
+    """Transcribe and rate the audio of utterances whose texts are known.
 
         evaluators = Evaluators(Pocketsphinx(numbers_only=False), DistillMos(), "en-us")
         evaluators.add("Seven.", samples, 22050)
@@ -99,11 +100,12 @@ class Evaluators:
     transcripts: list[Transcript] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     embeddings: list[np.ndarray] = field(default_factory=list)
-    # `identify_speakers` sets this list after all audio has been added
+    # `identify_speakers` fills this list after all audio has been added
     is_right_speaker: list[bool] = field(default_factory=list)
 
     def add(self, text: str, samples: np.ndarray, sampling_rate: int) -> None:
-        """Evaluate the audio of one text. `samples` are floats [N] in [-1, 1]."""
+        """Evaluate the audio of one text, and keep the results. `samples` are floats [N] in [-1,
+        1]."""
         words = text.lower().rstrip(".")
         transcript = ""
         if self.recognizer:
@@ -121,8 +123,8 @@ class Evaluators:
             self.embeddings.append(self.encoder.embed(samples, sampling_rate))
 
     def measures(self, indices: Sequence[int] | None = None) -> Measures:
-        """Return the mean metrics over the utterances with these indices, or over all utterances if
-        `indices` is None."""
+        """Return the mean metrics over the utterances with the given indices. If `indices` is None,
+        return the mean metrics over all utterances."""
         chosen = range(len(self.transcripts)) if indices is None else indices
         rate = None
         quality = None
@@ -138,12 +140,12 @@ class Evaluators:
     def identify_speakers(
         self, centroids: Mapping[str, Sequence[float]], names: Sequence[str | None]
     ) -> list[str]:
-        """Return the most similar speaker for each utterance, or "" if there is no encoder.
+        """Return the most similar speaker for each utterance, or "" if no speaker encoder is used.
 
         Args:
             centroids: {speaker: mean embedding [256] of the speaker's recordings}.
-            names: the correct speaker of each utterance. `measures` returns how often the correct
-                speaker is the nearest speaker.
+            names: the correct speaker of each utterance. Later, `measures` returns how often the
+                correct speaker is the nearest speaker.
         """
         if not self.encoder:
             return [""] * len(names)
@@ -153,7 +155,7 @@ class Evaluators:
         return nearest
 
     def copy_without_results(self) -> "Evaluators":
-        """Return new evaluators that use the same models but have no results yet."""
+        """Return a copy that uses the same models but contains no results."""
         return Evaluators(self.recognizer, self.quality_model, self.language, self.encoder)
 
 
@@ -230,8 +232,8 @@ def evaluate(
             recordings_path, synthesizer, vocoder_name, evaluators, speaker_column
         )
 
-    # Read all recordings before synthesizing, so that an invalid recording stops the evaluation at
-    # once.
+    # Read all recordings before synthesizing any text, so that an invalid recording stops the
+    # evaluation at once.
     hparams = synthesizer.settings
     recorded: list[np.ndarray] = []
     if not options.words_only:
@@ -277,10 +279,10 @@ def measure_reference(
     evaluators: Evaluators,
     speaker_column: str = "",
 ) -> Reference:
-    """Return the mean metrics of recordings.
+    """Return the mean metrics of the recordings, which are the reference for a model.
 
-    The metrics are saved next to the recordings. If the recordings, settings, vocoder and
-    evaluation models have not changed, the saved metrics are returned.
+    The metrics are saved in a file next to the recordings. If the recordings, settings, vocoder and
+    evaluation models have not changed, the function returns the saved metrics.
 
     Args:
         path, speaker_column: arguments for `read_recordings`.
@@ -323,7 +325,7 @@ def measure_reference(
     centroids: dict[str, list[float]] = {}
     if evaluators.encoder:
         # Compare each recording with the mean of the other recordings of its speaker. A mean that
-        # contained the recording itself would be too similar.
+        # contained the recording itself would be too similar to the recording.
         for each in (recorded, vocoded):
             nearest = nearest_without_own(each.embeddings, recorded.embeddings, names)
             each.is_right_speaker = [x == own for x, own in zip(nearest, names, strict=True)]
@@ -367,7 +369,7 @@ def synthesize_texts(
             wav = folder / f"{number:04d}.wav"
             if output:
                 write_speech(wav.with_suffix(""), speech, hparams.table)
-            else:  # do not draw plots, because drawing takes longer than synthesis
+            else:  # do not draw alignments, because drawing takes longer than synthesis
                 write_wav(wav, speech.audio, hparams.sampling_rate)
             samples = torch.from_numpy(soundfile.read(wav, dtype="float32")[0])
             missing = max(0, hparams.filter_length - len(samples))
@@ -386,8 +388,8 @@ def labeled_transcripts(
     names: Sequence[str | None],
     nearest_speakers: Sequence[str],
 ) -> list[Transcript]:
-    """Return copies of the transcripts in which three more fields are set: the text of the nearest
-    recording, the requested speaker and the nearest speaker."""
+    """Return copies of the transcripts in which three additional fields are set: the text of the
+    nearest recording, the requested speaker and the nearest speaker."""
     nearest_texts = [""] * len(recordings)
     if nearest:
         nearest_texts = [recordings[i].text.lower().rstrip(".") for i in nearest]
@@ -408,7 +410,8 @@ def rates_by_speaker(
 
     Args:
         names: the speaker of each text that was added to `evaluators`.
-        is_identified: bool [texts], or empty if identification was skipped.
+        is_identified: whether the nearest recording of each text has the same text, bool [texts];
+        empty if this comparison was skipped.
     """
     rates: dict[str, SpeakerRates] = {}
     for name, indices in indices_by_speaker(names).items():

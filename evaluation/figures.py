@@ -3,8 +3,8 @@
     figure = draw_padded_batches(lengths, dynamic=True)
     write_figure(figure, Path("figure_3.svg"))
 
-The plots of batches reproduce the figures of the paper (Ge21) with the clip lengths of any corpus.
-Each strategy has a fixed color and marker in all plots.
+The plots of batches reproduce the figures of the paper (Ge et al. 2021) with the clip lengths of
+any corpus. Each strategy has a fixed color and marker in all plots.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,8 +45,8 @@ class Style(NamedTuple):
     marker: str
 
 
-# Colors for strategies: gray, and colors by Okabe and Ito that color-blind readers can distinguish.
-# `style_of` returns a darker gray for strategies that are not in this table.
+# Colors of the batching strategies: gray, and colors by Okabe and Ito that color-blind readers can
+# distinguish. `style_of` returns a darker gray for strategies that are not in this table.
 STYLES = {
     "random": Style("#D55E00", "o"),
     "sorted": Style("#000000", "s"),
@@ -60,7 +60,7 @@ STYLES = {
 }
 GRAY = "#555555"
 MORE_MARKERS = "pHd*h8"
-# Axis labels for columns of metrics.jsonl that have unclear names.
+# Axis labels for columns of metrics.jsonl whose names are unclear.
 LABELS = {
     "alignment_sharpness": "focus rate",
     "updates": "optimizer steps",
@@ -70,7 +70,7 @@ RING: dict[str, Any] = {"marker": "o", "markersize": 12, "mfc": "none", "linesty
 
 
 def style_of(strategy: str) -> Style:
-    """Return the color and the marker of a strategy.
+    """Return the color and the marker of a batching strategy.
 
     Strategies that are not in STYLES are gray, each with a different marker.
     """
@@ -109,7 +109,8 @@ def draw_progress(
 
     Args:
         values: one row per run and epoch, with the columns `name`, `epoch`, `quantities` and
-            `over`. Times on the x axis are means over all runs with the same name.
+            `over`. If an x axis shows times, these times are means over all runs with the same
+            name.
         quantities: columns to draw, such as "validation_loss", except columns without values.
         over: columns to use as x axes.
     """
@@ -158,11 +159,12 @@ def draw_progress(
 def draw_padded_batches(lengths: Lengths, *, dynamic: bool) -> Figure:
     """Draw the batches that RAND, SB and SSB make of 48 random clips.
 
-    The plot corresponds to Figure 1 (fixed batch sizes) or Figure 3 (dynamic batch sizes) in Ge21,
-    with the paper's batch size (8) and local randomization factor (0.15).
+    The plot corresponds to Figure 1 (fixed batch sizes) or Figure 3 (dynamic batch sizes) of the
+    paper (Ge et al. 2021). The batch size (8) and the local randomization factor (0.15) are the
+    same as in the paper.
 
     Args:
-        lengths: frames of each clip.
+        lengths: number of frames of each clip.
     """
     clips = np.random.default_rng(0).permutation(np.asarray(lengths))[:48]
     panels = [(strategy, dynamic) for strategy in ("random", "sorted", "semi_sorted")]
@@ -173,7 +175,7 @@ def draw_epoch_excerpt(lengths: Lengths, batch_size: int, *, clips: int = 96) ->
     """Draw the first batches of an epoch for RAND and for SSB-DBS-BR.
 
     The batches are planned for the whole corpus, because a plan for only a few clips would need
-    much more padding. The titles show values for the whole epoch.
+    much more padding. The values in the titles are for the whole epoch.
 
     Args:
         lengths: number of frames of each clip.
@@ -190,8 +192,8 @@ def _draw_batches(
     max_clips: int = 48,
     **options: Any,
 ) -> Figure:
-    """Draw one panel per strategy, with one bar per clip. The filled part of a bar is audio, and
-    the hatched part is padding.
+    """Draw one panel per batching strategy, with one bar per clip. The filled part of a bar is
+    audio, and the hatched part is padding.
 
     Args:
         panels: for each panel, the strategy and whether batch sizes are dynamic.
@@ -246,17 +248,17 @@ def draw_parameter_sweeps(
     epochs: int = 3,
     per_doubling: int = 2,
 ) -> Figure:
-    """Draw Figure 2 of Ge21, with one column for each of the strategies SSB, BKT and ATS. All
-    strategies use fixed batch sizes.
+    """Draw Figure 2 of the paper (Ge et al. 2021), with one column for each of the batching
+    strategies SSB, BKT and ATS. All strategies use fixed batch sizes.
 
     The top two rows show the zero-padding rate (ZPR) and the average batch length (ABL) as
-    functions of the strategy's parameter. A circle marks the chosen value. The bottom row shows the
-    length of the longest clip in each batch for the chosen value, in planned order and in sorted
-    order.
+    functions of the strategy's parameter. A circle marks the chosen value of the parameter. The
+    bottom row shows the length of the longest clip in each batch for the chosen value, in planned
+    order and in sorted order.
 
     Args:
-        chosen: {name of a parameter: chosen value}. If the corpus does not allow a value, the
-            nearest allowed value is used.
+        chosen: {name of a parameter: chosen value}. If the corpus does not allow the chosen value,
+            the nearest allowed value is used.
         epochs: number of epochs to average over.
         per_doubling: number of values to draw per doubling of the parameter.
     """
@@ -276,7 +278,7 @@ def draw_parameter_sweeps(
         for axes, heights in zip(column, (rates, means), strict=False):
             axes.plot(values, heights, color=style.color, marker=style.marker, markersize=4)
             axes.plot(value, heights[used], color="black", **RING)
-            if 0 in values:  # a logarithmic axis cannot show a factor of 0
+            if 0 in values:  # a logarithmic axis cannot show the value 0
                 axes.set_xscale("symlog", linthresh=values[1])
             else:
                 axes.set_xscale("log", base=2)

@@ -4,9 +4,9 @@
     nearest = nearest_recordings(recordings, cepstra, spoken_cepstra)
 
 The distance is computed from mel-cepstra aligned with dynamic time warping, as in mel-cepstral
-distortion (Kubichek 1993). The frames are aligned, so the distance does not depend on the tempo of
-the speech. The mel-cepstra do not contain the level, so the distance does not depend on the level
-of the speech.
+distortion (Kubichek 1993). Because the frames are aligned, the distance does not depend on the
+tempo of the speech. Because the mel-cepstra do not contain the level, the distance does not depend
+on the level of the speech.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from evaluation.recordings import Recording
 from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.utils.console import progress_bar
 
-CEPSTRA = slice(1, 13)  # coefficient 0 is left out, because it contains only the level
+CEPSTRA = slice(1, 13)  # without coefficient 0, which contains only the level
 
 
 def mel_cepstra(samples: torch.Tensor, hparams: VoiceSettings) -> np.ndarray:
-    """Return the mel-cepstra [12, frames] of samples [N]. The mean of each coefficient is
-    subtracted."""
+    """Return the mel-cepstra [12, frames] of samples [N], after subtracting the mean of each
+    coefficient."""
     log_mel = log_mel_spectrogram(samples, hparams).numpy()
     cepstra = dct(log_mel, axis=0, norm="ortho")[CEPSTRA]
     return cepstra - cepstra.mean(axis=1, keepdims=True)

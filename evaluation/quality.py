@@ -3,8 +3,8 @@
     quality_model = DistillMos()
     quality_model.score(samples, 22050)  # 1 to 5
 
-DistillMOS (Stahl and Gamper 2025) predicts mean opinion scores. Use the scores to compare models
-that speak the same texts. The scores do not replace listening tests.
+The model DistillMOS (Stahl and Gamper 2025) predicts mean opinion scores. Use the scores to compare
+models that speak the same texts. The scores do not replace listening tests.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class DistillMos:
         except ImportError as error:
             fix = "pip install --no-deps -r requirements/distillmos.txt"
             raise UserError(f"--quality: {error}; {fix}") from None
-        # Hide the path that the constructor of the model prints.
+        # Hide the output of the model's constructor, which prints a path.
         with contextlib.redirect_stdout(io.StringIO()):
             self._model = ConvTransformerSQAModel().eval()
 
@@ -48,7 +48,7 @@ def _allow_no_torchaudio() -> None:
     """If torchaudio cannot be imported, replace it with an empty module.
 
     The package distillmos imports torchaudio, but only the command-line program of distillmos uses
-    torchaudio. The torchaudio wheels do not load with the CPU build of PyTorch.
+    torchaudio. With the CPU build of PyTorch, the wheels of torchaudio cannot be imported.
     """
     try:
         import torchaudio  # noqa: F401

@@ -3,8 +3,9 @@
     recognizer = make_recognizer("whisper", "tiny.en", "en-us", texts)
     words_of(recognizer.transcribe(samples, 22050), "en-us")
 
-Pocketsphinx is small and old, and supports only English. Whisper (Radford et al. 2022) supports
-many languages. All recognizers make mistakes, so also report the word error rate of the recordings.
+Pocketsphinx is a small, old recognizer that supports only English. Whisper (Radford et al. 2022)
+supports many languages. All recognizers make mistakes, so also report the word error rate of the
+recordings.
 """
 
 import argparse
@@ -24,13 +25,14 @@ from tacotron2_voice.text.english import read_english
 from tacotron2_voice.text.spoken_numbers import ENGLISH, GRAMMAR, WORDS, in_words, is_english
 from tacotron2_voice.utils.errors import UserError
 
-RATE = 16_000  # sampling rate in Hz; both recognizers were trained at this rate
-# Seconds of silence before and after the speech, so that pocketsphinx can adapt to the level.
+RATE = 16_000  # sampling rate in Hz of the audio on which both recognizers were trained
+# Seconds of silence to add before and after the speech, so that pocketsphinx can adapt to the
+# level.
 SILENCE = 0.2
 POCKETSPHINX, WHISPER = NAMES = "pocketsphinx", "whisper"
 WHISPER_MODEL = "tiny.en"
-# Whisper must not repeat a sequence of this many tokens. Without this limit, Whisper may repeat the
-# same tokens until its window is full.
+# Whisper must not repeat any sequence of LONGEST_LOOP tokens. Without this limit, Whisper may
+# repeat the same tokens until its window is full.
 LONGEST_LOOP = 6
 # Maps eSpeak's language codes to Whisper's language codes, if the codes differ.
 WHISPER_LANGUAGES = {"cmn": "zh", "yue": "zh", "nb": "no"}
@@ -46,7 +48,8 @@ class Recognizer(Protocol):
 def make_recognizer(
     name: str, whisper_model: str, language: str, texts: Sequence[str]
 ) -> Recognizer | None:
-    """Return the recognizer for `texts`, or None if the recognizer does not support the language.
+    """Return the speech recognizer for `texts`, or None if the recognizer does not support the
+    language.
 
     Args:
         name: either "pocketsphinx" or "whisper".
@@ -77,11 +80,11 @@ def add_recognizer_options(parser: argparse.ArgumentParser) -> None:
 
 
 def words_of(text: str, language: str = ENGLISH) -> str:
-    """Return the words of a text in a form for comparison: in lower case, with numbers spelled out,
-    and without punctuation.
+    """Return the words of a text in a form that can be compared: in lower case, with numbers
+    written as words, and without punctuation.
 
-    In languages other than English, whole numbers below a million are spelled out if num2words is
-    installed.
+    In languages other than English, whole numbers below a million are written as words if num2words
+    is installed.
     """
     if is_english(language):
         return " ".join(re.findall(r"[a-z]+(?:'[a-z]+)*", read_english(text).lower()))
@@ -96,8 +99,8 @@ def words_of(text: str, language: str = ENGLISH) -> str:
 
 
 def is_mostly_foreign(text: str) -> bool:
-    """Return whether most letters of a text are not Latin letters. In English, `words_of` omits
-    letters that are not Latin. Letters with accents count as Latin."""
+    """Return whether most letters of a text are not Latin letters, which `words_of` omits in
+    English texts. Letters with accents count as Latin."""
     letters = [x for x in unicodedata.normalize("NFD", text) if x.isalpha()]
     return 2 * sum(not x.isascii() for x in letters) > len(letters)
 
@@ -161,7 +164,7 @@ class Whisper:
 
     def transcribe(self, samples: np.ndarray, sampling_rate: int) -> str:
         # Use temperature 0, because at higher temperatures, Whisper chooses words at random.
-        # Transcribe each segment without the text of earlier segments.
+        # Transcribe each segment of the audio without the text of earlier segments.
         segments, _ = self._model.transcribe(
             resampled(samples, sampling_rate).astype(np.float32),
             language=self._language,

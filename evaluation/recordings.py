@@ -31,7 +31,8 @@ def read_recordings(path: Path, speaker_column: str = "") -> list[Recording]:
             metadata.csv.
 
     Raises:
-        UserError: if a line cannot be read. The error message lists all problems.
+        UserError: if any line of the table or filelist is bad. The error message lists all
+        problems.
     """
     if path.is_file():
         if speaker_column:
@@ -72,11 +73,11 @@ def speakers_of_texts(
     """Return the speaker that the model uses for the text of each recording.
 
     Args:
-        known: the model's speakers; empty for a single-speaker model. For a single-speaker model,
-            all results are None.
+        known: the model's speakers; empty for a single-speaker model, for which the result contains
+            only None.
 
     Raises:
-        UserError: if the model lacks a speaker, if `chosen` is missing, or if `chosen` is given
+        UserError: if the model lacks a speaker, if `chosen` is missing, or if `chosen` is set
             although the recordings have speakers.
     """
     named = {recording.speaker for recording in recordings} - {""}

@@ -35,11 +35,11 @@ class Transcript:
 
 @dataclass(frozen=True)
 class Measures:
-    """Metrics of several audio files: the mean of each metric. A metric is None if it was not
-    requested or does not apply."""
+    """The means of metrics over several audio files. A metric is None if the user did not request
+    this metric or if it does not apply."""
 
     word_error_rate: float | None = None
-    quality: float | None = None  # DistillMOS, 1 to 5
+    quality: float | None = None  # DistillMOS score from 1 to 5
     right_speaker: float | None = None  # speaker identification accuracy, 0 to 1
 
 
@@ -50,7 +50,7 @@ class Reference:
 
     recordings: Measures
     vocoded: Measures  # metrics of the recordings after conversion to mels and back to audio
-    # Texts, mel settings, vocoder and evaluation models with which the metrics were measured.
+    # The texts, mel settings, vocoder and evaluation models that were used to measure the metrics.
     made_with: dict[str, Any]
     speakers: dict[str, Measures] = field(default_factory=dict)  # metrics per speaker
     centroids: dict[str, list[float]] = field(default_factory=dict)  # mean embedding per speaker
@@ -58,7 +58,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class SpeakerRates:
-    """The metrics of one speaker. `Intelligibility` documents the fields."""
+    """The metrics of one speaker. The docstring of `Intelligibility` describes the fields."""
 
     texts: int
     word_error_rate: float | None
@@ -76,8 +76,8 @@ class Intelligibility:
 
     Word error rates are None if the recognizer does not support the language. The identification
     rate is the fraction of texts for which the recording nearest to the synthetic speech has the
-    same text. The speech is compared only with recordings of the same speaker. A random choice
-    would score 1 / (number of texts of the speaker).
+    same text. The speech is compared only with recordings of the same speaker. With a random
+    choice, the identification rate would be 1 / (number of texts of the speaker).
     """
 
     word_error_rate: float | None
@@ -103,8 +103,8 @@ class Intelligibility:
     right_speaker_after_griffin_lim: float | None = None
 
     def summary(self) -> str:
-        """Return one line per metric. With several speakers, the lines are followed by a table with
-        one row per speaker."""
+        """Return one line per metric. With several speakers, a table with one row per speaker
+        follows these lines."""
         values = {
             "the recordings": self.recordings,
             f"after mel and {self.vocoder}": self.recordings_after_griffin_lim,

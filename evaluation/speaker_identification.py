@@ -19,7 +19,8 @@ from evaluation.recognizers import resampled
 from tacotron2_voice.utils.errors import UserError
 
 EMBEDDING_DIM = 256
-# Level in dBFS to which audio is scaled; the encoder was trained on audio of at least this level.
+# Level in dBFS to which all audio is scaled. The speaker encoder was trained on audio of at least
+# this level.
 LEVEL = -30.0
 
 
@@ -38,7 +39,7 @@ class Resemblyzer:
             raise UserError(f"--speaker-accuracy: {error}; {fix}") from None
         self._set_level = normalize_volume
         self._cut_pauses = trim_long_silences
-        # Always use the CPU, so that the results are the same on all machines.
+        # Always run the encoder on the CPU, so that the results are the same on all machines.
         self._model = VoiceEncoder("cpu", verbose=False)
 
     def embed(self, samples: np.ndarray, sampling_rate: int) -> np.ndarray:
@@ -46,9 +47,9 @@ class Resemblyzer:
 
         The embedding is a unit vector, or zeros if the audio contains no speech.
 
-        All audio is scaled to the same level, because the embedding depends on the level. The
-        package itself amplifies only quiet audio. Long pauses are removed, as in the training of
-        the encoder.
+        All audio is scaled to the same level, because the embedding depends on the level, and
+        resemblyzer itself amplifies only quiet audio. Long pauses are removed, as in the training
+        of the speaker encoder.
         """
         if not samples.any():
             return np.zeros(EMBEDDING_DIM)
@@ -67,7 +68,8 @@ def mean_vector(embeddings: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def centroids_of(embeddings: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return {speaker: mean embedding}. `names` contains the speaker of each embedding."""
+    """Return {speaker: mean embedding of the speaker}. `names` contains the speaker of each
+    embedding."""
     return {
         name: mean_vector([x for x, own in zip(embeddings, names, strict=True) if own == name])
         for name in sorted(set(names))
@@ -91,7 +93,8 @@ def nearest_without_own(
     computed without this recording.
 
     Args:
-        embeddings: embeddings of the recordings or of processed copies, in the same order.
+        embeddings: embeddings of the recordings, or of processed copies of the recordings in the
+        same order.
         recorded: embeddings of the recordings. Embedding i is compared with centroids that are
             computed without recording i.
         names: the speaker of each recording. Every speaker must have at least two recordings.
@@ -107,7 +110,8 @@ def nearest_without_own(
 def check_enough_speakers(
     names: Sequence[str], known: Sequence[str], path: Path, checkpoint: Path
 ) -> None:
-    """Check that the speaker identification accuracy can be measured.
+    """Check that there are enough speakers and recordings to measure the speaker identification
+    accuracy.
 
     Args:
         names: the speaker of each recording; "" if a recording has no speaker.

@@ -6,8 +6,8 @@ files.
 
 All checkpoints have the keys of NVIDIA's checkpoints (`iteration`, `state_dict`, `optimizer`,
 `learning_rate`). Checkpoints from this project also contain the settings (`hparams`) and the state
-of the run, which training/checkpoint.py writes and reads. This module checks the parts of a
-checkpoint that synthesis needs.
+of the run, which training/checkpoint.py writes and reads. The module checkpoint_file checks the
+parts of a checkpoint that synthesis needs.
 """
 
 import io
@@ -35,7 +35,7 @@ if HAS_PYDANTIC:
     from pydantic import TypeAdapter, ValidationError
 
 MAX_BYTES = 2**32  # maximum size of a checkpoint in bytes (full-size model: 0.3 GB)
-# Maximum value of a counter; a float cannot represent all larger integers exactly.
+# Maximum value of a counter. A float can represent all integers up to MAX_COUNT exactly.
 MAX_COUNT = 2**53
 MAX_SHOWN = 10  # maximum number of problems to list in a message
 IS_FOLDER = 0x10  # MS-DOS attribute of a folder in a zip file
@@ -66,7 +66,7 @@ CountFrom1 = Annotated[int, limits(strict=True, ge=1, le=MAX_COUNT)]
 
 
 class DamagedCheckpoint(UserError):
-    """Raised when a checkpoint file is damaged."""
+    """Raised if a checkpoint file is damaged."""
 
 
 @dataclass
@@ -76,16 +76,16 @@ class Progress:
     epoch: CountFrom1
 
 
-SPEAKER_EMBEDDING = "speaker_embedding.weight"  # single-speaker models lack this tensor
+SPEAKER_EMBEDDING = "speaker_embedding.weight"  # only in models with several speakers
 
 # Types of the optional checkpoint entries that synthesis uses.
 KINDS: dict[str, Any] = {
     "loop": Progress,
     "longest_text": CountFrom1,  # length of the longest training text, in symbols
-    "speech_statistics": SpeechStatistics,  # checkpoints of version 0.3.0 lack this entry
-    "speaker_statistics": list[SpeakerStatistics],  # single-speaker models lack this entry
-    "text_rules": str,  # checkpoints of version 0.4.0 lack this entry
-    "trained_phones": list[str],  # checkpoints of version 0.4.0 lack this entry
+    "speech_statistics": SpeechStatistics,  # version 0.3.0 saved no speech statistics
+    "speaker_statistics": list[SpeakerStatistics],  # only in models with several speakers
+    "text_rules": str,  # version 0.4.0 did not save the version of the text rules
+    "trained_phones": list[str],  # version 0.4.0 did not save the trained phones
 }
 # Prefixes that DistributedDataParallel (also in NVIDIA's checkpoints), torch.compile and Lightning
 # add to the names of weights.
@@ -119,7 +119,7 @@ def read_checkpoint(
 def without_wrappers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the weights without the prefixes that wrappers, such as torch.compile, add to all
     names."""
-    # Wrappers, such as torch.compile, can be nested in any order.
+    # Repeat the loop, because wrappers, such as torch.compile, can be nested in any order.
     for prefix in WRAPPERS * len(WRAPPERS):
         if weights and all(name.startswith(prefix) for name in weights):
             weights = {name.removeprefix(prefix): x for name, x in weights.items()}
@@ -141,8 +141,9 @@ def read_saved(path: str | Path) -> object:
     try:
         if content.startswith(ZIP_START):
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                damaged = archive.testzip()  # PyTorch does not check the CRC-32 checksums
-                # If an entry is marked as a folder, PyTorch leaves its tensor uninitialized.
+                damaged = archive.testzip()  # check the CRC-32 checksums, because PyTorch does not
+                # If an entry of the zip file is marked as a folder, PyTorch leaves the tensor of
+                # this entry uninitialized.
                 folders = [x.filename for x in archive.infolist() if x.external_attr & IS_FOLDER]
                 damaged = damaged or next(iter(folders), None)
             if damaged:
@@ -161,7 +162,8 @@ def read_saved(path: str | Path) -> object:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error message. PyTorch adds a stack trace to its messages."""
+    """Return the first line of an error message, without the stack trace that PyTorch adds to its
+    messages."""
     lines = str(error).splitlines()
     return lines[0] if lines else ""
 
@@ -177,7 +179,8 @@ def load_weights(
 
     Raises:
         UserError: if tensors are missing, unknown, or of the wrong shape. The error message lists
-            the settings that differ, or the tensors if no setting differs.
+            the settings that differ between model and checkpoint or, if all settings are equal, the
+            tensors.
     """
     own = model.state_dict()
     weights = dict(state["state_dict"])
@@ -202,11 +205,11 @@ def load_state(
     reasons: Sequence[str] = (),
 ) -> None:
     """Copy weights into `model`. If the weights do not fit the model, raise a UserError that lists
-    the `reasons` or, without reasons, PyTorch's error messages. The error message refers to the
-    model as `kind`."""
+    the `reasons` or, without reasons, PyTorch's error messages. In the error message, the model is
+    called `kind`."""
     try:
         model.load_state_dict(weights)
-    # Skip the first line of PyTorch's message, which contains only the name of the class.
+    # Skip the first line of PyTorch's message, which contains only the name of the model's class.
     except RuntimeError as error:
         problems = list(reasons) or [line.strip() for line in str(error).splitlines()[1:]]
         raise checkpoint_error(f"{path} does not fit {kind}", problems) from None
@@ -247,8 +250,8 @@ def is_of_this_recipe(state: Mapping[str, Any]) -> bool:
 
 
 def weight_problems(weights: Any, part: str) -> list[str]:
-    """Check `weights`, a dictionary of tensors. Return one line for each problem. `part` is the
-    name of the dictionary in the file."""
+    """Check a dictionary of tensors, and return one line for each problem. `part` is the name of
+    this dictionary in the file."""
     if not isinstance(weights, dict):
         return [f"{part}: {brief(weights)} (expected a dictionary of tensors)"]
     problems = {name: tensor_problem(tensor) for name, tensor in weights.items()}
@@ -257,7 +260,8 @@ def weight_problems(weights: Any, part: str) -> list[str]:
 
 def _settings_problems(saved: Any) -> list[str]:
     if not isinstance(saved, dict):
-        # Reject missing settings, because their defaults could differ from the values in the run.
+        # Reject missing settings, because the default values could differ from the values in the
+        # run.
         return ["hparams: missing, or not a dictionary of settings"]
     unknown = saved.keys() - {field.name for field in fields(HParams)}
     if unknown:
@@ -301,8 +305,8 @@ def brief(value: Any) -> str:
 
 
 def checkpoint_error(title: str | Path, problems: list[str]) -> UserError:
-    """Return a UserError that lists the problems of a file. `title` starts with the path of the
-    file."""
+    """Return a UserError that begins with `title`, which starts with the path of a file, and lists
+    the problems of this file."""
     if len(problems) == 1:
         return UserError(f"{title}: {problems[0]}")
     shown = problems[:MAX_SHOWN]

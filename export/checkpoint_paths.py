@@ -1,6 +1,6 @@
 """Find the checkpoints in a folder.
 
-This module does not import PyTorch, so that exported voices load quickly.
+The module checkpoint_paths does not import PyTorch, so that exported voices load quickly.
 """
 
 from pathlib import Path

@@ -23,7 +23,7 @@ from tacotron2_voice.synthesizer import DecoderSteps, Synthesizer, TrainingFacts
 from tacotron2_voice.text.lexicon import with_lexicon
 from tacotron2_voice.utils.errors import UserError
 
-# Training settings that are replaced by command-line options in the synthesis programs.
+# Settings of training that the synthesis programs replace with command-line options.
 SPEAKING_OPTIONS = {"seed": "--seed", "drop_unknown": "--drop-unknown"}
 
 
@@ -47,9 +47,9 @@ class CheckpointSynthesizer(Synthesizer):
     ) -> Iterator[DecoderSteps]:
         """Yield the decoder steps of one text.
 
-        Texts are not batched, although batches would take about half the time. Matrix products are
-        rounded differently in a batch, so the last bits of a log-mel would depend on the other
-        texts in the batch.
+        Each text is synthesized separately, although batches would take about half the time. In a
+        batch, matrix products are rounded differently, so the last bits of a log-mel would depend
+        on the other texts in the batch.
         """
         settings = self.settings
         generator = torch.Generator().manual_seed(seed)
@@ -80,8 +80,8 @@ def load_checkpoint_synthesizer(
     project is loaded with the default settings.
 
     Args:
-        overrides: settings in the format of --hparams. With `decoder=reference`, decoder steps run
-            one by one, even on a GPU.
+        overrides: settings in the format of --hparams. With the setting `decoder=reference`,
+            decoder steps run one by one, even on a GPU.
         device: device of the model (default: a GPU, or the CPU if there is no GPU).
 
     Raises:
@@ -98,8 +98,8 @@ def load_checkpoint_synthesizer(
 
 
 def _settings_of(saved: dict[str, Any], overrides: str, path: str | Path) -> HParams:
-    """Return a checkpoint's settings with overrides. Raise a UserError if an override contradicts
-    the checkpoint."""
+    """Return the settings of a checkpoint, changed by `overrides`. Raise a UserError if an override
+    contradicts the checkpoint."""
     trained = hparams_from_dict(saved.get("hparams", {}))
     if is_of_this_recipe(saved):
         hparams = change_speaking_settings(trained, overrides)
@@ -114,7 +114,7 @@ def _settings_of(saved: dict[str, Any], overrides: str, path: str | Path) -> HPa
         raise UserError(f"{width}: {path} was trained without speakers (expected 0)")
     hparams = check_text_settings(hparams)
     if not trained.symbol_table:
-        return read_symbols(hparams)  # a checkpoint from another project contains no symbol table
+        return read_symbols(hparams)  # checkpoints from other projects contain no symbol table
     if hparams.symbols != trained.symbols:
         expected = f"{path} was trained with {trained.symbols}"
         raise UserError(f"symbols={hparams.symbols}: {expected}")
@@ -122,9 +122,9 @@ def _settings_of(saved: dict[str, Any], overrides: str, path: str | Path) -> HPa
 
 
 def choose_speaking_decoder(name: str) -> Callable[..., Any]:
-    """Return the decoder loop for the setting `decoder`.
+    """Return the function that runs the decoder for the setting `decoder`.
 
-    If the folder fast_decoder/ is missing, return the reference loop.
+    If the folder fast_decoder/ is missing, return the reference function.
     """
     if name != "reference":
         with contextlib.suppress(ImportError):
@@ -135,11 +135,11 @@ def choose_speaking_decoder(name: str) -> Callable[..., Any]:
 
 
 def training_facts(saved: dict[str, Any], hparams: HParams) -> TrainingFacts:
-    """Read facts about the training from a checkpoint.
+    """Return the facts about the training that a checkpoint contains.
 
     A checkpoint without statistics, such as a checkpoint from NVIDIA, gets the statistics of
-    LJSpeech if its symbols are English. Without statistics and with symbols that are not English,
-    the speaking rate is unknown.
+    LJSpeech if its symbols are English. If the checkpoint has neither statistics nor English
+    symbols, the speaking rate is unknown.
     """
     statistics = LJSPEECH if hparams.table.is_english else None
     if saved.get("speech_statistics") is not None:

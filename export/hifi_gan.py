@@ -29,7 +29,8 @@ SLOPE = 0.1  # slope of the leaky ReLUs
 LAST_SLOPE = 0.01  # slope of the last leaky ReLU (PyTorch's default)
 CONFIG = "config.json"
 # Names of the two tensors of weight normalization: the length and the direction of each kernel.
-# PyTorch 2.0 changed these names.
+# The first pair of names is from PyTorch before version 2.0, and the second pair is from later
+# versions.
 LENGTH_AND_DIRECTION = {
     "weight_g": "weight_v",
     "parametrizations.weight.original0": "parametrizations.weight.original1",
@@ -71,7 +72,7 @@ class GeneratorConfig:
 
 
 class ResidualBlock(nn.Module):
-    """For each dilation, add the output of a dilated convolution to the input.
+    """A residual block, which adds the output of one dilated convolution per dilation to its input.
 
     In HiFi-GAN's residual blocks of kind "1", each dilated convolution is followed by a convolution
     without dilation.
@@ -109,7 +110,7 @@ class Generator(nn.Module):
     """Upsample log-mels to audio with transposed convolutions.
 
     The output of each transposed convolution passes through several residual blocks with different
-    kernel sizes. The outputs of the residual blocks are averaged.
+    kernel sizes. The generator averages the outputs of these residual blocks.
     """
 
     def __init__(self, config: GeneratorConfig):

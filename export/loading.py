@@ -33,7 +33,7 @@ def load_synthesizer(
         raise UserError(f"{path}: this folder contains no {DESCRIPTION_FILE}{hint}")
     if not path.exists():
         raise UserError(f"{path}: no such checkpoint or voice folder{list_others(path)}")
-    # Import these modules here, because loading an exported voice does not need PyTorch.
+    # Import PyTorch only for checkpoints, because exported voices do not need PyTorch.
     import torch
 
     from export.checkpoint_synthesizer import load_checkpoint_synthesizer

@@ -45,22 +45,24 @@ from tacotron2_voice.voice import (
 )
 
 OPSET = 17
-CHECKED_STEPS = 200  # number of decoder steps whose outputs are compared with PyTorch's outputs
+CHECKED_STEPS = 200  # number of decoder steps in which outputs are compared with PyTorch's outputs
 MAX_DIFFERENCE = 1e-5  # maximum difference from PyTorch's output, relative to the largest output
-MAX_FRAMES = 200  # maximum number of frames per text in the comparison of two voices
-# Maps each operator to the indices of its inputs that are weights (stored in 8 bits), and to the
-# dimension of these weights that corresponds to the output channels.
+# Maximum number of frames per text when the int8 voice is compared with the float32 voice.
+MAX_FRAMES = 200
+# Maps each ONNX operator to the indices of those inputs that are weights (stored in 8 bits), and to
+# the dimension of these weights that corresponds to the output channels.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
-MIN_WEIGHTS = 2**10  # tensors with fewer values than this stay in float32
+MIN_WEIGHTS = 2**10  # minimum number of values in a tensor that is stored in 8 bits
 LARGEST_INT8 = 127
 QUANTIZED_LARGEST = 64  # largest integer that `quantize_lstms` uses
-COMPRESSED_LARGEST = 46  # largest integer in a compressed voice; a full-size voice then has 20 MB
+# Largest integer in a compressed voice. With 46, a full-size voice has 20 MB.
+COMPRESSED_LARGEST = 46
 TINY = np.float32(1e-30)  # scale of an output channel if all its weights are 0
 
 
 class ComparedText(NamedTuple):
     ids: list[int]  # symbol ids of the compared text
-    speaker: str | None = None  # a speaker of the model; None for a single-speaker model
+    speaker: str | None = None  # speaker of the text; None for a single-speaker model
 
 
 def encode(
@@ -150,7 +152,7 @@ def write_graphs(synthesizer: CheckpointSynthesizer, folder: Path) -> None:
 
 
 def name_weights(path: Path, part: str) -> None:
-    """Give the weights of a graph the same names as in `Tacotron2`.
+    """Give the weights of an ONNX graph the names that they have in `Tacotron2`.
 
     PyTorch's exporter transforms some weights, and gives the transformed weights generated names,
     such as onnx::MatMul_243.
@@ -197,11 +199,9 @@ def write_graph(
 
 
 def quantize_lstms(path: Path) -> None:
-    """Quantize the decoder LSTMs to int8. Each column of a weight matrix has its own scale.
-
-    The LSTMs contain nearly all weights of the decoder.
-    """
-    logging.disable(logging.WARNING)  # hide ONNX Runtime's advice for developers
+    """Quantize the decoder LSTMs, which contain nearly all weights of the decoder, to int8. Each
+    column of a weight matrix has its own scale."""
+    logging.disable(logging.WARNING)  # hide advice from ONNX Runtime that is only for developers
     quantize_dynamic(
         path,
         path,
@@ -218,8 +218,8 @@ def quantize_lstms(path: Path) -> None:
 def store_in_8_bits(path: Path, largest: int = LARGEST_INT8) -> None:
     """Store large float32 weights of a graph as 8-bit integers from -`largest` to `largest`.
 
-    Each output channel of a weight has its own scale. The file becomes smaller. The graph converts
-    these integers back to float32 at run time.
+    Each output channel of a weight has its own scale. The integers make the file smaller. At run
+    time, the graph converts the integers back to float32.
     """
     graph = onnx.load(path)
     weights = {x.name: x for x in graph.graph.initializer if math.prod(x.dims) >= MIN_WEIGHTS}
@@ -279,13 +279,13 @@ def write_description(folder: Path, description: VoiceDescription) -> None:
 class ComparedVoice(Voice):
     """A voice that compares every output of its graphs with PyTorch's output.
 
-    Attention amplifies rounding errors from step to step, so the graphs get PyTorch's outputs of
-    the previous decoder step as inputs, instead of their own outputs.
+    Attention amplifies rounding errors from decoder step to decoder step. Therefore, the inputs of
+    the graphs are PyTorch's outputs of the previous decoder step, instead of the graphs' own
+    outputs.
     """
 
     model: Tacotron2
-    # Largest difference so far, relative to the largest output (or to 1 if all outputs are
-    # smaller).
+    # Largest difference so far, divided by the largest output (or by 1 if all outputs are smaller).
     difference = 0.0
 
     def _run(self, name: str, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -303,8 +303,8 @@ class ComparedVoice(Voice):
 def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
     """Return the largest difference between the outputs of the graphs and PyTorch's outputs.
 
-    The difference is divided by the largest output. The outputs are compared for CHECKED_STEPS
-    decoder steps of the first and the last speaker.
+    The difference is relative to the largest output. The function compares the outputs of
+    CHECKED_STEPS decoder steps for the first and the last speaker.
 
     Raises:
         UserError: if the difference is too large to be a rounding error.
@@ -321,7 +321,7 @@ def check_graphs(folder: Path, synthesizer: CheckpointSynthesizer) -> float:
         for steps in voice.decode(ids, 0, CHECKED_STEPS, speaker):
             frames += [*steps.frames]
         voice.refine(np.concatenate(frames).T)
-    if not voice.difference <= MAX_DIFFERENCE:  # this condition is also true for NaN
+    if not voice.difference <= MAX_DIFFERENCE:  # this comparison is also true for NaN
         raise UserError(
             "the outputs of the graphs differ from PyTorch's outputs by "
             f"{voice.difference:.1e}, relative to the largest output (expected at most "
@@ -357,11 +357,11 @@ def export_voice(
     texts: list[ComparedText] | None,
     compressed: bool = False,
 ) -> None:
-    """Export a model, which must be on the CPU, as a voice. Print how the voice differs from the
-    model.
+    """Export a model, which must be on the CPU, as a voice. Print how much the outputs of the voice
+    differ from the outputs of the model.
 
     The outputs of the float32 graphs are compared with PyTorch's outputs before the weights are
-    quantized to int8. The folder is written completely or not at all.
+    quantized to int8. If the export fails, the folder is not created.
 
     Args:
         texts: texts for comparing the int8 voice with the float32 voice; None: keep the weights in

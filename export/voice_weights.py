@@ -4,7 +4,8 @@
     state["state_dict"]["embedding.weight"]
 
 In the graphs of a voice, each convolution is merged with the batch norm that follows it, so the
-batch norms in the returned state have no effect. This module needs the package onnx.
+batch norms in the returned state have no effect. Reading the weights of a voice requires the
+package onnx.
 """
 
 import lzma
@@ -44,7 +45,8 @@ def state_of_voice(folder: Path) -> dict[str, Any]:
             f"{folder}: to read the weights of a voice, install the packages in "
             "requirements/onnx.txt"
         ) from None
-    Voice(folder)  # this call raises an error if a checksum, a graph or a setting is wrong
+    # The constructor raises an error if a checksum, a graph or a setting is wrong.
+    Voice(folder)
     description = read_json(folder / DESCRIPTION_FILE)
     weights = dict[str, np.ndarray]()
     for name in GRAPHS:
@@ -65,7 +67,7 @@ def state_of_voice(folder: Path) -> dict[str, Any]:
 
 
 def weights_of_graph(graph: Any, name: str) -> dict[str, np.ndarray]:
-    """Return {name in `Tacotron2`: weight} for the weights of a graph.
+    """Return {name in `Tacotron2`: weight} for the weights of an ONNX graph.
 
     `name` is "encoder", "decoder" or "postnet".
     """
@@ -113,7 +115,8 @@ def own_names(graph: Any, part: str) -> dict[str, str]:
 
 
 def _linear_layer(node: str) -> str:
-    """Return the name of the linear layer that a node computes, or "" for other matrix products."""
+    """Return the name of the linear layer that a node of the graph computes, or "" for other matrix
+    products."""
     if match := PRENET_LAYER.fullmatch(node):
         return f"decoder.prenet.layers.{match[1]}"
     if node == "/memory_layer/linear_layer/MatMul":
@@ -146,8 +149,8 @@ def _tensors(graph: Any) -> dict[str, np.ndarray]:
 
 
 def _convolution(layer: str, weight: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the weights of a convolution, and of the batch norm that follows it and has no
-    effect."""
+    """Return the weights of a convolution, and the weights of a batch norm without effect that
+    follows the convolution."""
     channels = len(bias)
     return {
         f"{layer}.0.conv.weight": weight,

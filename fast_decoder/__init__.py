@@ -5,17 +5,18 @@
 With teacher forcing, the attention LSTM does not depend on the decoder LSTM. Therefore one loop
 runs the attention LSTM and the attention, and a second loop runs the decoder LSTM. All other
 operations are matrix products over all decoder steps at once: the prenet, the contribution of the
-inputs to the LSTM gates, and the projections. The backward passes of both loops are written by
-hand. The gradient of each weight is also a single product over all decoder steps.
+inputs to the LSTM gates, and the projections. The backward passes of both loops are implemented by
+hand, without autograd. The gradient of each weight is a single matrix product over all decoder
+steps.
 
 - recurrences.py: formulas, buffers and the names of dimensions
-- plain.py: the loops, implemented with ordinary PyTorch operations
-- graphs.py, kernels.py: the loops on a GPU
+- plain.py: the decoder loops, implemented with ordinary PyTorch operations
+- graphs.py, kernels.py: the decoder loops on a GPU
 - encoder.py: the encoder LSTM on a GPU
 - self_check.py, compare_kernels.py: the check of the kernels on this GPU
 - captured_steps.py: synthesis on a GPU
 
-If this folder is missing, training uses the reference decoder.
+If the folder fast_decoder/ is missing, training uses the reference decoder.
 """
 
 import warnings
@@ -45,8 +46,9 @@ def teacher_forced(
     autocast. All sums and all other operations use the precision of the parameters.
 
     Args:
-        loops_for: a function that returns the loops for a batch, such as `plain_loops`. Default:
-            the kernels if this machine supports them, otherwise plain PyTorch operations.
+        loops_for: a function that returns the decoder loops for a batch, such as `plain_loops`.
+            Default: a function that returns Triton kernels if this machine supports them, otherwise
+            plain PyTorch operations.
 
     Raises:
         RuntimeError: if you compute a second derivative, or run a second backward pass through the
@@ -101,7 +103,8 @@ def teacher_forced(
 
 
 def describe(device: torch.device) -> str:
-    """Return a phrase that says how the loops run on this device with float32 parameters."""
+    """Return a phrase that describes how the decoder loops run on this device with float32
+    parameters."""
     if device.type == "cpu":
         if onednn_multiplies("cpu", torch.float32):
             return "oneDNN matrix products with prepacked weights"
@@ -130,7 +133,8 @@ def _loops_for(decoder, memory, operand_dtype, dropout_masks) -> graphs.Graphs |
 
 
 def plain_loops(decoder, memory, operand_dtype, dropout_masks) -> PlainLoops:
-    """Return loops of ordinary PyTorch operations. `memory` and `dropout_masks` are not used."""
+    """Return an object that runs the decoder loops with ordinary PyTorch operations. `memory` and
+    `dropout_masks` are not used."""
     return PlainLoops(
         operand_dtype,
         decoder.p_attention_dropout,

@@ -40,14 +40,14 @@ def free_running(
 ) -> Iterator[SpokenSteps]:
     """Run `model.free_running` on a GPU in chunks of CHUNK decoder steps.
 
-    The last chunk ends at `max_steps`. All chunks read and write the same tensors. On a CPU or
-    under autocast, decoder steps run one by one, without CUDA graphs. (Under autocast, a graph
-    would contain the copies of weights that autocast makes.)
+    The last chunk ends at `max_steps`. All chunks of decoder steps read and write the same tensors.
+    On a CPU or under autocast, decoder steps run one by one, without CUDA graphs. (Under autocast,
+    a CUDA graph would keep using autocast's copies of the weights.)
 
     Args:
         repeated: a function of (make_steps, device) that calls `make_steps` repeatedly and yields
-            the results. Each result may overwrite the previous result. The default on a GPU is
-            `replayed`.
+            the results. Each yielded result may overwrite the previous result. The default on a GPU
+            is `replayed`.
     """
     if memory.is_cuda and not torch.is_autocast_enabled(memory.device.type):
         repeated = repeated or replayed
@@ -100,8 +100,8 @@ def replayed(function: Callable, device: torch.device) -> Iterator:
     """Call `function()` repeatedly by replaying a CUDA graph, and yield the results.
 
     The first call runs without a graph, because it loads kernels and allocates the workspaces of
-    the stream. Loading and allocating are not possible during a capture. If the capture fails,
-    print a warning and make all calls without a graph.
+    the stream. During a capture, PyTorch can neither load kernels nor allocate workspaces. If the
+    capture fails, print a warning and make all calls without a graph.
     """
     with _alone_on_side_stream(device):
         result = function()
@@ -136,7 +136,7 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 
 @contextlib.contextmanager
 def _alone_on_side_stream(device: torch.device) -> Iterator[None]:
-    """In this context, launch kernels on the side stream.
+    """Launch all kernels in this context on a side stream.
 
     The kernels on the side stream run after all earlier kernels and before all later kernels of the
     current stream. Other threads must wait, because a capture records all launches on the captured

@@ -4,7 +4,7 @@
 
 The program computes outputs and gradients of the training decoder and the encoder LSTM on two small
 batches, with the sizes and the precision of the run. The program compares these tensors with exact
-float64 results. The errors must be as small as the tests require.
+float64 results. The check fails if the error of any tensor is larger than its tolerance.
 """
 
 import functools
@@ -100,7 +100,7 @@ def compare(
     plain_errors = relative_errors(problem.run(plain, precision=autocast), exact)
     for name, plain_error in plain_errors.items():
         bound = max(min_bound(facts), TIMES_PLAIN * plain_error)
-        # Skip this tensor if plain operations exceed the range of float16.
+        # Skip a tensor if plain operations exceed the range of float16.
         if math.isfinite(bound):
             yield (
                 errors[name] / bound,

@@ -9,12 +9,12 @@ import torch
 def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, object]:
     """Capture the launches of `function()` on `stream`.
 
-    Return the graph and the function's result. Each replay overwrites the result. The function must
-    not draw random numbers or wait for the GPU. Exceptions from the function and from PyTorch are
-    passed on to the caller.
+    Return the graph and the function's result. Each replay of the graph overwrites this result. The
+    function must not draw random numbers or wait for the GPU. Exceptions from `function` and from
+    PyTorch are passed on to the caller.
 
     If CUDA aborts a capture, PyTorch's `capture_end` raises an error before the cleanup is complete
-    (seen in PyTorch 2.11 and 2.13). Without the precautions of this function,
+    (seen in PyTorch 2.11 and 2.13). Without the precautions of this function:
 
     - `stream` would stay the current stream.
     - The generator would stop working (2.11), so the capture gets its own generator state.
@@ -30,7 +30,8 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     try:
         with (
             torch.cuda.stream(stream),
-            # Use "thread_local", because other threads may pin memory during the capture.
+            # Use the capture mode "thread_local", because other threads may pin memory during the
+            # capture.
             torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
         ):
             result = function()

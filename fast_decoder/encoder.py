@@ -2,9 +2,9 @@
 
     model.encoder.run_lstm = bidirectional_lstm
 
-cuDNN launches several kernels per symbol, one after another. With 16 texts of 120 symbols, these
+cuDNN launches several kernels per symbol, one after another. With 16 texts of 120 symbols, cuDNN's
 launches took 11.6 ms of host time per optimizer step on an H100. For the same texts, the loop in
-this file takes 0.3 ms.
+this file takes 0.3 ms of host time.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def bidirectional_lstm(
     lengths: torch.Tensor,  # [B], preferably on the CPU, so that the host does not wait for the GPU
     loops_for: Callable = graphs.lstm_graphs_for,
 ) -> torch.Tensor:  # [B, N, out], 0 at padding
-    """Compute the same outputs as `model.packed_lstm`, with the kernels.
+    """Compute the same outputs as `model.packed_lstm`, with Triton kernels.
 
     If this machine does not support the kernels, call `model.packed_lstm`. Under autocast, matrix
     products have the precision of autocast. Operations other than matrix products have the
@@ -66,7 +66,8 @@ def bidirectional_lstm(
 def plain_lstm_loops(
     weight: torch.Tensor, batch_size: int, operand_dtype: torch.dtype
 ) -> PlainLoops:
-    """Return loops of ordinary PyTorch operations. `weight` and `batch_size` are not used."""
+    """Return an object that runs the encoder LSTM with ordinary PyTorch operations. `weight` and
+    `batch_size` are not used."""
     return PlainLoops(operand_dtype, 0.0, 0.0)
 
 

@@ -1,15 +1,15 @@
-"""Run the loops of the training decoder and the encoder as kernels in CUDA graphs.
+"""Run the loops of the training decoder and of the encoder LSTM as Triton kernels in CUDA graphs.
 
     loops = graphs_for(decoder, memory, torch.bfloat16, dropout_masks)
 
 `Graphs` objects run the same steps as the loops in plain.py, on the same buffers. One graph
-contains CHUNK steps. A `Graphs` object can be used for all batches in one `bucket` and for any
-number of steps, because GPU programs without a clip or symbol return at once. `Graphs` objects are
-cached.
+contains CHUNK steps. A `Graphs` object can be used for all batches of one size class (see `bucket`)
+and for any number of steps, because GPU programs without a clip or symbol return at once. `Graphs`
+objects are cached.
 
 If the GPU supports programmatic dependent launch (`uses_dependent_launches`), a kernel starts while
-the previous kernel is still running. The new kernel then waits for the results of the previous
-kernel.
+the previous kernel is still running. The new kernel waits for the results of the previous kernel
+before it reads them.
 """
 
 import functools
@@ -25,23 +25,24 @@ from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMB
 
 CHUNK = 32  # number of decoder steps per CUDA graph
 MAX_GRAPHS = 64  # maximum number of cached `Graphs` objects; each needs a few megabytes
-UNITS = 8  # LSTM cells per program; 1,024 cells use 128 of an H200's 132 multiprocessors
+UNITS = 8  # LSTM cells per GPU program; 1,024 cells use 128 of an H200's 132 multiprocessors
 PROCESSORS = 132
-COLUMNS = 64  # result columns per program of a backward product
+COLUMNS = 64  # result columns per GPU program of a backward product
 INNER = 64  # size of the blocks in which a backward product reads its inner dimension
-ROWS = 64  # maximum number of clips per program of `lstm_step` and `gradient_product`
-CLIPS = 16  # clips per program of `cell_gradient`
-SYMBOLS = 32  # symbols per program in the attention backward pass
+ROWS = 64  # maximum number of clips per GPU program of `lstm_step` and `gradient_product`
+CLIPS = 16  # clips per GPU program of `cell_gradient`
+SYMBOLS = 32  # symbols per GPU program in the attention backward pass
 GROUPS = 4  # number of groups of steps that `attention_sums` sums up concurrently
-ENERGIES = 8  # symbols per program of `attention_energies`
-# Symbols and attention dimensions per program of `attention_energies` if the dimensions are split.
+ENERGIES = 8  # symbols per GPU program of `attention_energies`
+# Symbols and attention dimensions per GPU program of `attention_energies` if the attention
+# dimensions are split.
 SPLIT_ENERGIES = 32
 SPLIT_DIMS = 32
 # Maximum number of clips for which `attention_energies` loads the past attention weights early, and
 # splits the attention dimensions of long texts.
 FEW_CLIPS = 32
-CONTEXT = 64  # maximum number of context columns per program of `attention_context`
-CONTEXT_VALUES = 2**14  # maximum number of memory values per program of `attention_context`
+CONTEXT = 64  # maximum number of context columns per GPU program of `attention_context`
+CONTEXT_VALUES = 2**14  # maximum number of memory values per GPU program of `attention_context`
 # Number of warps that split the inner dimension of the float32 product in `lstm_step`; 1: no split.
 WARPS = 4
 # Buffers that kernels only read. If the kernels cannot read the layout of a buffer, the buffer is
@@ -57,13 +58,13 @@ class LSTM(NamedTuple):
 
     size: int  # number of cells, S
     inner: int  # number of columns in the rows of the LSTM's matrix product
-    query: int  # D; 0 if no attention follows the LSTM
+    query: int  # attention dimension, D; 0 if no attention follows the LSTM
     p_dropout: float
 
     def split(self) -> tuple[int, int]:
         """Return the number of parts into which `gradient_product` splits the sum over 4 * size
-        gates, and the number of gates per part. With these numbers, there is about one program per
-        multiprocessor.
+        gates, and the number of gates per part of this sum. With the returned numbers, there is
+        about one GPU program per multiprocessor.
         """
         parts = max(1, PROCESSORS // -(-self.inner // COLUMNS))
         gates = -(-4 * self.size // (parts * INNER)) * INNER
@@ -71,8 +72,8 @@ class LSTM(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """All values that determine how the kernels are launched. recurrences.py explains the
-    dimensions."""
+    """All values that determine how the kernels are launched. The docstring of recurrences.py
+    defines the dimensions."""
 
     device: torch.device
     dtype: torch.dtype  # dtype of parameters and buffers
@@ -95,7 +96,8 @@ class Setting(NamedTuple):
 
 @functools.cache
 def _kernels():
-    """Return the module `kernels`, or a message that says why it cannot be imported."""
+    """Return the module `kernels`, or a message with the reason why this module cannot be
+    imported."""
     try:
         from fast_decoder import kernels
     except ImportError as error:
@@ -136,7 +138,8 @@ def graphs_for(
     operand_dtype: torch.dtype,
     dropout_masks,  # model.DropoutMasks
 ) -> "Graphs | str":
-    """Return the decoder's graphs for a batch, or a message that says why this is not possible.
+    """Return the decoder's graphs for a batch, or a message with the reason why graphs cannot be
+    created.
 
     The first call for each bucket creates the graphs.
     """
@@ -172,7 +175,8 @@ def lstm_graphs_for(
     batch_size: int,
     operand_dtype: torch.dtype,
 ) -> "Graphs | str":
-    """Return graphs for one LSTM without dropout, or a message that says why there are none."""
+    """Return graphs for one LSTM without dropout, or a message with the reason why graphs cannot be
+    created."""
     reason = problem(weight.device, weight.dtype)
     if reason is not None:
         return reason
@@ -208,8 +212,8 @@ def _graphs(setting: Setting) -> "Graphs | str":
     except Exception as error:  # Triton, the driver and the GPU raise many types of exceptions
         reason = first_problem(error)
         if "out of memory" in reason:
-            # Raise the error instead of returning a message. The message would be cached, although
-            # the next batch of this bucket may fit into memory.
+            # Raise the error instead of returning a message. A returned message would be cached,
+            # although the next batch of this bucket may fit into memory.
             raise torch.OutOfMemoryError(reason) from error
         return reason
 
@@ -240,7 +244,8 @@ class _Loop:
         with torch.cuda.device(device):
             # Wait until the table is written, because dependent launches do not wait.
             torch.cuda.synchronize()
-            # Compile the kernels. They compute nothing, because the table contains no steps yet.
+            # Launch the kernels once to compile them. During this launch, the kernels compute
+            # nothing, because the table contains no steps yet.
             self._launch(CHUNK)
             torch.cuda.synchronize()
             self.graph, _ = captured(lambda: self._launch(CHUNK), torch.cuda.Stream(device))
@@ -363,11 +368,11 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     # With half-precision operands, a block of 64 rows is faster than a block of 32 rows, even if
     # most rows are empty.
     rows = ROWS if half and setting.clips > 16 else min(ROWS, _power_of_two(setting.clips))
-    # These numbers of warps were the fastest on an H200. With half-precision operands, warps do not
-    # split the inner dimension. Products with 64 rows are not split either, because their
-    # tensor-core instructions need several warps.
+    # The following numbers of warps were the fastest on an H200. With half-precision operands,
+    # warps do not split the inner dimension. Products with 64 rows are not split either, because
+    # their tensor-core instructions need several warps.
     warps = WARPS if rows < 64 and not half else 1
-    # With larger blocks, a program would need too many registers.
+    # With larger blocks, a GPU program would need too many registers.
     block = 128 if (warps > 1 and rows == 16) or (half and rows == 64) else 64
     return _launch(
         setting,
@@ -386,9 +391,10 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
 
 
 def _energies_grid(setting: Setting) -> tuple[int, int, int]:
-    """Return (symbols per program, dimensions per program, number of programs per symbol).
+    """Return (symbols per GPU program, dimensions per GPU program, number of GPU programs per
+    symbol).
 
-    With few clips and long texts, splitting the dimensions is faster, because each program then
+    With few clips and long texts, splitting the dimensions is faster, because each GPU program then
     reads only a quarter of the partial sums of the query.
     """
     dim = setting.attention.query
@@ -409,8 +415,8 @@ def _attention_energies(setting: Setting) -> Callable:
         PARTS=parts,
         PARTS_BLOCK=min(128, _power_of_two(parts)),
         SYMBOLS_BLOCK=symbols,
-        # These limits were measured on an H100 and an H200. Above a limit, a launch may leave no
-        # room on the GPU for the next launch.
+        # The maximum numbers of clips were measured on an H100 and an H200. With more clips, a
+        # launch may leave no room on the GPU for the next launch.
         AHEAD=setting.clips <= FEW_CLIPS,
         LET_NEXT=setting.clips <= CLIPS or _attention_precision(setting) == "tf32",
         num_warps=4,
@@ -454,7 +460,8 @@ def _attention_gradient(setting: Setting) -> Callable:
 
 
 def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
-    units = 16 if lstm.query else 32  # these values were the fastest on an H100
+    # Numbers of LSTM cells per GPU program that were the fastest on an H100.
+    units = 16 if lstm.query else 32
     warps = 4
     # Tensor cores need an inner dimension of at least 16.
     query_warps = min(warps, _power_of_two(lstm.query) // 16) if lstm.query else 0
@@ -477,16 +484,17 @@ def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """Return the tensor itself if the kernels can read it, otherwise a copy that they can read."""
+    """Return `x` itself if the kernels can read this tensor, otherwise a copy that the kernels can
+    read."""
     if x.is_contiguous() and x.data_ptr() % 16 == 0:
         return x
     return x.clone(memory_format=torch.contiguous_format)
 
 
 class Graphs:
-    """Run the forward and backward loops for all batches of one setting.
+    """Run the forward and backward loops of all batches with the same `Setting`.
 
-    The methods are the same as in `plain.PlainLoops`.
+    The class has the same methods as `plain.PlainLoops`.
     """
 
     def __init__(self, setting: Setting):
@@ -534,7 +542,7 @@ class Graphs:
         }
 
     def _gradient_entries(self, buffers: LSTMBuffers, grad_rows: Tensor, lstm: LSTM) -> dict:
-        """Return the additional buffers of backward loops, keyed by their names in the table."""
+        """Return the additional buffers of a backward loop, keyed by their names in the table."""
         _, batch_size, size = buffers.cells.shape
         dgates = buffers.gates
         if self.operand_dtype != dgates.dtype:

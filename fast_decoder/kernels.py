@@ -1,4 +1,5 @@
-"""Define the Triton kernels of the training loops. recurrences.py contains the formulas.
+"""Define the Triton kernels that run the decoder LSTMs, attention and the encoder LSTM in training.
+recurrences.py contains the formulas.
 
 graphs.py launches the kernels. `attention_slopes` and `attention_sums` process a whole chunk of
 steps at once, because no step depends on the results of these two kernels. `next_chunk` runs after
@@ -8,11 +9,12 @@ The first argument of each kernel is an int64 table on the device. The table con
 run, the sizes, and the addresses of all buffers. Only the table contains sizes and addresses, so
 one captured graph can be used for batches of any length, and no tensor needs padding. `offset` is
 the index of the step within a graph, counted from the first step in the forward pass and from the
-last step in the backward pass. Programs for steps beyond the end return at once.
+last step in the backward pass. GPU programs for steps beyond the end of a batch return at once.
 
-Some sums are split over several programs: the inner dimensions of matrix products, the query, and
-the energies. Each program writes a partial sum. The program that needs the sum adds the partial
-sums in a fixed order. No kernel uses atomic operations, so results are bitwise reproducible.
+Some sums are split over several GPU programs: the inner dimensions of matrix products, the query,
+and the energies. Each GPU program writes a partial sum. The GPU program that needs the whole sum
+adds the partial sums in a fixed order. No kernel uses atomic operations, so results are bitwise
+reproducible.
 
 Dimensions: T, B, N, D, E and K are the same as in recurrences.py. S is the size of an LSTM. W is
 the width of a row, which contains a hidden state and a context.
@@ -33,13 +35,14 @@ GATES = tl.constexpr(6)
 CELLS = tl.constexpr(7)  # [T, B, S]
 KEEP = tl.constexpr(8)  # bool [T, B, S]
 ROWS_OUT = tl.constexpr(9)  # [T, B, W], hidden state and context
-OPERANDS = tl.constexpr(10)  # [T, B, W], the same values in the dtype of matrix products
+OPERANDS = tl.constexpr(10)  # [T, B, W], a copy of ROWS_OUT in the dtype of matrix products
 PARTIALS = tl.constexpr(11)  # [splits, B, inner], partial sums of the gradient of a step's rows
-GRAD_ROWS = tl.constexpr(12)  # [T, B, W], gradient of the rows without later steps' contribution
+# [T, B, W], gradient of the rows, without the contribution of later steps.
+GRAD_ROWS = tl.constexpr(12)
 DCELL = tl.constexpr(13)  # [B, S], contribution of later steps to the gradient of the cells
 # Addresses of the attention buffers.
-QUERY_WEIGHT = tl.constexpr(14)  # [S, D], transposed; [D, S] in the backward pass
-QUERY_PARTS = tl.constexpr(15)  # [parts, B, D], partial sums of the query or its gradient
+QUERY_WEIGHT = tl.constexpr(14)  # [S, D], transposed; in the backward pass [D, S]
+QUERY_PARTS = tl.constexpr(15)  # [parts, B, D], partial sums of the query or of its gradient
 PAST = tl.constexpr(16)  # [T, B, 2, N + K - 1]
 PROCESSED_MEMORY = tl.constexpr(17)  # [B, N, D]
 MEMORY = tl.constexpr(18)  # [B, N, E]
@@ -61,10 +64,10 @@ QUERIES = tl.constexpr(31)  # [T, B, D]
 DKEYS = tl.constexpr(32)  # [G, B, N, D], gradient of PROCESSED_MEMORY
 DV = tl.constexpr(33)  # [G, B, number of programs over symbols, D]
 DLOCATION = tl.constexpr(34)  # [G, B, number of programs over symbols, 2 * K, D]
-# [parts of D, B, N], partial sums of the energies; -inf at padding.
+# [parts, B, N], sums of the energies over parts of the attention dimensions; -inf at padding.
 ENERGIES = tl.constexpr(35)
-# [T, B, 4 * S], the gradients of the gates in the dtype of matrix products. This buffer may be the
-# same buffer as GATES.
+# [T, B, 4 * S], the gradients of the gates in the dtype of matrix products. DGATES may be the same
+# buffer as GATES.
 DGATES = tl.constexpr(36)
 TABLE_SIZE = 37
 
@@ -82,22 +85,23 @@ def _buffer(table, place, dtype: tl.constexpr):
 def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     """Wait until the previous launch has finished, and allow the next launch to start.
 
-    The programs of the next launch then start and also wait. Every program must call this function,
-    even if it has no work.
+    The GPU programs of the next launch then start, call this function too, and wait for this
+    launch. Every GPU program must call this function, even a GPU program without work.
 
-    Before the call, a program may read only the following values:
+    Before this call, a GPU program may read only the following values:
 
     - the table,
     - buffers that no earlier launch of the same graph writes,
     - values that were written two or more launches ago.
 
-    If the multiprocessor may have loaded values from a 32-byte sector before the call, loads of
-    other values from this sector after the call must use `.cg`, which bypasses the multiprocessor's
-    own cache. During a capture, the table contains only zeros, and there are no buffers.
+    If the multiprocessor may have loaded values from a 32-byte sector before this call, later loads
+    of other values from the same sector must use `.cg`, which bypasses the multiprocessor's own
+    cache. During a capture, the table contains only zeros, and there are no buffers.
 
-    If LET_NEXT is False, the next launch starts only after all programs of this launch have ended.
-    Set LET_NEXT to False if the programs of both launches cannot all run at the same time.
-    Otherwise, the programs of the next launch would crowd onto the few free multiprocessors.
+    If LET_NEXT is False, the next launch starts only after all GPU programs of this launch have
+    ended. Set LET_NEXT to False if the GPU programs of both launches cannot all run at the same
+    time. With LET_NEXT=True, the GPU programs of the next launch would crowd onto the few free
+    multiprocessors.
     """
     if EARLY:
         tl.extra.cuda.gdc_wait()
@@ -110,7 +114,7 @@ def _tanh(x):
     """Compute tanh(x) from exp(-2 |x|), which cannot overflow.
 
     Near 0, where this formula would lose digits, the result is the sum of the first terms of the
-    Taylor series. The omitted terms add up to less than 1e-11 of the result.
+    Taylor series. The omitted terms of the series add up to less than 1e-11 of the result.
     """
     e = tl.exp(-2 * tl.abs(x))
     y = (1 - e) / (1 + e)
@@ -178,7 +182,7 @@ def lstm_step(
     SIZE: tl.constexpr,  # S
     WIDTH: tl.constexpr,  # W
     INNER: tl.constexpr,  # number of columns in the rows of the matrix product
-    QUERY: tl.constexpr,  # D; 0 if no attention follows the LSTM
+    QUERY: tl.constexpr,  # attention dimension, D; 0 if no attention follows the LSTM
     QUERY_BLOCK: tl.constexpr,
     ROWS: tl.constexpr,  # clips per program
     UNITS: tl.constexpr,  # cells per program
@@ -191,11 +195,11 @@ def lstm_step(
     QUERY_PRECISION: tl.constexpr,
     EARLY: tl.constexpr,  # whether the kernel starts before the previous kernel has finished
 ):
-    """Compute one step of an LSTM, and the units' partial sums of the query.
+    """Compute one step of an LSTM, and partial sums of the query over the LSTM cells.
 
     Program ids: (units, clips). The product of WEIGHT and the row of the previous step is added to
-    the gates. The columns of a program are the gates i, f, g, o of its first unit, then the gates
-    of its second unit, and so on.
+    the gates. The columns of a GPU program are the gates i, f, g, o of its first unit, then the
+    gates of its second unit, and so on.
     """
     t = tl.load(table + START) + offset
     batch = tl.load(table + BATCH)
@@ -287,7 +291,7 @@ def _lstm_cell(table, total, cell, step, unit, inside, SIZE: tl.constexpr, DTYPE
 def attention_energies(
     table,
     offset,
-    PARTS: tl.constexpr,  # number of programs of lstm_step over units
+    PARTS: tl.constexpr,  # number of GPU programs into which lstm_step divides the LSTM cells
     PARTS_BLOCK: tl.constexpr,
     DIM: tl.constexpr,  # D
     DIMS: tl.constexpr,  # dimensions per program
@@ -300,9 +304,11 @@ def attention_energies(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute v . tanh(processed_memory + query + location). The result at padding is -inf.
+    """Compute the energies v . tanh(processed_memory + query + location), which are -inf at
+    padding.
 
-    Program ids: (clip, symbols, dimensions). Each program sums over some of the D dimensions.
+    Program ids: (clip, symbols, dimensions). Each GPU program sums over some of the D attention
+    dimensions.
     """
     t = tl.load(table + START) + offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -357,8 +363,8 @@ def _with_windows(
     """Return `pre` plus the location weight times each symbol's window of past weights."""
     # Zeros surround the alignments of each step. A 32-byte sector may contain the end of the
     # previous step's values, which were read earlier, and the beginning of this step's values. The
-    # L1 cache may then contain an outdated copy of the sector. An outdated copy does no harm if
-    # this beginning contains only zeros, as with 15 or more taps.
+    # L1 cache may then contain an outdated copy of the sector. An outdated copy does no harm if the
+    # cached part of this step's values contains only zeros, as with 15 or more taps.
     CACHE: tl.constexpr = ".cg" if KERNEL < 15 else ""
     tap = tl.arange(0, location_weight.shape[0])
     places = n[:, None] + (tap // KERNEL * (symbols + KERNEL - 1) + tap % KERNEL)[None, :]
@@ -487,9 +493,9 @@ def attention_gradient(
     """Compute denergy for some symbols, and the query gradient that comes from these symbols.
 
     Program ids: (clip, symbols). The softmax backward pass subtracts the sum of alignment_n
-    dalignment_n over n. This sum equals dcontext . context, plus the sum of alignment_n times the
-    gradient that does not come from the context. Each program computes the whole sum, so that no
-    program waits for another program.
+    dalignment_n over n. The sum over n equals dcontext . context, plus the sum of alignment_n times
+    the gradient that does not come from the context. Each GPU program computes the whole sum, so
+    that no GPU program waits for another GPU program.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -552,7 +558,7 @@ def cell_gradient(
     WIDTH: tl.constexpr,
     INNER: tl.constexpr,
     SPLITS: tl.constexpr,
-    QUERY: tl.constexpr,  # D; 0 if no attention follows the LSTM
+    QUERY: tl.constexpr,  # attention dimension, D; 0 if no attention follows the LSTM
     QUERY_BLOCK: tl.constexpr,
     WARPS: tl.constexpr,
     SYMBOLS_A_PART: tl.constexpr,  # symbols per partial sum of the query gradient
@@ -569,10 +575,11 @@ def cell_gradient(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Replace the gates of a step with their gradients, and store DGATES.
+    """Replace the gates of a decoder step with their gradients, and store DGATES.
 
-    Program ids: (units, clips). Programs beyond the last unit process one clip each instead. From
-    denergy, such a program computes the gradients of both alignments in the windows of its clip.
+    Program ids: (units, clips). GPU programs beyond the last unit process one clip each. From
+    denergy, such a GPU program computes the gradients of both alignments in the windows of the
+    clip.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch = tl.load(table + BATCH)
@@ -605,7 +612,7 @@ def cell_gradient(
     tanh_cell = _tanh(tl.load(cells, inside, 0.0))
     previous = tl.load(cells - batch * SIZE, inside & has_past[:, None], 0.0)
     if QUERY > 0:
-        # [WARPS, part of D]: each warp computes a part of the product with the query weight.
+        # Each warp multiplies D / WARPS of the attention dimensions by the query weight.
         share: tl.constexpr = QUERY_BLOCK // WARPS
         dim = tl.arange(0, WARPS)[:, None] * share + tl.arange(0, share)[None, :]
         in_weight = (dim < tl.where(has_step, QUERY, 0))[:, :, None] & (unit < SIZE)[None, None, :]
@@ -646,8 +653,8 @@ def _through_query(
     step,
     row,
     has_row,
-    dim,  # [warps, part of D]
-    weight,  # [warps, part of D, units]
+    dim,  # [warps, D / warps], indices of attention dimensions
+    weight,  # [warps, D / warps, units], part of the query weight
     QUERY: tl.constexpr,
     MAX_SYMBOLS: tl.constexpr,
     SYMBOLS_A_PART: tl.constexpr,
@@ -818,7 +825,7 @@ def attention_sums(
 def next_chunk(table, CHUNK: tl.constexpr, BACKWARDS: tl.constexpr, EARLY: tl.constexpr):
     """Set START and STOP for the next graph, so that the host does not need to set these values.
 
-    The kernel runs as a single program.
+    The kernel needs only a single GPU program.
     """
     _wait(EARLY)
     start, stop, steps = tl.load(table + START), tl.load(table + STOP), tl.load(table + STEPS)

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-empty = torch.empty  # tests replace this function with a function that fills tensors with NaN
+empty = torch.empty  # in tests, a function that fills tensors with NaN replaces `new`
 
 
 def new(like: Tensor, *shape: int) -> Tensor:
-    """Return an uninitialized tensor of this shape with the dtype and device of `like`."""
+    """Return an uninitialized tensor of shape `shape` with the dtype and device of `like`."""
     return empty(*shape, dtype=like.dtype, device=like.device)
 
 
@@ -52,7 +52,7 @@ def product(x: Tensor, weight: Tensor, dtype: torch.dtype, bias: Tensor | None =
     c = None if bias is None else bias.to(dtype)
     if x.numel() and onednn_multiplies(x.device.type, dtype):  # oneDNN rejects empty matrices
         a = _dense(a)
-        b = _dense(b)  # copy slices, because a product with a slice takes 200 times as long
+        b = _dense(b)  # copy slices, because a product with a slice is 200 times slower
         return torch.ops.mkldnn._linear_pointwise(a, b, c, "none", [], "").to(x.dtype)
     return F.linear(a, b, c).to(x.dtype)
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 import fast_decoder
 from model import Decoder, DropoutMasks
 
-EQUAL = (1.0, 1.0, 1.0)  # weights of the outputs in the loss
+EQUAL = (1.0, 1.0, 1.0)  # weights of mel, stop-token logits and alignments in the loss
 
 
 @dataclass
@@ -26,11 +26,12 @@ class Problem:
     mask: Tensor  # [B, N] bool, True at padding
     mel: Tensor  # [B, n_mels, T_out]
     dropout_masks: DropoutMasks
-    seed: int  # seed for the random weights in the loss
+    seed: int  # seed for the random weights of the output values in the loss
 
     @classmethod
     def random(cls, decoder: Decoder, symbols: tuple[int, ...], steps: int, seed: int) -> "Problem":
-        """Create random float32 clips with the given numbers of symbols and decoder steps.
+        """Return a problem with random float32 clips that have the given numbers of symbols and
+        decoder steps.
 
         The same seed always gives the same clips.
         """
@@ -59,7 +60,7 @@ class Problem:
         return function(self.decoder, self.memory, self.mask, self.mel, self.dropout_masks)
 
     def loss(self, outputs: tuple[Tensor, ...], weights: tuple[float, ...] = EQUAL) -> Tensor:
-        """Return a weighted sum of the outputs. The seed determines the random weights."""
+        """Return a weighted sum of all output values. `self.seed` determines the random weights."""
         generator = torch.Generator().manual_seed(self.seed)
         loss = torch.zeros(())
         for output, weight in zip(outputs, weights, strict=True):
@@ -102,11 +103,11 @@ class EncoderProblem:
     lstm: torch.nn.LSTM
     inputs: Tensor  # [B, N, in]
     lengths: Tensor  # [B]
-    seed: int  # seed for the random weights in the loss
+    seed: int  # seed for the random weights of the output values in the loss
 
     @classmethod
     def random(cls, lstm: torch.nn.LSTM, symbols: tuple[int, ...], seed: int) -> "EncoderProblem":
-        """Create a problem with random float32 inputs of the given numbers of symbols.
+        """Return a problem with random float32 texts that have the given numbers of symbols.
 
         The same seed always gives the same inputs.
         """
@@ -121,7 +122,8 @@ class EncoderProblem:
         return EncoderProblem(lstm, inputs, self.lengths, self.seed)
 
     def run(self, function: Callable, precision: torch.dtype | None = None) -> dict[str, Tensor]:
-        """Return the outputs, and the gradients of their random weighted sum, as {name: tensor}.
+        """Return {name: tensor} with the outputs, and with the gradients of a randomly weighted sum
+        of the outputs.
 
         Args:
             precision: dtype of autocast; None: no autocast.

@@ -1,9 +1,10 @@
-"""Run the loops with ordinary PyTorch operations, for devices that do not support the kernels.
+"""Run the decoder loops with ordinary PyTorch operations, for devices that do not support the
+Triton kernels.
 
 In the backward pass, all values that do not depend on later steps are computed for CHUNK steps at
 once: the slopes of the LSTM cells, the slopes of the tanh in attention, and band
 matrices. A band matrix maps the gradient of a step's energies to the gradients of both alignments
-in the windows of this step. recurrences.py explains the names of dimensions.
+in the windows of this step. The docstring of recurrences.py defines the names of dimensions.
 """
 
 from dataclasses import dataclass
@@ -20,12 +21,12 @@ CHUNK = 8  # number of decoder steps whose slopes are computed at once
 
 @dataclass
 class PlainLoops:
-    """Run the forward and backward loops. The methods are the same as in `graphs.Graphs`."""
+    """Run the forward and backward loops. The class has the same methods as `graphs.Graphs`."""
 
     operand_dtype: torch.dtype  # dtype of the operands in the matrix products of the LSTMs
     p_attention_dropout: float
     p_decoder_dropout: float
-    location_gradient: bool = True  # whether gradients flow through earlier alignments
+    location_gradient: bool = True  # whether gradients flow through the alignments of earlier steps
 
     def attention_forward(self, buffers: AttentionBuffers) -> None:
         """Run all steps of the attention recurrence."""
@@ -185,10 +186,11 @@ def _cell_forward(
 
 
 class _CellBackward:
-    """Run the backward steps of an LSTM. Each step replaces the activated gates with gradients.
+    """Run the backward steps of an LSTM. Each backward step replaces the activated gates of a
+    decoder step with their gradients.
 
-    The prefix d means the derivative of the loss with respect to a value. Before the first of the
-    following formulas, dcell contains only the contribution of later steps.
+    The prefix d means the derivative of the loss with respect to a value. Before the first formula,
+    dcell contains only the contribution of later steps.
 
         dcell += dhidden * scale * o * (1 - tanh(cell)^2)
         di = dcell * g * i * (1 - i)                         with respect to i before its sigmoid
@@ -197,8 +199,8 @@ class _CellBackward:
         do = dhidden * scale * tanh(cell) * o * (1 - o)
         dcell of the step before = dcell * f
 
-    All factors except dcell and dhidden are known before the loop. `prepare` computes these factors
-    for many steps at once.
+    The other factors in the formulas are known before the loop. `prepare` computes all factors
+    except dcell and dhidden for many steps at once.
     """
 
     def __init__(self, buffers: LSTMBuffers, p_dropout: float):
@@ -213,7 +215,8 @@ class _CellBackward:
         self.dcell = cells.new_zeros(batch_size, size)
 
     def prepare(self, start: int, stop: int) -> None:
-        """Compute the factors for steps `stop` - 1 down to `start`, at most CHUNK steps."""
+        """Compute the factors of the LSTM gradients for steps `stop` - 1 down to `start`, at most
+        CHUNK steps."""
         self.start = start
         count = stop - start
         cells = self.cells[start:stop]
@@ -238,11 +241,12 @@ class _CellBackward:
         for_sigmoid(by_output, o, grad_input=slopes[:, :, 3])
 
     def step(self, t: int, dhidden: Tensor) -> None:
-        """Run the backward step t. `dhidden` [B, H] is the gradient after dropout."""
+        """Run the backward pass of decoder step t. `dhidden` [B, H] is the gradient of the hidden
+        state after dropout."""
         slopes = self.gate_slopes[t - self.start]
         gates = self.gates[t].unflatten(1, (4, -1))
         dcell = self.dcell.addcmul_(dhidden, self.cell_slopes[t - self.start])
-        self.dcell = dcell * gates[:, 1]  # this line must run before the gradient df overwrites f
+        self.dcell = dcell * gates[:, 1]  # must run before the gradient df overwrites f
         torch.mul(dcell.unsqueeze(1), slopes[:, :3], out=gates[:, :3])
         torch.mul(dhidden, slopes[:, 3], out=gates[:, 3])
 
@@ -263,15 +267,15 @@ def _scale(keep: Tensor, p_dropout: float, dtype: torch.dtype) -> Tensor:
 
 
 def _windows(past: Tensor, half: int) -> Tensor:
-    """Return the windows [..., N, 2, K] as a view of `past` [..., 2, N + 2 * half].
+    """Return the attention windows [..., N, 2, K] as a view of `past` [..., 2, N + 2 * half].
 
-    A window contains the K = 2 * half + 1 values around a symbol.
+    An attention window contains the K = 2 * half + 1 values around a symbol.
     """
     return past.unfold(-1, 2 * half + 1, 1).transpose(-3, -2)
 
 
 class _AttentionSlopes:
-    """Compute the factors for the backward steps of attention, for several steps at once."""
+    """Compute factors of the attention gradients for several decoder steps at once."""
 
     def __init__(self, buffers: AttentionBuffers, with_band: bool):
         self.buffers = buffers
@@ -311,8 +315,8 @@ class _AttentionSlopes:
         Args:
             denergies: [C, B, N].
         """
-        # Sum within each clip and step first. A single long sum of terms that cancel each other
-        # would lose two digits.
+        # Sum within each clip and decoder step first. In a single long sum, terms cancel each
+        # other, and the result loses two digits.
         tanh = self.tanh.flatten(0, 1)
         gradients.v += torch.bmm(denergies.flatten(0, 1).unsqueeze(1), tanh).sum((0, 1))
         dpre = self.slopes.mul_(denergies.unsqueeze(3))

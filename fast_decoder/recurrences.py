@@ -1,4 +1,5 @@
-"""Define the two recurrences as autograd functions, with their buffers and formulas.
+"""Define the attention recurrence and the LSTM recurrence as autograd functions, with their buffers
+and formulas.
 
 `loops` is an object that runs the loops over decoder steps: a `plain.PlainLoops` or a
 `graphs.Graphs`, which have the same methods.
@@ -55,7 +56,7 @@ class AttentionBuffers(LSTMBuffers):
 
 @dataclass
 class AttentionGradients:
-    """The results of the attention backward loop."""
+    """The gradients that the backward loop of attention computes."""
 
     # [T, B, 4 * A]; kernels may return a copy of `AttentionBuffers.gates` in the dtype of matrix
     # products.
@@ -63,15 +64,15 @@ class AttentionGradients:
     contexts: torch.Tensor  # [T, B, E]
     queries: torch.Tensor  # [T, B, D]
     # [B, N, D]. The gradients `processed_memory`, `location_weight` and `v` are sums over all
-    # steps.
+    # decoder steps.
     processed_memory: torch.Tensor
     location_weight: torch.Tensor  # [D, 2 * K]
     v: torch.Tensor  # [D]
 
 
 def _once(backward: Callable) -> Callable:
-    """Make a backward pass raise an error if it runs a second time or if its result is
-    differentiated. Also disable autocast in the backward pass.
+    """Disable autocast in a backward pass, and raise an error if the backward pass runs twice or if
+    its result is differentiated.
     """
 
     def guarded(ctx, *gradients):
@@ -93,8 +94,8 @@ def _once(backward: Callable) -> Callable:
 class AttentionRecurrence(Function):
     """Compute the attention LSTM and the location-sensitive attention over all decoder steps.
 
-    The state of a step is [hidden, context]. The state is an input of the next step's gates and of
-    the decoder LSTM:
+    The state of a decoder step is [hidden, context]. The state is an input of the gates of the next
+    decoder step and of the decoder LSTM:
 
         gates_t = input_weight x_t + bias + state_weight state_(t-1)
         pre_tn = processed_memory_n + query_weight hidden_t + location_weight window_tn
@@ -164,7 +165,7 @@ class AttentionRecurrence(Function):
         if grad_states is None:
             grad_states = torch.zeros_like(buffers.rows)
         gradients = ctx.loops.attention_backward(buffers, grad_states, grad_alignments)
-        # Convert the gradient once, because three products use it.
+        # Convert the gradient of the gates once, because three products use this gradient.
         dgates = gradients.gates.to(dtype)
         return (
             None,
@@ -185,8 +186,9 @@ class AttentionRecurrence(Function):
 class LSTMRecurrence(Function):
     """Compute an LSTM over all steps, with dropout on the hidden state.
 
-    The inputs of the decoder LSTM are the states of the attention recurrence. The outputs are
-    [hidden, context]. The projections read these outputs. The encoder LSTM has no context (E = 0).
+    The inputs of the decoder LSTM are the states of the attention recurrence. The outputs of the
+    decoder LSTM are [hidden, context], from which the model projects frames and stop-token logits.
+    The encoder LSTM has no context (E = 0).
     """
 
     @staticmethod
@@ -225,7 +227,7 @@ class LSTMRecurrence(Function):
         inputs, input_weight, *saved = ctx.saved_tensors
         buffers = LSTMBuffers(*saved)
         dtype = ctx.loops.operand_dtype
-        # Convert the gradient once, because three products use it.
+        # Convert the gradient of the gates once, because three products use this gradient.
         dgates = ctx.loops.lstm_backward(buffers, grad_outputs).to(dtype)
         dinputs = product(flat(dgates), input_weight.T, dtype).to(inputs.dtype).view_as(inputs)
         dcontexts = grad_outputs[:, :, buffers.cells.shape[2] :]

@@ -3,8 +3,8 @@
     answer = check(hparams, device, torch.bfloat16)
     decoder, description = resolve(answer, warn=True)
 
-If the kernels are less exact than the tests require, training uses plain operations and prints a
-warning with details for a bug report.
+If the kernels fail the check, training uses plain operations and prints a warning with details for
+a bug report.
 
 The kernels run in a separate process (compare_kernels.py), because they may hang or crash the
 process with an illegal memory access. The result is cached for later runs with the same GPU,
@@ -52,8 +52,8 @@ SIZES = (
 )
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 NO_PROCESS = "cannot start a process"
-# Parts of error messages that do not indicate wrong kernels. The messages mean that the GPU has no
-# free memory, or that the GPU allows only one process.
+# Parts of error messages that do not indicate wrong kernels. Messages with these parts mean that
+# the GPU has no free memory, or that the GPU allows only one process.
 BUSY = (NO_PROCESS, "out of memory", "busy or unavailable")
 
 
@@ -66,9 +66,9 @@ class Answer(NamedTuple):
 
 
 def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> Answer:
-    """Return the cached answer for this GPU, or run the check and cache its answer.
+    """Return the cached result of the check for this GPU, or run the check and cache the result.
 
-    The check uses TF32 if PyTorch's global setting allows it.
+    The check uses TF32 if PyTorch's global setting allows TF32.
 
     Args:
         autocast: dtype of autocast; None: no autocast.
@@ -95,8 +95,8 @@ def check(hparams: HParams, device: torch.device, autocast: torch.dtype | None) 
 
 
 def read_cache(file: Path, facts: dict) -> Answer | None:
-    """Return the cached answer, or None if the file is missing, damaged or from a check under other
-    conditions."""
+    """Return the cached result of a check, or None if the file is missing, damaged or from a check
+    under different conditions."""
     try:
         cached = Answer(**read_json(file))
     except (ValueError, TypeError):
@@ -134,7 +134,7 @@ def say(text: str) -> None:
 
 
 def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> dict:
-    """Return the conditions under which a check is made, as a dictionary of JSON values."""
+    """Return the conditions of a kernel check as a dictionary of JSON values."""
     return {
         **machine(device),
         "torch": torch.__version__,
@@ -157,14 +157,16 @@ def machine(device: torch.device) -> dict:
 
 
 def cache_file(facts: dict) -> Path:
-    """Return the path of the cached result of the check under these conditions. The file may not exist."""
+    """Return the path of the file that caches the check's result under the conditions `facts`,
+    whether or not the file exists."""
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     return Path(folder).absolute() / "tacotron2-length-batching" / f"kernel_check_{name}.json"
 
 
 def check_in_process(facts: dict, device: str) -> tuple[bool, str]:
-    """Run compare_kernels.py, and return (is_right, text) even if the process fails."""
+    """Run compare_kernels.py in a new process, and return (is_right, text) even if this process
+    fails."""
     request = json.dumps({"facts": facts, "device": device})
     try:
         ended = subprocess.run(

@@ -1,7 +1,7 @@
 """Measure how well attention follows the text.
 
 An alignment [T, N] contains the attention weights of T decoder steps over the N symbols of the
-text. The weights of a decoder step add up to 1. Padding is ignored.
+text. The attention weights of each decoder step add up to 1. Padding is ignored.
 """
 
 import torch
@@ -15,7 +15,8 @@ NOTICED = 0.1
 def alignment_sums(
     alignments: torch.Tensor, steps: torch.Tensor, symbols: torch.Tensor
 ) -> torch.Tensor:
-    """Return three sums over a batch, as a tensor [3].
+    """Return the sums from which focus rate, diagonality and coverage are computed, as a tensor
+    [3].
 
     - the sum of the largest weight of each decoder step; focus rate = sum / number of decoder steps
     - the sum of all weights, scaled down with their distance from the diagonal; diagonality = sum /

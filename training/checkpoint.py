@@ -4,8 +4,8 @@
     loop = restore(complete(source), trainer, sampler)
 
 A checkpoint is a file with the keys of NVIDIA's checkpoints (`iteration`, `state_dict`,
-`optimizer`, `learning_rate`) and with all other state of the run. The file is written atomically.
-Reading a checkpoint never executes code from the file.
+`optimizer`, `learning_rate`) and with all other state of the run. The checkpoint file is written
+atomically. Reading a checkpoint never executes code from the file.
 """
 
 import contextlib
@@ -60,9 +60,9 @@ class Checkpoint(NamedTuple):
 
 @dataclass
 class LoopState:
-    """The state of the training loop. All sums cover the current epoch.
+    """The state of the training loop. All sums are over the current epoch.
 
-    If an older checkpoint lacks a field, the field keeps its default.
+    If a checkpoint from an older version lacks a field, the field keeps its default value.
     """
 
     __pydantic_config__ = EXACTLY
@@ -71,9 +71,9 @@ class LoopState:
     batches_trained: int = 0  # number of batches that all processes have trained on in this epoch
     clips: int = 0
     frames: int = 0  # number of real frames trained on in this epoch
-    loss_sum: float = 0.0  # padded loss, summed over clips
-    loss_unpadded_sum: float = 0.0  # masked loss, summed over real frames
-    # guided attention loss, summed over `guided_attention_frames`
+    loss_sum: float = 0.0  # sum of the padded loss over clips
+    loss_unpadded_sum: float = 0.0  # sum of the masked loss over real frames
+    # sum of the guided attention loss over `guided_attention_frames`
     guided_attention_sum: float = 0.0
     # Number of real frames in the optimizer steps that used guided attention loss.
     guided_attention_frames: int = 0
@@ -81,25 +81,26 @@ class LoopState:
     gradient_norm_sum: float = 0.0
     updates: int = 0  # number of optimizer steps applied in this epoch
     skipped_updates: int = 0  # number of optimizer steps skipped in this epoch
-    seconds: float = 0.0  # seconds spent on planning, waiting for data and training
+    seconds: float = 0.0  # seconds of the epoch spent on planning, waiting for data and training
     prepare_seconds: float = 0.0
     data_wait_seconds: float = 0.0
     # Seconds for which this process waited for the gradients of other processes.
     process_wait_seconds: float = 0.0
-    # Load imbalance, summed over optimizer steps: the largest load divided by the mean load per
-    # process.
+    # Sum over optimizer steps of the load imbalance: the largest number of padded frames of any
+    # process, divided by the mean over all processes.
     imbalance_sum: float = 0.0
     peak_memory_bytes: int = 0  # peak memory of the device during training, in bytes
-    skips_running: int = 0  # how many of the most recent optimizer steps were skipped in a row
+    skips_running: int = 0  # number of optimizer steps skipped in a row until now
     best_validation_loss: float = math.inf  # lowest masked validation loss so far
     # Optimizer step of the best checkpoint; -1: no validation yet.
     best_iteration: int = -1
     lowest_loss: float = math.inf  # lowest padded training loss of any optimizer step
-    alignment_warned: int = 0  # 1: the warning about a missing alignment was printed
-    text_warned: int = 0  # 1: the warning about attention that ignores the text was printed
+    alignment_warned: int = 0  # 1 after the warning about a missing alignment was printed
+    text_warned: int = 0  # 1 after the warning about attention that ignores the text was printed
 
     def at_start_of(self, epoch: int) -> "LoopState":
-        """Return the state before the first batch of `epoch` (the current or the next epoch)."""
+        """Return the state of the training loop before the first batch of `epoch` (the current or
+        the next epoch)."""
         return LoopState(
             epoch=epoch,
             iteration=self.iteration,
@@ -112,10 +113,11 @@ class LoopState:
         )
 
     def add_losses(self, terms: LossTerms, clips: int, frames: int) -> None:
-        """Add the losses of an optimizer step to the sums, and ignore losses that are NaN.
+        """Add the losses of an optimizer step to the sums of the epoch. Ignore losses that are NaN.
 
-        The weight of the padded loss is `clips`, the number of clips in the optimizer step. The
-        weight of the other losses is `frames`, the number of real frames in the optimizer step.
+        In the sums, the weight of the padded loss is `clips`, the number of clips in the optimizer
+        step. The weight of the other losses is `frames`, the number of real frames in the optimizer
+        step.
         """
         self.clips += clips
         self.frames += frames
@@ -140,7 +142,8 @@ class LoopState:
     def diverges(self, loss: float) -> bool:
         """Return whether a loss is infinite, NaN or far above the lowest loss so far.
 
-        "Far above" means greater than 1 and greater than DIVERGED times the lowest loss.
+        A loss is far above the lowest loss if it is greater than 1 and greater than DIVERGED times
+        the lowest loss.
         """
         return not math.isfinite(loss) or loss > max(1, DIVERGED * self.lowest_loss)
 
@@ -206,7 +209,7 @@ def save(
     loop: LoopState,
     **more: Any,
 ) -> Path:
-    """Write a checkpoint of the current state.
+    """Write a checkpoint with the current state of the run.
 
     If the checkpoint has the lowest validation loss so far, also link it as best.pt.
 
@@ -223,8 +226,8 @@ def save(
         "scaler": trainer.scaler.state_dict() or None,
         "hparams": asdict(trainer.hparams),
         "loop": asdict(loop),
-        # Between two epochs, leave out the sampler's state. The sampler still has the plan of the
-        # old epoch, and the next epoch begins at batch 0.
+        # Do not save the sampler's state between two epochs, because the sampler still has the plan
+        # of the old epoch.
         "sampler": sampler.state_at(loop.batches_trained) if loop.batches_trained else None,
         **more,
     }
@@ -236,11 +239,11 @@ def save(
 def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
     """Write `checkpoint_<iteration>.pt`, then remove all but the `keep` newest checkpoints.
 
-    If there is no `best.pt`, at least two checkpoints are kept. A second checkpoint is needed in
-    case the next loss shows that the weights in the newest checkpoint have diverged.
+    If there is no `best.pt`, at least two checkpoints are kept. A second checkpoint is needed
+    because the next loss may show that the weights in the newest checkpoint have diverged.
 
     Raises:
-        UserError: if the file cannot be written. No checkpoint is removed after this error.
+        UserError: if the file cannot be written. If writing fails, no checkpoint is removed.
     """
     path = directory / f"checkpoint_{state['iteration']}.pt"
     try:
@@ -250,13 +253,13 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
             f"{path}: cannot write the checkpoint ({first_line(error)}). Free some space or make "
             "the folder writable. Earlier checkpoints have not changed"
         ) from None
-    # Neither count nor remove checkpoints with a larger number than the new checkpoint, because
-    # they belong to a different run.
+    # Ignore checkpoints with a larger number than the new checkpoint, because they belong to a
+    # different run.
     own = [old for number, old in list_checkpoints(directory) if number <= state["iteration"]]
     least = 1 if (directory / BEST).exists() else 2
     for old in own[: -max(keep, least)]:
-        # Ignore errors, because a folder with the name of a checkpoint cannot be removed like a
-        # file.
+        # Ignore errors, because a path with the name of a checkpoint may be a folder, which
+        # `unlink` cannot remove.
         with contextlib.suppress(OSError):
             old.unlink()
     return path
@@ -265,7 +268,7 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
 def link_as(name: str, path: Path, directory: Path) -> None:
     """Atomically link the checkpoint at `path` to `directory`, under the file name `name`.
 
-    The checkpoint remains available as `name` after `path` is removed.
+    The link `name` keeps the checkpoint available after the file at `path` is removed.
     """
 
     def link(temporary: Path) -> None:
@@ -282,14 +285,14 @@ def mark_if_best(source: Checkpoint) -> None:
     """Link the checkpoint as `best.pt` if it is the best checkpoint.
 
     A resumed run also calls this function, because the earlier process may have been killed between
-    writing the checkpoint and linking it.
+    writing the checkpoint and linking it as `best.pt`.
     """
     if source.state["loop"]["best_iteration"] == source.state["iteration"]:
         link_as(BEST, source.path, source.path.parent)
 
 
 def put_in_place(source: Checkpoint, directory: Path) -> Checkpoint:
-    """Make a checkpoint available in `directory` as `checkpoint_<iteration>.pt`.
+    """Link a checkpoint to `directory` as `checkpoint_<iteration>.pt`.
 
     If a different checkpoint already has this name, rename the existing checkpoint first.
     """
@@ -306,7 +309,7 @@ def _set_aside(path: Path) -> Path:
 
 
 def last_good(directory: Path, diverged: int, best: int) -> Path | None:
-    """After the weights have diverged, return the newest checkpoint with good weights, or None.
+    """After training has diverged, return the newest checkpoint with good weights, or None.
 
     The checkpoint of optimizer step `diverged`, at which the weights diverged, is renamed, unless
     it is the best checkpoint or the only checkpoint.
@@ -324,15 +327,15 @@ def last_good(directory: Path, diverged: int, best: int) -> Path | None:
 def set_aside_newer(directory: Path, iteration: int) -> list[tuple[Path, bool]]:
     """Rename all checkpoints newer than `iteration`. Also rename `best.pt` if it is damaged.
 
-    If the newer checkpoints kept their names, the next --resume would use one of them. No file is
-    deleted.
+    The newer checkpoints get other names because the next --resume would use the newest checkpoint.
+    No file is deleted.
 
     Returns:
         A list of tuples (new path of a checkpoint, whether the checkpoint is damaged).
 
     Raises:
-        UserError: if `best.pt` cannot be read. This error is raised before any checkpoint is
-            renamed.
+        UserError: if `best.pt` cannot be read. If `best.pt` cannot be read, no checkpoint is
+        renamed.
     """
     found = list_checkpoints(directory)[::-1]
     newer = [(path, False) for number, path in found if number > iteration]
@@ -366,12 +369,12 @@ def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
 def load_newest(directory: Path) -> Checkpoint:
     """Return the newest undamaged checkpoint of a run. Print a warning for each damaged checkpoint.
 
-    `best.pt` is tried last.
+    `best.pt` is used only if all other checkpoints are damaged.
 
     Raises:
-        UserError: if a checkpoint cannot be read or is rejected, or if the run has no undamaged
-            checkpoint. After such an error, --resume does not start a new run, because a new run
-            would overwrite the files in the folder.
+        UserError: if a checkpoint cannot be read or is not valid, or if the run has no undamaged
+            checkpoint. If loading fails, --resume does not start a new run, because a new run would
+            overwrite the files in the folder.
     """
     best = [directory / BEST] if (directory / BEST).exists() else []
     damaged = []
@@ -430,7 +433,7 @@ def restore(
     path, saved = source
     load_weights(trainer.model, saved, path, trainer.hparams)
     # Compare the names of the optimizers, because different optimizers, such as Adam and RAdam, can
-    # have states of the same shape. Version 0.4.0 did not save the name.
+    # have states of the same shape. Checkpoints from version 0.4.0 do not contain the name.
     before = saved.get("optimizer_class", "Adam")
     if before != type(trainer.optimizer).__name__:
         raise UserError(
@@ -438,7 +441,8 @@ def restore(
             "To start a new run from the weights of this checkpoint, use -c with --warm_start"
         )
     _check_optimizer_state(path, saved["optimizer"], trainer)
-    # Take the settings of the optimizer, such as weight_decay, from the current command.
+    # Keep the settings of the new optimizer, such as weight_decay, and load only the state from the
+    # checkpoint.
     trainer.optimizer.load_state_dict(
         trainer.optimizer.state_dict() | {"state": saved["optimizer"]["state"]}
     )

@@ -40,7 +40,8 @@ HOW_TO_NAME_MOVED_LISTS = (
     "If you moved the filelists of this run, pass their new paths: --resume --hparams "
     "@FOLDER/settings.txt, or --hparams training_files=...,validation_files=..."
 )
-# File in the run folder that lists the clips. A resumed run compares its clips with this file.
+# File in the run folder that lists the clips of the run. A resumed run compares its clips with this
+# file.
 CLIPS_FILE = "clips.csv"
 
 
@@ -84,8 +85,8 @@ def resolve_clips(
         raise
     clips = Clips(training, validation, corpus_fingerprint(training, validation))
     if hparams.speaker_embedding_dim:
-        # Check the names of the speakers first, because --new-clips does not accept unknown
-        # speakers.
+        # Check the names of the speakers before comparing clips, because --new-clips does not
+        # accept unknown speakers.
         processes.all_or_none(lambda: check_speakers(hparams, clips, resumed))
     clips.change = processes.all_or_none(lambda: find_change(clips, resumed, new_clips))
     if new_clips and clips.change is None:
@@ -102,9 +103,10 @@ def resolve_clips(
 def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool) -> list[ClipTable]:
     """Read the training and the validation clips.
 
-    If a filelist has a cache, only files whose modification time has changed are opened. Without a
-    cache, one process per machine checks every clip and writes the cache. If the cache cannot be
-    written, every process checks the clips itself. A new run reads every audio file to its end.
+    If a filelist has a cache, this function opens only clips whose modification time has changed.
+    Without a cache, one process per machine checks every clip and writes the cache. If the cache
+    cannot be written, every process checks the clips itself. A new run reads every audio file to
+    its end.
 
     Raises:
         UserError: if a filelist or a clip is invalid. The message lists the errors in both
@@ -114,7 +116,7 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
         lambda: _read_lists(hparams, new_run) if processes.local_rank == 0 else None,
         "check the filelists",
     )
-    # If a process could not write its cache, the cache file in the folder may be outdated.
+    # If a process could not write the cache of a filelist, the existing cache file may be outdated.
     is_saved = lists is None or all(table.is_on_disk for table in lists if len(table))
     all_saved = all(processes.gather(is_saved))
     lists = processes.all_or_none_with_heartbeat(
@@ -127,7 +129,8 @@ def read_clips(hparams: HParams, processes: Processes = ALONE, *, new_run: bool)
 
 
 def _read_lists(hparams: HParams, new_run: bool, just_checked: bool = False) -> list[ClipTable]:
-    # Check the settings first, so that an invalid setting is not reported again for every line.
+    # Check the settings before the filelists, so that an invalid setting is not reported again for
+    # every line.
     check_text_settings(hparams)
     lists = []
     problems = []
@@ -147,7 +150,7 @@ def _read_lists(hparams: HParams, new_run: bool, just_checked: bool = False) -> 
 
 
 def _warnings(lists: Sequence[ClipTable], hparams: HParams) -> Iterator[str]:
-    """Yield warnings about clips that hurt training or make the validation loss misleading."""
+    """Yield warnings about clips that harm training or make the validation loss misleading."""
     training, validation = lists
     candidates = [shared_clips_warning(training, validation), unusual_frames(hparams)]
     for clips in lists:
@@ -193,11 +196,11 @@ def shared_clips_warning(training: ClipTable, validation: ClipTable) -> str | No
 
 
 def resolve_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None) -> HParams:
-    """Return the settings with the list of speaker names added.
+    """Return a copy of the settings that contains the list of speaker names.
 
     A new run lists the speakers of its training clips in alphabetical order. A resumed run keeps
-    the checkpoint's list. Print a warning if the clips have several speakers but the model has only
-    one speaker.
+    the list of speakers from the checkpoint. Print a warning if the clips have several speakers but
+    the model has only one speaker.
     """
     trained = tuple(sorted(clips.training.speakers))
     if hparams.speaker_embedding_dim:
@@ -268,11 +271,11 @@ def find_change(
 ) -> dict[str, int] | None:
     """Count the clips that differ from the checkpoint's clips; return None if no clip differs.
 
-    A clip counts as "changed" if its text, speaker or length has changed. Clips that moved from one
-    filelist to the other are counted separately.
+    A clip counts as "changed" if its text, speaker or length has changed. Clips that moved between
+    the training and the validation filelist are counted separately.
 
     Raises:
-        UserError: if clips differ and `is_allowed` is False.
+        UserError: if any clip differs and `is_allowed` is False.
     """
     if resumed is None or resumed.state["corpus"] == clips.fingerprint:
         return None
@@ -315,7 +318,7 @@ def _rows(clips: Clips) -> Iterator[str]:
 def _by_id(rows: Iterable[str]) -> dict[str, list[list[str]]]:
     """Return {clip id: rows of the clip}; each row is [filelist, frames, checksum].
 
-    A clip has one row per filelist line.
+    A clip has one row for each line of the filelists that contains this clip.
     """
     found: dict[str, list[list[str]]] = {}
     for row in rows:
@@ -325,7 +328,7 @@ def _by_id(rows: Iterable[str]) -> dict[str, list[list[str]]]:
 
 
 def write_clips(directory: Path, clips: Clips) -> None:
-    """Write lengths.csv and clips.csv."""
+    """Write lengths.csv and clips.csv, which list the clips of the run."""
     content = "\n".join(["list,frames,text_crc32,id", *_rows(clips), ""])
     write_bytes(directory / CLIPS_FILE, content.encode("utf-8", "surrogateescape"))
     write_lengths(directory / LENGTHS_FILE, clips.training)

@@ -5,8 +5,8 @@
 
 On a GPU, the memory check simply runs the worst-case batches, because running out of GPU memory
 only raises an error. On a CPU, a batch that is too large would make the system kill the process or
-swap for hours. Therefore the check runs a smaller batch with clips of the same length, measures the
-peak memory, and scales the result.
+swap memory for hours. Therefore, on a CPU, the memory check runs a smaller batch with clips of the
+same length, measures the peak memory, and scales the result.
 """
 
 import math
@@ -20,22 +20,22 @@ from machine import is_out_of_memory, peak_memory, reset_peak_memory
 from training.optimizer import state_entries
 from training.trainer import Trainer
 
-Shape = tuple[int, int, int]  # number of clips, frames per clip, symbols per clip
+Shape = tuple[int, int, int]  # (number of clips, frames per clip, symbols per clip)
 
-# The measured batch contains this fraction of the clips, but at least MIN_FRAMES frames and at most
-# about MAX_FRAMES frames. Smaller batches would distort the estimate, because some memory does not
-# depend on the number of frames. Larger batches would take too long.
+# The batch in which memory is measured contains this fraction of the clips, but at least MIN_FRAMES
+# frames and at most about MAX_FRAMES frames. Smaller batches would distort the estimate, because
+# some memory does not depend on the number of frames. Larger batches would take too long.
 SHARE = 1 / 16
 MIN_FRAMES = 3200
 MAX_FRAMES = 6400
 WARM_UP_FRAMES = 50
-# Fraction of the available memory that stays free, because the estimate may be too low, and because
-# memory becomes fragmented.
+# Fraction of the available memory that must stay free, because the estimate may be too low, and
+# because memory becomes fragmented.
 RESERVE = 0.1
 
 
 def available_memory() -> int | None:
-    """Return the number of bytes this process can allocate without swapping; None if unknown.
+    """Return the number of bytes that this process can allocate without swapping; None if unknown.
 
     The result is either the available memory of the machine or the memory left in the process's
     control group, whichever is smaller. Containers and job schedulers limit memory with control
@@ -59,7 +59,7 @@ def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
     Inactive cached files count as available, because the system frees them when memory is scarce.
     """
     for limit, usage, statistics, inactive in (
-        # File names in cgroup v2, and then the file names in cgroup v1.
+        # Names of the files in cgroup v2, followed by the names of the files in cgroup v1.
         ("memory.max", "memory.current", "memory.stat", "inactive_file"),
         (
             "memory/memory.limit_in_bytes",
@@ -70,7 +70,7 @@ def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
     ):
         most = _number_in(root / limit)
         used = _number_in(root / usage)
-        # If there is no limit, cgroup v1 reports a huge number.
+        # If the control group has no limit, cgroup v1 reports a huge number.
         if most is not None and used is not None and most < 2**60:
             freeable = _number_in(root / statistics, inactive) or 0
             return max(most - used + freeable, 1)
@@ -94,8 +94,8 @@ class CpuEstimate:
 
     Args:
         step: a function that runs a batch, with or without a backward pass.
-        shapes: the worst-case batches. The measured batches contain fewer clips of the same
-            lengths.
+        shapes: the worst-case batches. The batches that are measured contain fewer clips of the
+            same lengths.
     """
 
     def __init__(self, trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]):
@@ -108,15 +108,16 @@ class CpuEstimate:
         if has_gradients and not trainer.optimizer.state:
             # Add the optimizer state, which does not exist before the first optimizer step.
             self._optimizer = parameters * sum(state_entries(trainer.hparams).values())
-        # Discard the first measurement, because the first call also loads libraries and starts
-        # threads.
+        # Discard the first measurement, because the first call of `step` also loads libraries and
+        # starts threads.
         self._peak((1, min(shapes[0][1], WARM_UP_FRAMES), shapes[0][2]))
         self._bytes_per_frame = [self._measure(shape) for shape in shapes]
 
     def bytes_of(self, shapes: list[Shape]) -> float:
         """Return the peak memory in bytes, in addition to the memory that the process already uses.
 
-        `shapes` must be in the same order as the measured shapes and have the same clip lengths.
+        `shapes` must have the same order and the same clip lengths as the `shapes` of the
+        constructor.
         """
         activations = [
             per_frame * clips * frames
@@ -125,7 +126,8 @@ class CpuEstimate:
         return self._optimizer + self._gradients + max(activations)
 
     def _measure(self, shape: Shape) -> float:
-        """Return the memory per padded frame in bytes, without the gradients."""
+        """Return the measured memory per padded frame in bytes, without the gradients of the
+        parameters."""
         clips, frames, symbols = shape
         share = min(math.ceil(clips * SHARE), math.ceil(MAX_FRAMES / frames))
         fewer = min(clips, max(share, math.ceil(MIN_FRAMES / frames)))

@@ -1,4 +1,5 @@
-"""Choose the functions for the recurrent layers in training: reference or fast decoder.
+"""Choose the functions that compute the recurrent layers in training: the reference decoder or the
+fast decoder.
 
 functions = checked_decoder("fast", hparams, attention, device, processes)
 """
@@ -23,11 +24,11 @@ class TrainingFunctions(NamedTuple):
 
     decoder: Callable[..., Any]  # same signature as `model.teacher_forced`
     encoder_lstm: Callable[..., torch.Tensor]  # same signature as `model.packed_lstm`
-    description: str  # phrase that describes the decoder in messages
+    description: str  # description of the decoder for messages
 
 
 def reference(reason: str = "") -> TrainingFunctions:
-    """Return the functions in model.py, with a description that contains `reason`."""
+    """Return the reference functions from model.py, with a description that contains `reason`."""
     description = "reference, step by step" + (f": {reason}" if reason else "")
     return TrainingFunctions(teacher_forced, packed_lstm, description)
 

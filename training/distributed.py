@@ -45,8 +45,8 @@ class AlreadyReported(UserError):
 class ReductionClock:
     """Measure how long optimizer steps wait for the gradients of other processes.
 
-    The measured time begins when all gradients of this process are ready. The measurement never
-    makes the host wait for the GPU.
+    The measured time begins when all gradients of this process are ready. The host never waits for
+    the GPU because of this measurement.
     """
 
     def __init__(self, device: torch.device):
@@ -61,15 +61,15 @@ class ReductionClock:
         return moment
 
     def note(self) -> None:
-        """Record the current time. Call this method whenever gradients of this process become
-        ready."""
+        """Record the current time as the start of the wait. Call this method whenever gradients of
+        this process become ready."""
         self._ready = self._now()
 
     def read(self) -> Callable[[], float]:
-        """Return a function that returns the waiting time in seconds.
+        """Return a function that returns the time spent waiting for other processes, in seconds.
 
-        Call `read` when the summed gradients are ready. Call the returned function after the GPU
-        has finished the optimizer step.
+        Call `read` when the sums of the gradients over all processes are ready. Call the returned
+        function after the GPU has finished the optimizer step.
         """
         ready = self._ready
         done = self._now()
@@ -80,13 +80,13 @@ class ReductionClock:
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a run and the rank of this process."""
+    """The processes of a run, and the rank of the current process."""
 
     rank: int = 0
     world_size: int = 1
     # Device of this process; None: the GPU, or the CPU if the machine has no GPU.
     device: torch.device | None = None
-    # Measures the waiting time; None in a run with a single process.
+    # Measures how long this process waits for other processes; None in a run with a single process.
     clock: ReductionClock | None = None
     # Rank among the processes on this machine. Rank 0 does the work that is needed once per
     # machine.
@@ -114,7 +114,7 @@ class Processes:
         if self.world_size == 1:
             return model
         # Do not synchronize buffers, because the trainer averages the buffers of batch norm.
-        # PyTorch 2.13 renamed the option for this.
+        # PyTorch 2.13 renamed the option that turns off this synchronization.
         names = inspect.signature(DistributedDataParallel).parameters
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
         options: dict[str, Any] = {name: False, "gradient_as_bucket_view": True}
@@ -122,7 +122,7 @@ class Processes:
 
         def note_and_reduce(
             clock: ReductionClock, bucket: GradBucket
-        ) -> torch.futures.Future[torch.Tensor]:  # PyTorch rejects hooks without these annotations
+        ) -> torch.futures.Future[torch.Tensor]:  # PyTorch rejects hooks without type annotations
             clock.note()
             return allreduce_hook(cast(Any, dist.group.WORLD), bucket)
 
@@ -130,7 +130,8 @@ class Processes:
         return wrapped
 
     def start_all_reduce(self, vector: torch.Tensor) -> dist.Work | None:
-        """Start summing `vector` over all processes in place. Return the `Work` to wait for."""
+        """Start summing `vector` over all processes in place. Return a `Work` object, whose `wait`
+        method waits for the sum."""
         return None if self.world_size == 1 else dist.all_reduce(vector, async_op=True)
 
     def all_or_none(self, action: Callable[[], T]) -> T:
@@ -162,8 +163,8 @@ class Processes:
         every second, so that the processes quickly detect a dead process.
 
         Args:
-            what: a verb phrase for the action, such as "check the filelists". Waiting processes
-                print this phrase.
+            what: a verb phrase for the action, such as "check the filelists". While a process waits
+                for this action, it prints the phrase.
         """
         if self.world_size == 1:
             return action()
@@ -172,7 +173,7 @@ class Processes:
         def act() -> None:
             try:
                 future.set_result(action())
-            # Catch every exception here. `future.result` raises the exception again below.
+            # Catch every exception here. `future.result` later raises the exception again.
             except BaseException as error:
                 future.set_exception(error)
 
@@ -195,8 +196,8 @@ class Processes:
         """Check that `facts`, a dictionary of names and values, is the same in all processes.
 
         Raises:
-            UserError: in every process, if values differ. The message lists each process whose
-                value differs from the value of the first process.
+            UserError: in every process, if a value differs between processes. The message lists
+                each process whose value differs from the value of the first process.
         """
         first, *others = self.gather(facts | {"machine": socket.gethostname()})
         differences = [
@@ -216,11 +217,13 @@ class Processes:
         raise UserError("\n".join([advice, *differences[:10]]))
 
     def any(self, flag: bool) -> bool:
-        """Return whether `flag` is True in any process. All processes must call this together."""
+        """Return whether `flag` is True in any process. All processes must call this method at the
+        same time."""
         return any(self.gather(flag))
 
     def gather(self, value: Any) -> list[Any]:
-        """Return each process's value, in rank order. All processes must call this together."""
+        """Return the `value` of each process, in rank order. All processes must call this method at
+        the same time."""
         if self.world_size == 1:
             return [value]
         values: list[Any] = [None] * self.world_size
@@ -230,7 +233,7 @@ class Processes:
 
 @contextlib.contextmanager
 def batch_norm_alone(model: torch.nn.Module) -> Iterator[None]:
-    """Inside this context, SyncBatchNorm uses only the batch of this process."""
+    """Make SyncBatchNorm use only the batch of the current process inside this context."""
     shared = [m for m in model.modules() if isinstance(m, torch.nn.SyncBatchNorm)]
     for module in shared:
         vars(module)["forward"] = types.MethodType(torch.nn.BatchNorm1d.forward, module)
@@ -248,9 +251,9 @@ def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
     """Return a key-value store for all processes that were started together.
 
     When torchrun restarts processes, it keeps the same store, which still contains the addresses of
-    dead processes. With these addresses, new processes would wait forever for dead processes
-    (PyTorch issue 135712). To prevent this wait, the first process chooses a new key prefix at each
-    start, and lists the processes that have answered.
+    dead processes. With the old addresses, new processes would wait forever for dead processes
+    (PyTorch issue 135712). Therefore the first process chooses a new key prefix at each start, and
+    lists the processes that have answered under this prefix.
 
     Raises:
         UserError: if the first process does not answer within `seconds`.
@@ -264,7 +267,7 @@ def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
         return PrefixStore(mine, store)
     deadline = time.monotonic() + seconds
     while True:
-        start = store.get("start").decode()  # this value may be the key prefix of an earlier start
+        start = store.get("start").decode()  # `start` may be the key prefix of an earlier start
         store.set(f"{start}/answer {rank}", mine)
         time.sleep(0.02)
         if store.check([f"{start}/all"]) and mine.encode() in store.get(f"{start}/all").split():
@@ -285,7 +288,7 @@ def join(seconds: float) -> Processes:
     Raises:
         UserError: if this machine has GPUs, but fewer GPUs than processes.
     """
-    # torchrun sets these environment variables.
+    # torchrun sets the environment variables WORLD_SIZE, RANK, LOCAL_RANK and GROUP_WORLD_SIZE.
     world_size = int(os.environ.get("WORLD_SIZE", 1))
     if world_size == 1:
         return ALONE
@@ -312,8 +315,8 @@ def join(seconds: float) -> Processes:
 def leave_at_exit() -> None:
     """Make the process wait for SECONDS_TO_LEAVE before it exits.
 
-    While the process waits, a PyTorch thread releases the tensors of the last exchange between
-    processes. If the process exited before this thread had finished, the process would abort.
+    During this time, a PyTorch thread releases the tensors of the last exchange between processes.
+    Without the wait, the process could exit while this thread is running, and would abort.
     """
     if dist.is_initialized():
         atexit.register(time.sleep, SECONDS_TO_LEAVE)

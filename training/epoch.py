@@ -27,13 +27,13 @@ from training.plan import PendingStep, PlannedStep
 from training.run import Run
 from training.trainer import MicroBatch, StepValues, hashed_seed
 
-MAX_CONSECUTIVE_SKIPS = 20  # stop the run after this number of skipped optimizer steps in a row
+MAX_CONSECUTIVE_SKIPS = 20  # number of optimizer steps skipped in a row at which the run stops
 
 
 class NoNextBatch(Exception):
     """Raised if a process could not read its next batch.
 
-    The `__cause__` of this exception is set only in the process that failed to read its batch.
+    Only in the process that failed to read its batch, `__cause__` contains the original exception.
     """
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class NoNextBatch(Exception):
 
 
 def next_batches(loader: DataLoader[Any]) -> Iterator[Batch]:
-    """Yield the loader's batches.
+    """Yield the batches of the DataLoader.
 
     Raises:
         NoNextBatch: if a batch cannot be read. `__cause__` is the original exception.
@@ -60,7 +60,7 @@ def micro_batches_of(
 ) -> Iterator[MicroBatch]:
     """Yield this process's batches of an optimizer step.
 
-    In the state of the loop, also count the time spent waiting for data.
+    Also add the time spent waiting for data to the state of the training loop.
 
     Raises:
         NoNextBatch: if the loader returns a batch that was not planned.
@@ -79,7 +79,8 @@ def micro_batches_of(
 def check_is_planned(batch: Batch, planned: PlannedStep, i: int, epoch: int) -> None:
     """Check that `batch` contains the clips of the planned batch `i`, in the same order.
 
-    The loss weights, the dropout seeds and the epoch's sums are valid only for the planned clips.
+    The loss weights, the dropout seeds and the sums of the losses are valid only for the planned
+    clips.
     """
     expected = planned.batches[i].tolist()
     found = None if batch.clip_indices is None else batch.clip_indices.tolist()
@@ -105,8 +106,8 @@ def read_pending(run: Run, leave: int = 0) -> None:
     Raises:
         UserError: if a loss is not finite or far above the lowest loss, or if too many optimizer
             steps in a row were skipped.
-        NoNextBatch: if a process could not read its next batch. Before this error is raised, the
-            run returns to the state before the optimizer step that needed the batch.
+        NoNextBatch: if a process could not read its next batch. Before NoNextBatch is raised, the
+            run returns to the state before the optimizer step that needed the missing batch.
     """
     count = len(run.pending) - leave
     if count <= 0:
@@ -120,8 +121,8 @@ def read_pending(run: Run, leave: int = 0) -> None:
     values = [StepValues.of(row) for row in rows]
     for step, step_values in zip(steps, values, strict=True):
         if step_values.failures:
-            # Go back to the state before this optimizer step, because this optimizer step and all
-            # later steps were not applied.
+            # Go back to the state before the failed optimizer step, because neither this optimizer
+            # step nor any later optimizer step was applied.
             run.state.iteration = step.number - 1
             run.state.batches_trained = step.before
             run.pending = []
@@ -136,7 +137,8 @@ def read_pending(run: Run, leave: int = 0) -> None:
 
 
 def imbalance(planned: PlannedStep, world_size: int) -> float:
-    """Return the largest number of padded frames per process, relative to the mean."""
+    """Return the largest number of padded frames of any process, divided by the mean over all
+    processes."""
     padded = [weight.padded_frames for weight in planned.weights]
     return world_size * max(sum(padded[rank::world_size]) for rank in range(world_size))
 

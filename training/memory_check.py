@@ -4,8 +4,8 @@
 
 With this check, a run that needs too much memory fails before its first optimizer step. Without the
 check, the run could fail hours later, when the longest clips happen to be in one batch. On a GPU
-the check runs the worst-case batches. On a CPU the check estimates the memory of these batches
-(cpu_memory.py).
+the check runs the worst-case batches. On a CPU the check estimates the memory of the worst-case
+batches (cpu_memory.py).
 """
 
 import bisect
@@ -45,13 +45,13 @@ def worst_case_shapes(
     With a fixed batch size, the list contains one batch with `batch_size` clips that are as long as
     the longest clip and the longest text. With a frame budget per batch, the list contains two
     batches. The first batch has the longest text, and as many padded frames as the budget and the
-    corpus allow. The second batch has the largest possible number of clips, which are the shortest
-    clips.
+    corpus allow. The second batch has the largest possible number of clips, and therefore contains
+    the shortest clips.
 
     Args:
         capacity: frame budget per batch; None if the batch size is fixed.
-        max_draws: maximum number of times that each clip can occur in an epoch, [clips]; None:
-            once.
+        max_draws: maximum number of times that each clip can occur in an epoch, [clips]; None: each
+            clip occurs once.
     """
     x = np.asarray(num_frames)
     symbols = np.asarray(num_symbols)
@@ -61,7 +61,7 @@ def worst_case_shapes(
     lengths, positions = np.unique(x, return_inverse=True)
     counts = np.bincount(positions, max_draws).astype(int).cumsum()
     # For each length, compute the maximum number of clips in a batch whose longest clip has this
-    # length. This number is at most the size of the corpus, because an epoch draws as many clips as
+    # length. The maximum is at most the size of the corpus, because an epoch draws as many clips as
     # the corpus contains.
     clips = np.minimum(capacity // lengths, np.minimum(counts, len(x)))
     frames = clips * lengths
@@ -84,9 +84,9 @@ def check_memory(
     """Check that the worst-case batches fit into memory, and return the peak memory in bytes.
 
     The check runs a forward and a backward pass of the training batches, and a forward pass of the
-    validation batch. The check then restores buffers, gradients and random states bit for bit. On a
-    CPU, the check runs batches with fewer clips, and the result is an estimate. The result on a CPU
-    is 0 if the system does not report the values that the estimate needs.
+    validation batch. After these passes, the check restores buffers, gradients and random states
+    bit for bit. On a CPU, the check runs batches with fewer clips, and the result is an estimate.
+    On a CPU, the result is 0 if the system does not report the values that the estimate needs.
 
     Args:
         weights: sampling weights of the training clips (see `batching.balancing_weights`).
@@ -188,7 +188,7 @@ def _problems(
 
 
 class TriedMemory:
-    """Run batches to find out whether they fit into GPU memory."""
+    """Run batches to determine whether the batches fit into GPU memory."""
 
     name = "GPU memory"
 
@@ -200,7 +200,7 @@ class TriedMemory:
         return fit(self._trainer, self._step, shapes)
 
     def bytes_of(self, shapes: list[Shape]) -> int:
-        """Return 0, because peak memory on a GPU is measured and needs no estimate."""
+        """Return 0, because on a GPU, peak memory is measured instead of estimated."""
         return 0
 
     def shortage(self, shapes: list[Shape]) -> str:
@@ -247,7 +247,7 @@ def memory_of(
 ) -> TriedMemory | EstimatedMemory:
     """Return an object that determines whether batches fit into the memory of the device.
 
-    On a CPU, all processes of the run on this machine get an equal share of the machine's memory.
+    On a CPU, each process of the run on this machine gets an equal share of the machine's memory.
     """
     if trainer.device.type != "cpu":
         return TriedMemory(trainer, step)
@@ -279,10 +279,11 @@ def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) 
 
 @contextlib.contextmanager
 def without_trace(trainer: Trainer) -> Iterator[None]:
-    """Restore buffers, gradients, mode and random states bit for bit when the context ends.
+    """At the end of this context, restore buffers, gradients, mode and random states bit for bit.
 
-    Before the first optimizer step, no optimizer state exists. Therefore the context also allocates
-    tensors of the size of the optimizer state, so that the check includes the memory of this state.
+    Before the first optimizer step, no optimizer state exists. Therefore this context manager also
+    allocates tensors of the size of the optimizer state, so that the check includes the memory of
+    this state.
     """
     model = trainer.model
     training = model.training

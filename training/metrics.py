@@ -16,8 +16,8 @@ from tacotron2_voice.utils.files import (
 from training.tensorboard import Example, TensorBoard, event_files, warn_on_failure
 
 MAX_CURVES = 20  # maximum number of speakers for which TensorBoard shows a curve
-LOSSES_OF_SPEAKERS = "validation_loss_unpadded"  # TensorBoard tag of the losses of speakers
-# Entries of a record that are not shown as curves.
+LOSSES_OF_SPEAKERS = "validation_loss_unpadded"  # TensorBoard tag of the losses per speaker
+# Entries of a metrics record that TensorBoard does not show as curves.
 NOT_CURVES = ("epoch", "iteration", "speakers")
 
 
@@ -26,11 +26,11 @@ class RunLogger:
 
     `state` returns the size of every log file. With a `saved` state, the logger truncates the files
     to the saved sizes, so that the logs of a resumed run end at the checkpoint. Without a saved
-    state, the logger deletes existing logs. The logger never changes files from other programs.
+    state, the logger deletes existing logs. The logger never changes log files from other programs.
 
-    If metrics.jsonl was edited after the checkpoint was written, the logger renames this file,
-    starts a new file and sets `has_lost_metrics`. If the disk is full, the logger keeps lines in
-    memory until it can write them.
+    If another program edited metrics.jsonl after the checkpoint was written, the logger renames
+    metrics.jsonl, starts a new file and sets `has_lost_metrics`. If the disk is full, the logger
+    keeps lines in memory until it can write them.
     """
 
     def __init__(self, directory: Path, log_directory: Path, saved: dict[str, Any] | None = None):
@@ -52,20 +52,21 @@ class RunLogger:
         self._cut_back(saved["logs"])
         self.tensorboard = TensorBoard(log_directory)
         self.metrics = open(path, "ab")  # noqa: SIM115
-        self.metrics_checksum = zlib.crc32(content)  # CRC-32 of all of metrics.jsonl
-        self._waiting = b""  # lines of metrics.jsonl that could not be written yet
+        self.metrics_checksum = zlib.crc32(content)  # CRC-32 of the whole file metrics.jsonl
+        self._waiting = b""  # lines that could not yet be written to metrics.jsonl
 
     def state(self) -> dict[str, Any]:
         """Flush the logs to disk, and return their state for a checkpoint.
 
-        The state contains the size of each log file in bytes, keyed by its path relative to the run
-        folder, and the CRC-32 of metrics.jsonl.
+        The returned state contains the size of each log file in bytes, keyed by its path relative
+        to the run folder, and the CRC-32 of metrics.jsonl.
         """
         self.tensorboard.write("flush")
         self._write_lines()
         os.fsync(self.metrics.fileno())
         sizes = {self._name(path): path.stat().st_size for path in self._files()}
-        # Read the size from the open file, because the file may no longer exist at this path.
+        # Read the size from the open file, because another program may have deleted or moved
+        # metrics.jsonl.
         sizes[METRICS_FILE] = os.fstat(self.metrics.fileno()).st_size
         return {"logs": sizes, "metrics_checksum": self.metrics_checksum}
 
@@ -91,8 +92,8 @@ class RunLogger:
         table = "\n".join(["| hyper-parameter | value |", "|---|---|", *rows])
         self.tensorboard.write("add_text", "hparams", table, record["iteration"])
         if record["hparams"].get("speakers"):
-            # Show the curves of all speakers in one chart. In this layout, a tag is a regular
-            # expression.
+            # Show the curves of all speakers in one chart. The tags of such a chart are regular
+            # expressions.
             tags = [f"{LOSSES_OF_SPEAKERS}/.*"]
             self.tensorboard.write(
                 "add_custom_scalars_multilinechart",
@@ -140,7 +141,7 @@ class RunLogger:
             if waiting:
                 written = os.write(file, waiting)
                 if written < len(waiting):
-                    # Remove an incomplete line from the end of the file.
+                    # Remove partly written lines from the end of the file.
                     os.ftruncate(file, os.fstat(file).st_size - written)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._waiting = b""

@@ -1,4 +1,4 @@
-"""Define the optimizer, the learning-rate schedule, and how gradients are applied.
+"""Define the optimizer and the learning-rate schedule, and apply gradients.
 
     optimizer = make_optimizer(model.parameters(), hparams)
     schedule = schedule_at(iteration, hparams)
@@ -18,7 +18,7 @@ from hparams import HParams
 def make_optimizer(
     parameters: Iterable[torch.nn.Parameter], hparams: HParams
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of a run. No other function chooses the optimizer.
+    """Return the optimizer of a run. To change the optimizer, change only this function.
 
     `Trainer.step` sets the learning rate before every optimizer step.
     """
@@ -36,7 +36,7 @@ def apply_gradients(
     """Divide the gradients by `divisor`, and run an optimizer step unless `skip` is true.
 
     Args:
-        divisor: scalar on the device, at least 1. A value above 1 reduces the gradient norm.
+        divisor: scalar on the device, at least 1. A divisor above 1 reduces the gradient norm.
         skip: bool scalar on the device; whether to skip the optimizer step.
     """
     # Fused PyTorch optimizers read `grad_scale` and `found_inf` on the GPU, so the host does not
@@ -52,8 +52,8 @@ def apply_gradients(
 def state_entries(hparams: HParams) -> dict[str, bool]:
     """Return the names of the tensors that the optimizer stores for each parameter.
 
-    The value for a name is True if the tensor has the shape of the parameter, and False if the
-    tensor is a scalar. For Adam, `exp_avg` and `exp_avg_sq` are True, and `step` is False.
+    The result maps each name to True if the tensor has the shape of the parameter, or to False if
+    the tensor is a scalar. For Adam, `exp_avg` and `exp_avg_sq` are True, and `step` is False.
     """
     probe = torch.nn.Parameter(torch.zeros(2, 3))
     probe.grad = torch.zeros_like(probe)

@@ -1,4 +1,5 @@
-"""Divide an epoch's plan into optimizer steps. Each optimizer step has batches and loss weights."""
+"""Divide the batches of an epoch into optimizer steps, and compute the loss weight of each
+batch."""
 
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ class PlannedStep(NamedTuple):
     end: int  # number of batches of the plan that are finished after this optimizer step
     batches: list[np.ndarray]  # clip indices of each batch
     weights: list[LossWeights]  # loss weights of each batch
-    frames: int  # total number of real frames in these batches
+    frames: int  # total number of real frames in `batches`
 
     @property
     def clips(self) -> np.ndarray:

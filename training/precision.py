@@ -1,6 +1,6 @@
 """Define the training precisions, and check that a device supports them.
 
-The setting is `precision` in hparams.py.
+The setting `precision` in hparams.py selects the precision.
 """
 
 from typing import Any
@@ -11,12 +11,12 @@ import torch
 # inputs of float32 matrix products.
 AUTOCAST_DTYPES = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS = tuple(AUTOCAST_DTYPES)
-CAPABILITY_OF_BF16 = (8, 0)  # lowest compute capability that supports bf16 and tf32
+CAPABILITY_OF_BF16 = (8, 0)  # lowest compute capability of GPUs that support bf16 and tf32
 CPUS_OF_BF16 = {"avx512_bf16", "amx_bf16"}  # CPU features for bfloat16 multiplication
 
 
 def describe_precision(precision: str, capability: tuple[int, int] | None) -> str:
-    """Return a warning if the device does not support this precision natively, otherwise "".
+    """Return a warning if the device does not support `precision` in hardware, otherwise "".
 
     Args:
         capability: the GPU's compute capability; None for a CPU.
@@ -35,7 +35,7 @@ def describe_precision(precision: str, capability: tuple[int, int] | None) -> st
 
 
 def _on_a_cpu(precision: str) -> str:
-    # Older PyTorch versions lack this function.
+    # Older PyTorch versions lack `torch.cpu.get_capabilities`.
     features: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     if precision == "bf16" and any(features.get(name) for name in CPUS_OF_BF16):
         return ""

@@ -20,28 +20,28 @@ from machine import is_out_of_memory, seconds_of
 from training.memory_check import without_trace
 from training.trainer import Trainer
 
-TILE = 16  # the kernels process clips in tiles of this size
+TILE = 16  # number of clips per tile that the GPU kernels process
 SIZES = (16, 32, 48, 64)  # numbers of clips whose costs are measured
 # 17 clips fill as many tiles as 32 clips, so the difference between their times is the cost of 15
 # clips.
 PARTIAL = 17
-CHECK = 24  # as a check, the cost of this number of clips is predicted and also measured
+CHECK = 24  # number of clips whose cost is both predicted and measured, to check the prediction
 MAX_ERROR = 0.1  # maximum relative error of the predicted cost of CHECK clips
-REPEATS = 3  # how many times the pass of each batch is timed
+REPEATS = 3  # how many times the forward and backward pass of each batch is timed
 FIRST_FRAMES = 256  # length of the shortest batches, in frames
 MAX_FRAMES = 2048
 # In short batches, the host is slower than the GPU, so additional frames take no additional time. A
-# length is long enough if the time per additional frame grows by at most this fraction when the
-# length doubles.
+# batch is long enough for measurements if the time per additional frame grows by at most this
+# fraction when the length of the batch doubles.
 MAX_CURVATURE = 0.05
 
 
 def with_measured_costs(trainer: Trainer, clips: ClipTable) -> HParams:
-    """Measure the costs, print them, and return settings that contain them.
+    """Measure the costs of decoder steps, print the costs, and return settings that contain them.
 
     If the measurements are inconsistent, print a warning and return settings without costs. On a
-    CPU the costs are not measured: each clip adds the same time, so the largest batches are always
-    fastest. All processes use the costs that the first process measured.
+    CPU, the costs are not measured, because each clip adds the same time and the largest batches
+    are always fastest. All processes use the costs that the first process measured.
     """
     if not is_useful_on(trainer.device):
         print(
@@ -68,12 +68,12 @@ def is_useful_on(device: torch.device) -> bool:
 def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
     """Return the value of the setting `row_costs`, and a message.
 
-    The message says why the costs cannot be used, or is "" if the costs can be used.
+    The message contains the reason why the costs cannot be used, or is "" if the costs can be used.
 
     The time of a batch is a constant plus the number of decoder steps times the cost of a decoder
-    step. Timing batches of two lengths gives the cost of a decoder step. The cost of a decoder step
-    has two terms: a cost that depends on the number of tiles, and a constant cost per clip.
-    `row_costs` lists the first term for each batch size.
+    step. The cost of a decoder step follows from the times of batches of two different lengths. The
+    cost of a decoder step has two terms: a cost that depends on the number of tiles, and a constant
+    cost per clip. `row_costs` lists the cost of the tiles for each batch size.
 
     Args:
         symbols: number of symbols of each clip.
@@ -97,7 +97,7 @@ def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
     text, difference = table_of(cost)
     costs, _ = parse_row_costs(text)
     if costs is None or min(costs.values()) <= 0:
-        return "", "the cost per clip is larger than the whole cost of a decoder step allows"
+        return "", "the costs of the clips add up to more than the cost of a decoder step"
     if difference > MAX_ERROR:
         return text, (
             f"the time of a batch of {CHECK} clips differs by {difference:.0%} from its prediction"
@@ -106,7 +106,8 @@ def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
 
 
 def table_of(cost: dict[int, float]) -> tuple[str, float]:
-    """Return the value of `row_costs` for measured costs, and the relative error of the check.
+    """Return the value of `row_costs` for measured costs, and the relative error of the predicted
+    cost of CHECK clips.
 
         table_of({16: 45, 17: 58, 24: 63, 32: 68})  # ("16:34.3 32:46.7 clip:0.667", 0.005)
 
@@ -117,8 +118,8 @@ def table_of(cost: dict[int, float]) -> tuple[str, float]:
     two_tiles = 2 * TILE
     clip_cost = max(0.0, (cost[two_tiles] - cost[PARTIAL]) / (two_tiles - PARTIAL))
     by_tiles = [cost[size] - clip_cost * size for size in SIZES if size in cost]
-    # A batch can always be padded to use more tiles. Therefore, if more tiles cost less, use the
-    # lower cost.
+    # A batch can always be padded to fill more tiles. Therefore, if a larger number of tiles has a
+    # lower cost, use the lower cost for the smaller number too.
     lowest = np.minimum.accumulate(by_tiles[::-1])[::-1]
     predicted = cost[two_tiles] - clip_cost * (two_tiles - CHECK)
     pairs = [f"{size}:{value:.3g}" for size, value in zip(SIZES, lowest.tolist(), strict=False)]
@@ -126,10 +127,11 @@ def table_of(cost: dict[int, float]) -> tuple[str, float]:
 
 
 def linear_length(trainer: Trainer, symbols: int) -> int | None:
-    """Return a batch length in frames, above which time grows linearly with length.
+    """Return a batch length in frames above which the time of a batch grows linearly with its
+    length.
 
-    Return None if no length up to MAX_FRAMES is sufficient. With very short batches, the time does
-    not grow linearly, because the host is slower than the GPU.
+    Return None if the time does not grow linearly at any length up to MAX_FRAMES. With very short
+    batches, the time does not grow linearly, because the host is slower than the GPU.
     """
     frames = FIRST_FRAMES
     while frames <= MAX_FRAMES:

@@ -45,7 +45,7 @@ from training.trainer import Trainer
 
 @dataclass
 class Run:
-    """All objects that the training loop needs."""
+    """The objects that the training loop needs."""
 
     folder: RunFolder
     clips: Clips
@@ -55,14 +55,14 @@ class Run:
     validation_loader: DataLoader[Any] | None
     trainer: Trainer
     state: LoopState = field(default_factory=LoopState)
-    # Logger of the run. It exists only in the first process, after all checks have passed.
+    # Logger of the run. The logger exists only in the first process, after all checks have passed.
     logger: RunLogger | None = None
     # Optimizer steps whose losses have not been read yet.
     pending: list[PendingStep] = field(default_factory=list)
-    # Whether any process was asked to stop; this value is the same in all processes.
+    # Whether any process was asked to stop. `must_stop` has the same value in all processes.
     must_stop: bool = False
-    # Mean loss of the optimizer steps that were read most recently; None before the first optimizer
-    # step.
+    # Mean loss of the optimizer steps whose losses were read most recently; None before the first
+    # optimizer step.
     recent_loss: float | None = None
     recent_focus_rate: float | None = None  # focus rate in the last validation
     has_printed_speed: bool = False  # whether the time of the first optimizer step has been printed
@@ -77,7 +77,7 @@ class Run:
 
     @functools.cached_property
     def statistics(self) -> SpeechStatistics:
-        """Return the statistics of the training clips. Synthesis needs these statistics."""
+        """Return the statistics of the training clips, which synthesis needs."""
         clips = self.clips.training
         symbols = self.hparams.table.symbols
         last = (last_symbol(symbols[i] for i in ids.tolist()) for ids in clips.symbols())
@@ -92,7 +92,7 @@ class Run:
 
     @functools.cached_property
     def speaker_statistics(self) -> list[SpeakerStatistics]:
-        """Return statistics for each speaker of the model; [] for a single-speaker model."""
+        """Return the statistics of each speaker of the model; [] for a single-speaker model."""
         names = self.hparams.speakers
         if not names:
             return []
@@ -114,7 +114,8 @@ class Run:
         return f"{self.processes.launcher} train.py {shlex.join(options)} --resume"
 
     def save(self) -> Path | None:
-        """Write a checkpoint in the first process. No optimizer step may be pending."""
+        """Write a checkpoint in the first process. Before this call, the losses of all optimizer
+        steps must have been read."""
         if self.logger is None:
             return None
         parts: dict[str, Any] = {
@@ -136,9 +137,9 @@ class Run:
         )
 
     def close(self) -> None:
-        """Close the logs and unlock the folder."""
+        """Close the logs and unlock the run folder."""
         if self.logger is not None:
-            # Ignore a write error, because it has already been reported.
+            # Ignore write errors, because the logger has already reported these errors.
             with contextlib.suppress(OSError):
                 self.logger.close()
         self.folder.close()
@@ -185,7 +186,8 @@ def _resume(run: Run, resumed: checkpoint.Checkpoint) -> None:
 def open_logs(run: Run, start: Start) -> None:
     """Restore the run folder to its state when the checkpoint was written, and open the logs.
 
-    If the run resumes in its own folder, the logs are truncated to their sizes in the checkpoint.
+    If the run resumes in its own folder, truncate the logs to the sizes that the checkpoint
+    contains.
     """
     if not run.processes.is_first:
         return
@@ -193,7 +195,7 @@ def open_logs(run: Run, start: Start) -> None:
     directory = run.folder.path
     state = run.state
     remove_leftovers(directory)
-    # Remove temporary files, because TensorBoard would read them.
+    # Remove temporary files from the log folder, because TensorBoard would read these files.
     remove_leftovers(directory / run.folder.logs)
     own = None
     if start.resumed is not None and is_inside(start.resumed.path, directory):
@@ -207,8 +209,7 @@ def open_logs(run: Run, start: Start) -> None:
     if own is not None:
         checkpoint.mark_if_best(own)
     if not (directory / checkpoint.BEST).exists() and state.best_iteration != state.iteration:
-        # The file of the best checkpoint was deleted, so let the next validation choose a new best
-        # checkpoint.
+        # best.pt was deleted, so let the next validation choose a new best checkpoint.
         state.best_validation_loss = float("inf")
     saved_logs = own.state if own is not None else None
     run.logger = RunLogger(directory, directory / run.folder.logs, saved_logs)
@@ -216,8 +217,8 @@ def open_logs(run: Run, start: Start) -> None:
     if has_new_clips:
         write_clips(directory, run.clips)
     if has_new_clips or run.logger.has_lost_metrics:
-        # Save a checkpoint now, so that the next --resume needs no other option, and so that a full
-        # disk is reported before the first epoch.
+        # Save a checkpoint before the first epoch, so that the next --resume needs no other option,
+        # and so that a full disk is reported early.
         run.save()
     run.logger.log_run(run_record(run, start))
 

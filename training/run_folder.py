@@ -20,8 +20,8 @@ DEFAULT_LOGS = "logs"  # folder for TensorBoard files, relative to the run folde
 class RunFolder:
     """The output folder of a run. Only one run can use the folder at a time.
 
-    If the folder exists, the constructor locks it, before any checkpoint is read. If the folder
-    does not exist, `make` creates and locks it.
+    If the folder exists, the constructor locks the folder before any checkpoint is read. If the
+    folder does not exist, the method `make` creates and locks the folder.
 
     Args:
         logs: folder for TensorBoard files, relative to `path`.
@@ -51,7 +51,7 @@ class RunFolder:
         return metrics.exists() and metrics.stat().st_size > 0
 
     def make(self) -> None:
-        """Create and lock the folder, unless it is already locked.
+        """Create and lock the run folder, unless this object has already locked the folder.
 
         Raises:
             UserError: if another process has started a run in the folder since this object was

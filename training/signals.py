@@ -39,12 +39,12 @@ class StopRequest:
         with StopRequest(SECONDS_FOR_STEP, lambda: "stopped without saving") as stop:
             train(run, stop)
 
-    If a SIGINT arrives after the first signal, the process stops at once. Under nohup, SIGHUP is
-    ignored.
+    If a SIGINT arrives after the first signal, the process stops at once. SIGHUP is ignored if the
+    command was started with nohup.
 
     Python calls signal handlers only between two operations of the main thread. A PyTorch operation
-    may take minutes and delay a handler. Therefore a second thread also reads the signals, prints a
-    message, and ends the process if the main thread does not exit in time.
+    may take minutes and delay a signal handler. Therefore a second thread also reads the signals,
+    prints a message, and ends the process if the main thread does not exit in time.
 
     Args:
         limit: seconds after which the process ends without saving if the first signal was SIGINT;
@@ -54,7 +54,7 @@ class StopRequest:
 
     def __init__(self, limit: float | None, resume: Callable[[], str]) -> None:
         self.signal: int | None = None
-        self.saving = threading.Lock()  # this lock is held while a checkpoint is being written
+        self.saving = threading.Lock()  # locked while a checkpoint is being written
         self._is_leaving = False  # whether the main thread is ending the process
         self._limit = limit
         self._resume = resume
@@ -64,8 +64,8 @@ class StopRequest:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._remember)
-        # The interpreter writes the number of each signal to this socket. The second thread reads
-        # the number.
+        # Python writes the number of each signal to the socket `_sender`. The second thread reads
+        # the number from the other socket.
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
 
     def __enter__(self) -> "StopRequest":
@@ -76,20 +76,22 @@ class StopRequest:
         self._sender.close()  # closing this socket makes the second thread exit
 
     def leave(self) -> None:
-        """Prevent the second thread from ending the process, because the main thread will exit."""
+        """Stop the second thread from ending the process. Call this method before the main thread
+        exits."""
         self._is_leaving = True
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
         if self.signal is None:
             self.signal = number
-        # A second SIGINT ends the run at once. A second SIGTERM is ignored, because
-        # programs such as make can send SIGTERM twice for one request.
+        # A second SIGINT ends the run at once. A second SIGTERM is ignored, because programs such
+        # as make may send SIGTERM twice to stop a run.
         elif number == signal.SIGINT:
             self.leave()
             raise KeyboardInterrupt
 
     def _watch(self) -> None:
-        """Print a message for the first signal. End the process when the deadline has passed."""
+        """Print a message for the first signal, and end the process if the main thread does not
+        exit before the deadline."""
         first: int | None = None
         deadline: float | None = None
         while True:
@@ -119,7 +121,7 @@ class StopRequest:
             message += " Press Ctrl-C again to stop at once without saving."
             if self._limit is not None:
                 message += (
-                    " Training also stops without saving if this step takes more than "
+                    " Training also stops without saving if this optimizer step takes more than "
                     f"{self._limit:g} s."
                 )
         _print_error(message)
@@ -145,7 +147,7 @@ class StopRequest:
 
 
 def _print_error(message: str) -> None:
-    """Write to stderr directly, because the main thread may be inside a `print`."""
+    """Write to stderr without `print`, because the main thread may be inside a `print` call."""
     with contextlib.suppress(OSError):
         os.write(2, f"{message}\n".encode())
 
@@ -162,8 +164,8 @@ def stopped_without_saving(folder: Path, resume_command: str) -> str:
 def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[None]:
     """In this context, exit with a message instead of a traceback if an error is not a bug.
 
-    The following errors do not indicate bugs: UserError, operating system errors, Ctrl-C, and the
-    death of a DataLoader worker or another process of the run.
+    Errors that are not bugs are UserError, operating system errors, Ctrl-C, and the death of a
+    DataLoader worker or another process of the run.
 
     Args:
         resume_command: the command that resumes the run; "" if the run cannot be resumed.
@@ -177,14 +179,14 @@ def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[N
         sys.exit(f"train.py: {error}\n{resume}" if resume else 1)
     except (UserError, OSError) as error:
         if isinstance(error, OSError) and error.errno is None:
-            raise  # not an error of the operating system, so show the traceback
+            raise  # not an operating system error, so show the traceback
         if isinstance(error, UserError):
             leave_at_exit()
         sys.exit(f"train.py: {explained(error)}\n{resume}".rstrip())
     except RuntimeError as error:
         is_from_gloo = any(words in str(error) for words in OF_DEAD_PROCESSES)
         if is_from_gloo or isinstance(error, torch.distributed.DistError):
-            # Use only the first line, because PyTorch adds a stack trace after it.
+            # Use only the first line of the message, because PyTorch appends a stack trace.
             message = str(error).partition("\n")[0]
             sys.exit(f"train.py: another process of this run exited or does not respond: {message}")
         # DataLoader workers exchange open files, so many workers need many file descriptors.
@@ -197,7 +199,7 @@ def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[N
         if not str(error).startswith(OF_DEAD_WORKERS):
             raise
         if "signal: Terminated" in str(error):
-            # This process also received the signal, and has saved a checkpoint.
+            # The main process also received SIGTERM, and has saved a checkpoint.
             message = f"train.py: a DataLoader worker was terminated; {resume}".rstrip("; ")
             print(message, file=sys.stderr)
             sys.exit(128 + signal.SIGTERM)

@@ -15,9 +15,9 @@ from hparams import HParams
 from tacotron2_voice.speakers import listed
 from training.clips import Clips
 
-MAX_SHOWN = 8  # maximum number of speakers to print or to synthesize
+MAX_SHOWN = 8  # maximum number of speakers to list in messages, and to synthesize
 # Values for one validation clip: the index of the clip, the number of frames, the number of decoder
-# steps, and the two values from loss.sums_of_clips.
+# steps, and the two errors from `loss.sums_of_clips`.
 ClipRow = Sequence[float]
 
 
@@ -59,8 +59,8 @@ def describe_speakers(clips: Clips, hparams: HParams, weights: np.ndarray | None
     speech = speech_of_speakers(clips, hparams)
     draws = {}
     if weights is not None:
-        # All clips of a speaker have the same weight, so one clip shows how often each of the clips
-        # is drawn.
+        # All clips of a speaker have the same sampling weight, so each clip of a speaker is drawn
+        # equally often.
         names = clips.training.names_of("speaker")
         draws = dict(zip(names, draws_of_clips(weights).tolist(), strict=True))
     unseen = sum(not values["validation_clips"] for values in speech.values())
@@ -75,7 +75,7 @@ def describe_speakers(clips: Clips, hparams: HParams, weights: np.ndarray | None
         )
     gone = sorted({*hparams.speakers} - {*speech})
     if gone:
-        lines.append(f"  in the model, but without clips in the filelists: {listed(gone)}")
+        lines.append(f"  speakers of the model without clips in the filelists: {listed(gone)}")
     rest = list(speech)[MAX_SHOWN:]
     if rest:
         least = speech[rest[-1]]["training_minutes"]
@@ -99,15 +99,15 @@ def first_positions(
     """Return the batch number and the row of each speaker's first validation clip, keyed by
     speaker.
 
-    In a filelist from prepare.py, the first clip of each speaker is a typical clip. Only the
-    MAX_SHOWN speakers with the most speech are included, sorted from most to least speech.
+    In a filelist from prepare.py, the first clip of each speaker is a typical clip. The result
+    contains only the MAX_SHOWN speakers with the most speech, sorted from most to least speech.
 
     Args:
         batches: the validation batches of all processes.
     """
     numbers = np.concatenate([np.full(len(batch), i) for i, batch in enumerate(batches)])
     rows = np.concatenate([np.arange(len(batch)) for batch in batches])
-    # Position of each clip in the concatenated batches.
+    # Position of each clip in the concatenation of all batches.
     place_of = np.argsort(np.concatenate(batches))
     speakers, firsts = np.unique(clips.speaker_numbers, return_index=True)
     first_of = dict(zip((clips.speakers[i] for i in speakers), place_of[firsts], strict=True))
@@ -119,8 +119,8 @@ def losses_of_speakers(clips: ClipTable, rows: Sequence[ClipRow]) -> dict[str, f
     """Return the masked loss of each speaker, sorted from most to least speech.
 
     The loss is the mean mel error over all real frames of the speaker's clips, plus the mean
-    stop-token error over all real decoder steps. With r = 1, the frame-weighted mean of these
-    losses equals the masked validation loss.
+    stop-token error over all real decoder steps. With one frame per decoder step, the
+    frame-weighted mean of the speakers' losses equals the masked validation loss.
     """
     index, *columns = np.array(rows).T
     numbers = clips.speaker_numbers[index.astype(int)]

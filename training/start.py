@@ -3,7 +3,8 @@
     start = find_start(folder, processes, None, resume=True, warm_start=False)
     hparams = resolve_hparams("epochs=100", start.resumed, processes)
 
-If any process fails a check, all processes stop. No file is written before all checks pass.
+If a check fails in any process, all processes stop. The run writes no file before all checks have
+passed.
 """
 
 import os
@@ -44,7 +45,7 @@ CODE = ("*.py", *(f"{folder}/**/*.py" for folder in FOLDERS))
 
 
 class Start(NamedTuple):
-    """The checkpoint or the weights that a run starts from.
+    """The checkpoint, or only the weights, from which a run starts.
 
     Without a checkpoint, the run starts at optimizer step 0.
     """
@@ -64,15 +65,15 @@ def find_start(
     resume: bool,
     warm_start: bool,
 ) -> Start:
-    """Read the checkpoint that the run starts from.
+    """Read the checkpoint from which the run starts.
 
     If `resume` is True, the run starts from the newest checkpoint in the folder. If `resume` is
     False, the run starts from the checkpoint at `path`, if `path` is set. The first process chooses
     the checkpoint, and every process reads it.
 
     Raises:
-        UserError: if the checkpoint cannot be used, or if the folder contains a run and no option
-            resumes it.
+        UserError: if the checkpoint cannot be used, or if the folder contains a run but no option
+            of the command resumes this run.
     """
 
     def find() -> Checkpoint | None:
@@ -136,7 +137,7 @@ def is_finished(
     If the checkpoint is the best checkpoint of the run, the function also links it as best.pt.
 
     Raises:
-        UserError: if the processes disagree about whether the run is finished, because their
+        UserError: if the run is finished in some processes but not in others, because their
             settings differ.
     """
     finished = resumed is not None and resumed.state["loop"]["epoch"] > hparams.epochs
@@ -152,13 +153,15 @@ def is_finished(
 
 
 def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Processes) -> HParams:
-    """Apply the overrides of the command to the settings of the checkpoint, or to the defaults.
+    """Apply the overrides of the command to the settings of the checkpoint or, in a new run, to the
+    defaults.
 
     Print every setting that changes.
 
     Raises:
         UserError: if a setting is invalid, if an override changes a setting that a resumed run
-            cannot change, or if the checkpoint was trained with different English reading rules.
+            cannot change, or if the checkpoint was trained with a different version of the rules
+            for English text.
     """
 
     def resolve() -> HParams:
@@ -198,7 +201,7 @@ def resolve_hparams(overrides: str, resumed: Checkpoint | None, processes: Proce
 
 
 def resolve_symbols(hparams: HParams, base: HParams) -> HParams:
-    """Return the settings of a resumed run with the checkpoint's symbol table.
+    """Return the settings of a resumed run, which use the checkpoint's symbol table.
 
     If the clips have changed, the symbol table of the corpus may also have changed. Symbols that
     are missing from the checkpoint are reported later, together with the filelist lines that
@@ -243,7 +246,7 @@ def check_text_rules(resumed: Checkpoint, hparams: HParams) -> None:
     """Raise UserError if the rules for English text have changed since the checkpoint was written.
 
     Checkpoints from version 0.4.0 do not contain the version of the rules, so this function accepts
-    them.
+    these checkpoints.
     """
     saved = resumed.state.get("text_rules")
     current = rules_version(hparams.pronunciations)

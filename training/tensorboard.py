@@ -1,6 +1,4 @@
-"""Write a run's curves, plots and audio to TensorBoard files.
-
-A resumed run can truncate these files."""
+"""Write a run's curves, plots and audio to TensorBoard files, which a resumed run can truncate."""
 
 import contextlib
 import functools
@@ -24,9 +22,10 @@ SUFFIX = ".tacotron2"
 
 @contextlib.contextmanager
 def warn_on_failure(action: str) -> Iterator[None]:
-    """Turn exceptions into warnings.
+    """Turn any exception in this context into a warning.
 
-    Use this context for plots and logs, because training can continue without them.
+    Use this context manager for plots and logs, because training can continue without plots and
+    logs.
     """
     try:
         yield
@@ -40,12 +39,13 @@ def warn_on_failure(action: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The output of the model for one clip. T is the number of decoder steps."""
+    """The model's prediction for one clip. T is the number of decoder steps."""
 
     symbols: list[str]  # symbols of the text [T_in]
     alignment: np.ndarray  # [T, T_in]
     mel: np.ndarray  # [n_mels, frames], log-mel
-    # [T] stop probabilities; with free-running inference, T may be larger than in `mel`
+    # [T] stop probabilities. With free-running inference, T may be larger than the number of
+    # decoder steps in `mel`.
     gate: np.ndarray
 
 
@@ -53,7 +53,8 @@ class Prediction:
 class FreeRunningPrediction(Prediction):
     """A prediction from free-running inference.
 
-    In each decoder step, the model receives the frames that it predicted in the previous step.
+    In each decoder step, the model receives the frames that it predicted in the previous decoder
+    step.
     """
 
     end: StopReason
@@ -72,8 +73,8 @@ class Example:
     sampling_rate: int
     # Prediction with free-running inference; None if inference failed.
     free_running: FreeRunningPrediction | None
-    # Audio samples [N], keyed by TensorBoard tag. If audio could not be computed, its tag is
-    # missing.
+    # Audio samples [N], keyed by TensorBoard tag. If audio could not be computed, the dictionary
+    # lacks the tag of this audio.
     audio: dict[str, np.ndarray]
 
 
@@ -107,7 +108,8 @@ def plots_of(example: Example) -> dict[str, Figure]:
 class TensorBoard:
     """Write TensorBoard events to a folder.
 
-    After the first failure, such as a full disk, no more events are written.
+    After an event could not be written, for example because the disk is full, no more events are
+    written.
     """
 
     def __init__(self, directory: Path):
@@ -115,20 +117,20 @@ class TensorBoard:
         threading.excepthook = _ignore_full_disk
         self.directory = directory
         self._works = True
-        self.write("flush")  # this call also creates the event file
+        self.write("flush")  # the first call of `write` also creates the event file
 
     @functools.cached_property
     def _writer(self) -> SummaryWriter:
         return SummaryWriter(str(self.directory), filename_suffix=SUFFIX)
 
     def write(self, method: str, *values: Any, **options: Any) -> None:
-        """Call a SummaryWriter method, such as "add_scalar". If the method fails, print a
-        warning."""
+        """Call a method of SummaryWriter, such as "add_scalar", and print a warning if the method
+        fails."""
         if not self._works:
             return
         try:
             getattr(self._writer, method)(*values, **options)
-        # A ValueError means that the path is not valid UTF-8.
+        # TensorBoard raises a ValueError if the path of the folder is not valid UTF-8.
         except (OSError, ValueError) as error:
             self._works = False
             print(

@@ -27,7 +27,7 @@ from training.optimizer import Schedule
 from training.precision import AUTOCAST_DTYPES
 
 ENVIRONMENT = {
-    # With this value, cuBLAS computes the same results in every run.
+    # With this workspace setting, cuBLAS computes the same results in every run.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     # Use smaller caches on the CPU. By default, oneDNN and its PyTorch wrapper each cache kernels
     # for the last 1,024 shapes. These caches take half a gigabyte, although shapes rarely repeat in
@@ -38,8 +38,8 @@ ENVIRONMENT = {
 
 
 class LossWeights(NamedTuple):
-    """The loss weights of a micro-batch: its fractions of the frames and decoder steps of an
-    optimizer step."""
+    """The loss weights of a micro-batch: its shares of the frames and decoder steps in an optimizer
+    step."""
 
     padded_frames: float = 1.0
     frames: float = 1.0  # fraction of the real frames in the optimizer step
@@ -79,7 +79,7 @@ class StepValues(NamedTuple):
 
     @classmethod
     def of(cls, row: Sequence[float]) -> "StepValues":
-        """Create the values from a row of `StepLosses.values`."""
+        """Convert a row of `StepLosses.values` to StepValues."""
         terms = len(LossTerms._fields)
         return cls(LossTerms(*row[:terms]), *row[terms:])
 
@@ -88,10 +88,10 @@ class StepLosses(NamedTuple):
     """The results of an optimizer step, which the device may still be computing."""
 
     values: torch.Tensor  # on the CPU, in the order of `StepValues`
-    copied: (
-        torch.cuda.Event | None
-    )  # `values` are valid after this event; None: `values` are already valid
-    # Function that returns the waiting time in seconds. Call it after the event `copied`.
+    # Event after which `values` are valid; None: `values` are already valid.
+    copied: torch.cuda.Event | None
+    # Function that returns the seconds spent waiting for the gradients of other processes. Call
+    # this function after the event `copied`.
     waited: Callable[[], float] | None
 
 
@@ -123,20 +123,22 @@ class Trainer:
             # Ignore the return value, because batch norms inside other modules are converted in
             # place.
             SyncBatchNorm.convert_sync_batchnorm(self.model)
-        # This wrapper averages gradients over all processes.
+        # In a run with several processes, `parallel` averages gradients over the processes.
         self.parallel = processes.wrap(self.model)
         self.optimizer = optimizers.make_optimizer(self.model.parameters(), hparams)
         self.scaler = torch.amp.GradScaler(device.type, enabled=hparams.precision == "fp16")
         self.loss = Tacotron2Loss(hparams.gate_positive_weight)
-        # Unweighted, so that the losses of different runs are comparable.
+        # Do not weight the stop-token loss, so that the validation losses of different runs are
+        # comparable.
         self.validation_loss = Tacotron2Loss()
         # Schedule for calls of `step` that pass no schedule, for example in benchmarks.
         self.base_schedule = Schedule(hparams.learning_rate, hparams.guided_attention_weight)
-        # Reason why this process could not read its next batch.
+        # Exception because of which this process could not read its next batch.
         self.failure: BaseException | None = None
 
     def use_decoder(self, name: str) -> None:
-        """Select the decoder `name` (one of DECODERS). All processes must call this together."""
+        """Select the decoder `name` (one of DECODERS). All processes must call this method at the
+        same time."""
         if name not in self._decoders:
             self._decoders[name] = checked_decoder(
                 name,
@@ -162,7 +164,7 @@ class Trainer:
         weights: LossWeights,
         guided_attention_weight: float,
     ) -> tuple[torch.Tensor, LossTerms]:
-        """Return a batch's contributions to the training loss and to the logged loss terms.
+        """Return the contributions of a batch to the training loss and to the logged loss terms.
 
         In an optimizer step, the contributions of all micro-batches add up to the loss of a single
         batch that contains all clips.
@@ -181,14 +183,16 @@ class Trainer:
             guided = guided_attention_loss(outputs.alignments, steps, batch.text_lengths, sigma)
             guided = guided * weights.steps
             trained = trained + guided_attention_weight * guided
-        # Add new loss terms to `trained` here. Multiply each term by one of the weights above.
+        # Add new loss terms to `trained` here. Multiply each new term by `weights.padded_frames`,
+        # `weights.frames` or `weights.steps`.
         terms = LossTerms(loss=padded, loss_unpadded=unpadded, guided_attention=guided)
         return trained, LossTerms(*(term.detach().float() for term in terms))
 
     def compute_gradients(self, batch: Batch) -> LossTerms:
         """Run the forward and backward pass of a batch in this process only.
 
-        The batch must be on the device. The new gradients are added to the existing gradients.
+        The batch must already be on the device. The new gradients are added to the existing
+        gradients.
         """
         weight = self.base_schedule.guided_attention_weight
         with batch_norm_alone(self.model):
@@ -257,14 +261,14 @@ class Trainer:
         contains the LossTerms, the number of processes that have been asked to stop, and the number
         of processes that could not read a batch.
 
-        In each micro-batch, batch norm updates the running statistics from before the optimizer
-        step. The new running statistics are the mean of these updates over all micro-batches.
+        In each micro-batch, batch norm starts from the running statistics before the optimizer
+        step. After the optimizer step, the running statistics are the mean over all micro-batches.
         """
         processes = self.processes
         several = num_batches > 1 or processes.world_size > 1
         statistics = RunningStatistics(self.model) if several else None
         terms = slice(len(LossTerms._fields))
-        stop_requests = -2  # index of the number of stop requests in `total`
+        stop_requests = -2  # index in `total` of the number of stop requests
         failures = -1
         total = torch.zeros(len(LossTerms._fields) + 2, device=self.device)
         # Use `fill_`, because assigning a number would wait for the GPU.
@@ -336,9 +340,9 @@ class Trainer:
 class RunningStatistics:
     """Update the running statistics of batch norm in an optimizer step of several batches.
 
-    Each batch starts from the statistics before the optimizer step. The new statistics are the mean
-    over the batches. The new statistics depend neither on the order of the batches nor on the way
-    the batches are distributed among the processes.
+    Each batch starts from the running statistics before the optimizer step. The new running
+    statistics are the mean over the batches. The new running statistics depend neither on the order
+    of the batches nor on the distribution of the batches among the processes.
     """
 
     def __init__(self, model: torch.nn.Module):
@@ -351,21 +355,23 @@ class RunningStatistics:
         self.sums = torch.zeros_like(self._before)
 
     def add(self) -> None:
-        """Add the current statistics to the sums. Call this after each forward pass."""
+        """Add the current running statistics of batch norm to `sums`. Call this method after each
+        forward pass."""
         self.sums += torch.cat(self._buffers)
 
     def restore(self) -> None:
-        """Restore the statistics from before the optimizer step.
+        """Restore the running statistics of batch norm from before the optimizer step.
 
-        Call this method after each backward pass, not earlier, because the backward pass needs the
-        current statistics.
+        Call this method only after a backward pass, because the backward pass needs the current
+        running statistics.
         """
         self._put(self._before)
 
     def write(self, means: torch.Tensor, applied: torch.Tensor) -> None:
-        """Set the statistics to `means` if the optimizer step was applied.
+        """Set the running statistics of batch norm to `means` if the optimizer step was applied.
 
-        If the optimizer step was skipped, restore the statistics from before this optimizer step.
+        If the optimizer step was skipped, restore the running statistics from before this optimizer
+        step.
         """
         self._put(torch.where(applied, means, self._before))
         torch._foreach_copy_(self._counts, list((self._counts_before + applied).unbind()))

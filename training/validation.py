@@ -46,8 +46,8 @@ from training.speakers import (
 from training.tensorboard import Example, FreeRunningPrediction, Prediction, warn_on_failure
 from training.trainer import hashed_seed
 
-# Number of optimizer steps after which an alignment formed in published runs (r = 1, 64 clips per
-# batch).
+# Number of optimizer steps after which attention formed an alignment in published runs (r = 1, 64
+# clips per batch).
 STEPS_TO_ALIGN = 10_000
 # Attention ignores the text if, after STEPS_TO_READ optimizer steps, the focus rate is at least
 # SHARP and the text effect is below TEXT_EFFECT. The text effect was at least 0.5 in runs that
@@ -79,8 +79,8 @@ class BatchResult(NamedTuple):
     """The validation results of one batch, in a form that processes can exchange."""
 
     number: int  # index of the validation batch
-    sizes: tuple[int, ...]  # numbers of clips, frames, decoder steps and symbols
-    # Padded loss, masked loss, the three values of alignment_sums, and the text effect.
+    sizes: tuple[int, ...]  # numbers of clips, frames, decoder steps and symbols in the batch
+    # Padded loss, masked loss, the three sums from `alignment_sums`, and the text effect.
     sums: list[float]
     rows: list[ClipRow]  # one row of losses per clip; [] for a single-speaker model
 
@@ -89,10 +89,10 @@ class BatchResult(NamedTuple):
 def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]] | None:
     """Validate the model.
 
-    The prenet's dropout masks depend only on the batch number. The mean padded loss weights each
-    batch by its number of clips. The mean masked loss weights each batch by its number of real
-    frames. alignment.py defines focus rate, diagonality and coverage. speakers.py computes the loss
-    of each speaker.
+    The prenet's dropout masks depend only on the batch number. In the mean padded loss, the weight
+    of a batch is its number of clips. In the mean masked loss, the weight of a batch is its number
+    of real frames. alignment.py defines focus rate, diagonality and coverage. speakers.py computes
+    the validation loss of each speaker.
 
     Returns:
         A tuple of the record for metrics.jsonl and a list of examples, one per speaker (only in the
@@ -100,16 +100,17 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
         validation failed. If validation fails, for example because a clip cannot be read, a loss is
         not finite or memory runs out, a warning is printed.
     """
-    # This function is never called without validation clips.
+    # `validate` is never called in a run without validation clips.
     assert run.validation_loader is not None
     trainer = run.trainer
     processes = run.processes
     generator = torch.Generator()
     failure: str | None = None
     mine: list[BatchResult] = []
-    forced: dict[str, Example] = {}  # one example per speaker, without free-running inference
+    forced: dict[str, Example] = {}  # examples without free-running inference
     positions = example_positions(run)
-    # Free the gradients, because the memory check measured the validation without gradients.
+    # Free the gradients, because the memory check measured the peak memory of validation without
+    # gradients.
     trainer.optimizer.zero_grad(set_to_none=True)
     trainer.model.eval()
     share = len(run.validation_loader)
@@ -131,7 +132,8 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
                 for speaker, (of_batch, row) in positions.items():
                     if of_batch == number:
                         forced[speaker] = forced_example(run, batch, outputs, row, speaker)
-            # Do not raise the error here, because the other processes wait for this process.
+            # Do not raise the error here, because the other processes wait for results from this
+            # process.
             except Exception as error:
                 is_plain = isinstance(error, (UserError, NoNextBatch))
                 failure = str(error) if is_plain else f"{type(error).__name__}: {error}"
@@ -148,7 +150,8 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
         for _, _, theirs in answers:
             forced |= theirs
         examples = []
-        # Synthesize only in the first process, because only this process prints warnings.
+        # Synthesize the examples only in the first process, because only the first process prints
+        # warnings.
         for speaker in positions if processes.is_first else ():
             if stop.signal is not None:
                 break
@@ -192,12 +195,13 @@ def _validate_batch(
     steps = batch.num_steps(model.n_frames_per_step)
     aligned = alignment_sums(outputs.alignments, steps, batch.text_lengths)
     sums = torch.cat([torch.stack([losses.total, losses.total_unpadded]), aligned]).tolist()
-    assert batch.clip_indices is not None  # every DataLoader sets these indices
+    # Every DataLoader sets the clip indices.
+    assert batch.clip_indices is not None
     if not np.isfinite(sums).all():
         names = clip_names(run.clips.validation, batch.clip_indices.tolist())
         raise UserError(f"the validation loss became {sums[0]} on these clips:\n{names}")
-    # Measure the text effect only on the first batch, because this measurement needs another
-    # forward pass.
+    # Measure the text effect only on the first validation batch, because the measurement needs an
+    # additional forward pass.
     is_first = number == 0
     loss = float(losses.total_unpadded)
     sums.append(text_effect(run, moved, masks, loss) if is_first else math.nan)
@@ -213,9 +217,9 @@ def _validate_batch(
 def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> float:
     """Shuffle the symbols of each text, and return the relative increase of the masked loss.
 
-    If this increase (the text effect) is near 0, the model ignores the text and predicts frames
-    only from the previous frames. A model that ignores the text cannot speak words, even if its
-    attention is focused.
+    If this increase, which is called text effect, is near 0, the model ignores the text and
+    predicts frames only from the previous frames. A model that ignores the text cannot speak words,
+    even if its attention is focused.
 
     Args:
         loss: masked loss with the correct texts.
@@ -230,7 +234,7 @@ def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> flo
 
 
 def _record(run: Run, results: list[BatchResult]) -> dict[str, Any]:
-    """Return the means over all batches as a record for metrics.jsonl.
+    """Return the mean results over all validation batches as a record for metrics.jsonl.
 
     `results` must be sorted by batch number.
     """
@@ -257,7 +261,8 @@ def _record(run: Run, results: list[BatchResult]) -> dict[str, Any]:
 
 
 def forced_example(run: Run, batch: Batch, outputs: Outputs, row: int, speaker: str) -> Example:
-    """Return a teacher-forced example: the clip in row `row` of the batch."""
+    """Return the example for the clip in row `row` of the batch, with the teacher-forced
+    prediction."""
     h = run.hparams
     ids = batch.text[row, : int(batch.text_lengths[row])].tolist()
     frames = int(batch.mel_lengths[row])
@@ -282,13 +287,14 @@ def forced_example(run: Run, batch: Batch, outputs: Outputs, row: int, speaker: 
 
 
 def example_of(run: Run, forced: Example) -> Example:
-    """Return the example with audio and a free-running prediction of its text."""
+    """Return a copy of the example with audio and a free-running prediction of the example's
+    text."""
     mels = {"predicted": forced.teacher_forced.mel}
     spoken = None
     with warn_on_failure("synthesizing the text of a validation clip"):
         spoken = speak(run, forced.ids, forced.speaker or None)
         mels["spoken"] = spoken.mel
-    # Write the recording once per run, and again if the clips have changed.
+    # Write the recording to TensorBoard once per run, and again if the clips have changed.
     if run.state.best_iteration < 0 or run.clips.change is not None:
         mels["recording"] = forced.recording
     audio = {}
@@ -300,10 +306,11 @@ def example_of(run: Run, forced: Example) -> Example:
 
 
 def speak(run: Run, ids: list[int], speaker: str | None = None) -> FreeRunningPrediction:
-    """Synthesize symbol ids without retries. Models with several speakers need `speaker`.
+    """Synthesize speech for symbol ids without retries. For a model with several speakers,
+    `speaker` is required.
 
-    The model must be in evaluation mode. The global random state does not change. Synthesis also
-    ends if the speech is too long for the text or if attention makes no progress.
+    The model must be in evaluation mode. The function does not change the global random state.
+    Synthesis also ends if the speech is too long for the text or if attention makes no progress.
     """
     training = TrainingFacts(run.statistics, run.speaker_statistics)
     synthesizer = CheckpointSynthesizer(run.trainer.model, run.hparams, training)
@@ -344,10 +351,10 @@ def describe_free_running(run: Run, example: Example) -> str:
 
 
 def record_with_examples(record: dict[str, Any], examples: Sequence[Example]) -> dict[str, Any]:
-    """Return the record with the metrics of free-running inference added.
+    """Return a copy of the record that also contains the metrics of free-running inference.
 
-    The metrics are means over all examples. If the record contains speakers, the metrics of each
-    speaker's example are also added.
+    The added metrics are means over all examples. If the record contains speakers, the metrics of
+    each speaker's example are also added.
     """
     entries = {example.speaker: free_running_record(example) for example in examples}
     if "speakers" in record:

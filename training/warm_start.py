@@ -1,6 +1,6 @@
 """Adapt the weights of another model to this model (--warm_start).
 
-Symbols and speakers are matched by name.
+The symbols and speakers of the two models are matched by name.
 
     saved, notes = fitted(source, hparams)
     load_weights(model, saved, source.path, hparams, hparams.ignore_layers)
@@ -20,14 +20,14 @@ from tacotron2_voice.utils.errors import UserError
 from training.checkpoint import Checkpoint
 
 MAX_NAMED = 200  # maximum number of characters in a list of names in a message
-# Scripts whose letters stand for single sounds. Phones are Latin and Greek letters.
+# Scripts whose letters stand for single sounds. (Phones are written with Latin and Greek letters.)
 ALPHABETS = (
     *("LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "GEORGIAN", "HEBREW", "ARABIC"),
     *("DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI"),
 )
 SPEAKERS = checkpoint_file.SPEAKER_EMBEDDING
-# Weights that multiply the encoder's output. In models with several speakers, each weight has
-# additional columns for the speaker embedding, which follows the encoder output.
+# Weights that multiply the encoder output. In models with several speakers, the speaker embedding
+# is appended to the encoder output, so each of these weights has additional columns.
 READERS = (
     "decoder.attention_rnn.weight_ih",
     "decoder.attention_layer.memory_layer.linear_layer.weight",
@@ -40,11 +40,12 @@ READERS = (
 def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[str]]:
     """Return a checkpoint's state, adapted to this run's symbols and speakers, and a list of notes.
 
-    Each note describes one change in a sentence. Tensors in `ignore_layers` do not change.
+    Each note describes one change in a sentence. Tensors in the setting `ignore_layers` do not
+    change.
 
     Raises:
-        UserError: if the checkpoint does not say which symbol or speaker each embedding row belongs
-            to.
+        UserError: if the checkpoint does not contain the name of the symbol or speaker of each
+            embedding row.
     """
     saved = source.state
     notes: list[str] = []
@@ -90,19 +91,20 @@ def map_symbols(
     A symbol that is in the checkpoint keeps its row. A new letter or phone starts with the row of
     the Latin letter that begins its transliteration, if the checkpoint has this letter: ɔ starts
     like o, and ж starts like z. Each value in the row of any other new symbol is drawn with `seed`
-    from a normal distribution. This distribution has the mean and the standard deviation of the same
-    column in the checkpoint.
+    from a normal distribution. The mean and the standard deviation of this distribution are those
+    of the same column in the checkpoint.
 
     Return the adapted state and {new symbol: similar letter, or "" if the row is random}.
 
     Raises:
-        UserError: if the number of rows differs from the number of symbols in the checkpoint.
+        UserError: if the checkpoint's symbol embedding does not have one row for each symbol of the
+        checkpoint.
     """
     saved = source.state
     theirs = hparams_from_dict(saved.get("hparams", {}))
     old = checkpoint_file.embedding_of(saved["state_dict"])
     if theirs.table.symbols == table.symbols or old is None:
-        return saved, {}  # `load_weights` rejects weights that do not fit
+        return saved, {}  # later, `load_weights` rejects weights that do not fit
     if len(old) != theirs.n_symbols:
         raise UserError(
             f"{source.path}: embedding.weight has {len(old)} rows, but the checkpoint's symbol "
@@ -126,8 +128,9 @@ def map_symbols(
 def _similar_letter(symbol: str) -> str:
     """Return the first letter of a letter's transliteration in lower case, or "".
 
-    Characters of scripts that are not in ALPHABETS stand for syllables or words. Modifiers, such as
-    the length mark of phones, do not stand for a sound of their own.
+    The result is "" for characters of scripts that are not in ALPHABETS, because such characters
+    stand for syllables or words. The result is also "" for modifiers, such as the length mark of
+    phones, because modifiers do not stand for a sound of their own.
     """
     is_letter = len(symbol) == 1 and unicodedata.category(symbol) in ("Ll", "Lu", "Lo")
     if not is_letter or not unicodedata.name(symbol).startswith(ALPHABETS):
@@ -141,8 +144,8 @@ def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], 
 
     A speaker that is in the checkpoint keeps its embedding. A new speaker gets the mean of the
     checkpoint's speaker embeddings. If the checkpoint has only one speaker, the weights that are
-    applied to the new embeddings are 0. With such weights, every speaker starts with the voice of
-    the checkpoint's only speaker.
+    applied to the new embeddings start at 0, so that every speaker starts with the voice of the
+    checkpoint's only speaker.
 
     Return the adapted state and a sentence about the changes.
 
