@@ -39,6 +39,7 @@ from export.checkpoint_paths import list_others
 from hparams import HParams, batching_options, create_hparams, read_symbols
 from length_batching import plan_epoch
 from scripts.commands import is_outdated, run_stage
+from tacotron2_voice.text.phones import check_language
 from tacotron2_voice.text.spoken_numbers import ENGLISH, is_english
 from tacotron2_voice.utils.arguments import at_least_one, checked, make_parser
 from tacotron2_voice.utils.errors import UserError
@@ -67,6 +68,7 @@ TIMED_STEPS = 2  # number of optimizer steps for measuring the time per optimize
 # Options of scripts/prepare.py that this program sets itself. Users cannot pass these options with
 # --prepare.
 OWN_OPTIONS = ("--convert", "--cache-mels", "--out", "--speaker", "--val-fraction")
+LETTERS, PHONES = "letters", "phones"
 OPTIONS_FILE = "my_voice.json"
 EVALUATION_FILE = "evaluation.json"
 SPEECH = "speech"  # folder that contains the speech for the held-out texts
@@ -76,9 +78,17 @@ NEWEST, LOWEST_LOSS = "newest", "lowest-loss"
 PAGE_FILE = "index.html"
 
 
+def text_settings(language: str, symbols: str) -> str:
+    """Return the settings that convert texts in a language to letters or phones."""
+    if symbols == PHONES:
+        rules = "english_cleaners_corrected," if is_english(language) else ""
+        return f"text_cleaners=[{rules}phones],language={language}"
+    return "" if is_english(language) else "symbols=corpus,text_cleaners=basic_cleaners"
+
+
 def prepare(out: Path, args: argparse.Namespace) -> HParams:
     """Convert and check the recordings, and return the settings for training."""
-    settings = "" if is_english(args.language) else "symbols=corpus,text_cleaners=basic_cleaners"
+    settings = text_settings(args.language, args.symbols)
     chosen = ("--hparams", settings) if settings else ()
     run_stage(
         "scripts/prepare.py",
@@ -111,10 +121,16 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
             f"--language {args.language}: --recognizer {args.recognizer} supports only English, so "
             f"use --recognizer {WHISPER}"
         )
+    if args.symbols == PHONES:
+        try:
+            args.language = check_language(args.language)
+        except UserError as error:
+            raise UserError(f"{error}. To train on letters, add --symbols {LETTERS}") from None
     path = out / OPTIONS_FILE
     options = {
         "name": args.name,
         "language": args.language,
+        "symbols": args.symbols,
         "start": str(args.start),
         "steps": args.steps,
     }
@@ -320,6 +336,12 @@ def main(arguments: list[str] | None = None) -> None:
         help="language of the recordings, as an eSpeak code (default: %(default)s)",
     )
     add(
+        "--symbols",
+        choices=(LETTERS, PHONES),
+        help="convert texts to these symbols (default: letters for English, phones for other "
+        "languages)",
+    )
+    add(
         "--prepare",
         type=checked(
             str,
@@ -355,6 +377,7 @@ def main(arguments: list[str] | None = None) -> None:
         help="use this Whisper model (name or folder; default: %(default)s)",
     )
     args = parser.parse_args(joined(sys.argv[1:] if arguments is None else arguments))
+    args.symbols = args.symbols or (LETTERS if is_english(args.language) else PHONES)
     args.name = checked_name(args.name, "--name")
     out = args.out or Path(f"my-voice-{args.name}")
     if args.out is None and len(out.parts) > 1:

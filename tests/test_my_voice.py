@@ -8,6 +8,7 @@ from helpers import ROOT
 
 from evaluation.recognizers import make_recognizer
 from evaluation.results import Intelligibility
+from hparams import create_hparams
 from scripts import my_voice
 from scripts.commands import run_stage
 from tacotron2_voice.utils.errors import UserError
@@ -139,10 +140,35 @@ def test_voice_is_exported_from_the_checkpoint_with_the_lower_word_error_rate(co
     assert 'src="lowest-loss/speech/0001.wav"' in (tmp_path / "out" / "index.html").read_text()
 
 
-def test_symbol_table_is_built_from_the_texts_when_the_language_is_not_english(commands, tmp_path):
-    make(tmp_path, "--language", "nl")
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        (("--language", "nl"), "text_cleaners=[phones],language=nl"),
+        (
+            ("--language", "nl", "--symbols", "letters"),
+            "symbols=corpus,text_cleaners=basic_cleaners",
+        ),
+        (
+            ("--symbols", "phones"),
+            "text_cleaners=[english_cleaners_corrected,phones],language=en-us",
+        ),
+    ],
+)
+def test_texts_become_phones_when_the_language_is_not_english(
+    commands, tmp_path, options, settings
+):
+    make(tmp_path, *options)
     prepared = commands[0]
-    assert "symbols=corpus" in prepared[prepared.index("--hparams") + 1]
+    assert prepared[prepared.index("--hparams") + 1] == settings
+    assert create_hparams(settings).text_cleaners
+
+
+def test_language_is_rejected_before_the_first_stage_when_espeak_does_not_support_it(
+    commands, tmp_path
+):
+    with pytest.raises(UserError, match="--symbols letters"):
+        make(tmp_path, "--language", "zz")
+    assert commands == []
 
 
 @pytest.mark.parametrize(("code", "expected"), [(1, "failed"), (130, "To continue, run: python ")])
