@@ -77,3 +77,10 @@ def test_note_lists_five_uncertain_expressions_and_counts_the_rest():
     assert "'1/13' as 'one thirteenth'" in note
     assert "and 1 more" in note
     assert uncertain_note("Good morning.", CLEANERS) == []
+
+
+def test_expressions_of_a_long_text_are_the_expressions_of_its_sentences():
+    text = "He paid 1/7 of it. She took 5 mol/L."
+    expected = uncertain_expressions(text, CLEANERS)
+    assert len(expected) == 2
+    assert uncertain_expressions(" ".join([text] * 100), CLEANERS) == expected * 100

@@ -10,7 +10,8 @@ abbreviation or a Roman numeral, and if it matches no pattern in `_CERTAIN_FORMS
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tacotron2_voice.text.cleaners import read_brackets
@@ -39,6 +40,7 @@ from tacotron2_voice.text.sequences import ARPABET_SPAN, IPA_SPAN, PHONES
 
 # Advice at the end of the note about uncertain expressions.
 ADVICE = "If a reading is wrong, write the expression in words"
+MAX_CHARACTERS = 500  # maximum number of characters to compare at once
 MAX_SHOWN = 5  # maximum number of expressions to list in a note
 
 
@@ -88,6 +90,7 @@ _CERTAIN_FORMS = (
     rf"{NUMBER}(?:\s?%)?\s?[-–]\s?{NUMBER}(?:\s?%)?",
     rf"[-−]?(?:{NUMBER}|\.\d+)(?:\s?%)?",
 )
+_SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'“])")
 _LEFT, _RIGHT = r"(?<![\w/.,:$£€¥+*=^<>~-])", r"(?![\w/:+*=^<>°²³·%-]|[.,]\w)"
 _CERTAIN = re.compile("|".join([ADDRESS, *(f"{_LEFT}(?:{x}){_RIGHT}" for x in _CERTAIN_FORMS)]))
 # Matches a word, which may contain apostrophes and hyphens.
@@ -112,6 +115,20 @@ def uncertain_expressions(text: str, cleaner_names: Sequence[str]) -> list[Uncer
         return []
     phones = IPA_SPAN if PHONES in cleaner_names else ARPABET_SPAN
     text = plain_characters(read_brackets(phones.sub("", text)))
+    return [one for piece in _pieces(text) for one in _uncertain_in(piece)]
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield the sentences of a text, and long sentences in pieces, because the time for comparing a
+    piece with its reading grows with the square of its length."""
+    for sentence in _SENTENCE_ENDS.split(text):
+        yield from textwrap.wrap(
+            sentence, MAX_CHARACTERS, break_long_words=False, break_on_hyphens=False
+        )
+
+
+def _uncertain_in(text: str) -> list[Uncertain]:
+    """Return the uncertain expressions in a sentence."""
     certain = _CERTAIN.sub(lambda match: re.sub(r"\S", "a", match[0]), text)
     words = [*re.finditer(r"\S+", text)]
     uncertain = [_is_uncertain(certain, *word.span()) for word in words]
