@@ -95,7 +95,7 @@ class HParams(VoiceSettings):
     clips_folder: str = ""  # new folder of the clips, if you moved the clips after you ran scripts/prepare.py
     load_mel_from_disk: bool = False  # True: the filelists list cached log-mels (.npy) instead of audio files
     text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # names of the text cleaners, applied in the order of this list
-    language: str = ""  # eSpeak language code, such as de; required for phones, and for Turkish and Azerbaijani, where I in lowercase is ı
+    language: str = ""  # eSpeak language code, such as de; required for phones, and for Turkish and Azerbaijani, whose letter I has the lowercase form ı
     symbols: str = "english"  # symbol table: english (as in NVIDIA's recipe), corpus (all characters in your texts), or the path of a .json file
     symbol_table: tuple[
         str, ...
