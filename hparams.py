@@ -203,9 +203,9 @@ class HParams(VoiceSettings):
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
     """Return the defaults, or `base`, with overrides such as "batch_size=32,win_time=50".
 
-    `@PATH` stands for the overrides in the file at PATH. In such a file, filelist paths may be
-    relative to the folder of the file. The values `win_time=50,hop_time=12.5` are from section 3 of
-    Ge et al.
+    `@PATH` stands for the overrides in the file at PATH. In this file, the paths of filelists may
+    be relative to the folder of the file. The values `win_time=50,hop_time=12.5` are from section 3
+    of Ge et al.
 
     Raises:
         UserError: if overrides are wrong. The message lists every problem with its file and line.
