@@ -95,7 +95,7 @@ class HParams(VoiceSettings):
     clips_folder: str = ""  # new folder of the clips, if you moved the clips after you ran scripts/prepare.py
     load_mel_from_disk: bool = False  # True: the filelists list cached log-mels (.npy) instead of audio files
     text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # names of the text cleaners, applied in the order of this list
-    language: str = ""  # eSpeak language code, such as de; required for phones, and for Turkish and Azerbaijani, where I in lowercase is ı
+    language: str = ""  # eSpeak language code, such as de; required for phones, and for Turkish and Azerbaijani, whose letter I has the lowercase form ı
     symbols: str = "english"  # symbol table: english (as in NVIDIA's recipe), corpus (all characters in your texts), or the path of a .json file
     symbol_table: tuple[
         str, ...
@@ -203,9 +203,9 @@ class HParams(VoiceSettings):
 def create_hparams(overrides: str | None = None, base: HParams | None = None) -> HParams:
     """Return the defaults, or `base`, with overrides such as "batch_size=32,win_time=50".
 
-    `@PATH` stands for the overrides in the file at PATH. In such a file, filelist paths may be
-    relative to the folder of the file. The values `win_time=50,hop_time=12.5` are from section 3 of
-    Ge et al.
+    `@PATH` stands for the overrides in the file at PATH. In this file, the paths of filelists may
+    be relative to the folder of the file. The values `win_time=50,hop_time=12.5` are from section 3
+    of Ge et al.
 
     Raises:
         UserError: if overrides are wrong. The message lists every problem with its file and line.
