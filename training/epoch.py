@@ -27,13 +27,14 @@ from training.plan import PendingStep, PlannedStep
 from training.run import Run
 from training.trainer import MicroBatch, StepValues, hashed_seed
 
-MAX_CONSECUTIVE_SKIPS = 20  # number of optimizer steps skipped in a row at which the run stops
+# The run stops after this number of consecutive skipped optimizer steps.
+MAX_CONSECUTIVE_SKIPS = 20
 
 
 class NoNextBatch(Exception):
     """Raised if a process could not read its next batch.
 
-    Only in the process that failed to read its batch, `__cause__` contains the original exception.
+    `__cause__` is the original exception, but only in the process that could not read its batch.
     """
 
     def __str__(self) -> str:
@@ -101,7 +102,8 @@ def read_pending(run: Run, leave: int = 0) -> None:
     weights.
 
     Args:
-        leave: number of newest optimizer steps that stay pending, so that the device stays busy.
+        leave: number of newest optimizer steps whose losses are not read yet, so that the device
+            stays busy.
 
     Raises:
         UserError: if a loss is not finite or far above the lowest loss, or if too many optimizer
