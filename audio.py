@@ -293,8 +293,8 @@ def min_ogg_samples(file: BinaryIO) -> int:
     """Return the number of samples between the first and the last page of an Ogg Vorbis file.
 
     libsndfile does not read the Ogg pages after a damaged page. Each Ogg page contains the position
-    of its last sample. The function subtracts the position of the first Ogg page, because the
-    positions in a recorded stream may not begin at 0.
+    of its last sample. The function subtracts the position of the first Ogg page, because this
+    position can be greater than 0 if the file is a part of a recorded stream.
     """
     size = os.fstat(file.fileno()).st_size
     beginning = os.pread(file.fileno(), 3 * MAX_OGG_PAGE, 0)

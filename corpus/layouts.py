@@ -606,7 +606,7 @@ def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container
 def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
     """Return a list with the path of the file `name` in the first folder that contains this file,
     or []."""
-    # If `listed` is an absolute path, joining returns this path without the folder.
+    # If `listed` is an absolute path, `folder / listed` is this path, without the folder.
     listed = name.replace("\\", "/")
     paths = [folder / f"{listed}{end}" for end in ("", ".wav", ".flac") for folder in folders]
     # Also return named pipes and broken links, because a later check reports these files as errors.
@@ -759,8 +759,8 @@ def problem_of_texts(entry: Entry, other: Entry) -> str:
     fix = "delete the wrong line"
     if not entry.segment:
         fix += (
-            ". If the texts are spoken in different segments of the file, name the columns of the "
-            "times start and end, or offset and duration"
+            ". If the texts are spoken in different segments of the file, use the titles start and "
+            "end, or offset and duration, for the columns with the times"
         )
     return (
         f"{entry.where}: {entry.name!r}: {other.where} has a different text for this audio; {fix}"

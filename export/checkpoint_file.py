@@ -305,8 +305,8 @@ def brief(value: Any) -> str:
 
 
 def checkpoint_error(title: str | Path, problems: list[str]) -> UserError:
-    """Return a UserError that begins with `title`, which starts with the path of a file, and lists
-    the problems of this file."""
+    """Return a UserError that lists the problems of a file. The error begins with `title`, which
+    starts with the path of this file."""
     if len(problems) == 1:
         return UserError(f"{title}: {problems[0]}")
     shown = problems[:MAX_SHOWN]
