@@ -233,8 +233,8 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
 def count_mp3_samples(path: str, size: int, modified: int) -> int:
     """Count the samples per channel in the frames of an MP3 file.
 
-    The counted numbers of samples are cached. `size` and `modified` are part of the cache key, so
-    the samples of a changed file are counted again.
+    The results are cached. `size` and `modified` are part of the cache key, so the samples of a
+    changed file are counted again.
     """
     content = Path(path).read_bytes()
     position = start_of_mp3(content)

@@ -75,7 +75,7 @@ class DerivedFolder:
             is_made: a function that returns whether the derived file of a clip exists, and raises
                 UserError if this file is bad.
             make: a function that makes the derived file of a clip, and raises UserError if the clip
-            is bad.
+                is bad.
             first: a function that is called once, after the folder is locked and before any file is
                 made.
 

@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def compare_decoder(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iterator:
-    """Yield (kernel error / maximum error, text) for every output and gradient of a batch."""
+    """Yield (kernel error / maximum error, description) for each output and gradient of a batch."""
     torch.manual_seed(0)
     decoder = Decoder(HParams(**facts["sizes"])).train()
     problem = Problem.random(decoder, symbols, graphs.CHUNK + STEPS_AFTER_A_CHUNK, seed=0)
@@ -75,7 +75,7 @@ def compare_decoder(symbols: tuple[int, ...], facts: dict, device: torch.device)
 
 
 def compare_encoder(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iterator:
-    """Yield (kernel error / maximum error, text) for the encoder LSTM."""
+    """Yield (kernel error / maximum error, description) for the encoder LSTM."""
     torch.manual_seed(0)
     dim = facts["sizes"]["encoder_embedding_dim"]
     lstm = torch.nn.LSTM(dim, dim // 2, batch_first=True, bidirectional=True)
@@ -93,7 +93,8 @@ def compare(
     facts: dict,
     device: torch.device,
 ) -> Iterator:
-    """Yield (kernel error / maximum error, text) for every output and gradient of a `Problem`."""
+    """Yield (kernel error / maximum error, description) for each output and gradient of a
+    `Problem`."""
     autocast = facts["autocast"] and getattr(torch, facts["autocast"])
     exact = problem.to(torch.float64, device).run(plain)
     problem = problem.to(torch.float32, device)

@@ -106,8 +106,8 @@ def read_pending(run: Run, leave: int = 0) -> None:
             stays busy.
 
     Raises:
-        UserError: if a loss is not finite or far above the lowest loss, or if too many optimizer
-            steps in a row were skipped.
+        UserError: if a loss is not finite or far above the lowest loss, or if too many
+            consecutive optimizer steps were skipped.
         NoNextBatch: if a process could not read its next batch. Before NoNextBatch is raised, the
             run returns to the state before the optimizer step that needed the missing batch.
     """
@@ -156,7 +156,9 @@ def _add(run: Run, step: PendingStep, values: StepValues) -> None:
     state.lowest_loss = min(state.lowest_loss, loss)
     state.skips_running = state.skips_running + 1 if values.skipped else 0
     if state.skips_running >= MAX_CONSECUTIVE_SKIPS:
-        problem = f"gradients were not finite in {MAX_CONSECUTIVE_SKIPS} optimizer steps in a row"
+        problem = (
+            f"gradients were not finite in {MAX_CONSECUTIVE_SKIPS} consecutive optimizer steps"
+        )
         raise _diverged(run, step, f"{problem}, up to step {step.number}")
     if values.skipped:
         state.skipped_updates += 1

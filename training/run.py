@@ -178,8 +178,8 @@ def _resume(run: Run, resumed: checkpoint.Checkpoint) -> None:
     trained = change.get("moved to validation")
     if trained:
         print(
-            f"warning: {trained:,} validation clips were training clips before, so their "
-            "validation losses are too low"
+            f"warning: {trained:,} validation clips were training clips before, so their losses are "
+            "lower than the losses of new clips"
         )
 
 

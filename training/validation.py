@@ -215,10 +215,11 @@ def _validate_batch(
 
 
 def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> float:
-    """Shuffle the symbols of each text, and return the relative increase of the masked loss.
+    """Return the text effect: the relative increase of the masked loss if the symbols of each text
+    are shuffled.
 
-    If this increase, which is called text effect, is near 0, the model ignores the text and
-    predicts frames only from the previous frames. A model that ignores the text cannot speak words,
+    If the text effect is near 0, the model ignores the text and predicts frames only from the
+    previous frames. A model that ignores the text cannot speak words,
     even if its attention is focused.
 
     Args:
