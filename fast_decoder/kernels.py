@@ -36,7 +36,8 @@ CELLS = tl.constexpr(7)  # [T, B, S]
 KEEP = tl.constexpr(8)  # bool [T, B, S]
 ROWS_OUT = tl.constexpr(9)  # [T, B, W], hidden state and context
 OPERANDS = tl.constexpr(10)  # [T, B, W], a copy of ROWS_OUT in the dtype of matrix products
-# [splits, B, inner], partial sums of the gradient of a step's hidden state and context.
+# [splits, B, inner], partial sums of the gradient of a step's hidden state and, if inner is W, of
+# its context.
 PARTIALS = tl.constexpr(11)
 # [T, B, W], gradient of hidden states and contexts, without the contribution of later steps.
 GRAD_ROWS = tl.constexpr(12)
@@ -201,10 +202,9 @@ def lstm_step(
 ):
     """Compute one step of an LSTM, and partial sums of the query over the LSTM cells.
 
-    Program ids: (units, clips). The kernel multiplies the hidden state and the context of the
-    previous step by the recurrent weight, and adds the product to the gates. The columns of a GPU
-    program are the gates i, f, g, o of its first unit, then the gates of its second unit, and so
-    on.
+    Program ids: (units, clips). The kernel multiplies the state of the previous step by the
+    recurrent weight, and adds the product to the gates. The columns of a GPU program are the gates
+    i, f, g, o of its first unit, then the gates of its second unit, and so on.
     """
     t = tl.load(table + START) + offset
     batch = tl.load(table + BATCH)
