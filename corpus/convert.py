@@ -55,7 +55,7 @@ SETTINGS_FILE = "conversion_settings.json"
 # JSON file that maps the id of each clip to its source. The source is a list of path, size,
 # modification time and segment.
 SOURCES_FILE = "sources.json"
-SPEAKER_COLUMN = "2"  # column of the speakers in the metadata.csv of the copies
+SPEAKER_COLUMN = "2"  # number of the column with the speakers in the metadata.csv of the copies
 
 
 def convert(

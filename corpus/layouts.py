@@ -414,7 +414,7 @@ def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
         Path(),
         Path(name.parent.name),
         name.parent.relative_to(corpus),
-        name.parent.relative_to(corpus.parent),  # if the corpus itself is the folder of a speaker
+        name.parent.relative_to(corpus.parent),  # the corpus itself may be the folder of a speaker
     )
     base = name.name.removesuffix(MICROPHONE)
     return [folder / parent / base for parent in dict.fromkeys(parents)]
@@ -698,7 +698,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             problems.append(f"{entry.where}: no path or id of an audio file")
             continue
         if re.search("[\0\ud800-\udfff]", entry.name):
-            problems.append(f"{entry.where}: {entry.name!r} is not a valid name of a file")
+            problems.append(f"{entry.where}: {entry.name!r} is not a valid file name")
             continue
         found = exact_file(entry.name, folders)
         if not found:

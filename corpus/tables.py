@@ -247,7 +247,7 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
                 rows.append(Row(f"{path}:{number}", [_unquoted(x.strip()) for x in fields]))
             number = reader.line_num + 1
     except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num}: not a line of a CSV ({error})") from None
+        raise UserError(f"{path}:{reader.line_num}: not a valid CSV line ({error})") from None
     return joined_pairs(rows)
 
 

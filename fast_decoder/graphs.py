@@ -240,7 +240,7 @@ class _Loop:
             setting, setting.lstm, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1
         )
         self.after = (*after, advance)
-        if device.type != "cuda":  # Triton's interpreter, which runs on a CPU
+        if device.type != "cuda":  # with Triton's interpreter, which runs on a CPU
             return
         with torch.cuda.device(device):
             # Wait until the table is written, because dependent launches do not wait.

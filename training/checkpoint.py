@@ -71,8 +71,8 @@ class LoopState:
     batches_trained: int = 0  # number of trained batches of this epoch, over all processes
     clips: int = 0
     frames: int = 0  # number of real frames trained on in this epoch
-    loss_sum: float = 0.0  # sum of the padded loss over clips
-    loss_unpadded_sum: float = 0.0  # sum of the masked loss over real frames
+    loss_sum: float = 0.0  # padded loss, summed over the clips of this epoch
+    loss_unpadded_sum: float = 0.0  # masked loss, summed over real frames of this epoch
     # Sum of the guided attention loss over the frames that `guided_attention_frames` counts.
     guided_attention_sum: float = 0.0
     # Number of real frames in the optimizer steps that used guided attention loss.

@@ -73,7 +73,7 @@ class StepValues(NamedTuple):
 
     terms: LossTerms
     gradient_norm: float
-    skipped: float  # 1: the optimizer step was skipped
+    skipped: float  # 1 if the optimizer step was skipped, otherwise 0
     stop_requests: float  # number of processes that were asked to stop
     failures: float  # number of processes that could not read their next batch
 
