@@ -233,8 +233,8 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
 def count_mp3_samples(path: str, size: int, modified: int) -> int:
     """Count the samples per channel in the frames of an MP3 file.
 
-    The counted numbers of samples are cached. `size` and `modified` are part of the cache key, so
-    the samples of a changed file are counted again.
+    The results are cached. `size` and `modified` are part of the cache key, so the samples of a
+    changed file are counted again.
     """
     content = Path(path).read_bytes()
     position = start_of_mp3(content)
@@ -293,8 +293,8 @@ def min_ogg_samples(file: BinaryIO) -> int:
     """Return the number of samples between the first and the last page of an Ogg Vorbis file.
 
     libsndfile does not read the Ogg pages after a damaged page. Each Ogg page contains the position
-    of its last sample. The function subtracts the position of the first Ogg page, because the
-    positions in a recorded stream may not begin at 0.
+    of its last sample. The function subtracts the position of the first Ogg page, because this
+    position can be greater than 0 if the file is a part of a recorded stream.
     """
     size = os.fstat(file.fileno()).st_size
     beginning = os.pread(file.fileno(), 3 * MAX_OGG_PAGE, 0)

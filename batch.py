@@ -29,8 +29,8 @@ class Batch:
     gate: torch.Tensor  # [B, T] float32, 1 at the last real decoder step and at padding
     mel_lengths: torch.Tensor  # [B] int64, number of real frames
     clip_indices: torch.Tensor | None = None  # [B] int64, indices of the clips in the dataset
-    # {label, such as "speaker": index of the name in hparams.labels}, int64 [B]. Empty for a
-    # single-speaker model.
+    # {label: int64 [B]}. For the label "speaker", the values are the indices of the clips' speakers
+    # in hparams.labels. Empty for a single-speaker model.
     labels: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def num_steps(self, frames_per_step: int) -> torch.Tensor:
@@ -111,8 +111,8 @@ def synthetic_batch(
 ) -> Batch:
     """Return a batch of random mels and texts.
 
-    The same seed always gives the same batch. For each label, such as the speaker, every clip gets
-    the first name.
+    The same seed always gives the same batch. If the model has several speakers, all clips have the
+    first speaker.
 
     Args:
         mel_lengths: numbers of frames [B].

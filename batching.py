@@ -72,8 +72,8 @@ def make_sampler(
 ) -> LengthBatchSampler:
     """Return the batch sampler of one training process.
 
-    An optimizer step uses `batches_per_update` batches in total over all processes. The last
-    optimizer step of an epoch may use fewer batches.
+    An optimizer step uses `batches_per_update` batches, which are distributed among all processes.
+    The last optimizer step of an epoch may use fewer batches.
 
     Args:
         lengths: number of frames of each clip [clips].

@@ -33,7 +33,8 @@ class TextMelDataset(Dataset):
     """A map-style PyTorch dataset of the clips in a filelist.
 
     Item i is (symbol ids int64 [T_in], log-mel float32 [n_mels, frames], i, labels). `labels` maps
-    each label, such as "speaker", to the index of the clip's name in hparams.labels.
+    each label to an index in hparams.labels: for the label "speaker", the index of the clip's
+    speaker.
 
     Raises:
         UserError: if a clip cannot be read, or if its file has changed since the filelist was read.
@@ -42,8 +43,8 @@ class TextMelDataset(Dataset):
     def __init__(self, clips: ClipTable, hparams: HParams):
         self.clips = clips
         self.hparams = hparams
-        # Maps each label to a list that contains, for each name in the filelist, the index of this
-        # name in hparams.labels.
+        # For each label, such as "speaker": the index in hparams.labels of each name that the
+        # filelist contains.
         self._indices: dict[str, list[int]] = {}
         for label, names in hparams.labels.items():
             index_of = {name: index for index, name in enumerate(names)}

@@ -87,8 +87,8 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def machine(device: torch.device) -> str:
-    """Return the name of the GPU, or the name of the CPU with the number of cores and of PyTorch
-    threads."""
+    """Return the name of the GPU, or the name of the CPU, the number of its cores and the number of
+    PyTorch threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")

@@ -503,10 +503,10 @@ class Tacotron2(nn.Module):
     ) -> Outputs:
         """Synthesize texts with free-running inference.
 
-        A text ends at the first decoder step whose stop probability exceeds `gate_threshold`, or
-        after `max_decoder_steps`. Beyond the end of a text, mel is 0 and gate is 1e3. The result
-        for a text depends on the prenet's dropout masks for this text. Except for rounding errors,
-        the result does not depend on the other texts in the batch.
+        The speech for a text ends at the first decoder step whose stop probability exceeds
+        `gate_threshold`, or after `max_decoder_steps`. After this end, mel is 0 and gate is 1e3.
+        The result for a text depends on the prenet's dropout masks for this text. Except for
+        rounding errors, the result does not depend on the other texts in the batch.
 
         Args:
             text: int64 [B, T_in]; padding may have any value.

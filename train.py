@@ -437,7 +437,7 @@ def time_left(run: Run, done: float, total: float, seconds: float) -> str:
     remaining time of the run.
 
     Args:
-        done: number of frames of this epoch that have been trained on.
+        done: number of frames on which this epoch has trained so far.
         total: number of frames in the epoch.
         seconds: time spent on the `done` frames.
     """

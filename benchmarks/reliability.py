@@ -9,7 +9,7 @@ the text.
 
 The benchmark synthesizes each text in three modes, with the same seed. In the mode "only the stop
 token", only the stop-token predictor ends speech, and no end punctuation is added to the text, as
-in versions before 0.4.0. In the mode "with end detection", speech also ends if attention rests at
+in versions before 0.4.0. In the mode "with end detection", speech also ends if attention stays at
 the end of the text. The mode "with retries" adds retries to end detection. The table contains the
 number of texts with each failure.
 
@@ -153,7 +153,8 @@ def load_ways(args: argparse.Namespace) -> dict[str, tuple[Synthesizer, int]]:
         ways[name] = (synthesizer, retries)
     gate_alone = ways["gate alone"][0]
     statistics = gate_alone.training.statistics
-    # In the mode "gate alone", add no end punctuation, as in versions before 0.4.0.
+    # In the mode "gate alone" (only the stop token), add no end punctuation, as in versions before
+    # 0.4.0.
     if statistics is not None:
         without_mark = replace(statistics, final_mark="")
         gate_alone.training = replace(gate_alone.training, statistics=without_mark)
@@ -216,7 +217,7 @@ def table(counts_of: dict[str, Counts], num_texts: int, num_audio: int) -> str:
     )
     rates = [counts.word_error_rate for counts in all_counts]
     if None not in rates:
-        title = f"texts with more than half of the words wrong ({num_audio:,} transcribed)"
+        title = f"texts with more than half of the words wrong, of {num_audio:,} texts"
         add(title, (f"{counts.half_wrong:,}" for counts in all_counts))
         add(f"word error rate, {num_audio:,} texts", (f"{rate:.3f}" for rate in rates))
     scores = [counts.quality for counts in all_counts]

@@ -31,7 +31,7 @@ from tacotron2_voice.utils.files import Identity, naming, open_file, write_atomi
 SUFFIX = ".clips"
 VERSION = 7
 CHUNK = 10_000  # number of clips to process at a time
-LABELS = ("speaker",)  # fields of `Clip` with names for which a model can have embeddings
+LABELS = ("speaker",)  # fields of `Clip` for whose values a model can have embeddings
 MAX_NAMES = 10_000  # maximum number of names per label; more names are probably texts or paths
 COLUMNS = {
     "path": pa.large_binary(),  # stored as bytes, because a path may not be valid UTF-8
@@ -40,7 +40,7 @@ COLUMNS = {
     "symbols": pa.large_list(pa.uint16()),
     "line": pa.int64(),  # line number in the filelist
     "num_frames": pa.int64(),
-    **dict.fromkeys(LABELS, pa.uint16()),  # index in `names[label]` of each clip's name
+    **dict.fromkeys(LABELS, pa.uint16()),  # index of the clip's name in `names[label]`
     **dict.fromkeys(Identity._fields, pa.int64()),
 }
 SCHEMA = pa.schema(list(COLUMNS.items()))
@@ -51,10 +51,10 @@ class ClipTable:
 
     Attributes:
         num_frames, num_symbols: number of frames and number of symbols of each clip, int64 [clips].
-        names: {label: names}. The names are in order of first occurrence, or () if no clip has a
-            name.
-        numbers: {label: uint16 [clips]}, the index in `names[label]` of each clip's name. If no
-            clip has a name, all indices are 0.
+        names: {label: tuple of names}. The names are in order of first occurrence. The tuple is
+            empty if no clip has a name.
+        numbers: {label: uint16 [clips]}. Each number is the index of a clip's name in
+            `names[label]`. If no clip has a name, all indices are 0.
         complete: whether the check read the clips to their ends, not only their headers.
         fingerprint: hash of file names, texts, lengths and labels. The hash does not depend on the
             folders of the clips.
@@ -137,8 +137,8 @@ class ClipTable:
         return self.numbers["speaker"]
 
     def identities(self, first: int, stop: int) -> list[Identity]:
-        """Return the sizes and times of the files of clips `first` to `stop` - 1, as they were
-        before the check."""
+        """Return the size and the times of each file, as they were before the check, for clips
+        `first` to `stop` - 1."""
         return [Identity(*values) for values in self._rows(Identity._fields, first, stop)]
 
     def _fingerprint(self) -> str:
@@ -203,13 +203,15 @@ class ClipTable:
         return map(clip_id, self.paths())
 
     def names_of(self, label: str) -> Iterator[str]:
-        """Yield, for each clip, the name for the label `label`, such as the name of the speaker.
-        If no clip has a name, yield "" for every clip."""
+        """Yield the name that each clip has for a label, such as the name of its speaker.
+
+        If no clip has a name, yield "" for every clip.
+        """
         names = self.names[label] or ("",)
         return (names[number] for number in self.numbers[label].tolist())
 
     def labels(self) -> Iterator[str]:
-        """Yield each clip's names as a string for the fingerprint, such as `|anna`."""
+        """Yield a string per clip that contains the clip's names, such as `|anna`."""
         columns = (self.names_of(label) for label in LABELS)
         for names in zip(*columns, strict=True):
             yield "".join(f"|{name}" for name in names if name)

@@ -49,12 +49,13 @@ MIN_SECONDS = 0.05  # minimum length of a recording or segment, in seconds
 # Maximum length of a recording in seconds, because the whole recording is read into memory.
 MAX_SECONDS = 600
 SEGMENT_PADDING = 0.1  # default number of seconds to add at each end of a segment
-MAX_MISSING_SECONDS = 0.5  # maximum seconds of a segment after the end of its recording
+# Maximum number of seconds by which a segment may extend beyond the end of its recording.
+MAX_MISSING_SECONDS = 0.5
 SETTINGS_FILE = "conversion_settings.json"
 # JSON file that maps the id of each clip to its source. The source is a list of path, size,
 # modification time and segment.
 SOURCES_FILE = "sources.json"
-SPEAKER_COLUMN = "2"  # column of the speakers in the metadata.csv of the copies
+SPEAKER_COLUMN = "2"  # number of the column with the speakers in the metadata.csv of the copies
 
 
 def convert(

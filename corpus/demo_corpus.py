@@ -66,7 +66,7 @@ class EspeakVoice:
         # Create a link with a short path, because eSpeak truncates paths longer than 160 bytes.
         data = Path(folder, "espeak-ng-data")
         data.symlink_to(espeakng_loader.get_data_path(), target_is_directory=True)
-        synchronous = 2  # value of a constant in eSpeak's speak_lib.h
+        synchronous = 2  # value of AUDIO_OUTPUT_SYNCHRONOUS in eSpeak's speak_lib.h
         rate = library.espeak_Initialize(synchronous, 0, os.fsencode(data), self.OPTIONS)
         library.espeak_SetSynthCallback(self._callback)
         # If eSpeak has no voice for a code such as fr-fr, try the short code, such as fr.
@@ -86,7 +86,7 @@ class EspeakVoice:
         """Return the speech for `text`, int16 [N] at 22,050 Hz, without silence at the beginning
         and end."""
         self._chunks.clear()
-        # Values of constants in eSpeak's speak_lib.h.
+        # Values of espeakCHARS_UTF8, espeakRATE and espeakVOLUME in eSpeak's speak_lib.h.
         data, utf8, rate, volume = text.encode(), 1, 1, 2
         size = ctypes.c_size_t(len(data) + 1)
         self._library.espeak_SetParameter(rate, words_per_minute, 0)

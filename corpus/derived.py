@@ -75,7 +75,7 @@ class DerivedFolder:
             is_made: a function that returns whether the derived file of a clip exists, and raises
                 UserError if this file is bad.
             make: a function that makes the derived file of a clip, and raises UserError if the clip
-            is bad.
+                is bad.
             first: a function that is called once, after the folder is locked and before any file is
                 made.
 
@@ -216,8 +216,8 @@ def trim_clips(
     good = [clip for clip in clips if clip.where not in problems]
     cuts = [clip.measured.num_samples - copies[clip.where].measured.num_samples for clip in good]
     print(
-        f"--trim-silence: trimmed {sum(cut > 0 for cut in cuts):,} of {len(good):,} clips in "
-        f"{folder.path} by {sum(cuts) / hparams.sampling_rate:,.1f} s in total. Up to "
+        f"--trim-silence: cut {sum(cuts) / hparams.sampling_rate:,.1f} s of silence from "
+        f"{sum(cut > 0 for cut in cuts):,} of {len(good):,} clips in {folder.path}. Up to "
         f"{KEPT_SECONDS:g} s of silence remain at each end"
     )
     good_copies = [copies[clip.where] for clip in good]

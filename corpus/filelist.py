@@ -48,7 +48,7 @@ MEL_SETTINGS_FILE = "mel_settings.json"
 # File in the run folder that lists the id and the number of frames of each training clip.
 LENGTHS_FILE = "lengths.csv"
 LONG_SECONDS = 15  # a warning lists clips that are longer than this number of seconds
-LONG = 3  # a warning lists clips that are longer than this number times the median length
+LONG = 3  # a warning lists clips whose length exceeds the median length times this number
 NO_FILELIST = (
     "no such filelist; make a filelist with scripts/prepare.py, or set the paths of your filelists "
     "with --hparams training_files=...,validation_files=..."
@@ -127,7 +127,7 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
         except UserError as error:
             return UserError(f"{path}: {error}" if path else str(error))
 
-    # Maps the path of each clip to the path that the filelist contains.
+    # Maps the resolved path of each clip to its path in the filelist.
     listed_as: dict[str, str] = {}
 
     def checked() -> Iterator[tuple[int, Clip]]:
@@ -391,8 +391,7 @@ def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
         filelist: the content of the filelist.
     """
     audio = mel_fingerprint(hparams)
-    # Only three settings affect the number of frames of an audio file and the check whether the
-    # file is too short.
+    # Only three audio settings affect the number of frames and the minimum length of an audio file.
     if not hparams.load_mel_from_disk:
         audio = {name: audio[name] for name in ("sampling_rate", "hop_length", "filter_length")}
     return {

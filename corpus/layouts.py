@@ -414,7 +414,7 @@ def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
         Path(),
         Path(name.parent.name),
         name.parent.relative_to(corpus),
-        name.parent.relative_to(corpus.parent),  # if the corpus itself is the folder of a speaker
+        name.parent.relative_to(corpus.parent),  # the corpus itself may be the folder of a speaker
     )
     base = name.name.removesuffix(MICROPHONE)
     return [folder / parent / base for parent in dict.fromkeys(parents)]
@@ -606,7 +606,7 @@ def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container
 def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
     """Return a list with the path of the file `name` in the first folder that contains this file,
     or []."""
-    # If `listed` is an absolute path, joining returns this path without the folder.
+    # If `listed` is an absolute path, `folder / listed` is this path, without the folder.
     listed = name.replace("\\", "/")
     paths = [folder / f"{listed}{end}" for end in ("", ".wav", ".flac") for folder in folders]
     # Also return named pipes and broken links, because a later check reports these files as errors.
@@ -698,7 +698,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             problems.append(f"{entry.where}: no path or id of an audio file")
             continue
         if re.search("[\0\ud800-\udfff]", entry.name):
-            problems.append(f"{entry.where}: {entry.name!r} is not a valid name of a file")
+            problems.append(f"{entry.where}: {entry.name!r} is not a valid file name")
             continue
         found = exact_file(entry.name, folders)
         if not found:
@@ -759,8 +759,8 @@ def problem_of_texts(entry: Entry, other: Entry) -> str:
     fix = "delete the wrong line"
     if not entry.segment:
         fix += (
-            ". If the texts are spoken in different segments of the file, name the columns of the "
-            "times start and end, or offset and duration"
+            ". If the texts are spoken in different segments of the file, use the titles start and "
+            "end, or offset and duration, for the columns with the times"
         )
     return (
         f"{entry.where}: {entry.name!r}: {other.where} has a different text for this audio; {fix}"

@@ -71,7 +71,7 @@ class SpeakerFacts(NamedTuple):
     held_out: int  # number of clips for validation
     minutes: float
     pace: float  # milliseconds of speech per symbol, without the silence at the ends
-    silence: float  # seconds of silence before and after the speech in total; mean over clips
+    silence: float  # seconds of silence per clip, before plus after the speech (mean over clips)
     level: float  # speech level in dBFS (median over clips)
 
 

@@ -403,8 +403,8 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
 
 
 class _Line(NamedTuple):
-    text: str  # text after the key, on the same line
-    where: str  # "file:line" of the line, for messages
+    text: str  # text that follows the key on the same line
+    where: str  # "file:line", for messages
 
 
 def is_kaldi(folder: Path) -> bool:

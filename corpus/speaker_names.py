@@ -108,9 +108,8 @@ def with_names(
 def check_lookalikes(named: Sequence[tuple[str, str]]) -> None:
     """Raise UserError if two names differ only in case, spaces or the encoding of letters.
 
-    Names that differ only in these ways usually refer to the same speaker. If two such names refer
-    to different speakers, a file system that ignores case would mix up the files of the two
-    speakers.
+    Names such as "Anna" and "anna" usually refer to the same speaker. If "Anna" and "anna" are
+    different speakers, a file system that ignores case would mix up the files of the two speakers.
 
     Args:
         named: pairs of a name and its origin, such as a file and line.

@@ -33,10 +33,10 @@ def choose_split(
     """Choose the clips for validation.
 
     For LJSpeech-1.1 and default arguments, the split in filelists/ljspeech_split.csv is used. For
-    other corpora or arguments, the ids are sorted by SHA-256("seed|id"), and the clips with the
-    first ids are held out. If clips are added to or removed from the corpus, the validation set
-    therefore hardly changes. If the corpus has several speakers, `val_fraction` applies to the
-    clips of each speaker.
+    other corpora or arguments, the ids are sorted by their hashes SHA-256("seed|id"), and the clips
+    with the first ids are held out. With this method, the validation set hardly changes if clips
+    are added to or removed from the corpus. If the corpus has several speakers, `val_fraction`
+    applies to the clips of each speaker.
 
     Args:
         val_fraction: fraction of the clips to hold out, from 0 to 1.

@@ -41,8 +41,8 @@ LIST_MARK = re.compile(
     r"(#\s?\d+|[\[(]\d+[\])]|\d+[.):\]-]|\d+/\d+|[ivxlc]+\.|[IVXLC]+\.|\(?[A-Za-z]\))\s(?=.*[^\W\d_])"
 )
 MARK_AT_END = re.compile(r"([\[(][^\W\d]*\d+(\.\d+)?[\])]|[.!?]\s*\d+)$")  # such as "[u001]"
-# Matches a number such as "1" or "S1". Sentences can also begin with numbers, so such numbers are
-# the numbers of list items only if `_count_texts` returns True.
+# Matches a number such as "1" or "S1". Such a number may also belong to the sentence. Therefore
+# these numbers count as list numbers only if `_count_texts` returns True.
 NUMBER_AT_START = re.compile(r"[^\W\d_]{0,2}(\d+)_?\s(?=.*[^\W\d_])")
 # Matches the name of a speaker in capitals, as in a script, before a text that is not in capitals.
 NAME_IN_CAPITALS = re.compile(r"[A-Z][A-Z'-]+[.:]?\s(?=.*[a-z])")

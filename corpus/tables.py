@@ -49,7 +49,9 @@ QUOTING_DELIMITERS = ",;"
 # A table may have two lines per clip if at least this fraction of its lines could form pairs.
 MIN_PAIRED = 0.8
 MIN_SHARE = 0.9  # minimum fraction of the lines that must contain the delimiter
-MIN_LINES = 5  # minimum number of lines; in shorter tables, values may be repeated by chance
+# Minimum number of lines of a table in which repeated values are detected. In a shorter table,
+# values may be repeated by chance.
+MIN_LINES = 5
 # Maximum number of different values in a column of speaker names, divided by the number of lines.
 # The maximum is small because speaker names are repeated.
 MAX_REPEATING_SHARE = 0.2
@@ -245,7 +247,7 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
                 rows.append(Row(f"{path}:{number}", [_unquoted(x.strip()) for x in fields]))
             number = reader.line_num + 1
     except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num}: not a line of a CSV ({error})") from None
+        raise UserError(f"{path}:{reader.line_num}: not a valid CSV line ({error})") from None
     return joined_pairs(rows)
 
 
@@ -380,8 +382,8 @@ def choose_columns(
     """Choose the columns for path, text and speaker.
 
     If the table has no header, the first column contains the path, and the last column contains the
-    text. A table without a header has two columns, or three columns with a text and a normalized
-    text, as in LJSpeech. These numbers of columns do not include the speaker column.
+    text. Apart from the speaker column, a table without a header has two columns (path and text),
+    or three columns as in LJSpeech (path, text and normalized text).
 
     Raises:
         UserError: if a selected column does not exist, or if the user must specify a column.

@@ -219,7 +219,7 @@ def _text_findings(clips: Sequence[Clip], hparams: HParams) -> Iterator[Finding]
     low, median, high = usual_rates(rates)
     unit = "symbols per second"
     if have_several_speakers(clips):
-        unit = "times the speaker's median of symbols per second"
+        unit = "times the speaker's median speaking rate"
     yield Finding(
         f"a speaking rate below {low:.1f} or above {high:.1f} {unit}",
         "Listen to the clips. Correct the text, cut the audio, or remove the clip",
@@ -360,7 +360,7 @@ def have_several_speakers(clips: Sequence[Clip]) -> bool:
 
 
 def comparable_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
-    """Return the speaking rate of each clip in a form that is comparable between speakers [clips].
+    """Return a speaking rate for each clip that can be compared between speakers [clips].
 
     With a single speaker, the rates are symbols per second. With several speakers, each rate is
     divided by the speaker's median rate, so that the clips of a slow speaker do not count as
@@ -377,9 +377,10 @@ def comparable_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
 def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
     """Return the lowest typical speaking rate, the median and the highest typical speaking rate.
 
-    A speaking rate is unusual if its logarithm differs from the median of the logarithms by more
-    than log(MIN_RATE_RATIO) and by more than MAX_DEVIATIONS robust standard deviations. A robust
-    standard deviation is 1.4826 times the median absolute deviation.
+    A speaking rate is unusual if it fulfills two conditions. First, it is more than MIN_RATE_RATIO
+    times as high or as low as the median. Second, its logarithm is more than MAX_DEVIATIONS robust
+    standard deviations away from the logarithm of the median. A robust standard deviation is 1.4826
+    times the median absolute deviation.
     """
     logarithms = np.log(rates)
     middle = np.median(logarithms)

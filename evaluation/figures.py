@@ -111,7 +111,7 @@ def draw_progress(
         values: one row per run and epoch, with the columns `name`, `epoch`, `quantities` and
             `over`. If an x axis shows times, these times are means over all runs with the same
             name.
-        quantities: columns to draw, such as "validation_loss", except columns without values.
+        quantities: columns to draw, such as "validation_loss". Columns without values are left out.
         over: columns to use as x axes.
     """
     names = list(values["name"].unique())

@@ -20,7 +20,8 @@ from evaluation.recordings import Recording
 from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.utils.console import progress_bar
 
-CEPSTRA = slice(1, 13)  # without coefficient 0, which contains only the level
+# Coefficients of the mel-cepstra to compare, without coefficient 0, which contains only the level.
+CEPSTRA = slice(1, 13)
 
 
 def mel_cepstra(samples: torch.Tensor, hparams: VoiceSettings) -> np.ndarray:

@@ -48,7 +48,7 @@ def _allow_no_torchaudio() -> None:
     """If torchaudio cannot be imported, replace it with an empty module.
 
     The package distillmos imports torchaudio, but only the command-line program of distillmos uses
-    torchaudio. With the CPU build of PyTorch, the wheels of torchaudio cannot be imported.
+    torchaudio. With the CPU build of PyTorch, torchaudio wheels cannot be imported.
     """
     try:
         import torchaudio  # noqa: F401

@@ -27,9 +27,9 @@ class Transcript:
 
     text: str
     heard: str  # transcript of the audio; empty if the recognizer does not support the language
-    nearest: str = ""  # text of the recording whose mel-cepstra are nearest to those of the audio
+    nearest: str = ""  # text of the recording that is nearest to the audio (nearest_recording.py)
     speaker: str = ""  # requested speaker; empty if the model has a single speaker
-    # Speaker whose mean embedding is nearest to the embedding of the audio.
+    # The speaker whose mean embedding is nearest to the embedding of the audio.
     nearest_speaker: str = ""
 
 
@@ -107,14 +107,16 @@ class Intelligibility:
         follows these lines."""
         values = {
             "the recordings": self.recordings,
-            f"after mel and {self.vocoder}": self.recordings_after_griffin_lim,
+            f"the recordings after {self.vocoder}": self.recordings_after_griffin_lim,
             "the model": self.word_error_rate,
             "identification rate of the model": self.identification_rate,
             "DistillMOS of the recordings": self.quality_of_recordings,
-            f"DistillMOS after mel and {self.vocoder}": self.quality_after_griffin_lim,
+            f"DistillMOS of the recordings after {self.vocoder}": self.quality_after_griffin_lim,
             "DistillMOS of the model": self.quality,
             "speaker accuracy of the recordings": self.right_speaker_of_recordings,
-            f"speaker accuracy after mel and {self.vocoder}": self.right_speaker_after_griffin_lim,
+            f"speaker accuracy of the recordings after {self.vocoder}": (
+                self.right_speaker_after_griffin_lim
+            ),
             "speaker accuracy of the model": self.right_speaker,
         }
         measured = {name: value for name, value in values.items() if value is not None}

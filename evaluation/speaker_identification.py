@@ -94,9 +94,9 @@ def nearest_without_own(
 
     Args:
         embeddings: embeddings of the recordings, or of processed copies of the recordings in the
-        same order.
-        recorded: embeddings of the recordings. Embedding i is compared with centroids that are
-            computed without recording i.
+            same order.
+        recorded: embeddings of the original recordings. Embedding i is compared with centroids that
+            are computed without recording i.
         names: the speaker of each recording. Every speaker must have at least two recordings.
     """
     centroids = centroids_of(recorded, names)

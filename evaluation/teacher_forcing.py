@@ -28,8 +28,8 @@ def write_teacher_forced_mels(
 ) -> list[Path]:
     """Write FOLDER/ID.npy, float32 [n_mels, frames], for each clip in a filelist.
 
-    The fine-tuning program of HiFi-GAN reads files with such names and shapes from the folder
-    `--input_mels_dir`. Existing files are not written again.
+    The fine-tuning program of HiFi-GAN reads these files from the folder `--input_mels_dir`.
+    Existing files are not written again.
 
     Args:
         seed: seed for the prenet dropout, which stays active in synthesis.

@@ -76,14 +76,14 @@ class Progress:
     epoch: CountFrom1
 
 
-SPEAKER_EMBEDDING = "speaker_embedding.weight"  # only in models with several speakers
+SPEAKER_EMBEDDING = "speaker_embedding.weight"  # models with one speaker lack this weight
 
 # Types of the optional checkpoint entries that synthesis uses.
 KINDS: dict[str, Any] = {
     "loop": Progress,
     "longest_text": CountFrom1,  # length of the longest training text, in symbols
     "speech_statistics": SpeechStatistics,  # version 0.3.0 saved no speech statistics
-    "speaker_statistics": list[SpeakerStatistics],  # only in models with several speakers
+    "speaker_statistics": list[SpeakerStatistics],  # models with one speaker lack this entry
     "text_rules": str,  # version 0.4.0 did not save the version of the text rules
     "trained_phones": list[str],  # version 0.4.0 did not save the trained phones
 }
@@ -305,8 +305,8 @@ def brief(value: Any) -> str:
 
 
 def checkpoint_error(title: str | Path, problems: list[str]) -> UserError:
-    """Return a UserError that begins with `title`, which starts with the path of a file, and lists
-    the problems of this file."""
+    """Return a UserError that lists the problems of a file. The error begins with `title`, which
+    starts with the path of this file."""
     if len(problems) == 1:
         return UserError(f"{title}: {problems[0]}")
     shown = problems[:MAX_SHOWN]

@@ -23,7 +23,7 @@ from tacotron2_voice.synthesizer import DecoderSteps, Synthesizer, TrainingFacts
 from tacotron2_voice.text.lexicon import with_lexicon
 from tacotron2_voice.utils.errors import UserError
 
-# Settings of training that the synthesis programs replace with command-line options.
+# Training settings that the synthesis programs replace with command-line options.
 SPEAKING_OPTIONS = {"seed": "--seed", "drop_unknown": "--drop-unknown"}
 
 

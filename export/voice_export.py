@@ -49,13 +49,13 @@ CHECKED_STEPS = 200  # number of decoder steps in which outputs are compared wit
 MAX_DIFFERENCE = 1e-5  # maximum difference from PyTorch's output, relative to the largest output
 # Maximum number of frames per text when the int8 voice is compared with the float32 voice.
 MAX_FRAMES = 200
-# Maps each ONNX operator to the indices of those inputs that are weights (stored in 8 bits), and to
-# the dimension of these weights that corresponds to the output channels.
+# For each ONNX operator: the indices of the inputs that contain weights, which are stored in 8
+# bits, and the dimension of these weights along which the output channels are stored.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
 MIN_WEIGHTS = 2**10  # minimum number of values in a tensor that is stored in 8 bits
 LARGEST_INT8 = 127
 QUANTIZED_LARGEST = 64  # largest integer that `quantize_lstms` uses
-# Largest integer in a compressed voice. With 46, a full-size voice has 20 MB.
+# Largest integer in a compressed voice. With the value 46, a full-size voice takes 20 MB.
 COMPRESSED_LARGEST = 46
 TINY = np.float32(1e-30)  # scale of an output channel if all its weights are 0
 

@@ -8,8 +8,8 @@ the host checks whether all texts have ended. A graph contains the same operator
 same order as the loop in model.py, so the results are bitwise identical.
 
 A CUDA graph works only for a fixed number of texts and symbols, so each batch needs its own graph.
-Capturing a graph takes about as long as launching CHUNK decoder steps, which is short compared with
-the hundreds of decoder steps of a text.
+Capturing a graph takes about as long as launching CHUNK decoder steps. This time is short, because
+a text has hundreds of decoder steps.
 """
 
 import contextlib

@@ -26,8 +26,8 @@ from model import Decoder
 # Number of symbols of each clip in two batches. The first batch has 20 clips, a common number with
 # dynamic batch sizes. The second batch runs the GPU programs for large batches and long texts.
 BATCHES = ((40, 23, *range(1, 19)), (100, *range(1, 33)))
-# Number of decoder steps after the first chunk, in both batches. The number is smaller than a
-# chunk, so that an incomplete chunk is tested too.
+# Number of decoder steps that follow the first chunk, in both batches. These decoder steps do not
+# fill a chunk, so that an incomplete chunk is tested too.
 STEPS_AFTER_A_CHUNK = 3
 # Errors and tolerances are relative to the largest value of a tensor. The tolerance is the larger
 # of `min_bound` and TIMES_PLAIN times the error of plain operations in the same precision. The
@@ -41,7 +41,8 @@ ROUNDOFF = {"TF32": 2**-11, "float16": 2**-11, "bfloat16": 2**-9}
 
 
 def main() -> None:
-    """Check the kernels as requested on standard input, and finally print [is_right, text]."""
+    """Read the conditions of the check from standard input, check the kernels, and print [is_right,
+    text]."""
     request = json.load(sys.stdin)
     device = torch.device(request["device"])
     facts = request["facts"]
@@ -63,7 +64,7 @@ def main() -> None:
 
 
 def compare_decoder(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iterator:
-    """Yield (kernel error / maximum error, text) for every output and gradient of a batch."""
+    """Yield (kernel error / maximum error, description) for each output and gradient of a batch."""
     torch.manual_seed(0)
     decoder = Decoder(HParams(**facts["sizes"])).train()
     problem = Problem.random(decoder, symbols, graphs.CHUNK + STEPS_AFTER_A_CHUNK, seed=0)
@@ -74,7 +75,7 @@ def compare_decoder(symbols: tuple[int, ...], facts: dict, device: torch.device)
 
 
 def compare_encoder(symbols: tuple[int, ...], facts: dict, device: torch.device) -> Iterator:
-    """Yield (kernel error / maximum error, text) for the encoder LSTM."""
+    """Yield (kernel error / maximum error, description) for the encoder LSTM."""
     torch.manual_seed(0)
     dim = facts["sizes"]["encoder_embedding_dim"]
     lstm = torch.nn.LSTM(dim, dim // 2, batch_first=True, bidirectional=True)
@@ -92,7 +93,8 @@ def compare(
     facts: dict,
     device: torch.device,
 ) -> Iterator:
-    """Yield (kernel error / maximum error, text) for every output and gradient of a `Problem`."""
+    """Yield (kernel error / maximum error, description) for each output and gradient of a
+    `Problem`."""
     autocast = facts["autocast"] and getattr(torch, facts["autocast"])
     exact = problem.to(torch.float64, device).run(plain)
     problem = problem.to(torch.float32, device)

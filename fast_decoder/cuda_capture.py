@@ -17,7 +17,8 @@ def captured(function: Callable, stream: torch.cuda.Stream) -> tuple[torch.cuda.
     (seen in PyTorch 2.11 and 2.13). Without the precautions of this function:
 
     - `stream` would stay the current stream.
-    - The generator would stop working (2.11), so the capture gets its own generator state.
+    - The generator would stop working (in PyTorch 2.11), so the capture gets its own generator
+      state.
     - Memory used on two streams would never be freed, and `empty_cache` would raise an error, so
       the capture gets its own memory pool.
     """

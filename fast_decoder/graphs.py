@@ -28,7 +28,7 @@ MAX_GRAPHS = 64  # maximum number of cached `Graphs` objects; each needs a few m
 UNITS = 8  # LSTM cells per GPU program; 1,024 cells use 128 of an H200's 132 multiprocessors
 PROCESSORS = 132
 COLUMNS = 64  # result columns per GPU program of a backward product
-INNER = 64  # size of the blocks in which a backward product reads its inner dimension
+INNER = 64  # number of values of the inner dimension that a backward product reads at a time
 ROWS = 64  # maximum number of clips per GPU program of `lstm_step` and `gradient_product`
 CLIPS = 16  # clips per GPU program of `cell_gradient`
 SYMBOLS = 32  # symbols per GPU program in the attention backward pass
@@ -42,7 +42,8 @@ SPLIT_DIMS = 32
 # splits the attention dimensions of long texts.
 FEW_CLIPS = 32
 CONTEXT = 64  # maximum number of context columns per GPU program of `attention_context`
-CONTEXT_VALUES = 2**14  # maximum number of memory values per GPU program of `attention_context`
+# Maximum number of values of the encoder memory that a GPU program of `attention_context` reads.
+CONTEXT_VALUES = 2**14
 # Number of warps that split the inner dimension of the float32 product in `lstm_step`; 1: no split.
 WARPS = 4
 # Buffers that kernels only read. If the kernels cannot read the layout of a buffer, the buffer is
@@ -57,7 +58,7 @@ class LSTM(NamedTuple):
     """The sizes of an LSTM that affect the launches of its kernels."""
 
     size: int  # number of cells, S
-    inner: int  # number of columns in the rows of the LSTM's matrix product
+    inner: int  # inner dimension of the LSTM's matrix product
     query: int  # attention dimension, D; 0 if no attention follows the LSTM
     p_dropout: float
 
@@ -239,7 +240,7 @@ class _Loop:
             setting, setting.lstm, "next_chunk", (1,), BACKWARDS=backwards, num_warps=1
         )
         self.after = (*after, advance)
-        if device.type != "cuda":  # Triton's interpreter, which runs on a CPU
+        if device.type != "cuda":  # with Triton's interpreter, which runs on a CPU
             return
         with torch.cuda.device(device):
             # Wait until the table is written, because dependent launches do not wait.

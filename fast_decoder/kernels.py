@@ -11,8 +11,8 @@ one captured graph can be used for batches of any length, and no tensor needs pa
 the index of the step within a graph, counted from the first step in the forward pass and from the
 last step in the backward pass. GPU programs for steps beyond the end of a batch return at once.
 
-Some sums are split over several GPU programs: the inner dimensions of matrix products, the query,
-and the energies. Each GPU program writes a partial sum. The GPU program that needs the whole sum
+The sums in three places are split over several GPU programs: in matrix products, in the query, and
+in the energies. Each GPU program writes a partial sum. The GPU program that needs the whole sum
 adds the partial sums in a fixed order. No kernel uses atomic operations, so results are bitwise
 reproducible.
 
@@ -28,7 +28,7 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 # total number of steps.
 START, STOP, STEPS, BATCH, SYMBOLS = (tl.constexpr(place) for place in range(5))
 # Addresses of the LSTM buffers.
-WEIGHT = tl.constexpr(5)  # [4 * S, inner], multiplied by the rows of the previous step
+WEIGHT = tl.constexpr(5)  # [4 * S, inner], recurrent weight
 # [T, B, 4 * S]. The buffer at first contains the gates before activation, later the activated
 # gates, and finally their gradients.
 GATES = tl.constexpr(6)
@@ -36,12 +36,14 @@ CELLS = tl.constexpr(7)  # [T, B, S]
 KEEP = tl.constexpr(8)  # bool [T, B, S]
 ROWS_OUT = tl.constexpr(9)  # [T, B, W], hidden state and context
 OPERANDS = tl.constexpr(10)  # [T, B, W], a copy of ROWS_OUT in the dtype of matrix products
-PARTIALS = tl.constexpr(11)  # [splits, B, inner], partial sums of the gradient of a step's rows
-# [T, B, W], gradient of the rows, without the contribution of later steps.
+# [splits, B, inner], partial sums of the gradient of a step's hidden state and, if inner is W, of
+# its context.
+PARTIALS = tl.constexpr(11)
+# [T, B, W], gradient of hidden states and contexts, without the contribution of later steps.
 GRAD_ROWS = tl.constexpr(12)
 DCELL = tl.constexpr(13)  # [B, S], contribution of later steps to the gradient of the cells
 # Addresses of the attention buffers.
-QUERY_WEIGHT = tl.constexpr(14)  # [S, D], transposed; in the backward pass [D, S]
+QUERY_WEIGHT = tl.constexpr(14)  # [S, D] in the forward pass, [D, S] in the backward pass
 QUERY_PARTS = tl.constexpr(15)  # [parts, B, D], partial sums of the query or of its gradient
 PAST = tl.constexpr(16)  # [T, B, 2, N + K - 1]
 PROCESSED_MEMORY = tl.constexpr(17)  # [B, N, D]
@@ -51,20 +53,23 @@ LOCATION_WEIGHT = tl.constexpr(20)  # [2 * K, D]
 V = tl.constexpr(21)  # [D]
 ALIGNMENTS = tl.constexpr(22)  # [T, B, N]
 GRAD_ALIGNMENTS = tl.constexpr(23)  # [T, B, N]; address 0 if the loss does not depend on alignments
-TANH = tl.constexpr(24)  # [C, B, N, D], for C steps starting at START
+# [C, B, N, D], the tanh that attention computes, for the C steps of a chunk.
+TANH = tl.constexpr(24)
 FILTERS = tl.constexpr(25)  # [C, B, 2 * K, N], the product of location_weight^T and the slopes
 DENERGIES = tl.constexpr(26)  # [C, B, N]
 DCONTEXTS = tl.constexpr(27)  # [T, B, E]
 DQUERIES = tl.constexpr(28)  # [T, B, D]
-CARRIED = tl.constexpr(29)  # [B, N], gradient of the previous alignment through later windows
+# [B, N], the part of an alignment's gradient that comes from the windows of later steps.
+CARRIED = tl.constexpr(29)
 DCUMULATIVE = tl.constexpr(30)  # [B, N]
 QUERIES = tl.constexpr(31)  # [T, B, D]
-# Partial sums of three gradients over all steps. DKEYS has one partial sum for each of G groups of
-# steps. DV and DLOCATION have one partial sum for each group, clip and program over symbols.
+# Partial sums of three gradients over all steps. The steps form G groups. DKEYS has one partial sum
+# per group of steps. DV and DLOCATION have one partial sum per group of steps, clip and symbol
+# block.
 DKEYS = tl.constexpr(32)  # [G, B, N, D], gradient of PROCESSED_MEMORY
-DV = tl.constexpr(33)  # [G, B, number of programs over symbols, D]
-DLOCATION = tl.constexpr(34)  # [G, B, number of programs over symbols, 2 * K, D]
-# [parts, B, N], sums of the energies over parts of the attention dimensions; -inf at padding.
+DV = tl.constexpr(33)  # [G, B, number of symbol blocks, D]
+DLOCATION = tl.constexpr(34)  # [G, B, number of symbol blocks, 2 * K, D]
+# [parts, B, N], partial sums of the energies over attention dimensions; -inf at padding.
 ENERGIES = tl.constexpr(35)
 # [T, B, 4 * S], the gradients of the gates in the dtype of matrix products. DGATES may be the same
 # buffer as GATES.
@@ -99,9 +104,9 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     cache. During a capture, the table contains only zeros, and there are no buffers.
 
     If LET_NEXT is False, the next launch starts only after all GPU programs of this launch have
-    ended. Set LET_NEXT to False if the GPU programs of both launches cannot all run at the same
-    time. With LET_NEXT=True, the GPU programs of the next launch would crowd onto the few free
-    multiprocessors.
+    ended. Set LET_NEXT to False if the GPU cannot run all GPU programs of this launch and of the
+    next launch at the same time. With LET_NEXT=True, the GPU programs of the next launch would
+    crowd onto the few free multiprocessors.
     """
     if EARLY:
         tl.extra.cuda.gdc_wait()
@@ -181,7 +186,7 @@ def lstm_step(
     scale,  # factor for values that dropout keeps
     SIZE: tl.constexpr,  # S
     WIDTH: tl.constexpr,  # W
-    INNER: tl.constexpr,  # number of columns in the rows of the matrix product
+    INNER: tl.constexpr,  # inner dimension of the matrix product
     QUERY: tl.constexpr,  # attention dimension, D; 0 if no attention follows the LSTM
     QUERY_BLOCK: tl.constexpr,
     ROWS: tl.constexpr,  # clips per program
@@ -197,9 +202,9 @@ def lstm_step(
 ):
     """Compute one step of an LSTM, and partial sums of the query over the LSTM cells.
 
-    Program ids: (units, clips). The product of WEIGHT and the row of the previous step is added to
-    the gates. The columns of a GPU program are the gates i, f, g, o of its first unit, then the
-    gates of its second unit, and so on.
+    Program ids: (units, clips). The kernel multiplies the state of the previous step by the
+    recurrent weight, and adds the product to the gates. The columns of a GPU program are the gates
+    i, f, g, o of its first unit, then the gates of its second unit, and so on.
     """
     t = tl.load(table + START) + offset
     batch = tl.load(table + BATCH)
@@ -265,7 +270,7 @@ def lstm_step(
 
 @triton.jit
 def _lstm_cell(table, total, cell, step, unit, inside, SIZE: tl.constexpr, DTYPE: tl.constexpr):
-    """Return the hidden state [rows, units] before dropout, and store GATES and CELLS.
+    """Return the hidden state [rows, units] before dropout, and store gates and cell states.
 
     Args:
         total: the gates before activation [rows, 4 * units].
@@ -360,7 +365,7 @@ def _with_windows(
     KERNEL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Return `pre` plus the location weight times each symbol's window of past weights."""
+    """Return `pre` plus the product of the location weight and the windows of past alignments."""
     # Zeros surround the alignments of each step. A 32-byte sector may contain the end of the
     # previous step's values, which were read earlier, and the beginning of this step's values. The
     # L1 cache may then contain an outdated copy of the sector. An outdated copy does no harm if the
@@ -444,7 +449,8 @@ def gradient_product(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute PARTIALS: the next step's gate gradients times WEIGHT, or 0 at the last step.
+    """Multiply the gate gradients of the next step by the recurrent weight, and store partial sums
+    of the product (PARTIALS). At the last step, the partial sums are 0.
 
     Program ids: (columns, split, clips).
     """
@@ -490,12 +496,13 @@ def attention_gradient(
     DTYPE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute denergy for some symbols, and the query gradient that comes from these symbols.
+    """Compute the gradients of the energies (denergy) of some symbols, and the part of the query
+    gradient that comes from these symbols.
 
-    Program ids: (clip, symbols). The softmax backward pass subtracts the sum of alignment_n
-    dalignment_n over n. The sum over n equals dcontext . context, plus the sum of alignment_n times
-    the gradient that does not come from the context. Each GPU program computes the whole sum, so
-    that no GPU program waits for another GPU program.
+    Program ids: (clip, symbols). The softmax backward pass subtracts the sum of alignment_n *
+    dalignment_n over all symbols n. This sum equals dcontext . context, plus the sum of alignment_n
+    times the part of dalignment_n that does not come from the context. Each GPU program computes
+    the whole sum, so that no GPU program waits for another GPU program.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -575,11 +582,12 @@ def cell_gradient(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Replace the gates of a decoder step with their gradients, and store DGATES.
+    """Replace the gates of a decoder step with their gradients, and store a copy of the gradients
+    in the dtype of matrix products (DGATES).
 
-    Program ids: (units, clips). GPU programs beyond the last unit process one clip each. From
-    denergy, such a GPU program computes the gradients of both alignments in the windows of the
-    clip.
+    Program ids: (units, clips). Each GPU program whose first id is at least the number of unit
+    blocks processes one clip: from the gradients of the energies, the GPU program computes the
+    gradients of the previous and of the cumulative alignment.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch = tl.load(table + BATCH)
@@ -660,7 +668,8 @@ def _through_query(
     SYMBOLS_A_PART: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Return the gradient [rows, units] of the hidden state that flows through the query, and store DQUERIES."""
+    """Return the part of the hidden state's gradient [rows, units] that flows through the query,
+    and store the gradient of the query (DQUERIES)."""
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
     parts = row[None, :, None] * QUERY + dim[:, None, :]
     parts = _buffer(table, QUERY_PARTS, weight.dtype) + parts
@@ -688,7 +697,8 @@ def _through_windows(
     SYMBOLS_BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """Compute CARRIED and DCUMULATIVE for step t - 1.
+    """Compute the gradients of the alignment (CARRIED) and of the cumulative alignment
+    (DCUMULATIVE) of step t - 1.
 
     In the window of symbol n, symbol m is at tap m - n + K // 2.
     """
@@ -725,7 +735,11 @@ def attention_slopes(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Compute TANH and FILTERS for all steps of a chunk. Program ids: (step, symbols, clip)."""
+    """For all steps of a chunk, compute the tanh of attention (TANH), and the product of the
+    location weight and the slopes of this tanh (FILTERS).
+
+    Program ids: (step, symbols, clip).
+    """
     nth, clip = tl.program_id(0), tl.program_id(2)
     t = tl.load(table + START) + nth
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -774,7 +788,8 @@ def attention_sums(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Add the contributions of a chunk's steps to DKEYS, DV and DLOCATION.
+    """Add the contributions of a chunk's steps to the gradients of the processed memory (DKEYS), of
+    v (DV) and of the location weight (DLOCATION).
 
     Program ids: (clip, symbols, group).
     """
@@ -823,7 +838,8 @@ def attention_sums(
 
 @triton.jit
 def next_chunk(table, CHUNK: tl.constexpr, BACKWARDS: tl.constexpr, EARLY: tl.constexpr):
-    """Set START and STOP for the next graph, so that the host does not need to set these values.
+    """Write the range of steps of the next chunk (START and STOP) to the table, so that the host
+    does not need to write this range.
 
     The kernel needs only a single GPU program.
     """

@@ -60,7 +60,7 @@ class Problem:
         return function(self.decoder, self.memory, self.mask, self.mel, self.dropout_masks)
 
     def loss(self, outputs: tuple[Tensor, ...], weights: tuple[float, ...] = EQUAL) -> Tensor:
-        """Return a weighted sum of all output values. `self.seed` determines the random weights."""
+        """Return a sum of all output values, with random weights that depend on `self.seed`."""
         generator = torch.Generator().manual_seed(self.seed)
         loss = torch.zeros(())
         for output, weight in zip(outputs, weights, strict=True):

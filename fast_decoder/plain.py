@@ -2,9 +2,9 @@
 Triton kernels.
 
 In the backward pass, all values that do not depend on later steps are computed for CHUNK steps at
-once: the slopes of the LSTM cells, the slopes of the tanh in attention, and band
-matrices. A band matrix maps the gradient of a step's energies to the gradients of both alignments
-in the windows of this step. The docstring of recurrences.py defines the names of dimensions.
+once: the slopes of the LSTM cells, the slopes of the tanh in attention, and band matrices. A band
+matrix maps the gradient of a step's energies to the gradients of the previous and the cumulative
+alignment. The docstring of recurrences.py defines the names of dimensions.
 """
 
 from dataclasses import dataclass
@@ -199,8 +199,8 @@ class _CellBackward:
         do = dhidden * scale * tanh(cell) * o * (1 - o)
         dcell of the step before = dcell * f
 
-    The other factors in the formulas are known before the loop. `prepare` computes all factors
-    except dcell and dhidden for many steps at once.
+    All factors in the formulas except dcell and dhidden are known before the loop over steps.
+    `prepare` computes these known factors for many steps at once.
     """
 
     def __init__(self, buffers: LSTMBuffers, p_dropout: float):
@@ -293,7 +293,8 @@ class _AttentionSlopes:
         )
 
     def prepare(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
-        """Return the slopes [C, B, N, D] and the band matrices of steps `start` to `stop` - 1."""
+        """Return the slopes of the tanh [C, B, N, D] and the band matrices of steps `start` to
+        `stop` - 1."""
         buffers = self.buffers
         half = buffers.location_weight.shape[1] // 4
         windows = _windows(buffers.past[start:stop], half)

@@ -20,11 +20,11 @@ from fast_decoder.operations import flat, new, product, weight_gradient
 
 @dataclass
 class LSTMBuffers:
-    """The buffers of a loop over an LSTM of size S. The rows of a buffer have W >= S columns."""
+    """The buffers of a loop over an LSTM of size S. The buffer `rows` has W >= S columns."""
 
     keep: torch.Tensor | None  # [T, B, S] bool, True for values that dropout keeps
-    # [4 * S, S], or [4 * S, W] if the context of attention is fed back; in the dtype of matrix
-    # products.
+    # [4 * S, S], or [4 * S, W] if the context is also an input of the next step; in the dtype of
+    # matrix products.
     weight: torch.Tensor
     # [T, B, 4 * S]. The buffer at first contains the contribution of the inputs, later the
     # activated gates, and finally the gradients of the gates.
@@ -94,8 +94,8 @@ def _once(backward: Callable) -> Callable:
 class AttentionRecurrence(Function):
     """Compute the attention LSTM and the location-sensitive attention over all decoder steps.
 
-    The state of a decoder step is [hidden, context]. The state is an input of the gates of the next
-    decoder step and of the decoder LSTM:
+    The state of a decoder step is [hidden, context]. The state is an input of the decoder LSTM, and
+    an input of the gates of the next decoder step:
 
         gates_t = input_weight x_t + bias + state_weight state_(t-1)
         pre_tn = processed_memory_n + query_weight hidden_t + location_weight window_tn
@@ -103,8 +103,8 @@ class AttentionRecurrence(Function):
         context_t = sum over n of alignment_tn memory_n
 
     window_tn contains K values around symbol n from each of two alignments, the previous and the
-    cumulative alignment. The backward pass uses slope_tn = v * (1 - tanh(pre_tn)^2), and denergy
-    from the softmax backward pass:
+    cumulative alignment. The backward pass uses slope_tn = v * (1 - tanh(pre_tn)^2), and the
+    gradients of the energies (denergy), which the softmax backward pass computes:
 
         dalignment_t = dcontext_t . memory_n + gradients from the windows of later steps
         dhidden_t = dstate_t + query_weight^T sum over n of denergy_tn slope_tn

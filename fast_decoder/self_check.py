@@ -134,7 +134,7 @@ def say(text: str) -> None:
 
 
 def facts_of(hparams: HParams, device: torch.device, autocast: torch.dtype | None) -> dict:
-    """Return the conditions of a kernel check as a dictionary of JSON values."""
+    """Return the conditions under which the kernels are checked, as a dictionary of JSON values."""
     return {
         **machine(device),
         "torch": torch.__version__,

@@ -473,7 +473,7 @@ def test_run_stops_after_20_skipped_optimizer_steps_in_a_row(corpus, tmp_path, m
     assert sum(record["skipped_updates"] for record in metrics(tmp_path / "fine", "epoch")) == 24
     poison_gradients(monkeypatch, range(1, 21))
     message = refused(flags(tmp_path / "bad", corpus.hparams(**options)), capsys)
-    assert "gradients were not finite in 20 optimizer steps in a row, up to step 21" in message
+    assert "gradients were not finite in 20 consecutive optimizer steps, up to step 21" in message
     assert f"{corpus.train}:" in message
 
 

@@ -252,7 +252,7 @@ def test_trimmed_clips_keep_a_short_silence(tmp_path, capsys):
         start = round(0.5 * RATE) - KEPT
         starts = range(start - WINDOW, start + WINDOW + 1)
         assert any(np.array_equal(whole[at : at + len(short)], short) for at in starts)
-    assert f"trimmed 4 of 12 clips in {trimmed} by {cut / RATE:.1f} s in total" in printed
+    assert f"cut {cut / RATE:.1f} s of silence from 4 of 12 clips in {trimmed}." in printed
     total = sum(soundfile.info(path).frames for path in trimmed.glob("*.wav"))
     assert re.search(rf"all .* seconds .* {total / RATE:.2f} \|\n", printed)
     for name in ("train", "val"):

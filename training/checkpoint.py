@@ -68,12 +68,12 @@ class LoopState:
     __pydantic_config__ = EXACTLY
     iteration: int = 0  # number of optimizer steps since the run started
     epoch: CountFrom1 = 1  # number of the current epoch
-    batches_trained: int = 0  # number of batches that all processes have trained on in this epoch
+    batches_trained: int = 0  # number of trained batches of this epoch, over all processes
     clips: int = 0
     frames: int = 0  # number of real frames trained on in this epoch
-    loss_sum: float = 0.0  # sum of the padded loss over clips
-    loss_unpadded_sum: float = 0.0  # sum of the masked loss over real frames
-    # sum of the guided attention loss over `guided_attention_frames`
+    loss_sum: float = 0.0  # padded loss, summed over the clips of this epoch
+    loss_unpadded_sum: float = 0.0  # masked loss, summed over real frames of this epoch
+    # Sum of the guided attention loss over the frames that `guided_attention_frames` counts.
     guided_attention_sum: float = 0.0
     # Number of real frames in the optimizer steps that used guided attention loss.
     guided_attention_frames: int = 0
@@ -90,13 +90,13 @@ class LoopState:
     # process, divided by the mean over all processes.
     imbalance_sum: float = 0.0
     peak_memory_bytes: int = 0  # peak memory of the device during training, in bytes
-    skips_running: int = 0  # number of optimizer steps skipped in a row until now
+    skips_running: int = 0  # number of skipped optimizer steps since the last applied step
     best_validation_loss: float = math.inf  # lowest masked validation loss so far
     # Optimizer step of the best checkpoint; -1: no validation yet.
     best_iteration: int = -1
-    lowest_loss: float = math.inf  # lowest padded training loss of any optimizer step
-    alignment_warned: int = 0  # 1 after the warning about a missing alignment was printed
-    text_warned: int = 0  # 1 after the warning about attention that ignores the text was printed
+    lowest_loss: float = math.inf  # lowest padded loss of any optimizer step so far
+    alignment_warned: int = 0  # 1 once the warning that no alignment has formed is printed
+    text_warned: int = 0  # 1 once the warning that attention ignores the text is printed
 
     def at_start_of(self, epoch: int) -> "LoopState":
         """Return the state of the training loop before the first batch of `epoch` (the current or
@@ -334,8 +334,7 @@ def set_aside_newer(directory: Path, iteration: int) -> list[tuple[Path, bool]]:
         A list of tuples (new path of a checkpoint, whether the checkpoint is damaged).
 
     Raises:
-        UserError: if `best.pt` cannot be read. If `best.pt` cannot be read, no checkpoint is
-        renamed.
+        UserError: if `best.pt` cannot be read. In this case, no checkpoint is renamed.
     """
     found = list_checkpoints(directory)[::-1]
     newer = [(path, False) for number, path in found if number > iteration]

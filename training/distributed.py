@@ -61,8 +61,8 @@ class ReductionClock:
         return moment
 
     def note(self) -> None:
-        """Record the current time as the start of the wait. Call this method whenever gradients of
-        this process become ready."""
+        """Record the current time as the time at which waiting begins. Call this method whenever
+        gradients of this process become ready."""
         self._ready = self._now()
 
     def read(self) -> Callable[[], float]:
@@ -252,8 +252,8 @@ def shared_store(rank: int, world_size: int, seconds: float) -> PrefixStore:
 
     When torchrun restarts processes, it keeps the same store, which still contains the addresses of
     dead processes. With the old addresses, new processes would wait forever for dead processes
-    (PyTorch issue 135712). Therefore the first process chooses a new key prefix at each start, and
-    lists the processes that have answered under this prefix.
+    (PyTorch issue 135712). Therefore, at each start, the first process chooses a new key prefix.
+    Under this prefix, the first process lists the processes that have answered.
 
     Raises:
         UserError: if the first process does not answer within `seconds`.
@@ -316,7 +316,8 @@ def leave_at_exit() -> None:
     """Make the process wait for SECONDS_TO_LEAVE before it exits.
 
     During this time, a PyTorch thread releases the tensors of the last exchange between processes.
-    Without the wait, the process could exit while this thread is running, and would abort.
+    Without the wait, the process could exit while this thread is still running, and would then
+    abort.
     """
     if dist.is_initialized():
         atexit.register(time.sleep, SECONDS_TO_LEAVE)

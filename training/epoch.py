@@ -27,13 +27,14 @@ from training.plan import PendingStep, PlannedStep
 from training.run import Run
 from training.trainer import MicroBatch, StepValues, hashed_seed
 
-MAX_CONSECUTIVE_SKIPS = 20  # number of optimizer steps skipped in a row at which the run stops
+# The run stops after this number of consecutive skipped optimizer steps.
+MAX_CONSECUTIVE_SKIPS = 20
 
 
 class NoNextBatch(Exception):
     """Raised if a process could not read its next batch.
 
-    Only in the process that failed to read its batch, `__cause__` contains the original exception.
+    `__cause__` is the original exception, but only in the process that could not read its batch.
     """
 
     def __str__(self) -> str:
@@ -101,11 +102,12 @@ def read_pending(run: Run, leave: int = 0) -> None:
     weights.
 
     Args:
-        leave: number of newest optimizer steps that stay pending, so that the device stays busy.
+        leave: number of newest optimizer steps whose losses are not read yet, so that the device
+            stays busy.
 
     Raises:
-        UserError: if a loss is not finite or far above the lowest loss, or if too many optimizer
-            steps in a row were skipped.
+        UserError: if a loss is not finite or far above the lowest loss, or if too many
+            consecutive optimizer steps were skipped.
         NoNextBatch: if a process could not read its next batch. Before NoNextBatch is raised, the
             run returns to the state before the optimizer step that needed the missing batch.
     """
@@ -154,7 +156,9 @@ def _add(run: Run, step: PendingStep, values: StepValues) -> None:
     state.lowest_loss = min(state.lowest_loss, loss)
     state.skips_running = state.skips_running + 1 if values.skipped else 0
     if state.skips_running >= MAX_CONSECUTIVE_SKIPS:
-        problem = f"gradients were not finite in {MAX_CONSECUTIVE_SKIPS} optimizer steps in a row"
+        problem = (
+            f"gradients were not finite in {MAX_CONSECUTIVE_SKIPS} consecutive optimizer steps"
+        )
         raise _diverged(run, step, f"{problem}, up to step {step.number}")
     if values.skipped:
         state.skipped_updates += 1

@@ -86,7 +86,7 @@ def check_memory(
     The check runs a forward and a backward pass of the training batches, and a forward pass of the
     validation batch. After these passes, the check restores buffers, gradients and random states
     bit for bit. On a CPU, the check runs batches with fewer clips, and the result is an estimate.
-    On a CPU, the result is 0 if the system does not report the values that the estimate needs.
+    The estimate is 0 if the system does not report the values that it needs.
 
     Args:
         weights: sampling weights of the training clips (see `batching.balancing_weights`).
@@ -115,7 +115,7 @@ def check_memory(
     with without_trace(trainer):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        # In an epoch, a clip is drawn at most (mean number of draws, rounded down) + 1 times.
+        # An epoch draws a clip at most (its mean number of draws, rounded down) + 1 times.
         draws = None if weights is None else np.floor(draws_of_clips(weights)) + 1
         problems, peak = _problems(
             trainer,

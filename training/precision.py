@@ -46,8 +46,8 @@ def _on_a_cpu(precision: str) -> str:
             "CPU lacks"
         ),
         "fp16": (
-            "is for GPUs: CPUs are slow in float16, and PyTorch does not support all operations "
-            "there"
+            "is for GPUs: CPUs are slow in float16, and on CPUs, PyTorch does not support all "
+            "operations in float16"
         ),
     }[precision]
     return f"precision={precision} {meaning}; use precision=fp32 here"

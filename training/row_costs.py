@@ -22,10 +22,11 @@ from training.trainer import Trainer
 
 TILE = 16  # number of clips per tile that the GPU kernels process
 SIZES = (16, 32, 48, 64)  # numbers of clips whose costs are measured
-# 17 clips fill as many tiles as 32 clips, so the difference between their times is the cost of 15
-# clips.
+# 17 clips fill as many tiles as 32 clips, so the difference between the times of the two batches is
+# the cost of 15 clips.
 PARTIAL = 17
-CHECK = 24  # number of clips whose cost is both predicted and measured, to check the prediction
+# Number of clips for which the measured cost is compared with the predicted cost.
+CHECK = 24
 MAX_ERROR = 0.1  # maximum relative error of the predicted cost of CHECK clips
 REPEATS = 3  # how many times the forward and backward pass of each batch is timed
 FIRST_FRAMES = 256  # length of the shortest batches, in frames

@@ -114,8 +114,8 @@ class Run:
         return f"{self.processes.launcher} train.py {shlex.join(options)} --resume"
 
     def save(self) -> Path | None:
-        """Write a checkpoint in the first process. Before this call, the losses of all optimizer
-        steps must have been read."""
+        """Write a checkpoint in the first process. Read the losses of all optimizer steps before
+        you call this method."""
         if self.logger is None:
             return None
         parts: dict[str, Any] = {
@@ -178,8 +178,8 @@ def _resume(run: Run, resumed: checkpoint.Checkpoint) -> None:
     trained = change.get("moved to validation")
     if trained:
         print(
-            f"warning: {trained:,} validation clips were training clips before, so their "
-            "validation losses are too low"
+            f"warning: {trained:,} validation clips were training clips before, so their losses are "
+            "lower than the losses of new clips"
         )
 
 

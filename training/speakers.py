@@ -15,7 +15,8 @@ from hparams import HParams
 from tacotron2_voice.speakers import listed
 from training.clips import Clips
 
-MAX_SHOWN = 8  # maximum number of speakers to list in messages, and to synthesize
+# Maximum number of speakers to list in messages, and of speakers with an example in validation.
+MAX_SHOWN = 8
 # Values for one validation clip: the index of the clip, the number of frames, the number of decoder
 # steps, and the two errors from `loss.sums_of_clips`.
 ClipRow = Sequence[float]

@@ -253,8 +253,8 @@ def check_text_rules(resumed: Checkpoint, hparams: HParams) -> None:
     if saved in (None, current) or not uses_english_rules(hparams.text_cleaners):
         return
     raise UserError(
-        f"{resumed.path}: trained with version {saved} of the English reading rules (expected "
-        f"{current}). Resume with version {resumed.state['version']} of this project, or start a "
+        f"{resumed.path}: trained with version {saved} of the text normalization rules for English "
+        f"(expected {current}). Resume with version {resumed.state['version']} of this project, or start a "
         f"new run with {from_weights(resumed)}"
     )
 

@@ -38,8 +38,8 @@ ENVIRONMENT = {
 
 
 class LossWeights(NamedTuple):
-    """The loss weights of a micro-batch: its shares of the frames and decoder steps in an optimizer
-    step."""
+    """The loss weights of a micro-batch: the fractions of an optimizer step's frames and decoder
+    steps that are in this micro-batch."""
 
     padded_frames: float = 1.0
     frames: float = 1.0  # fraction of the real frames in the optimizer step
@@ -73,7 +73,7 @@ class StepValues(NamedTuple):
 
     terms: LossTerms
     gradient_norm: float
-    skipped: float  # 1: the optimizer step was skipped
+    skipped: float  # 1 if the optimizer step was skipped, otherwise 0
     stop_requests: float  # number of processes that were asked to stop
     failures: float  # number of processes that could not read their next batch
 
@@ -87,7 +87,7 @@ class StepValues(NamedTuple):
 class StepLosses(NamedTuple):
     """The results of an optimizer step, which the device may still be computing."""
 
-    values: torch.Tensor  # on the CPU, in the order of `StepValues`
+    values: torch.Tensor  # vector on the CPU, in the order of the fields of `StepValues`
     # Event after which `values` are valid; None: `values` are already valid.
     copied: torch.cuda.Event | None
     # Function that returns the seconds spent waiting for the gradients of other processes. Call
@@ -131,9 +131,9 @@ class Trainer:
         # Do not weight the stop-token loss, so that the validation losses of different runs are
         # comparable.
         self.validation_loss = Tacotron2Loss()
-        # Schedule for calls of `step` that pass no schedule, for example in benchmarks.
+        # Default schedule for calls of `step` without a schedule, for example in benchmarks.
         self.base_schedule = Schedule(hparams.learning_rate, hparams.guided_attention_weight)
-        # Exception because of which this process could not read its next batch.
+        # The exception that prevented this process from reading its next batch.
         self.failure: BaseException | None = None
 
     def use_decoder(self, name: str) -> None:
@@ -238,7 +238,8 @@ class Trainer:
         divisor = (gradient_norm / self.hparams.grad_clip_thresh).clamp(min=1)
         optimizers.apply_gradients(self.optimizer, gradients, divisor, skip)
         self.scaler.update()
-        # Use the same order as in StepValues. Values on a GPU are copied to pinned memory.
+        # The values have the same order as the fields of StepValues. Values on a GPU are copied to
+        # pinned memory.
         values = torch.stack(
             [*terms, gradient_norm.float(), skip.float(), stop_requests, failures]
         ).to("cpu", non_blocking=True)

@@ -50,8 +50,8 @@ from training.trainer import hashed_seed
 # clips per batch).
 STEPS_TO_ALIGN = 10_000
 # Attention ignores the text if, after STEPS_TO_READ optimizer steps, the focus rate is at least
-# SHARP and the text effect is below TEXT_EFFECT. The text effect was at least 0.5 in runs that
-# learned to speak, and 0.04 to 0.11 in runs that babbled.
+# SHARP and the text effect is below TEXT_EFFECT. In runs that learned to speak, the text effect was
+# at least 0.5. In runs with unintelligible speech, it was 0.04 to 0.11.
 SHARP = 0.6
 TEXT_EFFECT = 0.15
 STEPS_TO_READ = 1000
@@ -78,9 +78,9 @@ def make_validation_loader(
 class BatchResult(NamedTuple):
     """The validation results of one batch, in a form that processes can exchange."""
 
-    number: int  # index of the validation batch
+    number: int  # index of the batch among all validation batches
     sizes: tuple[int, ...]  # numbers of clips, frames, decoder steps and symbols in the batch
-    # Padded loss, masked loss, the three sums from `alignment_sums`, and the text effect.
+    # The padded loss, the masked loss, the three sums from `alignment_sums`, and the text effect.
     sums: list[float]
     rows: list[ClipRow]  # one row of losses per clip; [] for a single-speaker model
 
@@ -107,7 +107,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
     generator = torch.Generator()
     failure: str | None = None
     mine: list[BatchResult] = []
-    forced: dict[str, Example] = {}  # examples without free-running inference
+    forced: dict[str, Example] = {}  # examples that have no free-running prediction yet
     positions = example_positions(run)
     # Free the gradients, because the memory check measured the peak memory of validation without
     # gradients.
@@ -215,10 +215,11 @@ def _validate_batch(
 
 
 def text_effect(run: Run, batch: Batch, masks: DropoutMasks, loss: float) -> float:
-    """Shuffle the symbols of each text, and return the relative increase of the masked loss.
+    """Return the text effect: the relative increase of the masked loss if the symbols of each text
+    are shuffled.
 
-    If this increase, which is called text effect, is near 0, the model ignores the text and
-    predicts frames only from the previous frames. A model that ignores the text cannot speak words,
+    If the text effect is near 0, the model ignores the text and predicts frames only from the
+    previous frames. A model that ignores the text cannot speak words,
     even if its attention is focused.
 
     Args:

@@ -90,9 +90,9 @@ def map_symbols(
 
     A symbol that is in the checkpoint keeps its row. A new letter or phone starts with the row of
     the Latin letter that begins its transliteration, if the checkpoint has this letter: ɔ starts
-    like o, and ж starts like z. Each value in the row of any other new symbol is drawn with `seed`
-    from a normal distribution. The mean and the standard deviation of this distribution are those
-    of the same column in the checkpoint.
+    like o, and ж starts like z. The row of any other new symbol is random. The random values of
+    each column are drawn, with `seed`, from a normal distribution that has the mean and the
+    standard deviation of this column in the checkpoint.
 
     Return the adapted state and {new symbol: similar letter, or "" if the row is random}.
 
@@ -126,11 +126,11 @@ def map_symbols(
 
 
 def _similar_letter(symbol: str) -> str:
-    """Return the first letter of a letter's transliteration in lower case, or "".
+    """Return the lower-case Latin letter with which a letter's transliteration begins, or "".
 
     The result is "" for characters of scripts that are not in ALPHABETS, because such characters
     stand for syllables or words. The result is also "" for modifiers, such as the length mark of
-    phones, because modifiers do not stand for a sound of their own.
+    phones, because a modifier alone does not stand for a sound.
     """
     is_letter = len(symbol) == 1 and unicodedata.category(symbol) in ("Ll", "Lu", "Lo")
     if not is_letter or not unicodedata.name(symbol).startswith(ALPHABETS):
