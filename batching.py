@@ -29,7 +29,7 @@ from tacotron2_voice.utils.errors import UserError
 # Minimum number of optimizer steps per epoch. If an epoch has fewer optimizer steps, validation
 # takes most of the run's time.
 MIN_UPDATES = 20
-VALIDATION_SEED = 0  # seed for the batches and the prenet masks of validation
+VALIDATION_SEED = 0  # seed for the validation batches and their prenet dropout masks
 
 
 def balancing_weights(

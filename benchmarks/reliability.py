@@ -82,7 +82,7 @@ class Counts:
     attempts: int = 0
     computing: float = 0.0  # computing time in seconds for the texts that --audio selects
     audio: float = 0.0  # duration of the speech for all texts, in seconds
-    longest: float = 0.0  # duration of the longest speech for a text, in seconds
+    longest: float = 0.0  # duration of the longest speech for one text, in seconds
     half_wrong: int = 0  # number of texts with more than half of the words transcribed wrongly
     word_error_rate: float | None = None
     quality: float | None = None  # mean DistillMOS score from 1 to 5

@@ -56,7 +56,8 @@ def read_lengths(path: str | Path, hparams: HParams) -> np.ndarray:
         _, *counts = next(csv.reader([line]))
         if len(counts) != 1 or not re.fullmatch(r"0*[1-9]\d{0,9}", counts[0], re.ASCII):
             raise ValueError(
-                f"invalid line, expected {header} with a whole number from 1 to {MAX_LENGTH:,}"
+                f"invalid line, expected {header}, where the length is a whole number from 1 to "
+                f"{MAX_LENGTH:,}"
             )
         count = int(counts[0])
         return frame_count(count, hparams) if header == "id,samples" else count

@@ -461,7 +461,7 @@ def write_lists(
 
 
 def check_is_ours(out: Path, names: Iterable[str]) -> None:
-    """Raise UserError if the folder `out` contains files that have one of `names` but that
+    """Raise UserError if the folder `out` contains a file whose name is in `names` and that
     `prepare` did not write."""
     settings_file = out / "settings.txt"
     if settings_file.is_file() and read_bytes(settings_file).startswith(HEADER[:28].encode()):

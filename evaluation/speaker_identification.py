@@ -25,7 +25,7 @@ LEVEL = -30.0
 
 
 class Resemblyzer:
-    """The speaker encoder of the package resemblyzer.
+    """The speaker encoder from the package resemblyzer.
 
     Raises:
         UserError: if the packages in requirements/resemblyzer.txt are not installed.

@@ -185,8 +185,9 @@ def read_config(path: str | Path) -> GeneratorConfig:
         problem = "the lists for upsampling or for the residual blocks have different lengths"
         raise UserError(f"{path}: {problem}. {USE_ITS_CONFIG}")
     if math.prod(config.upsample_rates) != config.hop_size:
-        problem = f"upsample_rates={config.upsample_rates}: the product must be {config.hop_size}"
-        raise UserError(f"{path}: {problem} (the hop_size). {USE_ITS_CONFIG}")
+        rates = f"upsample_rates={config.upsample_rates}"
+        problem = f"the product of {rates} must equal hop_size={config.hop_size}"
+        raise UserError(f"{path}: {problem}. {USE_ITS_CONFIG}")
     return config
 
 

@@ -24,8 +24,8 @@ import triton
 import triton.language as tl
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-# Positions of values in the table. A graph runs the steps from START to STOP - 1. STEPS is the
-# total number of steps.
+# Indices into the table of pointers and sizes. A graph runs the decoder steps from START to
+# STOP - 1. STEPS is the total number of decoder steps.
 START, STOP, STEPS, BATCH, SYMBOLS = (tl.constexpr(place) for place in range(5))
 # Addresses of the LSTM buffers.
 WEIGHT = tl.constexpr(5)  # [4 * S, inner], recurrent weight
@@ -153,8 +153,8 @@ def _product(
     """Return the matrix product [ROWS, COLUMNS].
 
     Each iteration reads BLOCK values of the inner dimension. If WARPS > 1, each warp sums over its
-    own part of every block. Using several warps shortens the chain of dependent products. The sums
-    of the warps are added in a fixed order.
+    own part of every block. Using several warps shortens the chain of dependent products. The
+    per-warp sums are added in a fixed order.
     """
     if WARPS == 1:
         total = tl.zeros((rows.shape[0], columns.shape[0]), DTYPE)

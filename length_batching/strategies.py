@@ -175,9 +175,9 @@ def _semi_sorted(clips: ShuffledClips) -> Order:
 
 @register("semi_sorted_rank", "SSB-rank", "ours", FACTOR)
 def _semi_sorted_rank(clips: ShuffledClips) -> Order:
-    """clips sorted by rank + noise; the rank is the position in the sorted order, and the noise is
-    uniform in (-a/2, a/2) with a = number of clips * factor, so clips of rare lengths mix as
-    widely as clips of common lengths"""
+    """clips sorted by rank + noise; the rank of a clip is its position when the clips are sorted by
+    length, and the noise is uniform in (-a/2, a/2) with a = number of clips * factor; because the
+    noise is added to ranks, clips of rare lengths mix as widely as clips of common lengths"""
     order, starts = _sorted(clips)
     # Width of the interval of the uniform noise (`a` in the docstring).
     noise_range = len(order) * clips.parameter_value

@@ -220,7 +220,7 @@ def choose_checkpoint(out: Path, newest: Path, args: argparse.Namespace) -> Cand
 
     The candidates are the newest checkpoint, which has the lowest learning rate, and the checkpoint
     with the lowest validation loss. The checkpoint with the lower validation loss does not always
-    speak fewer wrong words (research/which-checkpoint.md).
+    make fewer word errors (research/which-checkpoint.md).
     """
     checkpoints = {NEWEST: newest}
     if (best := out / "run" / BEST).exists():

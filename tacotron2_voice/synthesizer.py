@@ -498,7 +498,7 @@ class Synthesizer(ABC):
         if trained in ("", self.rules) or not uses_english_rules(self.settings.text_cleaners):
             return ""
         return (
-            f"note: {self.source} was trained with different reading rules for English (version "
+            f"note: {self.source} was trained with different text normalization rules for English (version "
             f"{trained}, now version {self.rules}), so it may pronounce some words differently"
         )
 

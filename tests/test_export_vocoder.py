@@ -192,7 +192,7 @@ def test_config_is_rejected_when_it_does_not_match_the_weights(settings, folder)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"hop_size": 275}, "upsample_rates=[16, 16]: the product must be 275"),
+        ({"hop_size": 275}, "the product of upsample_rates=[16, 16] must equal hop_size=275"),
         ({"resblock_dilation_sizes": [[1]]}, "the lists for upsampling"),
         ({"resblock": "3"}, "resblock='3': Input should be '1' or '2'"),
         ({"num_mels": "80"}, "num_mels='80': Input should be a valid integer"),

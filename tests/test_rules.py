@@ -1,4 +1,4 @@
-"""Test the version of the reading rules, and the files that store it."""
+"""Test the version of the text normalization rules, and the files that store it."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ def test_version_of_the_reading_rules_depends_on_every_rule_file(tmp_path, monke
 @pytest.mark.parametrize(
     ("trained", "cleaner", "has_note"),
     [
-        # Checkpoints of release 0.4.0 do not contain the version of the reading rules.
+        # Checkpoints of release 0.4.0 do not contain the version of the text normalization rules.
         ("", "english_cleaners_corrected", False),
         (rules_version(), "english_cleaners_corrected", False),
         ("0123456789abcdef", "english_cleaners_corrected", True),

@@ -210,7 +210,7 @@ class Finding:
 SHORTER = "Batches of clips of similar length shorten an epoch compared with random batches."
 SAVING = f"{BEST} saves {published.TABLE_3[BEST][1]:.0f}% of an epoch's time compared with RAND."
 LOWEST_LOSS = f"{BEST} has the lowest loss of all strategies (VL3)."
-EQUAL = f"After {{}}, {BEST} has a lower masked loss than RAND."
+EQUAL = f"After {{}}, {BEST} has a lower masked loss than random batches (RAND)."
 # Each entry contains a claim, a quantity and pairs of strategies. The claim is that the quantity is
 # lower for the second strategy of each pair. The paper mentions the last two claims (equal time,
 # and equal number of optimizer steps) only as possibilities.

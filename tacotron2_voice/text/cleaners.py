@@ -58,9 +58,9 @@ _SILENT_RULES: list[Rule] = [
     (re.compile(r"(?<=[a-z])[^-!'(),.:;?a-z\s]+(?=[a-z])"), " "),
     (re.compile(r"[^-!'(),.:;?a-z\s]"), ""),
 ]
-# Invisible characters: control characters, marks of the writing direction and soft hyphens. The
-# joiners in Persian and Indic text are not listed, because these invisible characters change how
-# the neighboring letters are pronounced or joined.
+# Invisible characters: control characters, directional marks and soft hyphens. The zero-width
+# joiners of Persian and Indic texts are not listed, because they change how the neighboring letters
+# are pronounced or joined.
 _INVISIBLE = "\x00-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"
 _INVISIBLE_RULES: list[Rule] = [(re.compile(f"[{_INVISIBLE}]"), "")]
 

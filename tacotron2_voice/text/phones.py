@@ -425,7 +425,7 @@ def _joined(phones: str) -> str:
 
 
 def _script(letters: str) -> str:
-    """Return the script of the first letter from its Unicode name, such as CYRILLIC or CJK."""
+    """Return the script of the first letter, such as CYRILLIC or CJK (from the Unicode name)."""
     return unicodedata.name(letters[0], "").partition(" ")[0]
 
 

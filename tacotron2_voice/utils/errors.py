@@ -61,8 +61,7 @@ def grouped(
 ) -> list[str]:
     """Format problems of the form "PLACE: what is wrong; fix" as lines, and group similar problems.
 
-    If the text of a fix is long, the problems with this fix are always grouped. If there are more
-    than `one_by_one` problems, all problems of the same kind are grouped. For each group, the first
+    Problems that share a long fix are always grouped. If there are more than `one_by_one` problems, all problems of the same kind are grouped. For each group, the first
     problem is shown in full, followed by the locations of the other problems without `prefix` and
     folders.
     """
