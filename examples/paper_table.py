@@ -255,7 +255,7 @@ class PaperTable:
         if claim.margin:
             low, high = (-claim.margin, claim.margin)
             finding = f"{column.title}: {claim.more} = {claim.less} ± {claim.margin:g}{unit}"
-        result = "undecided"  # this is also the result of a single seed, whose error is NaN
+        result = "undecided"  # with a single seed, the error is NaN, so the result stays undecided
         if low < mean - half_width and mean + half_width < high:
             result = "confirmed"
         elif mean + half_width < low or mean - half_width > high:

@@ -449,7 +449,8 @@ class LengthBatches(Dataset[Any]):
         epoch = state.epoch
         if position is None and state.start == UNKNOWN_START and not self._has_record:
             raise BatchingError(
-                "the loaded state contains no position. Save it with state_dict(trained)."
+                "the loaded state does not contain the number of trained batches. Save the state "
+                "with state_dict(trained)."
             )
         first = max(state.start, 0) if position is None else position
         next_was_set = False

@@ -144,7 +144,8 @@ def resolve_ranks(
 ) -> tuple[int, int, int]:
     """Return (rank, world size, batches per optimizer step), with defaults for missing values.
 
-    By default, a single process trains, and each process trains on one batch per optimizer step.
+    By default, there is one process. The default number of batches per optimizer step is the number
+    of processes.
 
     Raises:
         BatchingError: if a number is out of range, or if the processes would receive unequal

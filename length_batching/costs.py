@@ -29,7 +29,7 @@ def as_plan(batches: Batches) -> EpochPlan:
 
 
 def batch_of_position(plan: EpochPlan) -> np.ndarray:
-    """Return the index of the batch that contains each clip [clips], in the order of the plan."""
+    """Return [clips] the index of each clip's batch. The clips are in the order of the plan."""
     return np.repeat(np.arange(len(plan)), plan.sizes)
 
 

@@ -172,7 +172,7 @@ class Study:
         self.stops += 1
 
     def points_left(self, name: str, seed: int) -> list[int]:
-        """Return the epochs in `points` after which a run's speech still has to be transcribed."""
+        """Return the epochs in `points` for which the run has no word error rate yet."""
         done = self.values[RATE].dropna().index
         return [point for point in self.points if (name, seed, point) not in done]
 
@@ -262,14 +262,14 @@ class Study:
 def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequence[int]) -> str:
     """Return a Markdown table that compares a quantity between the named settings at equal budgets.
 
-    `spent` is a cumulative amount, such as minutes. The budget for an epoch is the smallest amount
-    that any run has spent at the end of the epoch. Each cell contains the mean over seeds, its
+    `spent` is a cumulative amount, such as minutes. Each epoch in `points` defines a budget: the
+    smallest amount that any run has spent at the end of this epoch. Each cell contains the mean over seeds, its
     standard error, and the difference in percent from the first named setting.
     """
     names = list(values["name"].unique())
     cells: dict[float, list[str]] = {}
-    # A word error rate of 0 has no logarithm. Therefore, replace 0 with the word error rate for half
-    # a wrong word.
+    # A word error rate of 0 has no logarithm. Therefore, replace 0 with the rate that half a word
+    # error would give.
     least = 0.5 / values["words"].max() if quantity == RATE else 0
     at_points = values[values["epoch"].isin(points)]
     for budget in at_points.groupby("epoch")[spent].min() if spent != "epoch" else points:
@@ -298,9 +298,9 @@ def write_report(study: Study) -> None:
         f"![]({write_figure(figure, study.out / 'report.svg').name})",
         "The cells contain means ± standard errors over seeds. The numbers in parentheses are "
         "differences in percent from the first row. Differences are paired by seed; \\* marks "
-        "differences that are significant at the 5% level (Holm's method). The budget in a column is "
-        "the smallest amount that any run had spent at the end of the epoch. Minutes only include "
-        "training.",
+        "differences that are significant at the 5% level (Holm's method). Each column compares the "
+        "runs after the same budget: the smallest amount that any run had spent at the end of one of "
+        "the epochs in --points. Minutes only include training.",
     ]
     for quantity in (LOSS, RATE):
         parts.append(f"## {quantity.replace('_', ' ').capitalize()}")

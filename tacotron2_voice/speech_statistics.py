@@ -24,9 +24,10 @@ MARKS = ".!?…;:,—।。！？，、；："  # punctuation marks that may end
 CLOSING = "'\")]»”’」』 "  # characters that may follow the end punctuation of a text
 # A corpus has common end punctuation if at least this fraction of its texts ends with punctuation.
 MARKED_SHARE = 0.8
-USUAL_SHARE = 0.999  # quantile for `slowest`; the quantile for `fastest` is 1 - USUAL_SHARE
+# `slowest` is this quantile of the relative durations, and `fastest` is the quantile 1 - USUAL_SHARE.
+USUAL_SHARE = 0.999
 MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the whole corpus
-# Maximum standard error of a speaker's seconds per symbol, as a fraction of this value.
+# Maximum standard error of a speaker's seconds per symbol, as a fraction of the seconds per symbol.
 MAX_ERROR = 0.1
 # Synthesized speech is plausible if it is at most this factor faster than the fastest typical clip,
 # and at most this factor slower than the slowest typical clip.
@@ -52,8 +53,8 @@ class SpeechStatistics:
     longest_text: Annotated[int, limits(ge=1, le=2**53)]
     offset: Seconds
     seconds_per_symbol: Annotated[float, limits(gt=0, le=3600, allow_inf_nan=False)]
-    fastest: Ratio  # relative duration of the fastest clip without outliers, at most 1
-    slowest: Ratio  # relative duration of the slowest clip without outliers, at least 1
+    fastest: Ratio  # relative duration of the fastest clip that is not an outlier, at most 1
+    slowest: Ratio  # relative duration of the slowest clip that is not an outlier, at least 1
     # Most frequent end punctuation of the texts. "": too few texts have end punctuation.
     final_mark: Annotated[str, limits(max_length=1)]
 

@@ -498,8 +498,9 @@ class Synthesizer(ABC):
         if trained in ("", self.rules) or not uses_english_rules(self.settings.text_cleaners):
             return ""
         return (
-            f"note: {self.source} was trained with different reading rules for English (version "
-            f"{trained}, now version {self.rules}), so it may pronounce some words differently"
+            f"note: {self.source} was trained with different English text normalization rules "
+            f"(version {trained}, now version {self.rules}), so it may pronounce some words "
+            "differently"
         )
 
     def _untrained_phones(self, utterance: Utterance) -> list[str]:

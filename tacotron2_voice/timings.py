@@ -254,7 +254,7 @@ def _as_dicts(timings: list[Timing]) -> list[dict[str, Any]]:
 
 
 def _clock(seconds: float, separator: str) -> str:
-    """Return a time such as 00:01:02,345."""
+    """Format seconds as hours, minutes, seconds and milliseconds, such as 00:01:02,345."""
     milliseconds = round(seconds * 1000)
     whole, thousandths = divmod(milliseconds, 1000)
     minutes, rest = divmod(whole, 60)

@@ -520,7 +520,7 @@ def test_synthesizer_loads_a_checkpoint_of_version_0_4_0():
 
 
 @pytest.mark.parametrize("cleaners", ["english_cleaners", "basic_cleaners"])
-def test_resume_rejects_changed_reading_rules_when_texts_are_english(
+def test_resume_rejects_changed_text_normalization_rules_when_texts_are_english(
     cleaners, corpus, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out"

@@ -408,7 +408,7 @@ def test_checkpoint_uses_english_symbols_when_it_has_no_symbol_table(checkpoint_
     hparams = load_checkpoint_synthesizer(checkpoint_path).settings
     assert hparams.table is ENGLISH
     assert hparams_from_dict({}).table is ENGLISH
-    # each model uses the reading rules that it was trained with
+    # each model uses the text normalization rules that it was trained with
     for text in ("So.", "£10, at 10:05"):
         assert text_to_ids(text, hparams) == text_to_sequence(text, ["english_cleaners"])
 

@@ -43,7 +43,7 @@ _CONTINUES = re.compile(r"[.,:]\w")
 _CONTINUED = re.compile(r"\w[.,:]")
 # Matches a word and the Roman numeral that follows the word.
 _NUMERAL = re.compile(r"\b([^\W\d_][\w'’-]*) ([IVXLC]+)\b")
-# Matches an abbreviation with its full stop, which the English rules expand together.
+# Matches an abbreviation and its full stop, because the English rules expand both together.
 _ABBREVIATION = re.compile(
     rf"(?<![\w.])({'|'.join(map(re.escape, [*TITLES, *STREETS, *ABBREVIATIONS]))})\.",
     re.IGNORECASE,
