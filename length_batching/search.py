@@ -307,10 +307,10 @@ class SearchResult:
     """The result of `search`.
 
     Attributes:
-        tried: the costs of every strategy, with fixed and with dynamic batch sizes. Of the parameter
-            values whose pair novelty is at least `min_novelty`, each strategy uses the value with
-            the least random order. If there is no such value, the strategy uses the value with the
-            most random order.
+        tried: the costs of every strategy, with fixed and with dynamic batch sizes. Of the
+            parameter values whose pair novelty is at least `min_novelty`, each strategy uses the
+            value with the least random order. If there is no such value, the strategy uses the
+            value with the most random order.
         random: the costs of random batches (RAND) of a fixed size, for comparison.
         default: the costs of SSB-DBS-BR, the best strategy of Ge et al. (2021).
         min_novelty: the required pair novelty.

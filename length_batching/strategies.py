@@ -176,8 +176,8 @@ def _semi_sorted(clips: ShuffledClips) -> Order:
 @register("semi_sorted_rank", "SSB-rank", "ours", FACTOR)
 def _semi_sorted_rank(clips: ShuffledClips) -> Order:
     """clips sorted by the sum of rank and noise. The rank of a clip is its position when all clips
-    are sorted by length. The noise of each clip is uniform between -a/2 and a/2, where a = number of
-    clips * factor. Clips of rare lengths therefore mix as widely as clips of common lengths."""
+    are sorted by length. The noise of each clip is uniform between -a/2 and a/2, where a = number
+    of clips * factor. Clips of rare lengths therefore mix as widely as clips of common lengths."""
     order, starts = _sorted(clips)
     # Width of the interval of the uniform noise (`a` in the docstring).
     noise_range = len(order) * clips.parameter_value
@@ -187,10 +187,10 @@ def _semi_sorted_rank(clips: ShuffledClips) -> Order:
 
 @register("semi_sorted_exponential", "SSB-exp", "ours", FACTOR)
 def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
-    """clips sorted by the sum of rank and exponential noise. The rank of a clip is its position when
-    all clips are sorted by length. The mean of the noise is (largest rank) * factor / 2. The noise
-    moves clips only towards longer clips. With dynamic batch sizes, ranks are measured in frames
-    instead of clips."""
+    """clips sorted by the sum of rank and exponential noise. The rank of a clip is its position
+    when all clips are sorted by length. The mean of the noise is (largest rank) * factor / 2. The
+    noise moves clips only towards longer clips. With dynamic batch sizes, ranks are measured in
+    frames instead of clips."""
     # A short clip in a batch of longer clips adds padding only to itself. A long clip in a batch of
     # shorter clips adds padding to all clips of the batch. Therefore, for the same amount of
     # padding, noise mixes clips best if it moves clips only towards longer clips. If ranks are

@@ -58,7 +58,7 @@ class Demo(NamedTuple):
 SMALL = Demo("speaking_model.txt", 14, 3, decay_start=970, half_life=80)
 FULL_SIZE = Demo("full_size_model.txt", 10, 2, decay_start=345, half_life=29)
 PLOT_FILE = "learning.svg"
-UNSEEN = 50  # number of texts outside the training set that the trained model speaks
+UNSEEN = 50  # the trained model speaks this many texts that are not in the training set
 VALIDATION = 0.05  # fraction of the clips to hold out for validation
 
 

@@ -263,8 +263,8 @@ def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequen
     """Return a Markdown table that compares a quantity between the named settings at equal budgets.
 
     `spent` is a cumulative amount, such as minutes. Each epoch in `points` defines a budget: the
-    smallest amount that any run has spent at the end of this epoch. Each cell contains the mean over seeds, its
-    standard error, and the difference in percent from the first named setting.
+    smallest amount that any run has spent at the end of this epoch. Each cell contains the mean
+    over seeds, its standard error, and the difference in percent from the first named setting.
     """
     names = list(values["name"].unique())
     cells: dict[float, list[str]] = {}
@@ -298,9 +298,9 @@ def write_report(study: Study) -> None:
         f"![]({write_figure(figure, study.out / 'report.svg').name})",
         "The cells contain means ± standard errors over seeds. The numbers in parentheses are "
         "differences in percent from the first row. Differences are paired by seed; \\* marks "
-        "differences that are significant at the 5% level (Holm's method). Each column compares the "
-        "runs after the same budget: the smallest amount that any run had spent at the end of one of "
-        "the epochs in --points. Minutes only include training.",
+        "differences that are significant at the 5% level (Holm's method). Each column compares "
+        "the runs after the same budget: the smallest amount that any run had spent at the end of "
+        "one of the epochs in --points. Minutes only include training.",
     ]
     for quantity in (LOSS, RATE):
         parts.append(f"## {quantity.replace('_', ' ').capitalize()}")

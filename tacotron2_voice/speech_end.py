@@ -27,7 +27,8 @@ JUMP_BACK = 4  # if attention moves back by more than this number of symbols, wo
 # Attention rests on the last symbols if these symbols have at least this fraction of its weights.
 RESTING_SHARE = 0.5
 # Audio at or below this level counts as quiet. The level is in dB relative to the loud frames of a
-# chunk (their 95th percentile). In the demo, the levels at the stop token ranged from -46 to -25.9 dB.
+# chunk (their 95th percentile). In the demo, the levels at the stop token ranged from -46 to -25.9
+# dB.
 DIED_AWAY = -25.0
 # While attention rests on the last symbols, a decoder step counts as quiet if its level is at most
 # this many dB above the level of the quietest step.
@@ -59,9 +60,9 @@ class EndDetector:
       while the alignment is blurred. In this case, speech ends at this decoder step or, if the audio
       becomes quiet within the next DYING_SECONDS, at the first quiet decoder step.
     - Attention has rested on the last symbols for `attention_rest_time`, or has moved from the last
-      symbols back into the text. In this case, speech ends at one of the quiet decoder steps in which
-      attention rested on the last symbols: the step with the highest stop probability. This stop
-      probability may be below the threshold.
+      symbols back into the text. In this case, speech ends at one of the quiet decoder steps in
+      which attention rested on the last symbols: the step with the highest stop probability. This
+      stop probability may be below the threshold.
     - Attention has reached no new symbol for STUCK_SECONDS, or the chunk has `max_steps` decoder
       steps.
 

@@ -24,7 +24,8 @@ MARKS = ".!?…;:,—।。！？，、；："  # punctuation marks that may end
 CLOSING = "'\")]»”’」』 "  # characters that may follow the end punctuation of a text
 # A corpus has common end punctuation if at least this fraction of its texts ends with punctuation.
 MARKED_SHARE = 0.8
-# `slowest` is this quantile of the relative durations, and `fastest` is the quantile 1 - USUAL_SHARE.
+# `slowest` is the quantile USUAL_SHARE of the relative durations. `fastest` is the quantile
+# 1 - USUAL_SHARE.
 USUAL_SHARE = 0.999
 MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the whole corpus
 # Maximum standard error of a speaker's seconds per symbol, as a fraction of the seconds per symbol.
@@ -156,10 +157,10 @@ def measure_speakers(
     """Compute the statistics of each speaker, in the order of `names`.
 
     Speakers with fewer than MIN_CLIPS clips get the statistics of the corpus. All other speakers
-    get their own speaking rate (`_fit_speaker`). `fastest` and `slowest` are computed jointly for
-    these speakers, because a single speaker has too few clips to measure extremes. For `fastest`
-    and `slowest`, the duration of each clip is divided by the typical duration for the clip's
-    speaker.
+    get their own speaking rate (`_fit_speaker`). `fastest` and `slowest` are computed from the
+    clips of all these speakers together, because a single speaker has too few clips to measure
+    extremes. For `fastest` and `slowest`, the duration of each clip is divided by the typical
+    duration for the clip's speaker.
 
     Args:
         num_frames: [clips] lengths of the log-mels.

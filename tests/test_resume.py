@@ -197,7 +197,7 @@ def test_later_checkpoints_are_renamed_when_resuming_from_an_earlier_checkpoint(
     steps_drawn = [step for step, _ in curves(out)["training/loss"]]
     assert steps_drawn == sorted(set(steps_drawn))
     assert max(steps_drawn) <= metrics(out, "epoch")[-1]["iteration"]
-    # Without best.pt, the last printed line names the newest checkpoint.
+    # Without best.pt, the last printed line contains the path of the newest checkpoint.
     assert "checkpoint_" in printed.splitlines()[-1]
 
 

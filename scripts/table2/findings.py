@@ -118,8 +118,8 @@ def p_text(p: float) -> str:
 
 
 def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
-    """Return the masked validation loss of each run at the time when the run has used a budget, such
-    as one hour of training.
+    """Return the masked validation loss of each run at the time when the run has used a budget,
+    such as one hour of training.
 
     The loss is interpolated linearly between validations. The loss is NaN if a run does not reach
     the budget.
@@ -157,8 +157,8 @@ def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 def at_budget(
     values: pd.DataFrame, quantity: str, spent: str, budget: float, least: float = 0
 ) -> pd.DataFrame:
-    """Return the value of a quantity in each run at the time when the run has spent a budget, such as
-    a number of minutes.
+    """Return the value of a quantity in each run at the time when the run has spent a budget, such
+    as a number of minutes.
 
     The logarithm of the value is interpolated linearly between measurements. The value is NaN if
     the budget is outside the measured range.
@@ -185,8 +185,8 @@ def at_budget(
 
 
 def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
-    """Measure the loss of all runs after the same budget, such as the same training time. Return the
-    key of this loss in `measured.values`.
+    """Measure the loss of all runs after the same budget, such as the same training time. Return
+    the key of this loss in `measured.values`.
 
     `spent` is a cumulative column of `runs.epochs`. The budget is the amount that the run with the
     smallest total amount has spent. Only runs with these labels count.

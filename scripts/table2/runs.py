@@ -140,8 +140,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 
 
 def read_progress(folder: Path) -> pd.DataFrame:
-    """Return a table with one row per epoch of a finished or unfinished run. The columns of the table
-    are the cumulative amounts in SPENT and the quantities in MEASURES.
+    """Return a table with one row per epoch of a finished or unfinished run. The columns of the
+    table are the cumulative amounts in SPENT and the quantities in MEASURES.
 
     Raises:
         UserError: if the metrics cannot be read.
@@ -343,8 +343,8 @@ def comparison_warnings(runs: Runs) -> list[str]:
 
 
 def _by_value(column: pd.Series) -> Iterable[tuple[str, str]]:
-    """Yield each value in a column, most common first, and a text that lists the folders of the runs
-    with this value. The text is empty if all runs have the same value."""
+    """Yield each value in a column, most common first, and a text that lists the folders of the
+    runs with this value. The text is empty if all runs have the same value."""
     for value, count in column.value_counts().items():
         folders = ", ".join(column.index[column == value][:3])
         more = f" and {count - 3} more" if count > 3 else ""

@@ -104,8 +104,8 @@ def tidy(tables: Sequence[Table]) -> pd.DataFrame:
 
 
 def thirds(epochs: int) -> list[tuple[int, int]]:
-    """Return four pairs (first epoch, last epoch): one pair for each third of a run, and one pair for
-    the whole run."""
+    """Return four pairs (first epoch, last epoch): one pair for each third of a run, and one pair
+    for the whole run."""
     edges = [epochs * part // 3 for part in range(4)]
     return [*((a + 1, b) for a, b in itertools.pairwise(edges)), (1, epochs)]
 

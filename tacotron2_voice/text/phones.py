@@ -339,8 +339,8 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
         if any(name in STRESS.sub("", phones) for name in own_names):
             spelled.append(letter)
     if language == "ja":
-        # In Japanese text, eSpeak spells out words that are written with Latin letters. Skip words in
-        # capitals, which may be initials.
+        # In Japanese text, eSpeak spells out words that are written with Latin letters. Skip words
+        # in capitals, which may be initials.
         latin = [x for x in LATIN_WORD.findall(words) if not x.isupper()]
         spelled += [letter for word in latin for letter in word]
     if spelled or _count_parts(phones) < words.count(" ") + 3:
