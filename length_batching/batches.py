@@ -163,7 +163,7 @@ class LengthBatches(Dataset[Any]):
         self._worker_states = rows.share_memory_()
         # Whether this copy of the object is in a worker of a stateful DataLoader.
         self._in_stateful_worker = False
-        # The only epochs that the next call of `set_epoch` accepts after a state has been loaded.
+        # After a state has been loaded, the next call of `set_epoch` accepts only these epochs.
         self._loaded_epochs: tuple[int, ...] = ()
         self._is_begun = False  # whether a RankSampler pass has begun in this epoch
         self._drawn = 0  # number of batches that this RankSampler pass has yielded

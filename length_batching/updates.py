@@ -223,8 +223,7 @@ class UpdatePlanner:
         return EpochUpdates(epoch, plan, starts, checksum, size)
 
     def _whole_plan(self, epoch: int) -> EpochPlan:
-        """Return a plan with exactly `batches_per_epoch` batches. This number is a multiple of
-        K."""
+        """Return a plan with exactly `batches_per_epoch` batches, which is a multiple of K."""
         wanted = self.batches_per_epoch
         needed = self._random_count if epoch < self.random_epochs else self._later_count
         size = self.batches_per_update

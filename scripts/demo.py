@@ -51,7 +51,7 @@ class Demo(NamedTuple):
     model: str  # file with the settings of the model
     epochs: int
     random_epochs: int  # number of epochs with random batches at the start
-    decay_start: int  # number of optimizer steps before the learning rate decays
+    decay_start: int  # the learning rate decays after this number of optimizer steps
     half_life: int  # number of optimizer steps over which the learning rate halves
 
 

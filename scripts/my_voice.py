@@ -59,7 +59,7 @@ from training.trainer import Trainer
 START = ROOT / "voices" / "english"
 SETTINGS = ROOT / "scripts" / "fine_tuning.txt"
 STEPS = 1000  # number of optimizer steps; about 1,000 steps led to the best speech in a trial
-DECAY_START = 0.3  # fraction of the optimizer steps before the learning rate decays
+DECAY_START = 0.3  # the learning rate decays after this fraction of the optimizer steps
 HALVINGS = 4.6  # the learning rate halves this many times while it decreases from 5e-4 to 2e-5
 VALIDATION = 0.05  # fraction of the clips to hold out for validation
 MIN_VALIDATION = 10  # minimum number of clips to hold out for validation

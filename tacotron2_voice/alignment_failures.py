@@ -60,8 +60,10 @@ def find_failures(
         failures.append(_no_stop(len(alignment), len(ids), settings))
     if reason is StopReason.STUCK:
         position = f"symbol {focus[-1] + 1} of {len(ids)}"
-        stayed = f"attention stayed at {position} for {STUCK_SECONDS:g} s"
-        problem = f"{stayed}, so synthesis of this chunk stopped"
+        problem = (
+            f"attention stayed at {position} for {STUCK_SECONDS:g} s, so synthesis of this chunk "
+            "stopped"
+        )
         failures.append(Failure("stuck", 1, f"{problem}. {ADVICE}"))
 
     reached = [(start, stop) for start, stop in spans if focus.max() >= (start + stop - 1) // 2]

@@ -115,7 +115,8 @@ class SpokenChunk:
     start: float = 0.0  # start of the chunk's audio, in seconds from the start of all audio
     seconds: float = 0.0  # length of the chunk's audio in seconds, without the following pause
     attempts: int = 1  # how many times the chunk was synthesized
-    # Kinds of failures in all attempts to synthesize the chunk. Empty if there was only one attempt.
+    # If the chunk was synthesized several times: kinds of the failures in all attempts. Otherwise
+    # empty.
     causes: Sequence[str] = ()
 
     @property

@@ -426,7 +426,7 @@ def state_of(trainer) -> dict:
 def poison_gradients(monkeypatch, steps) -> list[tuple[dict, dict]]:
     """Make one gradient value infinite in these optimizer steps.
 
-    Return the states of weights and optimizer before and after each optimizer step.
+    Return the weights and the optimizer state before and after each optimizer step.
     """
     compute = Trainer._accumulate_gradients
     states: list[tuple[dict, dict]] = []

@@ -120,7 +120,8 @@ def _with_numeral_read(text: str, start: int, end: int) -> str:
     """Convert the Roman numeral from `start` to `end` of the text to words.
 
     To find the words for the numeral, the function converts the text to words twice: with the
-    numeral, and with a name in place of the numeral. The two results differ only in these words.
+    numeral, and with a name in place of the numeral. The two results differ only where one contains
+    the words for the numeral and the other contains the name.
     """
     name = NAME.upper() if text.isupper() else NAME
     read = read_english(text)
