@@ -1,5 +1,5 @@
-"""Compare settings: train with all settings and several seeds, transcribe the speech, and write a
-report.
+"""Compare named settings: train a model with each named setting and each seed, transcribe the
+speech, and write a report.
 
     python scripts/study.py runs/study --hparams @filelists/ljspeech/settings.txt \\
         --settings "RAND: batching_strategy=random,random_epochs=0" "default:" \\
@@ -16,8 +16,8 @@ later points.
     OUT/study.json             all named settings
     OUT/NAME/seed_N/           a run; epoch_N.pt and transcripts_N.json for each epoch in --points
     OUT/logs/NAME-seed_N.log   the output of training and evaluation
-    OUT/report.md, report.svg  means over seeds after equal numbers of epochs, of optimizer steps, of
-                               decoder steps and of minutes
+    OUT/report.md, report.svg  means over seeds, compared after the same number of epochs,
+                               optimizer steps, decoder steps or minutes
 """
 
 from project_root import ROOT

@@ -350,7 +350,7 @@ def test_resume_error_suggests_the_option_new_clips_when_clips_have_changed(
 
 
 @pytest.mark.thorough
-def test_resume_keeps_weights_and_numbers_of_steps_and_epochs_when_clips_have_changed(
+def test_resume_keeps_weights_step_count_and_epoch_count_when_clips_have_changed(
     corpus, tmp_path, monkeypatch, capsys
 ):
     """The interrupted epoch starts again with a new plan."""
