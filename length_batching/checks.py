@@ -20,11 +20,10 @@ class BatchingError(ValueError):
 
 
 def check_lengths(lengths: Lengths) -> np.ndarray:
-    """Return the lengths as a float64 array [clips] or, if clips have several kinds of length,
-    [clips, kinds].
+    """Return the lengths as a float64 array [clips].
 
-    Every length must be positive. If clips have several kinds of length, lengths of 0 are also
-    allowed.
+    Every length must be positive. If clips have several kinds of length, the array has the shape
+    [clips, kinds], and lengths of 0 are also allowed.
 
     Raises:
         BatchingError: if the array has the wrong shape, or if an element is not a valid length.

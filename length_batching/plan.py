@@ -65,8 +65,8 @@ class EpochPlan(Sequence[np.ndarray]):
         return self.order[start : start + self.sizes[index]]
 
     def longest(self, lengths: np.ndarray) -> np.ndarray:
-        """Return the largest length in each batch, with shape [batches] or, if clips have several
-        kinds of length, [batches, kinds]."""
+        """Return the largest length in each batch, with shape [batches]. If clips have several kinds
+        of length, the shape is [batches, kinds]."""
         return np.maximum.reduceat(lengths[self.order], self.starts)
 
     def select(self, numbers: np.ndarray) -> "EpochPlan":

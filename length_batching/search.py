@@ -341,8 +341,8 @@ def _novelty_or_0(survey: Survey) -> float:
 
 
 def price(survey: Survey) -> float:
-    """Return the cost that the search minimizes: the total cost of the decoder steps or, if the row
-    costs are unknown, the number of decoder steps.
+    """Return the cost that the search minimizes: the total cost of the decoder steps. If the row
+    costs are unknown, return the number of decoder steps.
     """
     return survey.decoder_steps if survey.step_cost is None else survey.step_cost
 

@@ -57,8 +57,8 @@ class EndDetector:
 
     Speech ends at the first of these events:
     - The stop probability exceeds `gate_threshold` after attention has reached the last word, or
-      while the alignment is blurred. In this case, speech ends at this decoder step or, if the audio
-      becomes quiet within the next DYING_SECONDS, at the first quiet decoder step.
+      while the alignment is blurred. In this case, speech ends at the first quiet decoder step within
+      the next DYING_SECONDS. If there is no quiet decoder step, speech ends at this decoder step.
     - Attention has rested on the last symbols for `attention_rest_time`, or has moved from the last
       symbols back into the text. In this case, speech ends at one of the quiet decoder steps in
       which attention rested on the last symbols: the step with the highest stop probability. This

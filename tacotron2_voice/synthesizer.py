@@ -470,7 +470,7 @@ class Synthesizer(ABC):
         return [*ids, table.ids[mark]]
 
     def statistics_of(self, speaker: int | None) -> SpeechStatistics | None:
-        """Return the statistics of a speaker or, if the speaker's statistics are unknown, the
+        """Return the statistics of a speaker. If the speaker's statistics are unknown, return the
         statistics of all clips."""
         if speaker is None or not self.training.speaker_statistics:
             return self.training.statistics

@@ -178,8 +178,8 @@ class Measured:
     def column(
         self, key: str, labels: Sequence[str], heading: str = "", names: Sequence | None = None
     ) -> Column:
-        """Return a column with the summary of a quantity and, if `names` is given, the published
-        values."""
+        """Return a column with the summary of a quantity. If `names` is given, the column also
+        contains the published values."""
         theirs = None if names is None else PAPER[key].reindex(list(names))
         usual, decimals = self.headings.get(key, (key, 3))
         sides = self.sides.get(heading or usual, SIDES)
@@ -271,8 +271,8 @@ def paper_tables(measured: Measured) -> list[Table]:
 def _table_1(measured: Measured) -> Table:
     """Return Table 1: the parameters and the padding of the strategies.
 
-    The padding of a strategy is measured with batch randomization (BR) or, if there are only runs
-    without BR, without BR. BR does not change the padding.
+    The padding of a strategy is measured with batch randomization (BR). If there are only runs
+    without BR, these runs are used, because BR does not change the padding.
     """
     runs = measured.runs
     labels: list[str] = []

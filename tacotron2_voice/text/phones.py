@@ -209,8 +209,9 @@ def espeak_version() -> str:
 
 
 def version_of_phones(recorded: str) -> str:
-    """Return the version of eSpeak that produced the phones of a run: `recorded` or, if `recorded`
-    is empty, the installed version. If both versions are known and differ, print a warning.
+    """Return the version of eSpeak that produced the phones of a run. This is `recorded`. If
+    `recorded` is empty, it is the installed version. If both versions are known and differ, print a
+    warning.
     """
     here = espeak_version()
     if recorded not in ("", here):

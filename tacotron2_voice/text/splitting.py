@@ -91,8 +91,8 @@ def split_sequence(
 def _smallest_units(line: str) -> list[ChunkSpan]:
     """Split a text wherever a chunk may end.
 
-    A piece without letters, digits or phones, such as a dash, stays with the previous word or, at
-    the start of the text, with the next word.
+    A piece without letters, digits or phones, such as a dash, stays with the previous word. At the
+    start of the text, such a piece stays with the next word.
     """
     spans: list[tuple[int, int]] = []
     for match in _UNITS.finditer(line):

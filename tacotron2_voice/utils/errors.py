@@ -90,7 +90,8 @@ def grouped(
 
 
 def _kind(problem: str) -> str:
-    """Return a key that is equal for similar problems: the text of the fix or, without a fix, the
-    text of the problem. Numbers, quoted text and paths are removed from the key."""
+    """Return a key that is equal for similar problems. The key is the text of the fix. Without a
+    fix, the key is the text of the problem. Numbers, quoted text and paths are removed from the
+    key."""
     plain = re.sub(r"""(?<![\w\\])(['"]).*?(?<!\\)\1(?!\w)|\S*/\S*|\d+""", "", problem)
     return plain.partition("; ")[2] or plain
