@@ -116,7 +116,7 @@ def make_noise(
 
     Args:
         kind: "street" for noise of a random color, or "crowd" for five simultaneous talkers.
-        speech: utterances that the talkers of a crowd speak, chosen at random.
+        speech: utterances from which each talker of a crowd gets a random utterance.
     """
     if kind == "street":
         spectrum = np.fft.rfft(rng.normal(size=length))

@@ -196,8 +196,8 @@ class PaperTable:
             self.results(self.more_columns, runs),
             "Each finding of the paper compares two rows. The differences show by how much the "
             "first row exceeds the second row. A finding is undecided if the "
-            f"{CONFIDENCE:.0%} confidence interval of our difference contains 0 or, for a finding "
-            "with a margin, an end of the margin.",
+            f"{CONFIDENCE:.0%} confidence interval of our difference contains 0. A finding with a "
+            "margin is undecided if this interval contains an end of the margin.",
             markdown_table(
                 ["finding of the paper", "paper", "ours", "verdict"],
                 [self.verdict(claim, runs) for claim in self.claims],
@@ -255,7 +255,7 @@ class PaperTable:
         if claim.margin:
             low, high = (-claim.margin, claim.margin)
             finding = f"{column.title}: {claim.more} = {claim.less} ± {claim.margin:g}{unit}"
-        result = "undecided"  # this is also the result of a single seed, whose error is NaN
+        result = "undecided"  # with a single seed, the error is NaN, so the result stays undecided
         if low < mean - half_width and mean + half_width < high:
             result = "confirmed"
         elif mean + half_width < low or mean - half_width > high:

@@ -69,7 +69,8 @@ def read_lengths(path: str, column: str | None = None) -> np.ndarray:
 
 
 def print_report(lengths: np.ndarray, batch_size: int, options: dict[str, Any]) -> None:
-    """Print the cost table and the LengthBatchSampler call that needs the fewest decoder steps."""
+    """Print the cost table, and a call of LengthBatchSampler with the options that need the fewest
+    decoder steps."""
     surveyor = Surveyor(lengths)
     surveys, impossible = survey_all(surveyor, batch_size, **options)
     print(

@@ -163,7 +163,7 @@ class LengthBatches(Dataset[Any]):
         self._worker_states = rows.share_memory_()
         # Whether this copy of the object is in a worker of a stateful DataLoader.
         self._in_stateful_worker = False
-        # The only epochs that the next call of `set_epoch` accepts after a state has been loaded.
+        # After a state has been loaded, the next call of `set_epoch` accepts only these epochs.
         self._loaded_epochs: tuple[int, ...] = ()
         self._is_begun = False  # whether a RankSampler pass has begun in this epoch
         self._drawn = 0  # number of batches that this RankSampler pass has yielded
@@ -449,7 +449,8 @@ class LengthBatches(Dataset[Any]):
         epoch = state.epoch
         if position is None and state.start == UNKNOWN_START and not self._has_record:
             raise BatchingError(
-                "the loaded state contains no position. Save it with state_dict(trained)."
+                "the loaded state does not contain the number of trained batches. Save the state "
+                "with state_dict(trained)."
             )
         first = max(state.start, 0) if position is None else position
         next_was_set = False

@@ -20,11 +20,10 @@ class BatchingError(ValueError):
 
 
 def check_lengths(lengths: Lengths) -> np.ndarray:
-    """Return the lengths as a float64 array [clips] or, if clips have several kinds of length,
-    [clips, kinds].
+    """Return the lengths as a float64 array [clips].
 
-    Every length must be positive. If clips have several kinds of length, lengths of 0 are also
-    allowed.
+    Every length must be positive. If clips have several kinds of length, the array has the shape
+    [clips, kinds], and lengths of 0 are also allowed.
 
     Raises:
         BatchingError: if the array has the wrong shape, or if an element is not a valid length.
@@ -144,7 +143,8 @@ def resolve_ranks(
 ) -> tuple[int, int, int]:
     """Return (rank, world size, batches per optimizer step), with defaults for missing values.
 
-    By default, a single process trains, and each process trains on one batch per optimizer step.
+    By default, there is one process. The default number of batches per optimizer step is the number
+    of processes.
 
     Raises:
         BatchingError: if a number is out of range, or if the processes would receive unequal

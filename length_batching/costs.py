@@ -29,7 +29,7 @@ def as_plan(batches: Batches) -> EpochPlan:
 
 
 def batch_of_position(plan: EpochPlan) -> np.ndarray:
-    """Return the index of the batch that contains each clip [clips], in the order of the plan."""
+    """Return [clips] the index of each clip's batch. The clips are in the order of the plan."""
     return np.repeat(np.arange(len(plan)), plan.sizes)
 
 
@@ -79,8 +79,8 @@ def padding_stats(
         frames_per_step: number of frames per decoder step. Batches are padded to multiples of this
             number. The rates and lengths that the papers define do not include the padding to
             multiples of `frames_per_step`.
-        cost: a function that returns the cost per clip of a batch (see `plan_epoch`). This function
-            is required if clips have several kinds of length. The cost of each clip is then used
+        cost: a function that returns the cost per clip of a batch (see `plan_epoch`). If clips have
+            several kinds of length, `cost` is required. With `cost`, the cost of each clip is used
             instead of its lengths.
         row_costs: cost of one step for each batch size (see `plan_epoch`). With row costs,
             `step_cost` is computed in the unit of the row costs.

@@ -65,12 +65,13 @@ class EpochPlan(Sequence[np.ndarray]):
         return self.order[start : start + self.sizes[index]]
 
     def longest(self, lengths: np.ndarray) -> np.ndarray:
-        """Return the largest length in each batch, with shape [batches] or, if clips have several
-        kinds of length, [batches, kinds]."""
+        """Return the largest length in each batch, with shape [batches]. If clips have several kinds
+        of length, the shape is [batches, kinds]."""
         return np.maximum.reduceat(lengths[self.order], self.starts)
 
     def select(self, numbers: np.ndarray) -> "EpochPlan":
-        """Return a plan that contains only the batches with these indices, in this order."""
+        """Return a plan that contains only the batches with the indices `numbers`, in the order of
+        `numbers`."""
         sizes = self.sizes[numbers]
         starts = np.cumsum(sizes) - sizes
         positions = np.arange(sizes.sum()) + np.repeat(self.starts[numbers] - starts, sizes)
@@ -132,15 +133,15 @@ def plan_epoch(
         too_long: how to treat clips that are longer than `batch_capacity`. "reject" raises
             BatchingError. "alone" puts each long clip into its own batch. "leave_out" removes long
             clips from the epoch, even with fixed batch sizes. To cut long clips, see `segments_of`.
-        size_multiple: make the number of clips in each batch a multiple of this number. Batches
-            with fewer clips than this number are also allowed.
+        size_multiple: make the number of clips in each batch a multiple of `size_multiple`. Batches
+            with fewer clips than `size_multiple` are also allowed.
         row_costs: cost of one step (a frame or a token) for each batch size, such as {16: 33, 32:
             48, 48: 57}. GPU kernels compute full tiles, so a step with 17 clips costs as much as a
             step with 32 clips. When the next clip does not fit, the batch either ends before this
-            clip or is shortened to a size in `row_costs`. Of these sizes, the size with the lowest
-            cost per clip is used. Row costs never make a batch larger.
+            clip or is shortened to a size in `row_costs`. The batch gets the size with the lowest
+            cost per clip. Row costs never make a batch larger.
         cost: a function `cost(*largest)` that receives the largest length of each kind in a batch,
-            and returns the cost per clip of this batch. All batch sizes and limits are then
+            and returns the cost per clip of this batch. With `cost`, all batch sizes and limits are
             computed from this cost instead of from a length. The cost must not decrease when a
             length increases.
         group_sizes: [items] number of clips in each item, if the items are groups of clips that

@@ -11,9 +11,9 @@ The result of the search does not predict how well a model learns.
 
 The search tries every strategy with fixed and with dynamic batch sizes. For each strategy, the
 search considers a list of values of the strategy's parameter (`parameter_values`). Parameter values
-that make the order of the clips more random need more decoder steps. A bisection finds the least
-random value that mixes the clips well enough. The search returns the strategy and parameter value
-with the fewest decoder steps.
+that make the order of the clips more random need more decoder steps. Of the values that mix the
+clips well enough, a bisection finds the value with the least random order. The search returns the
+strategy and parameter value with the fewest decoder steps.
 """
 
 import functools
@@ -58,7 +58,7 @@ MAX_EPOCHS = 40
 # more epochs to get stable means.
 CLIPS_TO_PLAN = 50_000
 LARGE_CORPUS = 100_000  # if a corpus has at least this many clips, a single epoch is planned
-VALUES_PER_DOUBLING = 8  # number of values to try between a parameter value and twice this value
+VALUES_PER_DOUBLING = 8  # number of parameter values to try from any value to twice this value
 # Number of threads. Several threads are faster than a single thread, because numpy releases the
 # GIL. Each thread needs several hundred bytes per clip.
 THREADS = 4
@@ -84,7 +84,8 @@ def parameter_values(
     per_doubling: int = VALUES_PER_DOUBLING,
     include: Sequence[float] = (),
 ) -> list[Any]:
-    """Return the values to try for the strategy's parameter, from least to most random.
+    """Return the values to try for the strategy's parameter. The first value makes the order of the
+    clips the least random, and the last value makes it the most random.
 
     Local randomization factors range from 0 to 1.6. Bucket sizes are multiples of the batch size
     and smaller than the number of clips. The numbers of bins and of length classes range from 1 to
@@ -306,9 +307,10 @@ class SearchResult:
     """The result of `search`.
 
     Attributes:
-        tried: the costs of every strategy, with fixed and with dynamic batch sizes. Each strategy
-            has the least random parameter value that reaches `min_novelty` or, if no value reaches
-            `min_novelty`, the most random value.
+        tried: the costs of every strategy, with fixed and with dynamic batch sizes. Of the
+            parameter values whose pair novelty is at least `min_novelty`, each strategy uses the
+            value with the least random order. If there is no such value, the strategy uses the
+            value with the most random order.
         random: the costs of random batches (RAND) of a fixed size, for comparison.
         default: the costs of SSB-DBS-BR, the best strategy of Ge et al. (2021).
         min_novelty: the required pair novelty.
@@ -339,8 +341,8 @@ def _novelty_or_0(survey: Survey) -> float:
 
 
 def price(survey: Survey) -> float:
-    """Return the cost that the search minimizes: the total cost of the decoder steps or, if the row
-    costs are unknown, the number of decoder steps.
+    """Return the cost that the search minimizes: the total cost of the decoder steps. If the row
+    costs are unknown, return the number of decoder steps.
     """
     return survey.decoder_steps if survey.step_cost is None else survey.step_cost
 

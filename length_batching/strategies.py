@@ -63,7 +63,7 @@ class Parameter:
     def limits(self, num_clips: int = MAX_COUNT, batch_size: int = 1) -> tuple[int, int]:
         """Return the smallest and largest allowed values of the parameter."""
         if self.is_factor:
-            return 0, 10**6  # the order is already random with factors far below this limit
+            return 0, 10**6  # factors far below this limit already make the order random
         largest = num_clips if self.at_most_clips else self.maximum
         smallest = batch_size if self.at_least_batch_size else 1
         return smallest, largest
@@ -110,7 +110,7 @@ NUM_BUCKETS = Parameter(
     "number of length classes",
     "{} classes",
     10,
-    maximum=10**6,  # keeps the array with the limits of the length classes small
+    maximum=10**6,  # the array that contains the limits of all length classes must stay small
     larger_mixes_more=False,
     larger_values="Larger values mix clips less and make more batches small.",
 )
@@ -164,8 +164,8 @@ def _sorted(clips: ShuffledClips) -> Order:
 
 @register("semi_sorted", "SSB", "Ge21, eq. 2-3", FACTOR)
 def _semi_sorted(clips: ShuffledClips) -> Order:
-    """clips sorted by length + noise; the noise is uniform in (-a/2, a/2) with
-    a = (longest - shortest) * factor"""
+    """clips sorted by the sum of length and noise; the noise of each clip is uniform between -a/2
+    and a/2, where a = (longest - shortest) * factor"""
     lengths = clips.lengths
     # Width of the interval of the uniform noise (`a` in the docstring).
     noise_range = (lengths.max() - lengths.min()) * clips.parameter_value
@@ -175,9 +175,9 @@ def _semi_sorted(clips: ShuffledClips) -> Order:
 
 @register("semi_sorted_rank", "SSB-rank", "ours", FACTOR)
 def _semi_sorted_rank(clips: ShuffledClips) -> Order:
-    """clips sorted by rank + noise; the rank of a clip is its position when the clips are sorted by
-    length, and the noise is uniform in (-a/2, a/2) with a = number of clips * factor; because the
-    noise is added to ranks, clips of rare lengths mix as widely as clips of common lengths"""
+    """clips sorted by the sum of rank and noise. The rank of a clip is its position when all clips
+    are sorted by length. The noise of each clip is uniform between -a/2 and a/2, where a = number
+    of clips * factor. Clips of rare lengths therefore mix as widely as clips of common lengths."""
     order, starts = _sorted(clips)
     # Width of the interval of the uniform noise (`a` in the docstring).
     noise_range = len(order) * clips.parameter_value
@@ -187,9 +187,10 @@ def _semi_sorted_rank(clips: ShuffledClips) -> Order:
 
 @register("semi_sorted_exponential", "SSB-exp", "ours", FACTOR)
 def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
-    """clips sorted by rank + exponential noise with mean (largest rank) * factor / 2, which moves
-    clips only towards longer clips; with dynamic batch sizes, ranks are measured in frames instead
-    of clips"""
+    """clips sorted by the sum of rank and exponential noise. The rank of a clip is its position
+    when all clips are sorted by length. The mean of the noise is (largest rank) * factor / 2. The
+    noise moves clips only towards longer clips. With dynamic batch sizes, ranks are measured in
+    frames instead of clips."""
     # A short clip in a batch of longer clips adds padding only to itself. A long clip in a batch of
     # shorter clips adds padding to all clips of the batch. Therefore, for the same amount of
     # padding, noise mixes clips best if it moves clips only towards longer clips. If ranks are

@@ -28,13 +28,13 @@ from length_batching.plan import BatchCosts, EpochPlan, check_clips, plan_epoch,
 from length_batching.strategies import StrategyName
 
 BatchesPerEpoch = int | Literal["constant", "per_phase"]
-# With a constant number of batches per epoch, this number is CONSTANT_MARGIN times the number of
-# batches that the first random epoch, or the first later epoch, needs.
+# If several epochs must have the same number of batches, the planner multiplies the number of
+# batches that the first of these epochs needs by CONSTANT_MARGIN.
 CONSTANT_MARGIN = 1.01
-# If the epochs after the random epochs have more than WASTEFUL times as many batches as these epochs
-# need, the planner issues a warning.
+# The planner issues a warning if each epoch after the random epochs has more than WASTEFUL times
+# the number of batches that this epoch needs.
 WASTEFUL = 1.1
-MAX_ATTEMPTS = 50  # maximum number of plans to try if the plans have too many batches
+MAX_ATTEMPTS = 50  # maximum number of plans to try for an epoch if plans have too many batches
 # Attempt i to plan an epoch uses the epoch number `epoch + i * ATTEMPT_DISTANCE` as the seed.
 ATTEMPT_DISTANCE = 10**9
 
@@ -152,8 +152,9 @@ class UpdatePlanner:
         self.batches_per_epoch = batches_per_epoch
         self.short_last_update = short_last_update
         self._warn_if_capacity_is_small()
-        # Number of batches that a random epoch needs, and number of batches that a later epoch
-        # needs. A constant number of batches per epoch is computed from these two numbers.
+        # `_random_count` is the number of batches that a random epoch needs. `_later_count` is the
+        # number of batches that a later epoch needs. With a constant number of batches per epoch,
+        # this number is computed from both counts.
         self._random_count = 0
         self._later_count = 0
         if isinstance(batches_per_epoch, str):
@@ -194,7 +195,7 @@ class UpdatePlanner:
     def plan_of(self, epoch: int, attempt: int = 0) -> EpochPlan:
         """Return the batches of an epoch in the strategy's order.
 
-        Each value of `attempt` produces different batches for the same epoch.
+        The batches of an epoch differ for each value of `attempt`.
         """
         strategy: StrategyName = self.strategy
         options = self.options
@@ -222,8 +223,7 @@ class UpdatePlanner:
         return EpochUpdates(epoch, plan, starts, checksum, size)
 
     def _whole_plan(self, epoch: int) -> EpochPlan:
-        """Return a plan with exactly `batches_per_epoch` batches. This number is a multiple of
-        K."""
+        """Return a plan with exactly `batches_per_epoch` batches, which is a multiple of K."""
         wanted = self.batches_per_epoch
         needed = self._random_count if epoch < self.random_epochs else self._later_count
         size = self.batches_per_update

@@ -51,14 +51,14 @@ class Demo(NamedTuple):
     model: str  # file with the settings of the model
     epochs: int
     random_epochs: int  # number of epochs with random batches at the start
-    decay_start: int  # number of optimizer steps before the learning rate decays
+    decay_start: int  # the learning rate decays after this number of optimizer steps
     half_life: int  # number of optimizer steps over which the learning rate halves
 
 
 SMALL = Demo("speaking_model.txt", 14, 3, decay_start=970, half_life=80)
 FULL_SIZE = Demo("full_size_model.txt", 10, 2, decay_start=345, half_life=29)
 PLOT_FILE = "learning.svg"
-UNSEEN = 50  # number of texts outside the training set that the trained model speaks
+UNSEEN = 50  # the trained model speaks this many texts that are not in the training set
 VALIDATION = 0.05  # fraction of the clips to hold out for validation
 
 

@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
     add(
         "--words-only",
         action="store_true",
-        help="do not compute the identification rate, which takes most of the time",
+        help="do not compute the identification rate (this computation takes most of the time)",
     )
     add_recognizer_options(parser)
     add(

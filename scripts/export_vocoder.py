@@ -152,8 +152,8 @@ def main(arguments: list[str] | None = None) -> None:
         )
     write_bytes(args.out, content)
     print(
-        "largest difference between the audio from the graph and PyTorch's audio: "
-        f"{difference:.1e}, relative to the largest sample"
+        "largest difference between the audio from the graph and the audio from PyTorch, relative "
+        f"to the largest sample: {difference:.1e}"
     )
     print(
         "log-mel settings of the vocoder: "

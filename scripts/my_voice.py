@@ -60,8 +60,8 @@ from training.trainer import Trainer
 START = ROOT / "voices" / "english"
 SETTINGS = ROOT / "scripts" / "fine_tuning.txt"
 STEPS = 1000  # number of optimizer steps; about 1,000 steps led to the best speech in a trial
-DECAY_START = 0.3  # fraction of the optimizer steps before the learning rate decays
-HALVINGS = 4.6  # number of times that the learning rate halves on its way from 5e-4 to 2e-5
+DECAY_START = 0.3  # the learning rate decays after this fraction of the optimizer steps
+HALVINGS = 4.6  # the learning rate halves this many times while it decreases from 5e-4 to 2e-5
 VALIDATION = 0.05  # fraction of the clips to hold out for validation
 MIN_VALIDATION = 10  # minimum number of clips to hold out for validation
 TIMED_STEPS = 2  # number of optimizer steps for measuring the time per optimizer step
@@ -291,8 +291,8 @@ def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
 
 
 def are_options(text: str) -> bool:
-    """Return True if a text has no unclosed quotation marks, so that a shell can split it into
-    arguments, and contains no option from OWN_OPTIONS."""
+    """Return whether the program can pass this text to scripts/prepare.py. The text must contain no
+    unclosed quotation mark, and no option from OWN_OPTIONS."""
     try:
         names = {word.partition("=")[0] for word in shlex.split(text)}
     except ValueError:

@@ -123,7 +123,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help=f"read the table from this file (default: CORPUS/{METADATA})",
     )
-    column_help = "title, or number from 1, of the column that contains the {} (default: detected)"
+    column_help = "title or number (from 1) of the column that contains the {} (default: detected)"
     table("--path-column", metavar="COLUMN", default="", help=column_help.format("paths or ids"))
     table("--text-column", metavar="COLUMN", default="", help=column_help.format("texts"))
     delimiter = checked(str, "one character", lambda value: len(value) == 1)
@@ -164,7 +164,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("speakers (default: one speaker without a name)")
     one_of = group.add_mutually_exclusive_group().add_argument
     not_empty = checked(str.strip, "a name or a number", bool)
-    speaker_help = "title, or number from 1, of the column that contains the speaker names"
+    speaker_help = "title or number (from 1) of the column that contains the speaker names"
     one_of("--speaker-column", metavar="COLUMN", type=not_empty, help=speaker_help)
     folders_help = "use the names of the folders in CORPUS as speaker names; one folder per speaker"
     one_of("--speaker-folders", action="store_true", help=folders_help)
@@ -185,7 +185,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     split(
         "--split-by-text",
         action="store_true",
-        help="put all clips with the same text into the same set",
+        help="put all clips with the same text into the same set (training or validation)",
     )
 
 

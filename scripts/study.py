@@ -1,5 +1,5 @@
-"""Compare settings: train with all settings and several seeds, transcribe the speech, and write a
-report.
+"""Compare named settings: train a model with each named setting and each seed, transcribe the
+speech, and write a report.
 
     python scripts/study.py runs/study --hparams @filelists/ljspeech/settings.txt \\
         --settings "RAND: batching_strategy=random,random_epochs=0" "default:" \\
@@ -16,8 +16,8 @@ later points.
     OUT/study.json             all named settings
     OUT/NAME/seed_N/           a run; epoch_N.pt and transcripts_N.json for each epoch in --points
     OUT/logs/NAME-seed_N.log   the output of training and evaluation
-    OUT/report.md, report.svg  means over seeds after equal numbers of epochs, of optimizer steps, of
-                               decoder steps and of minutes
+    OUT/report.md, report.svg  means over seeds, compared after the same number of epochs,
+                               optimizer steps, decoder steps or minutes
 """
 
 from project_root import ROOT
@@ -172,7 +172,7 @@ class Study:
         self.stops += 1
 
     def points_left(self, name: str, seed: int) -> list[int]:
-        """Return the epochs in `points` after which a run's speech still has to be transcribed."""
+        """Return the epochs in `points` for which the run has no word error rate yet."""
         done = self.values[RATE].dropna().index
         return [point for point in self.points if (name, seed, point) not in done]
 
@@ -262,14 +262,14 @@ class Study:
 def budget_table(values: pd.DataFrame, quantity: str, spent: str, points: Sequence[int]) -> str:
     """Return a Markdown table that compares a quantity between the named settings at equal budgets.
 
-    `spent` is a cumulative amount, such as minutes. The budget for an epoch is the smallest amount
-    that any run has spent at the end of the epoch. Each cell contains the mean over seeds, its
-    standard error, and the difference in percent from the first named setting.
+    `spent` is a cumulative amount, such as minutes. Each epoch in `points` defines a budget: the
+    smallest amount that any run has spent at the end of this epoch. Each cell contains the mean
+    over seeds, its standard error, and the difference in percent from the first named setting.
     """
     names = list(values["name"].unique())
     cells: dict[float, list[str]] = {}
-    # A word error rate of 0 has no logarithm. Therefore, replace 0 with the word error rate for half
-    # a wrong word.
+    # A word error rate of 0 has no logarithm. Therefore, replace 0 with the rate that half a word
+    # error would give.
     least = 0.5 / values["words"].max() if quantity == RATE else 0
     at_points = values[values["epoch"].isin(points)]
     for budget in at_points.groupby("epoch")[spent].min() if spent != "epoch" else points:
@@ -298,9 +298,9 @@ def write_report(study: Study) -> None:
         f"![]({write_figure(figure, study.out / 'report.svg').name})",
         "The cells contain means ± standard errors over seeds. The numbers in parentheses are "
         "differences in percent from the first row. Differences are paired by seed; \\* marks "
-        "differences that are significant at the 5% level (Holm's method). The budget in a column is "
-        "the smallest amount that any run had spent at the end of the epoch. Minutes only include "
-        "training.",
+        "differences that are significant at the 5% level (Holm's method). Each column compares "
+        "the runs after the same budget: the smallest amount that any run had spent at the end of "
+        "one of the epochs in --points. Minutes only include training.",
     ]
     for quantity in (LOSS, RATE):
         parts.append(f"## {quantity.replace('_', ' ').capitalize()}")

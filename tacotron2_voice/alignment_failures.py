@@ -60,7 +60,10 @@ def find_failures(
         failures.append(_no_stop(len(alignment), len(ids), settings))
     if reason is StopReason.STUCK:
         position = f"symbol {focus[-1] + 1} of {len(ids)}"
-        problem = f"attention stayed at {position} for {STUCK_SECONDS:g} s, so speech was ended"
+        problem = (
+            f"attention stayed at {position} for {STUCK_SECONDS:g} s, so synthesis of this chunk "
+            "stopped"
+        )
         failures.append(Failure("stuck", 1, f"{problem}. {ADVICE}"))
 
     reached = [(start, stop) for start, stop in spans if focus.max() >= (start + stop - 1) // 2]
@@ -121,8 +124,8 @@ def _skipped_words(
     spans: Sequence[tuple[int, int]],
     table: SymbolTable,
 ) -> list[str]:
-    """Return, in quotes, the words in `spans` that receive less attention than ATTENDED in every
-    step."""
+    """Return, in quotes, the words in `spans` whose attention weight is below ATTENDED in every
+    decoder step."""
     skipped = []
     for start, stop in spans:
         weight = alignment[:, _symbols_of_word(start, stop)].sum(axis=1).max()

@@ -175,8 +175,8 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
 def _speak_rest(
     output: Output, texts: list[InputText], args: argparse.Namespace, timer: "Timer"
 ) -> None:
-    """Speak the texts that earlier runs have not completed. Show progress in texts or, for a single
-    text, in chunks."""
+    """Speak the texts that earlier runs have not completed. The progress bar counts texts. For a
+    single text, the progress bar counts chunks."""
     rest = [text for text in texts if not output.is_complete(text.name)]
     has_one_text = len(texts) == 1
     bar = progress_bar(

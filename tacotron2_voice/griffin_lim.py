@@ -30,8 +30,7 @@ def is_silence(log_mel: np.ndarray) -> bool:
 
 
 def cut_silence(log_mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Split log-mels [n_mels, frames] so that long silence is in separate log-mels, and yield the
-    resulting log-mels.
+    """Cut log-mels [n_mels, frames] before, inside and after long silence, and yield the pieces.
 
     The vocoder skips log-mels of silence, so a long pause takes neither time nor memory.
     """

@@ -110,7 +110,7 @@ class Output(ABC):
 class FolderOutput(Output):
     """For each text, write a WAV and, if selected, the log-mel and a plot of the alignment.
 
-    The names of a text's files are the line number of the text. Other files that an earlier run
+    Each file is named after the line number of its text. Other files that an earlier run
     wrote for the same line, such as subtitles, are removed, because they belong to the old audio.
 
     Args:
@@ -497,4 +497,4 @@ class AudioFileOutput(Output):
         else:
             convert_wav(self.part, self.path)
             self.part.unlink()
-        self.log.keep(0)  # remove all entries, because the file of an empty log is deleted
+        self.log.keep(0)  # an empty log deletes its file when it is closed

@@ -142,8 +142,8 @@ class VoiceSettings:
 
     @classmethod
     def contradictions(cls, values: Any) -> Iterator[str]:
-        """Yield a message for each contradiction between settings. The values of the settings are
-        attributes of `values`."""
+        """Yield a message for each contradiction between settings. `values` has one attribute per
+        setting."""
         if values.win_length > values.filter_length:
             expected = f"at most filter_length={values.filter_length}"
             yield f"win_length={values.win_length}: expected {expected}"
@@ -408,8 +408,8 @@ def _split_overrides(
 
 
 def _relative_to(entry: str, folder: Path, path_settings: tuple[str, ...]) -> str:
-    """Return an override from a settings file. If its value is a path relative to `folder`, the
-    folder of the settings file, prepend `folder` to the path.
+    """Return an override from a settings file in `folder`. If the value of the override is a path
+    relative to `folder`, prepend `folder` to the value.
     """
     name, _, value = (part.strip() for part in entry.partition("="))
     if name in path_settings and value and (folder / value).is_file():
@@ -484,7 +484,7 @@ def _convert_integer(text: str) -> int:
 
 def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
     """Convert times in ms to lengths in samples. If `changes` contains a length, such as
-    win_length, the time that belongs to this length, such as win_time, becomes None."""
+    win_length, the corresponding time, such as win_time, becomes None."""
     values = dict(values)
     for time, length in TIMES:
         if length in changes:
@@ -501,8 +501,8 @@ def _resolve_times(values: dict[str, Any], changes: Mapping[str, object]) -> dic
 
 
 def _place_of(problem: str, places: Mapping[str, str]) -> str:
-    """Find the first setting in an error message whose value is from a file. Return "FILE:LINE: "
-    for this setting, or "" if no value is from a file."""
+    """Return "FILE:LINE: " for the first setting in the error message that has a value from a file.
+    If no setting in the message has a value from a file, return ""."""
     for name in re.findall(r"\w+", problem):
         if places.get(name):
             return places[name]

@@ -24,10 +24,11 @@ from tacotron2_voice.text.words import word_spans
 
 FORMED = 0.3  # a decoder step is aligned if its largest attention weight is at least this value
 JUMP_BACK = 4  # if attention moves back by more than this number of symbols, words are repeated
-# Attention rests if the last symbols have at least this fraction of the attention weights.
+# Attention rests on the last symbols if these symbols have at least this fraction of its weights.
 RESTING_SHARE = 0.5
 # Audio at or below this level counts as quiet. The level is in dB relative to the loud frames of a
-# chunk (95th percentile). In the demo, the levels at the stop token ranged from -46 to -25.9 dB.
+# chunk (their 95th percentile). In the demo, the levels at the stop token ranged from -46 to -25.9
+# dB.
 DIED_AWAY = -25.0
 # While attention rests on the last symbols, a decoder step counts as quiet if its level is at most
 # this many dB above the level of the quietest step.
@@ -56,12 +57,12 @@ class EndDetector:
 
     Speech ends at the first of these events:
     - The stop probability exceeds `gate_threshold` after attention has reached the last word, or
-      while the alignment is blurred. In this case, speech ends at this decoder step or, if the audio
-      becomes quiet within the next DYING_SECONDS, at the first quiet decoder step.
+      while the alignment is blurred. In this case, speech ends at the first quiet decoder step within
+      the next DYING_SECONDS. If there is no quiet decoder step, speech ends at this decoder step.
     - Attention has rested on the last symbols for `attention_rest_time`, or has moved from the last
-      symbols back into the text. In this case, speech ends at the decoder step with the highest stop
-      probability among the quiet decoder steps while attention rested on the last symbols. The stop
-      probability of this decoder step may be below the threshold.
+      symbols back into the text. In this case, speech ends at one of the quiet decoder steps in
+      which attention rested on the last symbols: the step with the highest stop probability. This
+      stop probability may be below the threshold.
     - Attention has reached no new symbol for STUCK_SECONDS, or the chunk has `max_steps` decoder
       steps.
 

@@ -24,9 +24,11 @@ MARKS = ".!?…;:,—।。！？，、；："  # punctuation marks that may end
 CLOSING = "'\")]»”’」』 "  # characters that may follow the end punctuation of a text
 # A corpus has common end punctuation if at least this fraction of its texts ends with punctuation.
 MARKED_SHARE = 0.8
-USUAL_SHARE = 0.999  # quantile for `slowest`; the quantile for `fastest` is 1 - USUAL_SHARE
+# `slowest` is the quantile USUAL_SHARE of the relative durations. `fastest` is the quantile
+# 1 - USUAL_SHARE.
+USUAL_SHARE = 0.999
 MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the whole corpus
-# Maximum standard error of a speaker's seconds per symbol, as a fraction of this value.
+# Maximum standard error of a speaker's seconds per symbol, as a fraction of the seconds per symbol.
 MAX_ERROR = 0.1
 # Synthesized speech is plausible if it is at most this factor faster than the fastest typical clip,
 # and at most this factor slower than the slowest typical clip.
@@ -52,8 +54,8 @@ class SpeechStatistics:
     longest_text: Annotated[int, limits(ge=1, le=2**53)]
     offset: Seconds
     seconds_per_symbol: Annotated[float, limits(gt=0, le=3600, allow_inf_nan=False)]
-    fastest: Ratio  # relative duration of the fastest clip without outliers, at most 1
-    slowest: Ratio  # relative duration of the slowest clip without outliers, at least 1
+    fastest: Ratio  # relative duration of the fastest clip that is not an outlier, at most 1
+    slowest: Ratio  # relative duration of the slowest clip that is not an outlier, at least 1
     # Most frequent end punctuation of the texts. "": too few texts have end punctuation.
     final_mark: Annotated[str, limits(max_length=1)]
 
@@ -155,10 +157,10 @@ def measure_speakers(
     """Compute the statistics of each speaker, in the order of `names`.
 
     Speakers with fewer than MIN_CLIPS clips get the statistics of the corpus. All other speakers
-    get their own speaking rate (`_fit_speaker`). `fastest` and `slowest` are computed jointly for
-    these speakers, because a single speaker has too few clips to measure extremes. For `fastest`
-    and `slowest`, the duration of each clip is divided by the typical duration for the clip's
-    speaker.
+    get their own speaking rate (`_fit_speaker`). `fastest` and `slowest` are computed from the
+    clips of all these speakers together, because a single speaker has too few clips to measure
+    extremes. For `fastest` and `slowest`, the duration of each clip is divided by the typical
+    duration for the clip's speaker.
 
     Args:
         num_frames: [clips] lengths of the log-mels.

@@ -115,7 +115,8 @@ class SpokenChunk:
     start: float = 0.0  # start of the chunk's audio, in seconds from the start of all audio
     seconds: float = 0.0  # length of the chunk's audio in seconds, without the following pause
     attempts: int = 1  # how many times the chunk was synthesized
-    # Kinds of failures in all attempts to synthesize the chunk. Empty if there was only one attempt.
+    # If the chunk was synthesized several times: kinds of the failures in all attempts. Otherwise
+    # empty.
     causes: Sequence[str] = ()
 
     @property
@@ -469,7 +470,7 @@ class Synthesizer(ABC):
         return [*ids, table.ids[mark]]
 
     def statistics_of(self, speaker: int | None) -> SpeechStatistics | None:
-        """Return the statistics of a speaker or, if the speaker's statistics are unknown, the
+        """Return the statistics of a speaker. If the speaker's statistics are unknown, return the
         statistics of all clips."""
         if speaker is None or not self.training.speaker_statistics:
             return self.training.statistics
@@ -498,8 +499,9 @@ class Synthesizer(ABC):
         if trained in ("", self.rules) or not uses_english_rules(self.settings.text_cleaners):
             return ""
         return (
-            f"note: {self.source} was trained with different text normalization rules for English (version "
-            f"{trained}, now version {self.rules}), so it may pronounce some words differently"
+            f"note: {self.source} was trained with different English text normalization rules "
+            f"(version {trained}, now version {self.rules}), so it may pronounce some words "
+            "differently"
         )
 
     def _untrained_phones(self, utterance: Utterance) -> list[str]:

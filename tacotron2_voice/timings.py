@@ -57,7 +57,8 @@ class Timings:
     symbols: list[Timing] = field(default_factory=list)
 
     def add(self, other: "Timings", offset: float) -> None:
-        """Add the times in `other`, whose audio begins after `offset` seconds of this audio."""
+        """Add the times in `other`. The audio of `other` begins `offset` seconds after the start of
+        this audio."""
         for mine, added in ((self.words, other.words), (self.symbols, other.symbols)):
             for text, start, end in added:
                 mine.append(Timing(text, start + offset, end + offset))
@@ -181,7 +182,8 @@ def best_path(alignment: np.ndarray) -> np.ndarray:
     """
     scores = np.log(np.maximum(alignment, MIN_WEIGHT))
     num_steps, num_symbols = scores.shape
-    # For each decoder step and symbol: index of the best symbol in the previous decoder step.
+    # For each decoder step and each symbol at this step: the best symbol at the previous decoder
+    # step.
     before = np.zeros((num_steps, num_symbols), np.int64)
     best = scores[0]
     symbols = np.arange(num_symbols)
@@ -254,7 +256,7 @@ def _as_dicts(timings: list[Timing]) -> list[dict[str, Any]]:
 
 
 def _clock(seconds: float, separator: str) -> str:
-    """Return a time such as 00:01:02,345."""
+    """Format seconds as hours, minutes, seconds and milliseconds, such as 00:01:02,345."""
     milliseconds = round(seconds * 1000)
     whole, thousandths = divmod(milliseconds, 1000)
     minutes, rest = divmod(whole, 60)

@@ -271,7 +271,7 @@ def test_settings_suggested_for_a_sampling_rate_keep_the_frame_duration(rate, me
         ("win_time=50,hop_time=12.5", True),
         ("sampling_rate=24000", True),
         ("sampling_rate=16000", False),
-        ("sampling_rate=44100,hop_length=512", False),  # the window is too short (23 ms)
+        ("sampling_rate=44100,hop_length=512", False),  # the default window lasts only 23 ms
         ("hop_length=600", False),
     ],
 )

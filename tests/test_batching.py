@@ -274,9 +274,9 @@ def test_exponential_noise_mixes_short_clips_as_well_as_long_clips():
     for low, high, tolerance in ((1000, 7000, 0.1), (8300, 10_000, 0.2)):
         inside = [batch for batch in now if low < batch.min() and batch.max() < high]
         again = [math.comb(n, 2) for batch in inside for n in Counter(batch_before[batch]).values()]
-        # For exponential noise, the integral of f^2 is 1 / (4 m). The mean noise m is 28,000 frames
-        # * 0.05 / 2.
-        # A batch contains 160 frames.
+        # Let f be the density of the rank difference of two clips in a batch. For exponential noise
+        # with mean m, the integral of f^2 is 1 / (4 m). Here, m is 28,000 frames * 0.05 / 2. A
+        # batch contains 160 frames.
         pairs = sum(math.comb(len(batch), 2) for batch in inside)
         assert sum(again) / pairs == pytest.approx(160 / (4 * 700), rel=tolerance)
 

@@ -62,6 +62,6 @@ def test_decoder_benchmark_writes_the_seconds_of_a_single_optimizer_step(tmp_pat
     assert result["all_seconds"] == {"fast": [0.75], "reference": [3.0]}
 
 
-def test_decoder_benchmark_has_no_memory_value_when_the_measuring_process_fails():
+def test_decoder_benchmark_reports_no_memory_value_when_the_measuring_process_fails():
     assert decoder.in_a_process(max, 3, 5) == 5
     assert decoder.in_a_process(int, "not a number") is None

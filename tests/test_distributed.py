@@ -55,7 +55,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(corpus, tmp_path_factory) -> Path:
-    """Return the output folder of a run in one process with the settings in SETTINGS."""
+    """Return the output folder of a run that trains in a single process with SETTINGS."""
     out = tmp_path_factory.mktemp("alone") / "out"
     assert Child(flags(out, corpus)).end().code == 0
     return out
@@ -115,7 +115,7 @@ OF_FOUR = {"batches_per_update": 4, "batch_size": 1, "epochs": 3, "epochs_per_va
 
 @pytest.fixture(scope="module")
 def alone_of_four(corpus, tmp_path_factory) -> Path:
-    """Return the output folder of a run in one process with the settings in OF_FOUR."""
+    """Return the output folder of a run that trains in a single process with OF_FOUR."""
     out = tmp_path_factory.mktemp("of_four") / "out"
     assert Child(flags(out, corpus, **OF_FOUR)).end().code == 0
     return out

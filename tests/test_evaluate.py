@@ -377,7 +377,9 @@ def with_voices(with_speakers, tmp_path, monkeypatch):
     return filelist
 
 
-def test_speaker_accuracy_is_measured_per_speaker_and_in_total(with_voices, tmp_path, capsys):
+def test_speaker_accuracy_is_measured_for_each_speaker_and_for_all_speakers(
+    with_voices, tmp_path, capsys
+):
     """One recording is listed with the wrong speaker. The stand-in vocoder returns silence for
     recordings, and silence has no speaker."""
     out = tmp_path / "heard.json"

@@ -97,7 +97,7 @@ def test_plot_of_a_parameter_sweep_marks_the_chosen_value():
 
 
 @pytest.mark.parametrize("lengths", [[100], [90, 100, 200], [100] * 30])
-def test_plots_have_no_warnings_when_the_corpus_is_tiny_or_uniform(lengths):
+def test_drawing_plots_issues_no_warnings_when_the_corpus_is_tiny_or_uniform(lengths):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         # Ignore ResourceWarning, because earlier tests can leave sockets open.

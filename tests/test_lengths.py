@@ -38,7 +38,10 @@ def test_clip_lengths_are_read_from_every_file_format(tmp_path, content, frames)
         ("", ": empty; expected id,samples or id,frames"),
         ("id,samples\n", ": no lines after the header 'id,samples'; expected id,samples or"),
         ("a,22050\n", ": unknown format, begins with 'a,22050'; expected id,samples or"),
-        ("id,samples\na,5\nb,x\n", ":3: 'b,x': invalid line, expected id,samples, where the length is a whole"),
+        (
+            "id,samples\na,5\nb,x\n",
+            ":3: 'b,x': invalid line, expected id,samples, where the length is a whole",
+        ),
         ("id,frames\na,0\n", ":2: 'a,0'"),
         (
             "id,frames\na,10000000000\n",

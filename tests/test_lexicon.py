@@ -81,7 +81,7 @@ NAMES = "John jon\nNguyen win\nHenry hen ree\nLouis lewey\nXi shee\nDr doctor\nC
         ),
     ],
 )
-def test_reading_rules_for_names_apply_to_respelled_names(text, spoken, tmp_path):
+def test_text_normalization_rules_for_names_apply_to_respelled_names(text, spoken, tmp_path):
     settings = with_lexicon(H, lexicon(tmp_path, NAMES))
     assert sequence_to_text(text_to_ids(text, settings)) == spoken
     assert sequence_to_text(symbols_of(text, settings)) == spoken
@@ -100,7 +100,7 @@ def test_reading_rules_for_names_apply_to_respelled_names(text, spoken, tmp_path
         ("{a b} Dr. {c}", " doctor "),
     ],
 )
-def test_reading_rules_for_names_apply_to_arpabet_phones(text, spoken, tmp_path):
+def test_text_normalization_rules_for_names_apply_to_arpabet_phones(text, spoken, tmp_path):
     settings = with_lexicon(H, lexicon(tmp_path, "Nguyen\t{W IH1 N}"))
     assert sequence_to_text(text_to_ids(text, settings)) == spoken
     assert sequence_to_text(symbols_of(text, settings)) == spoken
@@ -172,7 +172,7 @@ def test_lexicon_error_lists_all_invalid_lines(tmp_path):
     assert "words.txt:2: 'b'" in message
 
 
-def test_reading_rules_version_and_cache_key_change_when_pronunciations_change():
+def test_version_of_text_normalization_and_cache_key_change_when_pronunciations_change():
     changed = replace(H, pronunciations=("tom\ttim",))
     assert rules_version() == version_of("sequences.py", "cleaners.py", "english/*.py")
     assert rules_version(changed.pronunciations) != rules_version()
@@ -226,7 +226,7 @@ def test_note_is_printed_when_a_lexicon_differs_from_the_pronunciations_of_the_c
         load_checkpoint_synthesizer(path, f"lexicon={words}")
 
 
-def test_lexicon_changes_the_speech_but_not_the_reading_rules_of_the_model(tmp_path):
+def test_lexicon_changes_the_speech_but_not_the_text_normalization_rules_of_the_model(tmp_path):
     synthesizer = Scripted(GOOD)
     synthesizer.training = replace(synthesizer.training, text_rules=rules_version())
     before = synthesizer.synthesize("bob.", retries=0)

@@ -221,7 +221,7 @@ def test_memory_check_suggests_the_largest_setting_that_fits(
     assert message.endswith(f"--hparams {name}={value}")
     assert "64 clips of 100 frames and 5 symbols" in message
     assert ("for validation" in message) == (kind == "validation")
-    assert tried <= 14  # with dynamic batch sizes, each tried setting runs two batches
+    assert tried <= 14  # with dynamic batch sizes, the check runs two batches for each value
 
 
 @pytest.mark.parametrize(

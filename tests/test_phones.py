@@ -362,14 +362,14 @@ def test_text_with_unusual_characters_has_the_phones_of_its_plain_spelling(langu
     assert to_phones([text], language) == to_phones([plain], language)
 
 
-def test_english_reading_rules_can_precede_espeak():
+def test_english_text_normalization_rules_can_run_before_espeak():
     cleaners = ["english_cleaners_corrected", "phones"]
     [written] = clean_pieces(["Dr. Smith paid $5."], cleaners, "en-us")
     [words] = clean_pieces(["doctor smith paid five dollars."], ["phones"], "en-us")
     assert written == words
 
 
-def test_phones_between_slashes_are_accepted_when_reading_rules_precede_espeak():
+def test_phones_between_slashes_are_accepted_when_text_normalization_rules_run_before_espeak():
     cleaners = ("english_cleaners_corrected", "phones")
     table = SymbolTable(("_", *" ,.abcdefghijklmnopqrstuvwxyzɪʊəˈː"))
     check_notations("He is /wˈɪn/.", cleaners, table, "en-us")

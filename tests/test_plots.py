@@ -97,7 +97,7 @@ def test_labels_and_title_of_a_plot_do_not_overlap(texts):
     assert bar.get_window_extent().x1 <= figure.x1
 
 
-def test_alignment_plot_has_no_warnings_when_symbols_are_not_letters():
+def test_drawing_an_alignment_issues_no_warnings_when_symbols_are_not_letters():
     """Two dollar signs in a text must not start a formula."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")

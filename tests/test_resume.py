@@ -197,7 +197,7 @@ def test_later_checkpoints_are_renamed_when_resuming_from_an_earlier_checkpoint(
     steps_drawn = [step for step, _ in curves(out)["training/loss"]]
     assert steps_drawn == sorted(set(steps_drawn))
     assert max(steps_drawn) <= metrics(out, "epoch")[-1]["iteration"]
-    # Without best.pt, the last printed line names the newest checkpoint.
+    # Without best.pt, the last printed line contains the path of the newest checkpoint.
     assert "checkpoint_" in printed.splitlines()[-1]
 
 
@@ -350,7 +350,7 @@ def test_resume_error_suggests_the_option_new_clips_when_clips_have_changed(
 
 
 @pytest.mark.thorough
-def test_resume_keeps_weights_and_numbers_of_steps_and_epochs_when_clips_have_changed(
+def test_resume_keeps_weights_step_count_and_epoch_count_when_clips_have_changed(
     corpus, tmp_path, monkeypatch, capsys
 ):
     """The interrupted epoch starts again with a new plan."""
@@ -520,7 +520,7 @@ def test_synthesizer_loads_a_checkpoint_of_version_0_4_0():
 
 
 @pytest.mark.parametrize("cleaners", ["english_cleaners", "basic_cleaners"])
-def test_resume_rejects_changed_reading_rules_when_texts_are_english(
+def test_resume_rejects_changed_text_normalization_rules_when_texts_are_english(
     cleaners, corpus, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out"

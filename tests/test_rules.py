@@ -1,4 +1,4 @@
-"""Test the version of the text normalization rules, and the files that store it."""
+"""Test the version of the text normalization rules, and the files that store this version."""
 
 import json
 import shutil
@@ -18,18 +18,18 @@ from tacotron2_voice.voice import Voice
 RULE = 'RULES = [(r"\\bDr\\.", "doctor")]\n'
 
 
-def test_hash_of_the_reading_rules_ignores_comments_docstrings_and_layout():
+def test_hash_of_text_normalization_rules_ignores_comments_docstrings_and_layout():
     documented = f'"""Rules."""\n\n# titles\n{RULE}\ndef f(x):\n    """Return x."""\n    return x\n'
     bare = 'RULES = [\n    (r"\\bDr\\.",\n     "doctor")\n]\ndef f(x): return x'
     assert code_of(documented) == code_of(bare)
 
 
 @pytest.mark.parametrize("other", ["drive", "", "doctor "])
-def test_hash_of_the_reading_rules_changes_when_a_replacement_changes(other):
+def test_hash_of_text_normalization_rules_changes_when_a_replacement_changes(other):
     assert code_of(RULE) != code_of(RULE.replace("doctor", other))
 
 
-def test_version_of_the_reading_rules_depends_on_every_rule_file(tmp_path, monkeypatch):
+def test_version_of_text_normalization_rules_depends_on_every_rule_file(tmp_path, monkeypatch):
     shutil.copytree(rules.FOLDER, tmp_path / "text")
     monkeypatch.setattr(rules, "FOLDER", tmp_path / "text")
     version = rules_version.__wrapped__
@@ -56,7 +56,7 @@ def test_version_of_the_reading_rules_depends_on_every_rule_file(tmp_path, monke
         ("0123456789abcdef", "basic_cleaners", False),
     ],
 )
-def test_synthesizer_returns_a_note_when_its_reading_rules_differ_from_training(
+def test_synthesizer_returns_a_note_when_its_text_normalization_rules_differ_from_training(
     trained, cleaner, has_note
 ):
     settings = replace(Scripted(GOOD).settings, text_cleaners=(cleaner,))
@@ -69,7 +69,7 @@ def test_synthesizer_returns_a_note_when_its_reading_rules_differ_from_training(
     assert uses_english_rules(settings.text_cleaners) == cleaner.startswith("english")
 
 
-def test_note_about_reading_rules_is_printed_once(tmp_path, capsys):
+def test_note_about_text_normalization_rules_is_printed_once(tmp_path, capsys):
     path = save_small_model(
         tmp_path / "a.pt", create_hparams(SMALL_MODEL), text_rules="0123456789abcdef"
     )
@@ -81,7 +81,7 @@ def test_note_about_reading_rules_is_printed_once(tmp_path, capsys):
     assert capsys.readouterr().err.count("note: ") == 1
 
 
-def test_exported_voice_stores_the_version_of_the_reading_rules_used_in_training(voices, tmp_path):
+def test_exported_voice_stores_the_version_of_text_normalization_used_in_training(voices, tmp_path):
     folder = shutil.copytree(voices.int8[0], tmp_path / "voice")
     assert Voice(folder).training.text_rules == ""
     path = folder / "voice.json"

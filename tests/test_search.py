@@ -77,7 +77,7 @@ def test_costs_of_a_strategy_are_rounded_up_to_whole_decoder_steps():
     assert found.largest_batch_frames == 80
 
 
-def test_costs_of_a_strategy_include_the_mean_and_the_largest_batch_of_all_epochs():
+def test_costs_of_a_strategy_are_means_over_epochs_except_the_size_of_the_largest_batch():
     found = survey([10, 20, 40], 2, "random", epochs=9)
     assert 30 < found.decoder_steps < 60
     assert found.largest_batch_frames == 80

@@ -113,7 +113,7 @@ def smaller_tanh(monkeypatch):
 
 
 def no_first_gradient(monkeypatch):
-    """Make a buffer of the backward pass start with wrong values."""
+    """Set wrong initial values in a buffer of the backward pass."""
     entries = graphs.Graphs._gradient_entries
 
     def changed(self, *given):

@@ -70,8 +70,8 @@ def save(path, names=NAMES, **more):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Return the paths of two checkpoints (with three speakers and with one speaker) and of two
-    exported voices with three speakers, and the text that each export printed."""
+    """Make two checkpoints (with three speakers and with one speaker) and two exported voices with
+    three speakers. Return their paths, and the text that each export printed."""
     folder = tmp_path_factory.mktemp("speakers")
     (folder / "texts.txt").write_text("A dog came.\nIt sat down, and it ate.\n" * 2)
     found = {"checkpoint": save(folder / "best.pt"), "alone": save(folder / "one.pt", ("anna",))}

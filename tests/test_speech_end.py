@@ -1,4 +1,4 @@
-"""Test how the stop token and resting attention determine the last decoder step."""
+"""Test how the stop token and attention at the end of the text determine the last decoder step."""
 
 import numpy as np
 import pytest
@@ -125,7 +125,9 @@ def test_speech_ends_at_a_step_within_3_db_of_the_quietest_step_when_attention_r
 
 
 @pytest.mark.parametrize(("symbol", "ends"), [(2, False), (1, True)])
-def test_resting_attention_ends_speech_when_it_moves_back_by_more_than_4_symbols(symbol, ends):
+def test_speech_ends_when_attention_leaves_the_last_symbols_and_moves_back_by_more_than_4_symbols(
+    symbol, ends
+):
     finder = EndDetector(WORDS, H, ENGLISH, 100)
     steps = through([0.1, 0.3, 0.1], after=[(LOUD, 0.1, at(symbol))])
     ended = [finder.add(*step) for step in steps]

@@ -261,7 +261,7 @@ def test_budget_table_compares_strategies_at_equal_budgets(values):
     assert ssb[1].startswith("0.900 ± ")
 
 
-def test_budget_table_has_a_dash_when_one_seed_has_too_few_epochs(values):
+def test_budget_table_shows_a_dash_when_one_seed_has_too_few_epochs(values):
     """A mean over fewer seeds cannot be compared with the means in the other cells."""
     is_behind = (values["name"] == "ssb") & (values["seed"] == 3) & (values["epoch"] > 2)
     *_, ssb = table_of(values[~is_behind], study.LOSS, "epoch")
@@ -269,7 +269,7 @@ def test_budget_table_has_a_dash_when_one_seed_has_too_few_epochs(values):
     assert ssb[2].startswith("–")
 
 
-def test_budget_table_has_no_standard_errors_when_there_is_one_seed(values):
+def test_budget_table_shows_no_standard_errors_when_there_is_one_seed(values):
     *_, ssb = table_of(values[values["seed"] == 1], study.LOSS, "minutes")
     assert ssb[2] == "0.413 (+500%)"
 

@@ -409,7 +409,7 @@ def test_line_is_reported_when_one_of_its_two_times_is_missing(tmp_path):
     assert problem.startswith(f"{path}:2: ")
 
 
-def test_error_does_not_advise_quotation_marks_when_the_table_cannot_have_them(tmp_path):
+def test_error_does_not_suggest_quotation_marks_when_the_table_cannot_contain_them(tmp_path):
     path = tmp_path / "transcript.txt"
     path.write_text("a:At 12:30.\nb:Yes.\nc:No.\n")
     _, [problem] = read_table(Table(path, delimiter=":"))

@@ -312,7 +312,7 @@ def test_optimizer_step_never_reads_values_from_the_device(
     assert counts == [0] * metrics(tmp_path / "out", "epoch")[0]["iteration"]
     # Losses are read every log_interval optimizer steps and at the end.
     assert sum(tolists) == math.ceil(len(counts) / 2)
-    with Reads() as reads:  # the counter must count both reads of tensors
+    with Reads() as reads:  # check that the counter counts each read of a tensor
         bool(torch.ones(1) > 0)
         torch.ones(1).item()
     assert reads.count == 2
@@ -352,10 +352,10 @@ def test_losses_of_an_optimizer_step_are_read_after_the_next_optimizer_step(
     monkeypatch.setattr(train, "read_pending", reading)
     run(out, corpus, **settings)
     # Each of the two epochs has 14 optimizer steps.
-    # Losses of optimizer steps 1 to 4 are read after optimizer step 5, and so on. The end of an
-    # epoch reads all losses.
+    # Losses of optimizer steps 1 to 4 are read after optimizer step 5, and so on. At the end of an
+    # epoch, all losses are read.
     assert waited == [4, 8, 12, 14, 16, 20, 24, 28]
-    # The first value of `left` comes from optimizer step 1, when no losses can be read yet.
+    # The first value of `left` was recorded in optimizer step 1, when no losses could be read yet.
     assert left == [1, 1, 1, 1, 0, 1, 1, 1, 0]
     assert without_times(metrics(out)) == without_times(metrics(plain))
     assert curves(out)["training/loss"] == curves(plain)["training/loss"]
@@ -426,7 +426,7 @@ def state_of(trainer) -> dict:
 def poison_gradients(monkeypatch, steps) -> list[tuple[dict, dict]]:
     """Make one gradient value infinite in these optimizer steps.
 
-    Return the states of weights and optimizer before and after each optimizer step.
+    Return the weights and the optimizer state before and after each optimizer step.
     """
     compute = Trainer._accumulate_gradients
     states: list[tuple[dict, dict]] = []

@@ -27,7 +27,7 @@ CLEANERS = ["english_cleaners_corrected"]
         ("Here x<y holds.", "x<y", "x<y"),
     ],
 )
-def test_uncertain_expression_is_returned_with_its_spoken_form(text, expression, reading):
+def test_possibly_misread_expression_is_returned_with_its_spoken_form(text, expression, reading):
     assert uncertain_expressions(text, CLEANERS) == [(expression, reading)]
 
 
@@ -43,36 +43,36 @@ def test_uncertain_expression_is_returned_with_its_spoken_form(text, expression,
         "Hmm, colo[u]r and {HH AH0} words.",
     ],
 )
-def test_common_expressions_are_not_reported_as_uncertain(text):
+def test_common_expressions_are_not_reported_as_possibly_misread(text):
     assert uncertain_expressions(text, CLEANERS) == []
 
 
 @given(st.lists(st.sampled_from(["and", "Tom", "it's", "well-known", "café", "no"]), min_size=1))
-def test_ordinary_words_are_not_reported_as_uncertain(words):
+def test_ordinary_words_are_not_reported_as_possibly_misread(words):
     assert uncertain_expressions(f"{' '.join(words)}.", CLEANERS) == []
 
 
 @given(st.text(max_size=60))
-def test_search_for_uncertain_expressions_accepts_any_text(text):
+def test_search_for_possibly_misread_expressions_accepts_any_text(text):
     assert isinstance(uncertain_expressions(text, CLEANERS), list)
 
 
-def test_fewer_than_one_in_100_ljspeech_texts_has_an_uncertain_expression():
+def test_fewer_than_one_in_100_ljspeech_texts_has_a_possibly_misread_expression():
     with lzma.open(DATA / "ljspeech" / "metadata.csv.xz", "rt", encoding="utf-8") as file:
         texts = [line.split("|")[1] for line in file][::20]
     assert sum(bool(uncertain_expressions(text, CLEANERS)) for text in texts) < len(texts) / 100
 
 
-def test_uncertain_expressions_are_reported_only_for_the_corrected_english_cleaners():
+def test_possibly_misread_expressions_are_reported_only_for_the_corrected_english_cleaners():
     assert uncertain_expressions("Windows 10/11", ["basic_cleaners"]) == []
     assert uncertain_expressions("Windows 10/11", ["english_cleaners"]) == []
 
 
-def test_phones_between_slashes_are_not_uncertain_when_the_model_accepts_phones():
+def test_phones_between_slashes_are_not_possibly_misread_when_the_model_accepts_phones():
     assert uncertain_expressions("He is /wˈɪn/.", [*CLEANERS, "phones"]) == []
 
 
-def test_note_lists_five_uncertain_expressions_and_counts_the_rest():
+def test_note_lists_five_possibly_misread_expressions_and_counts_the_rest():
     [note] = uncertain_note("Here 1/7, and 1/9, and 1/11, and 1/12, and 1/13, and 1/14.", CLEANERS)
     assert "'1/13' as 'one thirteenth'" in note
     assert "and 1 more" in note

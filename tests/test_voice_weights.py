@@ -51,9 +51,8 @@ def test_model_loaded_from_a_voice_has_the_weights_of_the_checkpoint(voices, kin
         assert weights.shape == trained[name].shape, name
         if ".convolutions." not in name:
             largest = trained[name].abs().max()
-            # The weights of a compressed voice are rounded twice.
-            # The first rounding of a weight is to a multiple of `largest` / 64.
-            # The second rounding of a weight is to a multiple of `largest` / 46.
+            # Each weight of a compressed voice is rounded twice: first to a multiple of `largest` /
+            # 64, and then to a multiple of `largest` / 46.
             tolerance = 0 if kind == "fp32" else largest * (1 / 128 + 1 / 92)
             difference = (weights - trained[name]).abs().max()
             assert difference <= tolerance, name

@@ -28,8 +28,8 @@ def draw_all(measured: Measured) -> dict[str, Figure]:
     first = runs.first(runs.rows.index[0])
     lengths, size = first.lengths.tolist(), first.hparams.batch_size
     options = {}
-    # Take the value of each parameter from the first row that uses the parameter or, if no row uses
-    # the parameter, from the first row.
+    # Take the value of each parameter from the first row that uses the parameter. If no row uses
+    # the parameter, take its value from the first row.
     for name in DEFAULTS:
         users = [*runs.rows[name].dropna().index, runs.rows.index[0]]
         options[name] = getattr(runs.first(users[0]).hparams, name)

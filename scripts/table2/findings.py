@@ -31,8 +31,8 @@ LEVEL = 0.05  # significance level
 # Ratio of the standard error of a median to the standard error of a mean, for normally distributed
 # values.
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)
-# If our runs save less time than the paper's runs, by more than this many percentage points, they
-# confirm the finding only in part.
+# If the time saving of our runs is smaller than the published time saving, by more than this many
+# percentage points, our runs confirm the finding only in part.
 SMALLER_SAVING = 5
 LOSS = "validation_loss_unpadded"
 NOT_MEASURED = {"runs": 0, "note": "not measured with the same corpus, epochs and seeds"}
@@ -118,15 +118,16 @@ def p_text(p: float) -> str:
 
 
 def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
-    """Return the masked validation loss of each run when the run has used a budget, such as one
-    hour of training.
+    """Return the masked validation loss of each run at the time when the run has used a budget,
+    such as one hour of training.
 
     The loss is interpolated linearly between validations. The loss is NaN if a run does not reach
     the budget.
 
     Args:
         spent: a cumulative column of `runs.epochs`, such as hours.
-        budget: value of the column `spent`: a single number for all runs, or one number per run.
+        budget: the value of the column `spent` at which to interpolate the loss. Either a single
+            number for all runs, or one number per run.
     """
     budgets = pd.Series(budget, list(runs.by_folder))
     losses = dict.fromkeys(runs.by_folder, np.nan)
@@ -138,7 +139,7 @@ def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
 
 
 def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Compare all named settings in `names` with the first named setting.
+    """Compare each named setting in `names` with names[0].
 
     Returns:
         One row per name, with the columns `mean` and `sem` (the standard error) over the seeds, `p`
@@ -156,8 +157,8 @@ def against_first(values: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 def at_budget(
     values: pd.DataFrame, quantity: str, spent: str, budget: float, least: float = 0
 ) -> pd.DataFrame:
-    """Return the value of a quantity in each run when the run has spent a budget, such as a number
-    of minutes.
+    """Return the value of a quantity in each run at the time when the run has spent a budget, such
+    as a number of minutes.
 
     The logarithm of the value is interpolated linearly between measurements. The value is NaN if
     the budget is outside the measured range.
@@ -165,9 +166,11 @@ def at_budget(
     Args:
         values: one row per epoch of every run, with the columns name, seed, `quantity` and `spent`.
             `spent` must increase within a run.
-        quantity, spent: names of columns.
-        budget: value of the column `spent`.
-        least: replaces all smaller values, because 0 has no logarithm.
+        quantity: name of the column to interpolate.
+        spent: name of the column that contains the amount spent so far.
+        budget: the value of the column `spent` at which to interpolate the quantity.
+        least: smallest value of the quantity. Smaller values are replaced, because 0 has no
+            logarithm.
 
     Returns:
         One row per run, with the columns label, seed and value.
@@ -182,11 +185,11 @@ def at_budget(
 
 
 def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
-    """Add the loss after an equal budget, such as an equal training time, to the measured
-    quantities, and return the key of this loss.
+    """Measure the loss of all runs after the same budget, such as the same training time. Return
+    the key of this loss in `measured.values`.
 
-    The budget is the smallest final value of the column `spent`, a cumulative column of
-    `runs.epochs`, over all runs with these labels.
+    `spent` is a cumulative column of `runs.epochs`. The budget is the amount that the run with the
+    smallest total amount has spent. Only runs with these labels count.
     """
     runs = measured.runs
     validated = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSS)
@@ -207,7 +210,7 @@ class Finding:
     verdict: str
 
 
-SHORTER = "Batches of clips of similar length shorten an epoch compared with random batches."
+SHORTER = "An epoch is shorter with batches of similar clip lengths than with random batches."
 SAVING = f"{BEST} saves {published.TABLE_3[BEST][1]:.0f}% of an epoch's time compared with RAND."
 LOWEST_LOSS = f"{BEST} has the lowest loss of all strategies (VL3)."
 EQUAL = f"After {{}}, {BEST} has a lower masked loss than random batches (RAND)."
@@ -219,7 +222,11 @@ CLAIMS: list[tuple[str, str, Pairs]] = [
     ("Dynamic batch sizes (DBS) shorten an epoch further.", "minutes", [*published.DYNAMIC]),
     (SAVING, "minutes", [("RAND", BEST)]),
     ("Batch randomization (BR) shortens an epoch slightly.", "minutes", [*published.RANDOMIZED]),
-    ("Semi-sorting learns better than sorting (VL3).", "vl3", [*published.SEMI_SORTED]),
+    (
+        "Models learn better with semi-sorting than with sorting (VL3).",
+        "vl3",
+        [*published.SEMI_SORTED],
+    ),
     ("Batch randomization lowers the loss (VL3).", "vl3", [*published.RANDOMIZED]),
     ("Dynamic batch sizes lower the loss (VL3).", "vl3", [*published.DYNAMIC]),
     (LOWEST_LOSS, "vl3", [(name, BEST) for name in published.TABLE_2 if name != BEST]),

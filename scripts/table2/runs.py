@@ -28,9 +28,9 @@ from tacotron2_voice.utils.files import METRICS_FILE, json_lines
 
 # Settings that define a strategy. A report compares the strategies.
 BATCHING = ["name", "batching_strategy", "dynamic_batch_size", "batch_randomization"]
-# Settings that the report does not compare, because they do not affect the result of training, or
-# because other facts already describe them: the fingerprint of the corpus, win_length, hop_length
-# and started_from.
+# Settings that the report does not compare. Either these settings do not affect the result of
+# training, or the report already compares the same facts in another form: the fingerprint of the
+# corpus, win_length, hop_length and started_from.
 WITHOUT_EFFECT = set(
     "seed num_workers iters_per_checkpoint keep_checkpoints log_interval ignore_layers "
     "training_files validation_files clips_folder win_time hop_time max_decoder_steps "
@@ -42,8 +42,8 @@ HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]  # facts at th
 SOFTWARE = "version of|commit|fingerprint|machine's system"
 SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}
 
-# Columns of a report that come from the records of kind `epoch` in metrics.jsonl. Each key of a
-# record has four values: the function that combines the epochs of a run, a factor, the heading of
+# Columns of a report that come from the records of kind `epoch` in metrics.jsonl. Maps each key of
+# a record to four values: the function that combines the epochs of a run, a factor, the heading of
 # the column, and the number of decimals.
 OF_EPOCHS = {
     "zero_padding_rate": ("mean", 100, "ZPR (%)", 2),
@@ -140,8 +140,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 
 
 def read_progress(folder: Path) -> pd.DataFrame:
-    """Return a table with one row per epoch of a finished or unfinished run. SPENT (cumulative
-    amounts) and MEASURES list the columns.
+    """Return a table with one row per epoch of a finished or unfinished run. The columns of the
+    table are the cumulative amounts in SPENT and the quantities in MEASURES.
 
     Raises:
         UserError: if the metrics cannot be read.
@@ -343,8 +343,8 @@ def comparison_warnings(runs: Runs) -> list[str]:
 
 
 def _by_value(column: pd.Series) -> Iterable[tuple[str, str]]:
-    """Yield each value in a column, most common first, and a list of the folders with this value.
-    The list is empty if all runs have the same value."""
+    """Yield each value in a column, most common first, and a text that lists the folders of the
+    runs with this value. The text is empty if all runs have the same value."""
     for value, count in column.value_counts().items():
         folders = ", ".join(column.index[column == value][:3])
         more = f" and {count - 3} more" if count > 3 else ""

@@ -104,8 +104,8 @@ def tidy(tables: Sequence[Table]) -> pd.DataFrame:
 
 
 def thirds(epochs: int) -> list[tuple[int, int]]:
-    """Return four pairs of first and last epochs: for each third of a run, and for the whole
-    run."""
+    """Return four pairs (first epoch, last epoch): one pair for each third of a run, and one pair
+    for the whole run."""
     edges = [epochs * part // 3 for part in range(4)]
     return [*((a + 1, b) for a, b in itertools.pairwise(edges)), (1, epochs)]
 
@@ -179,8 +179,8 @@ class Measured:
     def column(
         self, key: str, labels: Sequence[str], heading: str = "", names: Sequence | None = None
     ) -> Column:
-        """Return a column with the summary of a quantity and, if `names` is given, the published
-        values."""
+        """Return a column with the summary of a quantity. If `names` is given, the column also
+        contains the published values."""
         theirs = None if names is None else PAPER[key].reindex(list(names))
         usual, decimals = self.headings.get(key, (key, 3))
         sides = self.sides.get(heading or usual, SIDES)
@@ -272,8 +272,8 @@ def paper_tables(measured: Measured) -> list[Table]:
 def _table_1(measured: Measured) -> Table:
     """Return Table 1: the parameters and the padding of the strategies.
 
-    The padding of a strategy is measured with batch randomization (BR) or, if there are only runs
-    without BR, without BR. BR does not change the padding.
+    The padding of a strategy is measured with batch randomization (BR). If there are only runs
+    without BR, these runs are used, because BR does not change the padding.
     """
     runs = measured.runs
     labels: list[str] = []

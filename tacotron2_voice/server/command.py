@@ -33,7 +33,7 @@ from tacotron2_voice.utterance import prepare_utterance
 from tacotron2_voice.vocoder import load_vocoder
 from tacotron2_voice.voice import DESCRIPTION_FILE
 
-GRACE_SECONDS = 2  # seconds after Ctrl-C in which responses may finish
+GRACE_SECONDS = 2  # after Ctrl-C, the server waits this many seconds for unfinished responses
 
 
 def serve(args: argparse.Namespace, paths: list[Path], load: Callable[[Path], Synthesizer]) -> None:

@@ -22,7 +22,7 @@ OPENAI_RATE = 24_000  # Hz
 
 class Format(NamedTuple):
     media_type: str
-    sampling_rate: int | None = None  # in Hz; None: the sampling rate of the voice
+    sampling_rate: int | None = None  # sampling rate in Hz; None: the voice's own
     # Names of the container format and of the encoding in libsndfile.
     libsndfile: tuple[str, str] | None = None
 

@@ -15,4 +15,4 @@ class Limits:
     pause_seconds: float = 60.0  # maximum total seconds of the pause tags in a text
     body_bytes: int = 2**18  # maximum number of bytes in a request body
     body_seconds: float = 10.0  # time limit in seconds for receiving a request body
-    send_seconds: float = 60.0  # seconds for a client to accept the next piece of a response
+    send_seconds: float = 60.0  # time limit in seconds for sending one piece of a response

@@ -119,7 +119,7 @@ class Speaking:
             yield mel
 
     def facts(self) -> dict[str, Any]:
-        """Return the data about the speech for the last server-sent event."""
+        """Return data about the speech. The last server-sent event contains this data."""
         chunks = self.stream.chunks
         num_symbols = sum(len(chunk.ids) for chunk in chunks)
         num_steps = sum(len(chunk.alignment) for chunk in chunks)

@@ -44,7 +44,7 @@ from tacotron2_voice.version import __version__
 Background = Callable[[], AbstractAsyncContextManager[None]]
 MAX_EVENT_BYTES = 2**18
 MAX_CONNECTIONS = 100
-POLL_SECONDS = 0.1  # seconds between two checks whether a client is still connected
+POLL_SECONDS = 0.1  # seconds between checks of whether a client is still connected
 IDLE_SECONDS = 600.0  # time limit in seconds for the next event from a client
 
 

@@ -43,7 +43,7 @@ _CONTINUES = re.compile(r"[.,:]\w")
 _CONTINUED = re.compile(r"\w[.,:]")
 # Matches a word and the Roman numeral that follows the word.
 _NUMERAL = re.compile(r"\b([^\W\d_][\w'’-]*) ([IVXLC]+)\b")
-# Matches an abbreviation with its full stop, which the English rules expand together.
+# Matches an abbreviation and its full stop, because the English rules expand both together.
 _ABBREVIATION = re.compile(
     rf"(?<![\w.])({'|'.join(map(re.escape, [*TITLES, *STREETS, *ABBREVIATIONS]))})\.",
     re.IGNORECASE,
@@ -120,7 +120,8 @@ def _with_numeral_read(text: str, start: int, end: int) -> str:
     """Convert the Roman numeral from `start` to `end` of the text to words.
 
     To find the words for the numeral, the function converts the text to words twice: with the
-    numeral, and with a name in place of the numeral. The two results differ only in these words.
+    numeral, and with a name in place of the numeral. The two results differ only where one contains
+    the words for the numeral and the other contains the name.
     """
     name = NAME.upper() if text.isupper() else NAME
     read = read_english(text)

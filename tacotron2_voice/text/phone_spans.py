@@ -26,8 +26,8 @@ def read_around_phones(text: str, cleaner_names: Sequence[str], table: SymbolTab
     """Convert the abbreviations and numerals next to ARPAbet phones in a text to words.
 
     A text without phones is not changed. The returned text must still be cleaned like any other
-    text. The cleaning does not change the new words, because the rules for English do not change
-    words in lower case.
+    text. The cleaning does not change the words that this function writes, because the rules for
+    English do not change words in lower case.
     """
     spans = [*ARPABET_SPAN.finditer(text)]
     between = ARPABET_SPAN.sub("", text)

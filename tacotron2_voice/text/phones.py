@@ -66,7 +66,7 @@ NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of scri
 UNKNOWN_LETTERS = "\u2135\u1d7d"
 FIRST_PICTURE = "\u2190"
 EMOJI_STYLE = "\ufe0f"  # variation selector: displays the preceding character as an emoji
-MIN_CODE = 4  # minimum number of characters in the phones of a spoken code point, such as "2135"
+MIN_CODE = 4  # a spoken code point, such as "2135", has at least this number of phone characters
 # If the phones of a word contain this many consecutive characters from the phones of a letter's
 # code point, eSpeak has spoken the code point.
 COMPARED = 6
@@ -79,7 +79,8 @@ STRESS = re.compile("[ˈˌ]")
 # `_letter_names` compares the names of the first SAMPLES letters of a script, and of SAMPLES letters
 # spread over the script.
 SAMPLES = 16
-# Minimum number of phone characters that several letter names have in common at the beginning.
+# If several letter names begin with the same phones, and these phones have at least this number of
+# characters, the phones are a word such as "letter".
 MIN_NAME = 5
 GRACE_SECONDS = 1  # seconds to wait for the eSpeak process to exit before it is killed
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
@@ -208,8 +209,9 @@ def espeak_version() -> str:
 
 
 def version_of_phones(recorded: str) -> str:
-    """Return the version of eSpeak that produced the phones of a run: `recorded` or, if `recorded`
-    is empty, the installed version. If both versions are known and differ, print a warning.
+    """Return the version of eSpeak that produced the phones of a run. This is `recorded`. If
+    `recorded` is empty, it is the installed version. If both versions are known and differ, print a
+    warning.
     """
     here = espeak_version()
     if recorded not in ("", here):
@@ -228,7 +230,7 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
 
     Punctuation is kept, and consecutive spaces become one space. A text without words has no
     phones. eSpeak only receives the words between punctuation marks. Phonemizer's own option that
-    keeps punctuation is not used, because this option loses full-width punctuation, and confuses
+    keeps punctuation is not used, because this option loses full-width punctuation, and mixes up
     the texts if one of them is empty.
 
     Raises:
@@ -338,8 +340,8 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
         if any(name in STRESS.sub("", phones) for name in own_names):
             spelled.append(letter)
     if language == "ja":
-        # In Japanese text, eSpeak spells out words in Latin letters. Skip words in capitals, which
-        # may be initials.
+        # In Japanese text, eSpeak spells out words that are written with Latin letters. Skip words
+        # in capitals, which may be initials.
         latin = [x for x in LATIN_WORD.findall(words) if not x.isupper()]
         spelled += [letter for word in latin for letter in word]
     if spelled or _count_parts(phones) < words.count(" ") + 3:
@@ -392,8 +394,9 @@ def _reads_fraction(fraction: str, language: str) -> bool:
 
 @functools.lru_cache(2**16)
 def _code_point(letter: str, language: str) -> str:
-    """Return the phones of the code point in the name that eSpeak gives to a letter. For example,
-    the name of ℵ is "letter 2135". If the name contains no code point, return ""."""
+    """Return the phones of a letter's code point, if eSpeak speaks the code point as a part of the
+    letter's name. For example, the name of ℵ is "letter 2135". If the name contains no code point,
+    return ""."""
     phones = _joined(_phones_of_word(letter, language))
     word = _word_for_letter(language)
     code = phones[len(word) :]
@@ -401,8 +404,8 @@ def _code_point(letter: str, language: str) -> str:
 
 
 def _has_part(phones: str, code: str) -> bool:
-    """Return whether `phones` contains COMPARED consecutive characters of `code`, the phones of a
-    code point.
+    """Return whether `phones` contains a part of `code`, the phones of a code point. The part must
+    have COMPARED characters.
 
     The phones of the whole code point are not required, because eSpeak may reduce vowels if the
     code point is spoken inside a word.
@@ -431,7 +434,7 @@ def _script(letters: str) -> str:
 
 @functools.cache
 def _letter_names(script: str, language: str) -> tuple[str, ...]:
-    """Return the phones that the names of a script's letters have in common at the beginning.
+    """Return the phones with which the names of a script's letters begin.
 
     If eSpeak cannot read the letters of a script, it speaks the names of these letters. All names
     of the script's letters begin with the same word, such as "Arabic" in "Arabic seen", or "letter"

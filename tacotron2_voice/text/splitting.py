@@ -8,9 +8,9 @@ only exceeds the limit if the chunk is a single word. Words with more than MAX_W
 such as lists without spaces, are cut into pieces.
 
 Of all possible splits, the program chooses the split in which the fewest chunks end at positions of
-the worst kind. If several splits are tied, their numbers of chunks that end at positions of the
-next-worst kind are compared, and so on. If splits are tied for all kinds, the program chooses the
-split with the most even chunk lengths.
+the worst kind. If several splits are tied, the program counts the chunks that end at positions of
+the next-worst kind, and so on. If splits are tied for all kinds of positions, the program chooses
+the split whose chunks have the most similar lengths.
 """
 
 import re
@@ -91,8 +91,8 @@ def split_sequence(
 def _smallest_units(line: str) -> list[ChunkSpan]:
     """Split a text wherever a chunk may end.
 
-    A piece without letters, digits or phones, such as a dash, stays with the previous word or, at
-    the start of the text, with the next word.
+    A piece without letters, digits or phones, such as a dash, stays with the previous word. At the
+    start of the text, such a piece stays with the next word.
     """
     spans: list[tuple[int, int]] = []
     for match in _UNITS.finditer(line):
@@ -106,8 +106,8 @@ def _smallest_units(line: str) -> list[ChunkSpan]:
 
 
 def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
-    """Cut a long word into pieces if it exceeds the limit and MAX_WORD_SYMBOLS. If possible, cut
-    the word after punctuation.
+    """Cut a long word into pieces if it has more than `limit` and more than MAX_WORD_SYMBOLS
+    symbols. If possible, cut the word after punctuation.
 
     Each piece contains a letter, a digit or a phone.
     """

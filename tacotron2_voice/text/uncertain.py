@@ -4,8 +4,8 @@
     # [Uncertain(expression="10/11", reading="ten elevenths")]
 
 The rules in english/__init__.py reliably convert ordinary words, numbers, dates, amounts and known
-abbreviations. An expression is uncertain if it contains a digit or a symbol, or if it looks like an
-abbreviation or a Roman numeral, and if it matches no pattern in `_CERTAIN_FORMS`.
+abbreviations. An expression counts as uncertain if it matches no pattern in `_CERTAIN_FORMS`. In
+addition, it must contain a digit or a symbol, or look like an abbreviation or a Roman numeral.
 """
 
 import difflib
@@ -38,7 +38,7 @@ from tacotron2_voice.text.english.words import (
 from tacotron2_voice.text.phone_spans import CORRECTED
 from tacotron2_voice.text.sequences import ARPABET_SPAN, IPA_SPAN, PHONES
 
-# Advice at the end of the note about uncertain expressions.
+# Advice at the end of the note about expressions that may be read wrongly.
 ADVICE = "If a reading is wrong, write the expression in words"
 MAX_CHARACTERS = 500  # maximum number of characters to compare at once
 MAX_SHOWN = 5  # maximum number of expressions to list in a note
@@ -146,30 +146,30 @@ def _uncertain_in(text: str) -> list[Uncertain]:
 
 
 def _shown(expression: str, reading: str) -> Uncertain:
-    """Remove the punctuation around an expression and around its reading."""
+    """Remove the punctuation around an expression, and around the words that are spoken for it."""
     expression, reading = expression.strip(_PUNCTUATION), reading.strip(_PUNCTUATION)
-    if expression != reading:  # if they are equal, the full stop belongs to an abbreviation
+    if expression != reading:  # if expression == reading, the full stop marks an abbreviation
         expression, reading = expression.rstrip("."), reading.rstrip(".")
     return Uncertain(expression, reading)
 
 
 def uncertain_note(text: str, cleaner_names: Sequence[str]) -> list[str]:
-    """Return a list with one note about the uncertain expressions of a text, or [] if there are
-    none."""
+    """Return a list with one note about the expressions of a text that may be read wrongly. If
+    there are no such expressions, return []."""
     found = uncertain_expressions(text, cleaner_names)
     return [f"may be read wrongly: {describe(found)}. {ADVICE}"] if found else []
 
 
 def describe(found: Sequence[Uncertain]) -> str:
-    """Return a list of expressions and their readings, for a message."""
+    """Format expressions and the words that are spoken for them, for a message."""
     shown = [f"{one.expression!r} as {one.reading!r}" for one in found[:MAX_SHOWN]]
     more = len(found) - len(shown)
     return ", ".join(shown) + (f" and {more:,} more" if more else "")
 
 
 def _is_uncertain(text: str, start: int, end: int) -> bool:
-    """Return whether a word is uncertain. In `text`, letters replace the expressions that match
-    `_CERTAIN_FORMS`."""
+    """Return whether the word from `start` to `end` may be converted to the wrong words. Letters
+    must already have replaced the expressions in `text` that match `_CERTAIN_FORMS`."""
     if _ABBREVIATION.match(text, start):
         return True
     word = "".join(filter(str.isprintable, text[start:end]))

@@ -82,8 +82,8 @@ def columns_of(
 ) -> list[int]:
     """Return the columns, counted from 1, of the characters in a text that become `symbol`.
 
-    If only whole words can become `symbol`, for example because texts are converted to phones,
-    return the column where each of these words begins.
+    If no single character becomes `symbol`, for example because texts are converted to phones,
+    return the column where each word that contains `symbol` after conversion begins.
     """
 
     def makes_symbol(part: str) -> bool:

@@ -64,8 +64,7 @@ def check_sampling_rate(path: Path, sampling_rate: int) -> None:
 
 
 def convert_wav(source: Path, target: Path) -> None:
-    """Convert a WAV file to the format, one of AUDIO_FORMATS, that the extension of `target`
-    selects.
+    """Convert a WAV file to the format that the extension of `target` selects in AUDIO_FORMATS.
 
     Raises:
         UserError: if the target cannot be written. After an error, an existing file at `target` is

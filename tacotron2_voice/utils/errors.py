@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-# Problems with the same fix are grouped if the text of the fix has at least this many characters.
+# Problems that share a fix are grouped if the text of the fix has at least this many characters.
 LONG_FIX = 150
 MAX_LINES_SHOWN = 20  # maximum number of bad lines to list individually in a message
 
@@ -24,7 +24,8 @@ class UserError(ValueError):
 
 
 def explained(error: UserError | OSError) -> str:
-    """Return the message of an error. The messages of system errors also contain advice."""
+    """Return the message of an error. For a system error, the message says that checkpoints are
+    unchanged and, if the disk is full, suggests a fix."""
     if isinstance(error, UserError) or error.errno is None:
         return str(error)
     advice = ": free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
@@ -61,7 +62,8 @@ def grouped(
 ) -> list[str]:
     """Format problems of the form "PLACE: what is wrong; fix" as lines, and group similar problems.
 
-    Problems that share a long fix are always grouped. If there are more than `one_by_one` problems, all problems of the same kind are grouped. For each group, the first
+    If several problems share a fix with a long text, they are always grouped. If there are more
+    than `one_by_one` problems, all problems of the same kind are grouped. For each group, the first
     problem is shown in full, followed by the locations of the other problems without `prefix` and
     folders.
     """
@@ -88,7 +90,8 @@ def grouped(
 
 
 def _kind(problem: str) -> str:
-    """Return a key that similar problems share: the text of the fix or, without a fix, the text of
-    the problem. Numbers, quoted text and paths are removed."""
+    """Return a key that is equal for similar problems. The key is the text of the fix. Without a
+    fix, the key is the text of the problem. Numbers, quoted text and paths are removed from the
+    key."""
     plain = re.sub(r"""(?<![\w\\])(['"]).*?(?<!\\)\1(?!\w)|\S*/\S*|\d+""", "", problem)
     return plain.partition("; ")[2] or plain

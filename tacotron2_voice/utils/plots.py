@@ -36,9 +36,9 @@ def draw_alignment(
 
     Args:
         alignments: the attention weights [T, T_in] of each chunk.
-        texts: the T_in symbols of each chunk, for the title and the axis. The axis shows symbols
-            or, if there is not enough space, words. Without texts, the axis shows the indices of
-            the symbols.
+        texts: the T_in symbols of each chunk, for the title and the axis. The axis shows symbols.
+            If there is not enough space for the symbols, the axis shows words. Without texts, the
+            axis shows the indices of the symbols.
         title: title of the plot.
     """
     count = len(alignments)
@@ -67,8 +67,8 @@ def draw_alignment(
 
 
 def _show_texts(axes: Axes, texts: Sequence[Sequence[str]], title: str, num_lines: int) -> None:
-    """Label the text axis of a plot with symbols or, if there are more than `num_lines` symbols,
-    with words."""
+    """Label the text axis of a plot with symbols. If there are more than `num_lines` symbols, label
+    the axis with words."""
     symbols = [symbol for text in texts for symbol in text]
     min_symbols = -(-len(symbols) // num_lines)
     places: list[float] = []

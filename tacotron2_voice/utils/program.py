@@ -65,8 +65,8 @@ def run_program(main: Callable[[], object]) -> None:
 def is_stage() -> bool:
     """Return whether another program, such as my_voice.py, runs this program as one of its stages.
 
-    A program that runs as a stage prints no command that resumes the work, because the other program
-    prints such a command.
+    A program that runs as a stage prints no command that resumes the work, because the program that
+    started the stage prints such a command.
     """
     return STAGE_VARIABLE in os.environ
 
