@@ -4,6 +4,7 @@ good, problems = check_clips(clips, hparams)
 measured = measure(Path("wavs/a.wav"), hparams)
 """
 
+import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -81,7 +82,9 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
 
 
 def problem_of_text(clip: Clip) -> str:
-    """Return the reason why a filelist cannot contain the clip's text; "" if it can."""
+    """Return the reason why a filelist cannot contain the clip's path or text; "" if it can."""
+    if re.search("[|\x00-\x1f]", clip.path):
+        return f"{clip.where}: {clip.path!r} contains a pipe or a line break. Rename the file"
     if not clip.text.strip():
         return f"{clip.where}: no text, expected the words that are spoken"
     if "|" in clip.text:

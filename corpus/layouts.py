@@ -260,7 +260,13 @@ def each_or_all_errors(function: Callable[[Any], Any], names: Iterable[Any]) -> 
 
 def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str]]:
     """Read the audio files that have a text, and report audio files without a text."""
-    by_name = {path.with_suffix(""): path for path in reversed(readable_first(audio_files(corpus)))}
+    audio = readable_first(audio_files(corpus))
+    by_name = {path.with_suffix(""): path for path in reversed(audio)}
+    if others := sorted({*audio} - {*by_name.values()}):
+        print(
+            f"note: {len(others):,} audio files are not used, because another audio file has the "
+            f"same name, such as {os.path.relpath(others[0], corpus)}"
+        )
     folder = texts.folder
     subtitles = subtitles_in_languages(folder or corpus)
     alike = texts_with_longer_names(folder or corpus)
@@ -315,9 +321,9 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             f"used. For example, {ignored[0]} is not used. To use the other text files, add "
             f"{TRANSCRIPTS}"
         )
-    unused = sorted({*corpus_texts(corpus)} - {*contents.values()})
-    if unused and not folder:
-        example = os.path.relpath(unused[0], corpus)
+    unused = sorted({*corpus_texts(folder or corpus)} - {*contents.values()})
+    if unused:
+        example = os.path.relpath(unused[0], folder or corpus)
         print(f"note: {len(unused):,} text files belong to no audio file, such as {example}")
     plain_texts = {path for path in contents.values() if not _has_segments(path)}
     decoded = decode({path: read_bytes(path) for path in sorted(plain_texts)}, texts.encoding)

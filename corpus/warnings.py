@@ -54,6 +54,19 @@ UNUSUAL_TEXTS = (
         WORDS_IN_BRACKETS,
     ),
     (
+        "names of speakers before the text, which would be read aloud",
+        "Delete the names if they are not spoken",
+        re.compile(r"^(?:>>\s*)?[A-Z][A-Z .'-]{1,30}:(?=\s)"),
+    ),
+    (
+        "sounds in round brackets, which would be read aloud",
+        "Delete the words if they are not spoken",
+        re.compile(
+            r"\((?i:laugh(?:s|ing|ter)?|coughs?|coughing|sighs?|sighing|applause|music|noise|silence"
+            r"|inaudible|unintelligible|clears throat)\)"
+        ),
+    ),
+    (
         # If a text was decoded with the wrong encoding, its quotation marks may become control
         # characters.
         "control characters",

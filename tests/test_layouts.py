@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import soundfile
 from corpora import add_line, refusal, write_tone
 
+from corpus.checks import problem_of_text
 from corpus.clips import Clip, Segment
 from corpus.layouts import (
     TextSource,
@@ -613,6 +615,24 @@ def test_text_is_found_when_the_text_folder_has_the_same_subfolders_as_the_corpu
     write_prompts(tmp_path, "wav/s1/c1/a.wav", "txt/s1/c1/a.txt", "txt/s2/c1/a.txt")
     [clip], _ = read_layout(tmp_path / "wav", texts=TextSource(folder=tmp_path / "txt"))
     assert clip.text == "Text of txt/s1/c1/a.txt."
+
+
+def test_note_names_an_unused_text_of_the_text_folder_and_an_unused_audio_file(tmp_path, capsys):
+    write_prompts(tmp_path, "wav/a.wav", "wav/a.flac", "txt/a.txt", "txt/b.txt")
+    [clip], _ = read_layout(tmp_path / "wav", texts=TextSource(folder=tmp_path / "txt"))
+    printed = capsys.readouterr().out
+    assert "1 text files belong to no audio file, such as b.txt" in printed
+    other = {"a.wav", "a.flac"} - {Path(clip.path).name}
+    assert (
+        f"1 audio files are not used, because another audio file has the same name, such as {other.pop()}"
+        in printed
+    )
+
+
+def test_audio_file_is_rejected_when_its_name_contains_a_pipe(tmp_path):
+    clip = Clip(str(tmp_path / "a|b.wav"), "A dog.", where="metadata.csv:1")
+    assert "Rename the file" in problem_of_text(clip)
+    assert problem_of_text(replace(clip, path=str(tmp_path / "a.wav"))) == ""
 
 
 @pytest.mark.parametrize("suffix", ["txt", "normalized.txt"])

@@ -18,8 +18,10 @@ from test_retries import GOOD, Scripted
 from test_warnings import write_corpus
 
 from corpus.prepare import Preparation, prepare
+from hparams import create_hparams
 from tacotron2_voice.text import SymbolTable, clean, phones
 from tacotron2_voice.text.cleaners import clean_pieces
+from tacotron2_voice.text.lexicon import with_lexicon
 from tacotron2_voice.text.notations import check_notations
 from tacotron2_voice.text.phones import COMMAND, check_language, espeak_version, to_phones
 from tacotron2_voice.utils.errors import UserError
@@ -391,3 +393,17 @@ def test_similar_phone_is_spoken_with_a_warning_when_the_training_texts_lack_a_p
     warnings = Scripted(GOOD, settings=settings).synthesize(utterance).warnings
     assert any("'ɲ' as 'n'" in warning for warning in warnings)
     assert not any("left out" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize("text", ["I love 東京.", "Say שלום now.", "Say हिन्दी now."])
+def test_letters_of_other_scripts_are_rejected_when_reading_rules_precede_espeak(text):
+    with pytest.raises(UserError, match="eSpeak NG would skip"):
+        clean_pieces([text], ["english_cleaners_corrected", "phones"], "en-us")
+
+
+def test_lexicon_is_accepted_when_reading_rules_precede_espeak(tmp_path):
+    lexicon = tmp_path / "names.txt"
+    lexicon.write_text("Nguyen win\nreading /ɹˈɛdɪŋ/\n", encoding="utf-8")
+    cleaners = "text_cleaners=[english_cleaners_corrected,phones],language=en-us"
+    settings = with_lexicon(create_hparams(f"{cleaners},lexicon={lexicon}"))
+    assert settings.pronunciations == ("nguyen\twin", "reading\t/ɹˈɛdɪŋ/")

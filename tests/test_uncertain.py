@@ -25,6 +25,15 @@ CLEANERS = ["english_cleaners_corrected"]
         ("The limit of 10 kgf is low.", "kgf", "kgf"),
         ("A video in 1080p is large.", "1080p", "ten eighty p"),
         ("Here x<y holds.", "x<y", "x<y"),
+        ("About 1.2m people live here.", "1.2m", "one point two meters"),
+        ('A 15" laptop is large.', "15", "fifteen"),
+        ("Add 1 t of salt.", "1 t", "one ton"),
+        ("It is NaCl in water.", "NaCl", "NaCl"),
+        ("Call Sgt York now.", "Sgt", "Sgt"),
+        ("See pages iv-ix of it.", "iv-ix", "iv-ix"),
+        ("Come on Fri at noon.", "Fri", "Fri"),
+        ("This is true [12] of all.", "12", "twelve"),
+        ("It is in Paris¹ now.", "Paris¹", "Paris one"),
     ],
 )
 def test_possibly_misread_expression_is_returned_with_its_spoken_form(text, expression, reading):

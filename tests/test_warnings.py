@@ -175,6 +175,16 @@ FAULTS = {
         "Windows-1252",
         {"c02": "metadata.csv:3, 'â€'"},
     ),
+    "speaker names": (
+        {"c02": (None, "ANNA: Words by it.")},
+        "names of speakers",
+        {"c02": "metadata.csv:3, 'ANNA:'"},
+    ),
+    "sounds": (
+        {"c02": (None, "Words (laughs) by.")},
+        "sounds in round brackets",
+        {"c02": "metadata.csv:3, '(laughs)'"},
+    ),
     "controls": (
         {"c02": (None, "Words by the \x93dozen.")},
         "control characters",

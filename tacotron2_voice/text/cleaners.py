@@ -175,6 +175,11 @@ CLEANERS: dict[str, Cleaner] = {
 }
 
 
+# The English rules before eSpeak, which needs capitals and accents, and which rejects the letters of
+# other scripts.
+_ENGLISH_BEFORE_PHONES = Cleaner(lambda text, language: read_english(text), [], keeps_case=True)
+
+
 def clean_pieces(
     pieces: Sequence[str], cleaner_names: Sequence[str], language: str = ""
 ) -> list[str]:
@@ -189,11 +194,13 @@ def clean_pieces(
         ModuleNotFoundError: if a package is missing.
     """
     pieces = list(pieces)
-    for name in cleaner_names:
+    for position, name in enumerate(cleaner_names):
         if name not in CLEANERS:
             expected = ", ".join(CLEANERS)
             raise UserError(f"unknown text cleaner {name!r} (expected one of {expected})")
         cleaner = CLEANERS[name]
+        if name == "english_cleaners_corrected" and "phones" in cleaner_names[position:]:
+            cleaner = _ENGLISH_BEFORE_PHONES
         pieces = [_cleaned(piece, cleaner, language) for piece in pieces]
         if cleaner.strips_ends:
             pieces[0] = pieces[0].lstrip()

@@ -57,7 +57,9 @@ def _any_of(words: Iterable[str]) -> str:
 
 _MONEY = _any_of(CURRENCIES)
 _CODE = _any_of(CURRENCY_CODES)
-_UNIT = _any_of(UNITS)
+# Units without the letters that often mean something else, as in "a size 10 L shirt".
+_UNIT = _any_of(UNITS.keys() - {"t", "l", "L"})
+_PLAIN_NUMBER = rf"(?!0\d){NUMBER}"
 _PER = _any_of({*PER, *UNITS})
 _TIME = r"(?:\d{1,2}(?:[:.]\d\d)?\s?[ap]\.?m\.?|\d{1,2}:\d\d(?::\d\d)?)"
 # Patterns for the number of a month (1 to 12), and for a day that cannot be a month (13 to 31).
@@ -68,17 +70,18 @@ _CERTAIN_FORMS = (
     # amounts of money, and amounts with units
     rf"[-−]?{_MONEY}{NUMBER}(?:\s?(?:k|m|bn|b|K|M|B))?(?:\s?[-–]\s?{_MONEY}?{NUMBER})?(?:/{_PER})?",
     rf"{NUMBER}\s?(?:[£€¥₹¢]|{_CODE})|{_CODE}\s?{NUMBER}",
-    rf"[-−]?(?:{NUMBER}|(?:\d+\s)?\d/\d)(?:\s?[-–]\s?{NUMBER})?(?:\s[mb]illion)?[\s-]?{_UNIT}[²³]?(?:/{_PER}[²³]?)?\.?",
+    rf"[-−]?(?:{NUMBER}|(?:\d+\s)?\d/\d)(?:\s?[-–]\s?{NUMBER})?(?:\s[mb]illion)?[\s-]?(?!(?<=\d)m(?![\w²³/])){_UNIT}[²³]?(?:/{_PER}[²³]?)?\.?",
     # times, dates, verses and telephone numbers
     rf"{_TIME}(?:\s?[-–]\s?{_TIME})?",
     rf"\d{{4}}-\d\d-\d\d|{_MONTH}/{_DAY}/(?:\d\d|\d{{4}})|{_DAY}[/.]{_MONTH}[/.]\d{{4}}",
     rf"(?:{'|'.join(BIBLE)}) \d+:\d+(?:[-–]\d+)?",
     r"\(?\d{3}\)?[-.\s]\d{3}[-.\s]\d{4}|\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}",
     # letters with digits, such as B-52s and 3D
-    r"[A-Z]{1,5}-?\d{1,3}s?|\d{1,3}[A-Z]",
+    r"(?!GMT|UTC)[A-Z]{1,5}-?\d{1,3}s?|\d{1,3}[AC-JLN-SU-Z]",
     # initials, abbreviations, and two words with a slash, such as "and/or"
     r"(?:[A-Za-z]\.){2,}|[A-Z]\.",
-    rf"(?i:{_any_of([*TITLES, *STREETS, *ABBREVIATIONS, *BEFORE_NUMBERS])})\.",
+    rf"(?i:{_any_of([*TITLES, *STREETS, *ABBREVIATIONS])})\.",
+    rf"(?i:{_any_of(BEFORE_NUMBERS)})\.\s?(?=\d|[IVX])",
     rf"(?:{MONTH_NAMES}|{DAY_NAMES})\.",
     r"(?i:[a-z]*[aeiou][a-z]*/[a-z]*[aeiou][a-z]*)",
     # symbols
@@ -87,19 +90,26 @@ _CERTAIN_FORMS = (
     r"(?:\d{1,3}[\s-])?(?:1/2|1/3|2/3|[13]/4|[1-4]/5|[1357]/8)|24/7",
     r"\d*(?:1st|2nd|3rd|\dth)|'?\d{2,4}'?s",
     rf"(?:{NUMBER}|\.\d+)(?:-[a-z]{{3,}})+",
-    rf"{NUMBER}(?:\s?%)?\s?[-–]\s?{NUMBER}(?:\s?%)?",
-    rf"[-−]?(?:{NUMBER}|\.\d+)(?:\s?%)?",
+    rf"{_PLAIN_NUMBER}(?:\s?%)?\s?[-–]\s?{NUMBER}(?:\s?%)?",
+    rf"[-−]?(?:{_PLAIN_NUMBER}|\.\d+)(?:\s?%)?",
 )
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'“])")
 _LEFT, _RIGHT = r"(?<![\w/.,:$£€¥+*=^<>~-])", r"(?![\w/:+*=^<>°²³·%-]|[.,]\w)"
 _CERTAIN = re.compile("|".join([ADDRESS, *(f"{_LEFT}(?:{x}){_RIGHT}" for x in _CERTAIN_FORMS)]))
-# Matches a word, which may contain apostrophes and hyphens.
-_WORD = re.compile(r"[^\W\d_]+(?:['’&-][^\W\d_]+)*['’]?")
 _PUNCTUATION = "\"'“”‘’()[]{}«»,;:!?…–—-*_"
-# Matches letters without a vowel, such as an unknown unit.
-_NO_WORD = re.compile(r"(?!(?:hm+|m+|sh+|ps+t|tsk|br+|nth)$)[b-df-hj-np-tv-xz]{2,}")
+# Letters without a vowel, such as an unknown unit or "Hwy".
+_NO_WORD = re.compile(
+    r"(?!(?:[Hh]m+|[Mm]+|[Ss]h+|[Pp]s+t|[Tt]sk|[Bb]r+|nth|Mrs?|Ms|Dr|St|Mt|Ft)$)"
+    r"(?:[B-DF-HJ-NP-TV-XZb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]+|[b-df-hj-np-rtv-xz]|\w*[kh]wy)"
+)
+# Short words with a capital letter inside, such as "NaCl". PhD, MSc and BSc have rules.
+_CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
+# Feet and inches, the number of a footnote, a grade such as "A-", "-b", and comparisons.
+_SIGNS = re.compile(r"[^'\"“]*\d['\"].*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<>!]=?|[<>]{2}")
+# Short forms of months and days that stay unchanged without a number. Other short forms are words.
+_SHORT = set("oct nov dec feb aug apr jul sept mon tue tues thu thurs fri".split())
 # Matches a short word that ends with a consonant and a full stop, but does not end a sentence.
-_ABBREVIATION = re.compile(r"\w{0,4}[^\W\d_aeiouy]\.(?:,|\s+[a-z])")
+_ABBREVIATION = re.compile(r"\w{0,4}[^\W\d_aeiouy]\.(?:,|\s+[a-z\d])")
 
 
 def uncertain_expressions(text: str, cleaner_names: Sequence[str]) -> list[Uncertain]:
@@ -131,16 +141,20 @@ def _uncertain_in(text: str) -> list[Uncertain]:
     """Return the uncertain expressions in a sentence."""
     certain = _CERTAIN.sub(lambda match: re.sub(r"\S", "a", match[0]), text)
     words = [*re.finditer(r"\S+", text)]
-    uncertain = [_is_uncertain(certain, *word.span()) for word in words]
+    uncertain = [
+        _is_uncertain(certain, *word.span()) or bool(_SIGNS.fullmatch(word[0])) for word in words
+    ]
     numerals = [_is_numeral(word[0].strip(f".{_PUNCTUATION}")) for word in words]
-    if not any(uncertain) and not any(numerals):
+    is_short = any(not _SHORT.isdisjoint(re.split(r"\W+", word[0].lower())) for word in words)
+    if not (any(uncertain) or any(numerals) or is_short):
         return []
     found = []
     read = read_english(text).split()
     for span, reading in _aligned([word[0] for word in words], read):
         expression = text[words[span.start].start() : words[span.stop - 1].end()]
         is_spelled = _comparable(reading).replace(" ", "") == _comparable(expression)
-        if any(uncertain[span]) or (any(numerals[span]) and is_spelled):
+        is_short = not _SHORT.isdisjoint(re.split(r"\W+", reading.lower()))
+        if any(uncertain[span]) or is_short or (any(numerals[span]) and is_spelled):
             found.append(_shown(expression, reading))
     return found
 
@@ -176,11 +190,19 @@ def _is_uncertain(text: str, start: int, end: int) -> bool:
     word = word.strip(_PUNCTUATION).rstrip(".").strip(_PUNCTUATION)
     if not any(map(str.isalnum, word)):
         return False  # a word of only symbols is not spoken; text/unspoken.py warns about it
-    return not _WORD.fullmatch(word) or bool(_NO_WORD.fullmatch(word))
+    if not all(x.isalpha() or x in "'’&-" for x in word):
+        return True
+    return bool(_NO_WORD.fullmatch(word) or _CAPITAL_INSIDE.fullmatch(word))
 
 
 def _is_numeral(word: str) -> bool:
-    return len(word) > 1 and bool(roman_value(word))
+    """Return whether a word is a Roman numeral of several letters, such as IV, iv or I-III."""
+    has_usual_letters = word.isupper() or set(word) <= set("ivx-–")
+    return (
+        len(word) > 1
+        and has_usual_letters
+        and all(map(roman_value, re.split("[-–]", word.upper())))
+    )
 
 
 def _aligned(words: list[str], read: list[str]) -> Iterable[tuple[slice, str]]:

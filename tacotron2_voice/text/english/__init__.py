@@ -303,6 +303,14 @@ def _read_roman_number(match: Match) -> str:
     return match[0] if no_numeral else f"{match[1]} {value}"
 
 
+def _read_two_roman_numbers(match: Match) -> str:
+    first, last = roman_value(match[2]), roman_value(match[4])
+    if first is None or last is None or first >= last:  # "Volume I and I went home"
+        return match[0]
+    joint = " to " if match[3].strip() in ("-", "–") else match[3]
+    return f"{match[1]} {first}{joint}{last}"
+
+
 _KINGS = "|".join(MONARCHS)
 
 
@@ -375,6 +383,11 @@ RULES: list[Rule] = [
         rf"\b((?:{'|'.join(CROWNS)}) (?:{_KINGS})|(?:{_KINGS})(?= I (?:of [A-Z]|and [A-Z][a-z]+ I)"
         r"| I'))\s(I)(?![.\w])",
         _read_regnal_number,
+    ),
+    rule(
+        rf"\b((?:{_either_case(COUNTED)})s?|World Wars?)\s([IVXLC]+)(\sand\s|\sto\s|\s?[-–]\s?)"
+        r"([IVXLC]+)\b",
+        _read_two_roman_numbers,
     ),
     rule(rf"\b((?:{_either_case(COUNTED)})|World War)\s([IVXLC]+)\b(?!')", _read_roman_number),
     rule(rf"\b({_either_case(COUNTED_OR_LETTERED)})\s([IVXLC]{{2,}})\b", _read_roman_number),

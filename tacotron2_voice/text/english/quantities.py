@@ -215,6 +215,7 @@ TIME_RULES: list[Rule] = [
 
 # ---------------------------------------------------------------------------- amounts
 
+_DIRECTIONS = {"N": "north", "S": "south", "E": "east", "W": "west"}
 _MAGNITUDES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion", "tn": "trillion"}
 _MAGNITUDES |= {"t": "trillion", "mn": "million"}
 _PER = {unit: singular for unit, (singular, _) in UNITS.items()} | PER
@@ -291,6 +292,18 @@ AMOUNT_RULES: list[Rule] = [
     ),
     rule(r"\b([lL])/(?=100\s?km\b)", r"\1 per "),
     rule(r"(?<![\w.,])(\d*\.\d+)s\b", r"\1 seconds"),
+    # "sq. ft." and "cu. in." are one unit, "W 34th St." is a direction, and "in" after feet is a
+    # unit.
+    rule(r"(?<=\d)\s(sq|cu)\.\s?(?=(?:ft|in|mi|yd)\b)", r" \1 "),
+    rule(r"(?<=\d)\ssq\.?\s(?=(?:miles?|feet|foot|inch|yards?|meters?)\b)", " square "),
+    rule(
+        r"(?<=\d\s)([NSEW])\.?\s(?=\d+(?:st|nd|rd|th)\b|[A-Z][a-z])",
+        lambda match: f"{_DIRECTIONS[match[1]]} ",
+    ),
+    rule(
+        r"(?<=\d\sft\s)(\d{1,2})\sin\b(?!\.)|(?<=\d\sft\.\s)(\d{1,2})\sin\b(?!\.)",
+        lambda m: f"{m[1] or m[2]} inch{'es' * ((m[1] or m[2]) != '1')}",
+    ),
     rule(r"(?<![\w.,])(\d+)\s?h\s?(\d+)\s?m\b", r"\1 h \2 min"),
     rule(r"(?<![\w.,])(\d+)\s?m\s(\d+)\s?s\b", r"\1 min \2 sec"),
     # The rule for units comes before the rule for fractions, because the number before a unit may
