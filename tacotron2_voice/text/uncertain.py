@@ -100,7 +100,7 @@ _PUNCTUATION = "\"'“”‘’()[]{}«»,;:!?…–—-*_"
 # Letters without a vowel, such as an unknown unit or "Hwy".
 _NO_WORD = re.compile(
     r"(?!(?:[Hh]m+|[Mm]+|[Ss]h+|[Pp]s+t|[Tt]sk|[Bb]r+|nth|Mrs?|Ms|Dr|St|Mt|Ft)$)"
-    r"(?:[B-DF-HJ-NP-TV-XZb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]+|[b-df-hj-np-rtv-xz]|\w*[kh]wy)"
+    r"(?:[B-DF-HJ-NP-TV-XZb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]+|[b-df-hj-np-rtv-xz]|\w*[KHkh]wy)"
 )
 # Short words with a capital letter inside, such as "NaCl". PhD, MSc and BSc have rules.
 _CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
