@@ -12,6 +12,7 @@ from tacotron2_voice.text.cleaners import to_ascii
 from tacotron2_voice.text.sequences import PHONES, clean
 from tacotron2_voice.text.symbols import SymbolTable
 
+_LETTERS, _PUNCTUATION = ("Ll", "Lu", "Lo"), ("Pd", "Po")  # Unicode categories
 MAX_DESCRIBED = 10  # maximum number of symbols to describe in a message
 MAX_COLUMNS = 5  # maximum number of columns to list per symbol
 
@@ -45,12 +46,14 @@ def nearest(symbol: str, table: SymbolTable) -> str:
 
 
 def similar_phones(unknown: Iterable[str], table: SymbolTable) -> dict[str, str]:
-    """Return {unknown phone: similar phones} for the phones that the model can replace.
+    """Return {unknown symbol: similar symbols} for the phones and punctuation marks in `unknown`.
 
-    A small corpus lacks rare phones of its language, such as the Dutch ɲ, which is replaced by n.
+    Symbols without a similar symbol in the table are left out.
+
+    A small corpus lacks rare phones of its language, such as the Dutch ɲ, which is similar to n.
     """
-    # Stress and length marks are letters of the category Lm.
-    phones = [x for x in unknown if unicodedata.category(x[0]) in ("Ll", "Lu", "Lo")]
+    # Stress and length marks, which have the category Lm, are not replaced.
+    phones = [x for x in unknown if unicodedata.category(x[0]) in (*_LETTERS, *_PUNCTUATION)]
     similar = {phone: nearest(phone, table) for phone in phones}
     return {phone: other for phone, other in similar.items() if other}
 
