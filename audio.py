@@ -40,7 +40,8 @@ MAX_OGG_PAGE = 27 + 255 + 255 * 255  # maximum size of an Ogg page in bytes
 # If the first frame of an MP3 file contains one of the following tags, this frame also contains the
 # length of the file.
 MP3_HEADERS = (b"Xing", b"Info", b"VBRI")
-MP3_FRAME_BYTES = 2048  # number of bytes to read of the first MP3 frame; larger than any MP3 frame
+# Number of bytes to read to get the first frame of an MP3 file. No MP3 frame is larger.
+MP3_FRAME_BYTES = 2048
 MP3_TOLERANCE = 12_000  # maximum error of the estimated length of an MP3 file, in samples
 # Maximum number of samples that may be missing at the end of an MP3 file if its length is only
 # estimated.

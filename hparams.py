@@ -228,7 +228,7 @@ def hparams_from_dict(values: Mapping[str, Any]) -> HParams:
     gets NVIDIA's value, because NVIDIA's checkpoints contain no settings.
 
     Raises:
-        UserError: if a value has a wrong type or is out of range.
+        UserError: if a value has the wrong type or is out of range.
     """
     return settings_from_dict(HParams, {"text_cleaners": NVIDIA_CLEANERS, **values})
 

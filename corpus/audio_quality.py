@@ -23,7 +23,7 @@ SPEECH_DECIBELS = 30
 # A window is a pause if it is more than this many dB quieter than the loudest window of the clip.
 SILENCE_DECIBELS = 40
 # The noise level of a clip is this quantile of the levels of its windows. In most clips, pauses
-# fill a larger fraction of the clip than NOISE_SHARE, so this quantile is the level of a pause.
+# fill a larger fraction of the clip than 1/40, so this quantile is the level of a pause.
 NOISE_SHARE = 1 / 40
 SILENT_DECIBELS = -90  # in dBFS; windows below this level contain digital silence, not noise
 # A window is also a pause if its level is less than this many dB above the noise level.
@@ -43,7 +43,8 @@ UPPER_BAND = (4500, 8000)  # frequencies of speech that a telephone does not tra
 MIN_SIGNAL_TO_NOISE = 19  # in dB
 MAX_HUM = -28  # level of the hum, in dB relative to the speech level
 MAX_OFFSET = -20  # level of a constant offset, in dB relative to the speech level
-MIN_UPPER_BAND = -36  # power density of UPPER_BAND, in dB relative to VOICE_BAND
+# Power density from 4,500 to 8,000 Hz, in dB relative to the power density from 300 to 3,400 Hz.
+MIN_UPPER_BAND = -36
 MAX_EDGE = -10  # level at the ends of a clip, in dB relative to the speech level
 MAX_PAUSE = 0.9  # in seconds
 TINY = 1e-20  # lower limit for power values, so that every logarithm is finite

@@ -96,7 +96,7 @@ class TextSource:
 
     @property
     def options(self) -> str:
-        """Return the selected options that are valid only without a table, joined with "and"."""
+        """Return the selected options that cannot be used with a table, joined with "and"."""
         named = {
             "--text-folder": self.folder,
             "--transcripts": self.suffix,
@@ -143,7 +143,7 @@ def read_layout(
         table = Table(corpus / METADATA)
     if table and texts.options:
         raise UserError(
-            f"{texts.options}: only valid without a table, but the texts are read from the table "
+            f"{texts.options}: cannot be used, because the texts are read from the table "
             f"{table.path}"
         )
     if table:
@@ -158,7 +158,8 @@ def read_layout(
     elif nested := sorted(corpus.rglob(f"*/{METADATA}")):
         if texts.options:
             raise UserError(
-                f"{texts.options}: only valid without a table, but the corpus contains {nested[0]}"
+                f"{texts.options}: cannot be used, because the corpus contains the table "
+                f"{nested[0]}"
             )
         if len(nested) == 1:
             print(f"note: the texts are read from the table {nested[0]}")
@@ -411,8 +412,9 @@ def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
     """Return the paths, without extension, at which the text of an audio file may be.
 
     Without a text folder, the text is next to the audio file. With a text folder, the text is in
-    this text folder or in one of its subfolders. The subfolder has either the name of the speaker
-    or the same relative path as the folder of the audio file in the corpus.
+    this text folder or in one of its subfolders. A subfolder may contain the text if it has the
+    name of the speaker, or if its path in the text folder equals the path of the audio file's
+    folder in the corpus.
     """
     if folder is None:
         return [name]

@@ -13,7 +13,7 @@ from pathlib import Path
 from corpus.clips import Clip
 
 SPLIT_FILE = Path(__file__).resolve().parents[1] / "filelists" / "ljspeech_split.csv"
-VAL_FRACTION = 0.2  # default fraction of validation clips, which SPLIT_FILE also uses
+VAL_FRACTION = 0.2  # default fraction of validation clips, as in the split file of LJSpeech
 SEED = 0
 # Maximum fraction of validation clips whose texts are also in the training set. A larger fraction
 # causes a warning. In LJSpeech, the fraction is 0.002, because titles are repeated.

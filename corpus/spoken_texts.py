@@ -60,7 +60,7 @@ MAX_SHARE = 0.8  # maximum fraction of texts that contain times, names or column
 MIN_DIFFERENT_TEXTS = 10
 MAX_WORD_SHARE = 0.95
 # Texts may share words that are spoken, as in "Say the word dog" and "Say the word cat". In such
-# texts, the mean number of words that the texts do not share is less than MIN_OTHER_WORDS.
+# texts, the mean number of words that the texts do not share is less than this number.
 MIN_OTHER_WORDS = 3
 
 

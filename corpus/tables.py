@@ -38,7 +38,7 @@ END_TITLES = ("end", "end_time")
 TIME_WORDS = set(
     "start starttime begin end endtime stop onset offset from to in out t0 t1 tmin tmax xmin xmax".split()
 )
-# Words, such as units, that may be added to TIME_WORDS in the titles of columns with times.
+# Additional words, such as units, in the titles of columns with times, as in "start seconds".
 UNIT_WORDS = set(
     "segment audio cue clip utt utterance speech time timestamp s sec secs second seconds ms frame "
     "frames sample samples".split()

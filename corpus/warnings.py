@@ -50,7 +50,7 @@ UNUSUAL_TEXTS = (
     ),
     (
         "words in square brackets, which are speech in training but tags in synthesis",
-        "Delete the words if they are not spoken, or write (round) brackets",
+        "Delete the words if they are not spoken, or replace the square brackets with parentheses",
         WORDS_IN_BRACKETS,
     ),
     (
@@ -59,7 +59,7 @@ UNUSUAL_TEXTS = (
         re.compile(r"^(?:>>\s*)?[A-Z][A-Z .'-]{1,30}:(?=\s)"),
     ),
     (
-        "sounds in round brackets, which would be read aloud",
+        "sounds in parentheses, which would be read aloud",
         "Delete the words if they are not spoken",
         re.compile(
             r"\((?i:laugh(?:s|ing|ter)?|coughs?|coughing|sighs?|sighing|applause|music|noise|silence"
@@ -126,8 +126,8 @@ MAX_OTHER_SCRIPT = 0.2
 # these limits, the correlation between the lengths of clips and texts is meaningless.
 MIN_CLIPS, MIN_SPREAD = 20, 0.15
 MIN_CORRELATION = 0.3  # minimum correlation of log duration and log number of symbols
-# Limits for speaking rates. With the limits MAX_DEVIATIONS and MIN_RATE_RATIO, at most 0.5% of the
-# clips in each of four clean corpora have an unusual speaking rate. If half of each clip's audio is
+# Limits for speaking rates (see `usual_rates`). With these limits, at most 0.5% of the clips in
+# each of four clean corpora have an unusual speaking rate. If half of each clip's audio is
 # missing, 75 to 99% of the clips have an unusual speaking rate.
 MAX_DEVIATIONS = 4.5
 MIN_RATE_RATIO = 1.4
@@ -137,8 +137,8 @@ MAX_FOREIGN_SHARE = 0.05
 # The words in COMMON_WORDS make up 15% of all words in LJSpeech. Few other languages contain any of
 # these words.
 COMMON_WORDS = ("the", "and", "that", "with", "you", "this", "it", "they")
-# A corpus with at least MIN_WORDS words is not English if fewer than this fraction of its words are
-# COMMON_WORDS.
+# Minimum number of words to decide whether a corpus is English, and minimum fraction of common
+# words (COMMON_WORDS) in an English corpus.
 MIN_WORDS, MIN_COMMON_SHARE = 200, 0.02
 
 

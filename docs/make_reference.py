@@ -49,7 +49,8 @@ PROGRAMS = (
     "-m benchmarks.serve",
     "-m benchmarks.word_times",
 )
-# Units that this program recognizes in the comments of settings.
+# If the comment of a setting in hparams.py contains one of these units, the program writes the
+# unit to the table of settings.
 UNITS = (
     "optimizer steps",
     "decoder steps",

@@ -31,7 +31,7 @@ RATE = 16_000  # sampling rate in Hz of the audio on which both recognizers were
 SILENCE = 0.2
 POCKETSPHINX, WHISPER = NAMES = "pocketsphinx", "whisper"
 WHISPER_MODEL = "tiny.en"
-# Whisper must not repeat any sequence of LONGEST_LOOP tokens. Without this limit, Whisper may
+# Whisper must not repeat any sequence of this number of tokens. Without this limit, Whisper may
 # repeat the same tokens until its window is full.
 LONGEST_LOOP = 6
 # Maps eSpeak's language codes to Whisper's language codes, if the codes differ.

@@ -107,20 +107,20 @@ class Intelligibility:
         follows these lines."""
         values = {
             "the recordings": self.recordings,
-            f"the recordings after {self.vocoder}": self.recordings_after_griffin_lim,
+            f"the recordings resynthesized with {self.vocoder}": self.recordings_after_griffin_lim,
             "the model": self.word_error_rate,
             "identification rate of the model": self.identification_rate,
             "DistillMOS of the recordings": self.quality_of_recordings,
-            f"DistillMOS of the recordings after {self.vocoder}": self.quality_after_griffin_lim,
+            f"DistillMOS of the recordings resynthesized with {self.vocoder}": self.quality_after_griffin_lim,
             "DistillMOS of the model": self.quality,
             "speaker accuracy of the recordings": self.right_speaker_of_recordings,
-            f"speaker accuracy of the recordings after {self.vocoder}": (
+            f"speaker accuracy of the recordings resynthesized with {self.vocoder}": (
                 self.right_speaker_after_griffin_lim
             ),
             "speaker accuracy of the model": self.right_speaker,
         }
         measured = {name: value for name, value in values.items() if value is not None}
-        width = max([37, *(len(name) + 1 for name in measured)])
+        width = max([46, *(len(name) + 1 for name in measured)])
         lines = [f"{name:<{width}}{value:.3f}" for name, value in measured.items()]
         if self.speakers:
             lines.append(self._speaker_table())

@@ -54,8 +54,9 @@ MAX_FRAMES = 200
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
 MIN_WEIGHTS = 2**10  # minimum number of values in a tensor that is stored in 8 bits
 LARGEST_INT8 = 127
-QUANTIZED_LARGEST = 64  # largest integer that `quantize_lstms` uses
-# Largest integer in a compressed voice. With the value 46, a full-size voice takes 20 MB.
+QUANTIZED_LARGEST = 64  # largest absolute value of the integers that `quantize_lstms` stores
+# Largest absolute value of the integers that store the weights of a compressed voice. With the
+# value 46, a full-size voice takes 20 MB.
 COMPRESSED_LARGEST = 46
 TINY = np.float32(1e-30)  # scale of an output channel if all its weights are 0
 

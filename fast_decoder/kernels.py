@@ -66,7 +66,7 @@ QUERIES = tl.constexpr(31)  # [T, B, D]
 # Partial sums of three gradients over all steps. The steps form G groups. DKEYS has one partial sum
 # per group of steps. DV and DLOCATION have one partial sum per group of steps, clip and symbol
 # block.
-DKEYS = tl.constexpr(32)  # [G, B, N, D], gradient of PROCESSED_MEMORY
+DKEYS = tl.constexpr(32)  # [G, B, N, D], gradient of the processed memory
 DV = tl.constexpr(33)  # [G, B, number of symbol blocks, D]
 DLOCATION = tl.constexpr(34)  # [G, B, number of symbol blocks, 2 * K, D]
 # [parts, B, N], partial sums of the energies over attention dimensions; -inf at padding.

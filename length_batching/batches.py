@@ -134,9 +134,9 @@ class LengthBatches(Dataset[Any]):
             )
         if record is not None and random_epochs and batches_per_epoch == "per_phase":
             raise BatchingError(
-                'record: cannot be combined with batches_per_epoch="per_phase", because a trainer '
-                "that needs a record computes its position from a constant number of batches per "
-                'epoch. Set random_epochs=0, or batches_per_epoch="constant".'
+                'record: cannot be combined with batches_per_epoch="per_phase", because a record '
+                "requires the same number of batches in every epoch. "
+                'Set random_epochs=0, or batches_per_epoch="constant".'
             )
         rank = None if world_size is None else 0
         _, self.world_size, size = resolve_ranks(rank, world_size, batches_per_update)

@@ -29,10 +29,10 @@ from length_batching.strategies import StrategyName
 
 BatchesPerEpoch = int | Literal["constant", "per_phase"]
 # If several epochs must have the same number of batches, the planner multiplies the number of
-# batches that the first of these epochs needs by CONSTANT_MARGIN.
+# batches that the first of these epochs needs by this factor.
 CONSTANT_MARGIN = 1.01
-# The planner issues a warning if each epoch after the random epochs has more than WASTEFUL times
-# the number of batches that this epoch needs.
+# The planner issues a warning if each epoch after the random epochs has more batches than it needs,
+# by more than this factor.
 WASTEFUL = 1.1
 MAX_ATTEMPTS = 50  # maximum number of plans to try for an epoch if plans have too many batches
 # Attempt i to plan an epoch uses the epoch number `epoch + i * ATTEMPT_DISTANCE` as the seed.

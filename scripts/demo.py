@@ -225,7 +225,7 @@ def main(arguments: list[str] | None = None) -> None:
 The first epochs use random batches (RAND), and all later epochs use SSB-DBS-BR. The mean length is
 the average batch length in frames. Batches and minutes are per epoch. The time saved is relative to RAND.
 
-{speech.texts:<3} unseen numbers{"         word error rate" if is_english(language) else ""}
+{speech.texts:<3} unseen numbers{"                  word error rate" if is_english(language) else ""}
 {speech.summary()}
 
 comparison     {out / "comparison.txt"}

@@ -95,9 +95,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="compute log-mels and cache them in DIR",
     )
-    trim_help = "write copies without silence at the ends to DIR, and use the copies"
+    trim_help = "write copies to DIR without silence at the ends, and use the copies"
     add("--trim-silence", metavar="DIR", dest="trim", type=Path, help=trim_help)
-    convert_help = "write copies in a format for training to DIR, and use the copies"
+    convert_help = "write copies to DIR in a format that training can read, and use the copies"
     add("--convert", metavar="DIR", type=Path, help=convert_help)
     add(
         "--hparams",

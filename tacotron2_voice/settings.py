@@ -77,7 +77,8 @@ class VoiceSettings:
     """The settings that synthesis needs. Objects are immutable.
 
     Raises:
-        UserError: if values have a wrong type, are out of range, or contradict each other.
+        UserError: if a value has the wrong type or is out of range, or if two values contradict
+            each other.
     """
 
     # text
@@ -515,7 +516,7 @@ def _raise_problems(problems: list[str]) -> None:
 
 
 def _field_problems(kind: type[VoiceSettings], values: Mapping[str, Any]) -> dict[str, str]:
-    """Return {setting name: message} for the values that have a wrong type or are out of range."""
+    """Return {setting name: message} for values that have the wrong type or are out of range."""
     schema = _schema(kind)  # type: ignore[arg-type]  # mypy treats classes as unhashable
     if schema is None:
         return {}

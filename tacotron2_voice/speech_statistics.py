@@ -24,8 +24,8 @@ MARKS = ".!?…;:,—।。！？，、；："  # punctuation marks that may end
 CLOSING = "'\")]»”’」』 "  # characters that may follow the end punctuation of a text
 # A corpus has common end punctuation if at least this fraction of its texts ends with punctuation.
 MARKED_SHARE = 0.8
-# `slowest` is the quantile USUAL_SHARE of the relative durations. `fastest` is the quantile
-# 1 - USUAL_SHARE.
+# `slowest` is this quantile of the relative durations. `fastest` is the quantile 0.001 of the
+# relative durations.
 USUAL_SHARE = 0.999
 MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the whole corpus
 # Maximum standard error of a speaker's seconds per symbol, as a fraction of the seconds per symbol.

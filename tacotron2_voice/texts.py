@@ -142,15 +142,15 @@ def speaking_options(args: argparse.Namespace) -> dict[str, Any]:
 def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[InputText], int]:
     """Return the texts to speak, and the number of skipped lines.
 
-    Lines that contain nothing to speak are skipped with a warning.
+    Lines without words are skipped with a warning.
 
     Raises:
-        UserError: if a line that contains something to speak is invalid, or if no line can be
-            spoken. The error message lists the invalid lines.
+        UserError: if a line with words is invalid, or if no line can be spoken. The error message
+            lists the invalid lines.
     """
     source, lines = _read_lines(args)
     texts: list[InputText] = []
-    silent: list[str] = []  # messages about lines that contain nothing to speak
+    silent: list[str] = []  # messages about lines without words
     problems: list[str] = []
     digits = max(4, len(str(lines[-1][0])))
     for number, line in lines:

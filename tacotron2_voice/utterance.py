@@ -69,7 +69,7 @@ class NothingToSpeak(UserError):
     """Raised when a cleaned text, such as "* * *", contains no letter, phone or digit."""
 
     def __init__(self, text: str):
-        super().__init__(f"{_quoted(text)}: nothing to speak after cleaning")
+        super().__init__(f"{_quoted(text)}: contains no words")
 
 
 class UnknownSymbols(UserError):
@@ -124,8 +124,8 @@ def text_to_ids(text: str, settings: VoiceSettings, *, drop_unknown: bool = Fals
     are dropped only if `drop_unknown` is set.
 
     Raises:
-        UserError: if there is nothing to speak, or if the text contains unknown symbols that are
-            not dropped.
+        UserError: if the text contains no words, or if it contains unknown symbols that are not
+            dropped.
     """
     ids = _ids_of(text, settings, drop_unknown, {})
     if not can_be_spoken(ids, settings.table):

@@ -1,4 +1,4 @@
-"""Test the dataset, and compare collated batches with plain loops."""
+"""Test the dataset of clips, and compare collated batches with batches made by plain loops."""
 
 import contextlib
 import dataclasses

@@ -87,8 +87,8 @@ def commands(document: str) -> list[str]:
 def clone(tmp_path):
     """Return a copy of the project with the data that the pages mention.
 
-    The path contains spaces. The data consists of a small LJSpeech, recordings, a corpus with
-    several readers, and the weights of a small vocoder.
+    The path contains spaces. The data consists of an imitation of LJSpeech with ten clips, a
+    folder of recordings, a corpus with two speakers, and the weights of a small vocoder.
     """
     root = tmp_path / "the project"
     left_out = shutil.ignore_patterns(

@@ -204,7 +204,7 @@ def test_evaluate_uses_the_chosen_vocoder_and_reports_its_name(recordings, tmp_p
     heard = evaluate(tmp_path / "checkpoint_1.pt", recordings, WORDS_ONLY, vocoder=vocoder)
     assert speaker.vocoder == vocoder
     assert heard.vocoder == "hifigan.onnx (6b86b273)"
-    vocoded = r"^the recordings after hifigan.onnx \(6b86b273\) +1.000$"
+    vocoded = r"^the recordings resynthesized with hifigan.onnx \(6b86b273\) +1.000$"
     assert re.search(vocoded, heard.summary(), re.M)
 
 
@@ -395,7 +395,7 @@ def test_speaker_accuracy_is_measured_for_each_speaker_and_for_all_speakers(
     assert [t.nearest_speaker for t in heard.transcripts] == ["anna"] * 3 + ["bert"] * 2
     printed = capsys.readouterr().out
     assert re.search(r"^speaker accuracy of the model +0\.800$", printed, re.M)
-    vocoded = r"^speaker accuracy of the recordings after Griffin-Lim +0\.000$"
+    vocoded = r"^speaker accuracy of the recordings resynthesized with Griffin-Lim +0\.000$"
     assert re.search(vocoded, printed, re.M)
     assert re.search(r"^\| bert +\| +3 \|.* 0\.667 \| +0\.667 \|$", printed, re.M)
     used = StandInEncoder.used
@@ -458,7 +458,7 @@ def test_evaluate_skips_word_errors_when_the_language_has_no_recognizer(
     assert found.word_error_rate is found.recordings is None
     assert capsys.readouterr().out.splitlines()[-3:] == [
         "6 texts",
-        "identification rate of the model     0.833",
+        "identification rate of the model              0.833",
         f"wrote {out}",
     ]
 

@@ -22,7 +22,7 @@ MELS = 6
 # These tolerances are for the comparison with NVIDIA's float32 arrays.
 # The tests compute in float64, so the differences are the rounding errors in NVIDIA's arrays.
 # The largest differences, in the order of the constants, are 1.8e-6, 1e-5, 7e-8, 6.7e-5 and 1.8e-5.
-# The largest difference of INFERENCE occurs after 60 decoder steps.
+# The largest difference in free-running inference occurs after 60 decoder steps.
 OUTPUTS, ALIGNMENTS, LOSS, GRADIENTS, INFERENCE = 2e-5, 1e-4, 1e-5, 1e-3, 1e-4
 # In batched inference, the order of summation depends on matrix shapes.
 # The largest observed difference was 1.9e-6.

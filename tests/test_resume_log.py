@@ -269,11 +269,11 @@ def test_lines_of_a_text_file_are_skipped_when_they_contain_no_words(german, tmp
     assert ([x.text for x in texts], skipped) == (["groß.", "rot"], 3)
     warning = capsys.readouterr().err
     assert warning.startswith(f"warning: {book}: 3 of 5 lines skipped:\n  {book}:2: '* * *'")
-    assert f"{book}:4: '...': nothing to speak after cleaning" in warning
+    assert f"{book}:4: '...': contains no words" in warning
     book.write_text("rot\n" + "...\n" * 300, encoding="utf-8")
     assert texts_of(book, german)[1] == 300
     assert capsys.readouterr().err.splitlines()[1:] == [
-        f"  {book}:2: '...': nothing to speak after cleaning",
+        f"  {book}:2: '...': contains no words",
         f"    the same in 299 more: {', '.join(map(str, range(3, 23)))}, ...",
     ]
     book.write_text("7\n\n8\n", encoding="utf-8")

@@ -90,7 +90,7 @@ def test_row_cost_measurement_fails_when_the_host_is_slower_than_the_gpu_for_all
     assert (text, "proportional" in problem) == ("", True)
 
 
-def test_measured_row_costs_are_not_used_when_the_cost_per_clip_is_too_large(monkeypatch):
+def test_row_cost_measurement_fails_when_the_clips_cost_more_than_the_decoder_step(monkeypatch):
     def pass_seconds(trainer, num_clips, frames, symbols):
         return frames * max(1, num_clips - 16) / 1e6
 

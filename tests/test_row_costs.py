@@ -60,7 +60,7 @@ def test_plan_is_unchanged_when_all_row_costs_are_equal(lengths, batch_size, str
     assert after.starts.tolist() == before.starts.tolist()
 
 
-def test_batches_contain_16_clips_when_32_clips_cost_twice_as_much():
+def test_batches_contain_16_clips_when_32_clips_cost_twice_as_much_as_16_clips():
     plan = plan_epoch(
         np.full(500, 10), 21, "sorted", dynamic_batch_size=True, row_costs={16: 1, 32: 2}
     )

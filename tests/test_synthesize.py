@@ -168,11 +168,11 @@ def test_speech_can_consist_of_one_frame(checkpoint_path, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "messages"),
     [
-        (["--text", "..."], ["'...': nothing to speak"]),
+        (["--text", "..."], ["'...': contains no words"]),
         (["--text-file", "nowhere.txt"], ["nowhere.txt"]),
         (
             ["--lines", "--text-file", "signs.txt"],
-            ["signs.txt:2: '[]': nothing to speak", "signs.txt:4"],
+            ["signs.txt:2: '[]': contains no words", "signs.txt:4"],
         ),
         (
             ["--lines", "--text-file", "empty.txt"],

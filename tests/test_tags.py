@@ -89,7 +89,7 @@ def test_pause_of_a_pause_tag_has_the_requested_length():
 def test_text_between_pause_tags_is_dropped_when_it_has_no_words():
     text = "One two three. [pause 1] ... [pause 1]"
     assert prepare_utterance(text, H) == Utterance([Segment(TEXT, 2.0)], text)
-    with pytest.raises(UserError, match="nothing to speak"):
+    with pytest.raises(UserError, match="contains no words"):
         prepare_utterance("[pause 1] ...", H)
 
 

@@ -182,7 +182,7 @@ FAULTS = {
     ),
     "sounds": (
         {"c02": (None, "Words (laughs) by.")},
-        "sounds in round brackets",
+        "sounds in parentheses",
         {"c02": "metadata.csv:3, '(laughs)'"},
     ),
     "controls": (

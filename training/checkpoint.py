@@ -266,9 +266,10 @@ def write_checkpoint(directory: Path, state: dict[str, Any], keep: int) -> Path:
 
 
 def link_as(name: str, path: Path, directory: Path) -> None:
-    """Atomically link the checkpoint at `path` to `directory`, under the file name `name`.
+    """Create the file `name` in `directory` as a hard link to the checkpoint at `path`.
 
-    The link `name` keeps the checkpoint available after the file at `path` is removed.
+    The file is created atomically. It keeps the checkpoint available after the file at `path` is
+    removed. If the file system does not support hard links, the file is a copy of the checkpoint.
     """
 
     def link(temporary: Path) -> None:
@@ -292,7 +293,7 @@ def mark_if_best(source: Checkpoint) -> None:
 
 
 def put_in_place(source: Checkpoint, directory: Path) -> Checkpoint:
-    """Link a checkpoint to `directory` as `checkpoint_<iteration>.pt`.
+    """Create `checkpoint_<iteration>.pt` in `directory` as a hard link to a checkpoint.
 
     If a different checkpoint already has this name, rename the existing checkpoint first.
     """

@@ -25,9 +25,9 @@ SIZES = (16, 32, 48, 64)  # numbers of clips whose costs are measured
 # 17 clips fill as many tiles as 32 clips, so the difference between the times of the two batches is
 # the cost of 15 clips.
 PARTIAL = 17
-# Number of clips for which the measured cost is compared with the predicted cost.
+# Number of clips in the batch whose measured cost is compared with the predicted cost.
 CHECK = 24
-MAX_ERROR = 0.1  # maximum relative error of the predicted cost of CHECK clips
+MAX_ERROR = 0.1  # maximum relative difference between the measured and the predicted cost
 REPEATS = 3  # how many times the forward and backward pass of each batch is timed
 FIRST_FRAMES = 256  # length of the shortest batches, in frames
 MAX_FRAMES = 2048
@@ -58,7 +58,7 @@ def with_measured_costs(trainer: Trainer, clips: ClipTable) -> HParams:
     if problem:
         print(f"warning: row_costs=measure: {problem}, so the costs are not used ({took})")
         return replace(trainer.hparams, row_costs="")
-    print(f"row_costs={text}: microseconds per decoder step by number of clips ({took})")
+    print(f"row_costs={text} (microseconds per decoder step for each number of clips; {took})")
     return replace(trainer.hparams, row_costs=text)
 
 
@@ -108,7 +108,7 @@ def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
 
 def table_of(cost: dict[int, float]) -> tuple[str, float]:
     """Return the value of `row_costs` for measured costs, and the relative error of the predicted
-    cost of CHECK clips.
+    cost of a batch of 24 clips.
 
         table_of({16: 45, 17: 58, 24: 63, 32: 68})  # ("16:34.3 32:46.7 clip:0.667", 0.005)
 

@@ -76,8 +76,8 @@ def changes(measured: Measured, key: str, pairs: Pairs) -> pd.DataFrame:
     """Return the `paired_change` of a quantity for each pair of rows. The p-values are adjusted by
     Holm's method.
 
-    The change of a pair is not computed if a row is missing, or if the two rows have a different
-    corpus, a different number of epochs or no common seed.
+    No change is computed for a pair if the table lacks one of the two rows, or if the rows have
+    different corpora, different numbers of epochs, or no seed in common.
     """
     runs = measured.runs
     kinds = (runs.rows["corpus"] + ", " + runs.rows["epochs"]).to_dict()

@@ -37,7 +37,8 @@ WITHOUT_EFFECT = set(
     "gate_threshold".split()
 )
 CLIPS = ["training clips", "validation clips"]
-HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]  # facts at the top of a report
+# Names of the facts about each run that a report lists at its top.
+HEAD = ["seeds", *CLIPS, "hours of speech", "started or resumed"]
 # Matches the names of facts that may differ between runs in the same row.
 SOFTWARE = "version of|commit|fingerprint|machine's system"
 SHORT = {"local_randomization_factor": "LRF", "num_bins": "bins", "num_buckets": "classes"}

@@ -38,7 +38,7 @@ class Column:
     decimals: int
     ours: pd.DataFrame
     published: Iterable | None = None
-    sides: tuple[str, str] = SIDES  # headings of the published value and of our value
+    sides: tuple[str, str] = SIDES  # headings above the published values and above our values
 
     def cells(self) -> pd.DataFrame:
         """Return a DataFrame with the columns in CELL and one row per line of the table."""

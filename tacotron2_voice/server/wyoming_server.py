@@ -263,7 +263,7 @@ class Handler(AsyncEventHandler):
         await self.write_event(AudioChunk(rate=rate, width=2, channels=1, audio=content).event())
 
     async def _end_audio(self) -> None:
-        """Send the event that ends the audio of a text, even if there was nothing to speak."""
+        """Send the event that ends the audio of a text, even if the text contains no words."""
         if self.rate is None:
             first = next(iter(self.voices.synthesizers.values()))
             await self._write_audio(b"", first.settings.sampling_rate)

@@ -89,9 +89,9 @@ def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Seq
     replaced words to words.
 
     The rules for English (english/__init__.py) convert "John VI" to "John the sixth", because John
-    is the name of kings, and drop the full stop of a title before a name. These rules do not
-    recognize a respelling as a name. Therefore, the numerals and full stops next to words in the
-    lexicon are converted before the words are replaced.
+    is the name of kings, and drop the full stop of a title before a name. If a respelling has
+    already replaced a name, these rules no longer recognize the name. Therefore, the numerals and
+    full stops next to words in the lexicon are converted before the words are replaced.
 
     Args:
         pronunciations: strings of the form "word<TAB>respelling", as in the settings.
@@ -261,7 +261,7 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
     if respelling.lower() in HEADERS:
         raise UserError(f"{line[:60]!r}: looks like column titles ({EXPECTED})")
     if not any(character.isalnum() for character in respelling):
-        raise UserError(f"{respelling[:60]!r}: nothing to speak ({EXPECTED})")
+        raise UserError(f"{respelling[:60]!r}: contains no letters or digits ({EXPECTED})")
     if not has_phones:
         _check_letters(respelling, cleaners)
     if uses_english_rules(tuple(cleaners)) and PHONES not in cleaners:

@@ -76,8 +76,8 @@ MIN_SIMILARITY = 0.7
 LATIN_WORD = re.compile("[a-zA-Z\u00c0-\u024f]{2,}")
 NOT_ASCII = re.compile(r"[^\W\d_\u0000-\u007f]")
 STRESS = re.compile("[ˈˌ]")
-# `_letter_names` compares the names of the first SAMPLES letters of a script, and of SAMPLES letters
-# spread over the script.
+# `_letter_names` compares the names of this number of letters at the start of a script, and of the
+# same number of letters spread over the script.
 SAMPLES = 16
 # If several letter names begin with the same phones, and these phones have at least this number of
 # characters, the phones are a word such as "letter".
@@ -209,9 +209,13 @@ def espeak_version() -> str:
 
 
 def version_of_phones(recorded: str) -> str:
-    """Return the version of eSpeak that produced the phones of a run. This is `recorded`. If
-    `recorded` is empty, it is the installed version. If both versions are known and differ, print a
-    warning.
+    """Return the version of eSpeak that produced the phones of a run.
+
+    If the recorded version differs from the installed version, print a warning.
+
+    Args:
+        recorded: the version in the settings of the run. If `recorded` is empty, the function
+            returns the installed version.
     """
     here = espeak_version()
     if recorded not in ("", here):

@@ -157,9 +157,11 @@ def _ending(unit: str, following: str) -> Ending:
 def _join_evenly(units: Sequence[ChunkSpan], limit: float) -> list[ChunkSpan]:
     """Join neighboring units into chunks with the best endings and lengths, by dynamic
     programming."""
-    # best[n] describes the best split of the first n units: its costs, its last chunk, and the
-    # number of units before this chunk. The costs are the number of chunks with each kind of
-    # ending, starting with the worst kind, and then the sum of the chunks' squared lengths.
+    # best[n] describes the best split of the first n units. It contains the costs of the split, the
+    # last chunk, and the number of units before this chunk.
+    #
+    # The costs are a list. The last cost is the sum of the squared lengths of all chunks. Each
+    # other cost is the number of chunks with one kind of ending. The worst kind comes first.
     best: list[tuple[list[int], ChunkSpan | None, int]] = [([0] * (len(Ending) + 1), None, 0)]
     for end in range(1, len(units) + 1):
         ways = []

@@ -39,7 +39,7 @@ from tacotron2_voice.text.phone_spans import CORRECTED
 from tacotron2_voice.text.sequences import ARPABET_SPAN, IPA_SPAN, PHONES
 
 # Advice at the end of the note about expressions that may be read wrongly.
-ADVICE = "If a reading is wrong, write the expression in words"
+ADVICE = "If the words are wrong, write the expression in words"
 MAX_CHARACTERS = 500  # maximum number of characters to compare at once
 MAX_SHOWN = 5  # maximum number of expressions to list in a note
 
@@ -171,7 +171,7 @@ def uncertain_note(text: str, cleaner_names: Sequence[str]) -> list[str]:
     """Return a list with one note about the expressions of a text that may be read wrongly. If
     there are no such expressions, return []."""
     found = uncertain_expressions(text, cleaner_names)
-    return [f"may be read wrongly: {describe(found)}. {ADVICE}"] if found else []
+    return [f"these expressions may be read wrongly: {describe(found)}. {ADVICE}"] if found else []
 
 
 def describe(found: Sequence[Uncertain]) -> str:
@@ -189,7 +189,9 @@ def _is_uncertain(text: str, start: int, end: int) -> bool:
     word = "".join(filter(str.isprintable, text[start:end]))
     word = word.strip(_PUNCTUATION).rstrip(".").strip(_PUNCTUATION)
     if not any(map(str.isalnum, word)):
-        return False  # a word of only symbols is not spoken; text/unspoken.py warns about it
+        # A sequence of symbols without letters and digits, such as "***", is not spoken, so it
+        # cannot be read wrongly. text/unspoken.py warns about symbols that are not spoken.
+        return False
     if not all(x.isalpha() or x in "'’&-" for x in word):
         return True
     return bool(_NO_WORD.fullmatch(word) or _CAPITAL_INSIDE.fullmatch(word))

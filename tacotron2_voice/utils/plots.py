@@ -110,7 +110,8 @@ def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
     Args:
         like: name of the log-mel that determines the color scale of all plots. Default: the first
             log-mel.
-        mels: the log-mels [n_mels, frames], passed by name; these names become the titles.
+        mels: the log-mels [n_mels, frames] as keyword arguments. The names of the arguments become
+            the titles of the plots.
     """
     figure = _figure(1 + 2 * len(mels))
     panels = figure.subplots(len(mels), 1, sharex=True, squeeze=False)[:, 0]
