@@ -684,8 +684,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
         files[comparable(path.stem)].append(path)
     names = [comparable(without_folder_and_suffix(entry.name)) for entry in entries]
     check_texts(entries, names, files)
-    # Count the entries with the same file name, such as 001 of two speakers. The files of such
-    # entries must be in different folders.
+    # Count the entries with the same file name. For example, two speakers may both have a file
+    # 001.wav. The files of such entries must be in different folders.
     counts = Counter(comparable(without_folder_and_suffix(x)) for x in {x.name for x in entries})
     # If the folders in the table are speakers, a file with the same name in another folder is a
     # different recording.

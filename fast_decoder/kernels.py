@@ -91,7 +91,7 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     """Wait until the previous launch has finished, and allow the next launch to start.
 
     The GPU programs of the next launch then start, call this function too, and wait for this
-    launch. Every GPU program must call this function, even a GPU program without work.
+    launch. Every program instance must call this function, even if it has nothing to compute.
 
     Before this call, a GPU program may read only the following values:
 

@@ -157,8 +157,8 @@ def machine(device: torch.device) -> dict:
 
 
 def cache_file(facts: dict) -> Path:
-    """Return the path of the file that caches the check's result under the conditions `facts`,
-    whether or not the file exists."""
+    """Return the path of the file that caches the result of the check for the given `facts`. The
+    file may not exist yet."""
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     return Path(folder).absolute() / "tacotron2-length-batching" / f"kernel_check_{name}.json"

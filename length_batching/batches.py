@@ -153,7 +153,9 @@ class LengthBatches(Dataset[Any]):
         )
         if hasattr(dataset, "__len__") and len(dataset) != len(self._planner.lengths):
             found = f"{len(dataset):,} clips and {len(self._planner.lengths):,} lengths"
-            raise BatchingError(f"dataset, lengths: {found}; expected one length per clip")
+            raise BatchingError(
+                f"the dataset has {found} were passed (expected one length per clip)"
+            )
         self.dataset = dataset
         self.collate = collate
         self._updates = self._planner.updates_of(0)

@@ -48,7 +48,7 @@ LEARNING = """\
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    formats = "a filelist with seconds, its cache NAME.clips, or a CSV of id,samples or id,frames"
+    formats = "a filelist that contains seconds, the cache of a filelist (NAME.clips), or a CSV file with the columns id,samples or id,frames"
     add("lengths", type=Path, help=f"read the lengths from this file: {formats}")
     add(
         "--strategies",

@@ -617,7 +617,7 @@ def test_text_is_found_when_the_text_folder_has_the_same_subfolders_as_the_corpu
     assert clip.text == "Text of txt/s1/c1/a.txt."
 
 
-def test_note_names_an_unused_text_of_the_text_folder_and_an_unused_audio_file(tmp_path, capsys):
+def test_notes_report_texts_without_audio_and_audio_files_with_the_same_name(tmp_path, capsys):
     write_prompts(tmp_path, "wav/a.wav", "wav/a.flac", "txt/a.txt", "txt/b.txt")
     [clip], _ = read_layout(tmp_path / "wav", texts=TextSource(folder=tmp_path / "txt"))
     printed = capsys.readouterr().out

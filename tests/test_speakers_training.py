@@ -233,7 +233,7 @@ def test_balanced_batches_never_need_more_memory_than_the_worst_case(
             assert len(batch) * max(frames[batch]) <= most_frames
 
 
-def test_memory_check_accounts_for_speakers_and_repeated_draws():
+def test_memory_check_repeats_a_short_clip_as_often_as_an_epoch_can_draw_it():
     """The memory check repeats the only short clip of a rare speaker as often as an epoch can draw
     it."""
     lengths = [(1, "rare"), *[(30, "often")] * 7]

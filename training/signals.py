@@ -34,7 +34,7 @@ STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # exit code of a process stopped by Ctr
 
 
 class StopRequest:
-    """Record SIGINT, SIGTERM or SIGHUP until the training loop can save a checkpoint.
+    """Remember that SIGINT, SIGTERM or SIGHUP arrived until the training loop can save a checkpoint.
 
         with StopRequest(SECONDS_FOR_STEP, lambda: "stopped without saving") as stop:
             train(run, stop)

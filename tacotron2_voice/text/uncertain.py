@@ -182,8 +182,10 @@ def describe(found: Sequence[Uncertain]) -> str:
 
 
 def _is_uncertain(text: str, start: int, end: int) -> bool:
-    """Return whether the word from `start` to `end` may be converted to the wrong words. Letters
-    must already have replaced the expressions in `text` that match `_CERTAIN_FORMS`."""
+    """Return whether the word from `start` to `end` may be converted to the wrong words.
+
+    In `text`, the expressions that match `_CERTAIN_FORMS` must already be replaced with letters.
+    """
     if _ABBREVIATION.match(text, start):
         return True
     word = "".join(filter(str.isprintable, text[start:end]))
