@@ -278,8 +278,8 @@ class Experiment:
     def word_errors(self, model: nn.Module, chunk: int | None) -> dict[str, float]:
         """Return {name: word error rate in percent}.
 
-        The dict contains the rates of all test utterances, of the utterances at each
-        signal-to-noise ratio, and of all test utterances cut into chunks as in training.
+        The dict contains the error rates over all test utterances, over the utterances at each
+        signal-to-noise ratio, and over all test utterances cut into chunks as in training.
         """
         model.eval().cpu()
 

@@ -94,8 +94,8 @@ def _once(backward: Callable) -> Callable:
 class AttentionRecurrence(Function):
     """Compute the attention LSTM and the location-sensitive attention over all decoder steps.
 
-    The state of a decoder step is [hidden, context]. The state is an input of the decoder LSTM, and
-    an input of the gates of the next decoder step:
+    The state of a decoder step is [hidden, context]. The state is used by the decoder LSTM and by
+    the gates of the next decoder step:
 
         gates_t = input_weight x_t + bias + state_weight state_(t-1)
         pre_tn = processed_memory_n + query_weight hidden_t + location_weight window_tn

@@ -155,7 +155,7 @@ def read_texts(args: argparse.Namespace, settings: VoiceSettings) -> tuple[list[
     digits = max(4, len(str(lines[-1][0])))
     for number, line in lines:
         place = source if args.text is not None else f"{source}:{number}"
-        # Skip lines without letters and digits, such as "* * *".
+        # Skip lines that contain neither letters nor digits, such as "* * *".
         if not any(character.isalnum() for character in line):
             silent.append(f"{place}: {NothingToSpeak(line)}")
             continue

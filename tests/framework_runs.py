@@ -162,7 +162,7 @@ def trained(folder, resume=None, record=True, steps_per_update=1, seed=0, stop=N
 
 
 def trainer_resumed(steps_per_update=1, dataloader_num_workers=0):
-    """Train without interruption, then resume inside the first and inside the second epoch."""
+    """Train once without interruption. Then resume in the middle of the first epoch and of the second epoch."""
     options = {
         "steps_per_update": steps_per_update,
         "dataloader_num_workers": dataloader_num_workers,

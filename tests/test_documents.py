@@ -76,7 +76,7 @@ def fenced(document: str, language: str) -> list[str]:
 
 
 def commands(document: str) -> list[str]:
-    """Return the commands on a page in the order of the page, without comments."""
+    """Return the commands on a page in the order in which they appear, without comments."""
     blocks = re.findall(r"^ *```bash\n(.*?)^ *```", document, flags=re.DOTALL | re.MULTILINE)
     lines = "".join(blocks).splitlines()
     shown = [line.split("  #")[0].strip() for line in lines]

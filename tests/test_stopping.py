@@ -213,7 +213,7 @@ def compute_for_minutes(interrupts: int, limit: float) -> None:
 def test_ctrl_c_stops_the_run_when_an_optimizer_step_takes_minutes(
     interrupts, limit, corpus, whole, tmp_path
 ):
-    """After one Ctrl-C, the run stops after a time limit. After a second Ctrl-C, the run stops
+    """After a single Ctrl-C, the run stops when a time limit expires. After a second Ctrl-C, the run stops
     immediately."""
     out = tmp_path / "out"
     hook = (compute_for_minutes, interrupts, limit)

@@ -47,8 +47,8 @@ def main(argv: list[str] | None = None) -> None:
         **BATCHING,
         collate=pad,
         world_size=training.world_size,
-        # LengthBatches needs a record file, because the Trainer does not save the state of
-        # `batches`.
+        # LengthBatches must write its position to a file, because the Trainer does not save the
+        # state of `batches`.
         record=args.folder / "trainer" / "batches.txt",
     )
     trainer = Trainer(

@@ -185,11 +185,11 @@ def at_budget(
 
 
 def at_equal(measured: Measured, spent: str, labels: Sequence[str]) -> str:
-    """Measure the loss of all runs after the same budget, such as the same training time. Return
-    the key of this loss in `measured.values`.
+    """Compute the loss of all runs at an equal budget, such as an equal training time. Return the
+    key of this loss in `measured.values`.
 
-    `spent` is a cumulative column of `runs.epochs`. The budget is the amount that the run with the
-    smallest total amount has spent. Only runs with these labels count.
+    `spent` is a cumulative column of `runs.epochs`. The budget is the smallest final value of this
+    column in any run. Only runs with these labels count.
     """
     runs = measured.runs
     validated = runs.epochs[runs.epochs["label"].isin(labels)].dropna(subset=LOSS)

@@ -51,7 +51,7 @@ TITLES = {
     "padded frames/s": "padded frames per second",
     "clips/s": "clips per second",
     "waiting for data (s)": "waiting for data (s per epoch)",
-    "preparation (ms)": "planning of batches (ms per epoch)",
+    "preparation (ms)": "time to plan the batches (ms per epoch)",
 }
 
 
