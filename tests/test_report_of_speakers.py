@@ -107,7 +107,7 @@ def test_clips_of_a_slow_speaker_are_not_reported_as_unusual():
     clips = clips_of("fast", 100, pace=0.05) + slow
     rates = comparable_rates(clips, RATE)
     assert np.flatnonzero(np.abs(rates - 1) > 0.01).tolist() == [103]
-    [finding] = [x for x in clip_findings(clips, HPARAMS) if "symbols per second" in x.problem]
+    [finding] = [x for x in clip_findings(clips, HPARAMS) if "speaking rate" in x.problem]
     [(clip, value)] = finding.notes
     assert clip == slow[3]
     assert value.endswith("3.0")

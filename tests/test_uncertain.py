@@ -3,11 +3,11 @@
 import lzma
 
 import pytest
+from helpers import DATA
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tacotron2_voice.text.uncertain import uncertain_expressions, uncertain_note
-from tests.conftest import DATA
 
 CLEANERS = ["english_cleaners_corrected"]
 
