@@ -153,7 +153,7 @@ def describe_costs(
     if hparams.batch_randomization:
         name += ", batches shuffled"
     if weights is not None:
-        name += f", speakers balanced by {hparams.speaker_balance:g}"
+        name += f", speaker_balance={hparams.speaker_balance:g}"
     if hparams.random_epochs and name != "random":
         name += f", from epoch {hparams.random_epochs + 1} on"
     lines = [

@@ -149,7 +149,7 @@ def row(num_clients: int, replies: list[Reply], seconds: float, rate: int) -> di
         "texts": len(replies),
         "first audio (s), median": f"{np.median(firsts):.2f}",
         "first audio (s), 95th percentile": f"{np.percentile(firsts, 95):.2f}",
-        "audio seconds per second": f"{num_samples / rate / seconds:.1f}",
+        "seconds of audio per second": f"{num_samples / rate / seconds:.1f}",
     }
 
 

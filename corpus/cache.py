@@ -55,7 +55,7 @@ class ClipTable:
             empty if no clip has a name.
         numbers: {label: uint16 [clips]}. Each number is the index of a clip's name in
             `names[label]`. If no clip has a name, all indices are 0.
-        complete: whether the check read the clips to their ends, not only their headers.
+        complete: whether the check read the whole clips, not only their headers.
         fingerprint: hash of file names, texts, lengths and labels. The hash does not depend on the
             folders of the clips.
         made_from: a JSON object with all settings and hashes that the table depends on. If any

@@ -228,8 +228,9 @@ def without_rolling_lines(
 ) -> list[tuple[float, float, str]]:
     """Remove the lines that subtitles repeat from the previous subtitle.
 
-    Automatic captions show each line twice: first alone, and then above the next line. Many
-    captions also show the repeated line alone for a moment that is too short for speech.
+    Automatic captions show each line twice: first alone, and then above the next line. Before the
+    next line appears, many captions show the first line again for a time that is too short for
+    speech.
 
     If only a few subtitles repeat lines, all lines are kept. A line that is repeated after a gap
     between subtitles is removed only if many subtitles repeat lines. A longer subtitle that
@@ -368,7 +369,7 @@ def are_labels(text: str) -> bool:
 
 
 def check_is_plain(path: Path, text: str) -> None:
-    """Raise UserError if a text contains times or speaker labels.
+    """Raise UserError if a text contains time stamps or speaker labels.
 
     Examples are label files of HTK and Festival, captions that were saved as text, and transcripts
     with the names of the speakers (diarization).

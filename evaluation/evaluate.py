@@ -112,8 +112,7 @@ class Evaluators:
             words = words_of(text, self.language)
             if not words or (is_english(self.language) and is_mostly_foreign(text)):
                 raise UserError(
-                    f"{text[:60]!r}: contains no words in language={self.language} (expected texts "
-                    "in the language of --language)"
+                    f"{text[:60]!r}: contains no words in the language of --language {self.language}"
                 )
             transcript = words_of(self.recognizer.transcribe(samples, sampling_rate), self.language)
         self.transcripts.append(Transcript(words, transcript))

@@ -5,8 +5,8 @@
 
 The first stage of training for voices/english used such a corpus
 (docs/background/included-voice.md). hibari-tts is a small neural synthesizer with an Apache-2.0
-license. This program speaks the last column of each line of TABLE (id|text), and writes these
-files:
+license. This program synthesizes the text in the last column of each line of TABLE (id|text), and
+writes these files:
 
     OUT/metadata.csv    id|text
     OUT/wavs/ID.wav     24,000 Hz, mono, 16 bit

@@ -62,7 +62,7 @@ RETRIES = 3  # default maximum number of retries per chunk
 MAX_CHUNK_SECONDS = 120.0  # maximum seconds of audio per chunk, even if the settings allow more
 MAX_RETRIES = 100  # largest number of retries that users can choose
 PAUSE = 0.3  # default pause after a sentence, in seconds
-MAX_PAUSE = 60.0  # longest pause after a sentence that users can choose, in seconds
+MAX_PAUSE = 60.0  # maximum value of the option for the pause after a sentence, in seconds
 SPEEDS = (0.7, 1.5)  # lowest and highest speed at which speech sounds natural
 MAX_SEED = 2**64 - 1
 # Number of frames in the first piece of a chunk. Each later piece is twice as long as the previous

@@ -207,7 +207,7 @@ def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) ->
     """
     tokens = without_tags(text).split()
     expected: list[str] = []  # words that are spoken for the written words, in order
-    owners: list[int] = []  # for each word in `expected`, the index of its written word
+    owners: list[int] = []  # for each word in `expected`, the index of its token in `tokens`
     for index, token in enumerate(tokens):
         words = _spoken_words(token, settings)
         expected += words

@@ -215,7 +215,9 @@ class Voice(Synthesizer):
             except lzma.LZMAError as error:
                 raise UserError(f"cannot be decompressed ({error}). {COPY_AGAIN}") from None
         if hashlib.sha256(content).hexdigest() != self.description.files[name]:
-            raise UserError(f"the checksum differs from {DESCRIPTION_FILE}. {COPY_AGAIN}")
+            raise UserError(
+                f"the checksum differs from the checksum in {DESCRIPTION_FILE}. {COPY_AGAIN}"
+            )
         return content
 
     def _read_filters(self, settings: VoiceSettings) -> np.ndarray:

@@ -183,7 +183,7 @@ def test_costs_are_compared_for_the_same_drawn_clips_when_speakers_are_balanced(
     weights = balancing_weights(FRAMES, NUMBERS, hparams)
     sampler = make_sampler(FRAMES, hparams, weights=weights)
     lines = describe_costs(sampler, hparams, weights).splitlines()
-    assert lines[0].startswith("batching: random, speakers balanced by 1")
+    assert lines[0].startswith("batching: random, speaker_balance=1")
     assert all(", 0.0% fewer than with random batches" in line for line in lines[2:])
 
 
@@ -485,7 +485,7 @@ def test_metrics_file_contains_the_minutes_of_each_speaker(corpus, tmp_path, cap
         assert each["training_minutes"] == pytest.approx(seconds[name] / 60)
     printed = capsys.readouterr().out
     assert "\n3 speakers:\n  a: 8 training clips, 0.1 minutes, each drawn " in printed
-    assert ", speakers balanced by 1: " in printed
+    assert ", speaker_balance=1: " in printed
     assert record["hparams"]["speaker_balance"] == 1
 
 

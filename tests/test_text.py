@@ -69,7 +69,7 @@ def test_symbols_equal_the_symbols_of_the_nvidia_recipe():
         ("Mr Smith at first.", "mr smith at first."),
         ("the 1st. St", "the first. st"),
         ("best. _mr.", "best. _mr."),
-        # The rule for "mister" runs first. After this rule, no word begins with "st".
+        # The rule for "mister" runs first and joins the words, so the rule for "st." finds no match.
         ("Mr.St.", "misterst."),
     ],
 )

@@ -62,7 +62,8 @@ def test_warning_lists_the_positions_of_characters_without_a_symbol():
 
 @pytest.fixture
 def cleanings(monkeypatch):
-    """Record the pieces of text that are cleaned, because cleaning takes most of the time."""
+    """Record the pieces of text that are cleaned. Cleaning takes most of the time, so the tests limit the
+    number of pieces."""
     cleaned, clean_pieces = [], sequences.clean_pieces
     count = lambda pieces, *facts: cleaned.append(pieces) or clean_pieces(pieces, *facts)  # noqa: E731
     monkeypatch.setattr(sequences, "clean_pieces", count)

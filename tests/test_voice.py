@@ -159,7 +159,10 @@ def test_included_voice_speaks_and_stops():
     ("change", "answer"),
     [
         (lambda content: content[:-9], "cannot be decompressed"),
-        (lambda content: lzma.compress(b"other"), "the checksum differs from voice.json"),
+        (
+            lambda content: lzma.compress(b"other"),
+            "the checksum differs from the checksum in voice.json",
+        ),
     ],
     ids=["truncated", "different content"],
 )

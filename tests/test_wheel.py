@@ -198,6 +198,6 @@ def test_lightning_classes_in_the_readme_equal_the_classes_in_the_example():
         assert line in program
 
 
-def test_licenses_of_the_packages_equal_the_license_of_the_project():
+def test_licenses_of_the_packages_match_the_license_of_the_project():
     for library in ("length_batching", "tacotron2_voice"):
         assert (ROOT / library / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()

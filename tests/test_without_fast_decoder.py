@@ -17,7 +17,7 @@ ITS_TESTS = (
     "test_self_check.py",
     "compile_kernels.py",
 )
-# File names and patterns that are not copied into the copy of the project.
+# File names and patterns to leave out of the copy of the project.
 LEFT_BEHIND = (".*", "__pycache__", "runs", "results", "shared")
 DECODER = "decoder: reference, step by step: the folder fast_decoder/ is missing"
 

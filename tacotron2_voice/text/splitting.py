@@ -106,8 +106,7 @@ def _smallest_units(line: str) -> list[ChunkSpan]:
 
 
 def _cut(unit: ChunkSpan, line: str, limit: float) -> list[ChunkSpan]:
-    """Cut a long word into pieces if it has more than `limit` and more than MAX_WORD_SYMBOLS
-    symbols. If possible, cut the word after punctuation.
+    """Cut a word into pieces if the word has more symbols than both `limit` and MAX_WORD_SYMBOLS. If possible, cut the word after punctuation.
 
     Each piece contains a letter, a digit or a phone.
     """
