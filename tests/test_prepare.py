@@ -436,8 +436,11 @@ def test_split_equals_the_pinned_split_when_the_corpus_is_ljspeech(
     # For example, LJ014-0165 has 47 symbols in 8.8 s.
     assert "in 16 of 13,100 clips" in warning
     assert "LJ014-0165 (" in warning
-    [brackets] = [line for line in warnings if line != warning]
+    [brackets] = [line for line in warnings if "square brackets" in line]
     assert "in 7 of 13,100 clips" in brackets  # words in brackets, such as [Marina]
+    [misread] = [line for line in warnings if "may be read wrongly" in line]
+    assert "in 24 of 13,100 clips" in misread  # abbreviations, such as "cap."
+    assert len(warnings) == 3
     lines = ljspeech_metadata.read_text(encoding="utf-8").splitlines()
     texts = {line.split("|")[0]: line.split("|")[2] for line in lines}
     pinned = read_split(SPLIT_FILE)

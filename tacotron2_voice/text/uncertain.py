@@ -194,7 +194,7 @@ def _is_uncertain(text: str, start: int, end: int) -> bool:
         # A sequence of symbols without letters and digits, such as "***", is not spoken, so it
         # cannot be read wrongly. text/unspoken.py warns about symbols that are not spoken.
         return False
-    if not all(x.isalpha() or x in "'’&-" for x in word):
+    if not all(x.isalpha() or x in "'’&-:" for x in word):
         return True
     return bool(_NO_WORD.fullmatch(word) or _CAPITAL_INSIDE.fullmatch(word))
 
