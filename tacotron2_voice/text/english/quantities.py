@@ -21,6 +21,7 @@ from tacotron2_voice.text.english.words import (
     MONTHS,
     OPENERS,
     PER,
+    STREETS,
     UNITS,
 )
 
@@ -297,7 +298,8 @@ AMOUNT_RULES: list[Rule] = [
     rule(r"(?<=\d)\s(sq|cu)\.\s?(?=(?:ft|in|mi|yd)\b)", r" \1 "),
     rule(r"(?<=\d)\ssq\.?\s(?=(?:miles?|feet|foot|inch|yards?|meters?)\b)", " square "),
     rule(
-        r"(?<=\d\s)([NSEW])\.?\s(?=\d+(?:st|nd|rd|th)\b|[A-Z][a-z])",
+        r"(?<=\d\s)([NSEW])\.?\s"
+        rf"(?=\d+(?:st|nd|rd|th)\b|[A-Z][a-z]+\s(?:{'|'.join(STREETS)}|Street|Avenue|Road)\b)",
         lambda match: f"{_DIRECTIONS[match[1]]} ",
     ),
     rule(
