@@ -15,7 +15,7 @@ from export import checkpoint_file
 from hparams import HParams, hparams_from_dict
 from tacotron2_voice.settings import MEL_SETTINGS
 from tacotron2_voice.text import SymbolTable
-from tacotron2_voice.text.cleaners import to_ascii
+from tacotron2_voice.text.unknown_symbols import nearest
 from tacotron2_voice.utils.errors import UserError
 from training.checkpoint import Checkpoint
 
@@ -115,8 +115,7 @@ def map_symbols(
     ids = {symbol: i for i, symbol in enumerate(theirs.table.symbols)}
     noise = torch.randn(len(table), old.shape[1], generator=torch.Generator().manual_seed(seed))
     rows = old.mean(dim=0) + noise * old.std(dim=0)
-    new = {symbol: _similar_letter(symbol) for symbol in table.symbols if symbol not in ids}
-    new = {symbol: letter if letter in ids else "" for symbol, letter in new.items()}
+    new = {x: _similar_letter(x, theirs.table) for x in table.symbols if x not in ids}
     for i, symbol in enumerate(table.symbols):
         source_symbol = new.get(symbol, symbol)
         if source_symbol:
@@ -125,18 +124,16 @@ def map_symbols(
     return saved | {"state_dict": weights | {"embedding.weight": rows}}, new
 
 
-def _similar_letter(symbol: str) -> str:
-    """Return the lower-case Latin letter with which a letter's transliteration begins, or "".
+def _similar_letter(symbol: str, table: SymbolTable) -> str:
+    """Return the first letter of the text in `table` that can replace a letter, or "".
 
-    The result is "" for characters of scripts that are not in ALPHABETS, because such characters
-    stand for syllables or words. The result is also "" for modifiers, such as the length mark of
-    phones, because a modifier alone does not stand for a sound.
+    Characters of scripts that are not in ALPHABETS stand for syllables or words. Modifiers, such as
+    the length mark of phones, do not stand for a separate sound.
     """
     is_letter = len(symbol) == 1 and unicodedata.category(symbol) in ("Ll", "Lu", "Lo")
     if not is_letter or not unicodedata.name(symbol).startswith(ALPHABETS):
         return ""
-    first = to_ascii(symbol)[:1].lower()
-    return first if first.isalpha() else ""
+    return nearest(symbol.lower(), table)[:1]
 
 
 def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], str]:

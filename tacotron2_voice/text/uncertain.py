@@ -145,16 +145,15 @@ def _uncertain_in(text: str) -> list[Uncertain]:
         _is_uncertain(certain, *word.span()) or bool(_SIGNS.fullmatch(word[0])) for word in words
     ]
     numerals = [_is_numeral(word[0].strip(f".{_PUNCTUATION}")) for word in words]
-    is_short = any(not _SHORT.isdisjoint(re.split(r"\W+", word[0].lower())) for word in words)
-    if not (any(uncertain) or any(numerals) or is_short):
+    if not (any(uncertain) or any(numerals) or _has_short_form(text)):
         return []
     found = []
     read = read_english(text).split()
     for span, reading in _aligned([word[0] for word in words], read):
         expression = text[words[span.start].start() : words[span.stop - 1].end()]
         is_spelled = _comparable(reading).replace(" ", "") == _comparable(expression)
-        is_short = not _SHORT.isdisjoint(re.split(r"\W+", reading.lower()))
-        if any(uncertain[span]) or is_short or (any(numerals[span]) and is_spelled):
+        is_unchanged_numeral = any(numerals[span]) and is_spelled
+        if any(uncertain[span]) or is_unchanged_numeral or _has_short_form(reading):
             found.append(_shown(expression, reading))
     return found
 
@@ -197,6 +196,10 @@ def _is_uncertain(text: str, start: int, end: int) -> bool:
     if not all(x.isalpha() or x in "'’&-:" for x in word):
         return True
     return bool(_NO_WORD.fullmatch(word) or _CAPITAL_INSIDE.fullmatch(word))
+
+
+def _has_short_form(text: str) -> bool:
+    return not _SHORT.isdisjoint(re.split(r"\W+", text.lower()))
 
 
 def _is_numeral(word: str) -> bool:

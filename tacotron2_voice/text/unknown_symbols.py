@@ -36,10 +36,15 @@ def nearest(symbol: str, table: SymbolTable) -> str:
         folded = symbol.casefold()
         return min(
             same_letter,
-            key=lambda x: (x.casefold() != folded, len(unicodedata.normalize("NFD", x))),
+            key=lambda x: (
+                x.casefold() != folded,
+                len(unicodedata.normalize("NFD", x)),
+                x.islower() != symbol.islower(),
+            ),
         )
     ascii_form = to_ascii(symbol).strip()
-    for written in (ascii_form, ascii_form.lower()):
+    # Many models have symbols for capital letters that no training text contains.
+    for written in sorted({ascii_form, ascii_form.lower()}, reverse=symbol.islower()):
         if written and all(x in table.ids for x in written):
             return written
     return ""
