@@ -308,8 +308,8 @@ class LengthBatches(Dataset[Any]):
         follows = follows and (index, state.epoch) == (worker.next_index, worker.epoch)
         if isinstance(index, BatchIndex):
             pass_id = index.pass_number
-            # Any worker may return the first batch of a pass. When torchdata resumes, the first
-            # batch comes from the next worker after the worker that returned the last batch.
+            # Any worker may return the first batch of a pass, because torchdata resumes with the
+            # worker that follows the worker of the last batch.
             begins = 0 <= index - first < self.world_size * workers
             is_next = follows if worker.pass_id == pass_id else begins
             is_next = is_next and pass_id == state.pass_number

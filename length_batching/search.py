@@ -54,8 +54,8 @@ MAXIMA = ("largest_batch_size", "largest_batch_frames")
 MAX_NEEDED_NOVELTY = 0.99
 MIN_EPOCHS = 5
 MAX_EPOCHS = 40
-# Number of clips to plan, summed over the epochs, to measure one set of options. Small corpora need
-# more epochs to get stable means.
+# Total number of clips in the epochs that are planned to measure one set of options. Small corpora
+# need more epochs to get stable means.
 CLIPS_TO_PLAN = 50_000
 LARGE_CORPUS = 100_000  # if a corpus has at least this many clips, a single epoch is planned
 VALUES_PER_DOUBLING = 8  # number of parameter values to try from any value to twice this value
@@ -307,10 +307,10 @@ class SearchResult:
     """The result of `search`.
 
     Attributes:
-        tried: the costs of every strategy, with fixed and with dynamic batch sizes. Of the
-            parameter values whose pair novelty is at least `min_novelty`, each strategy uses the
-            value with the least random order. If there is no such value, the strategy uses the
-            value with the most random order.
+        tried: the costs of every strategy, with fixed and with dynamic batch sizes. Each strategy
+            uses the parameter value that makes the order least random while the pair novelty is at
+            least `min_novelty`. If no value reaches `min_novelty`, the strategy uses the value that
+            makes the order most random.
         random: the costs of random batches (RAND) of a fixed size, for comparison.
         default: the costs of SSB-DBS-BR, the best strategy of Ge et al. (2021).
         min_novelty: the required pair novelty.

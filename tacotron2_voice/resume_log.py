@@ -6,8 +6,8 @@ with ResumeLog(folder / "spoken.jsonl") as log:
         log.add(key, sizes_of(paths), warnings)
 
 The log contains one JSON line for each complete text: a hash of all inputs that affect the audio,
-and the sizes of the files. If a text, an option or the size of a file changes, the text is
-synthesized again.
+and the sizes of the files that belong to the text. If a text, an option or the size of a file
+changes, the text is synthesized again.
 """
 
 import hashlib
@@ -69,8 +69,8 @@ class ResumeLog:
         self.lock.release()
 
     def find(self, key: str, paths: Iterable[Path]) -> Entry | None:
-        """Return the entry with this key, or None if there is no such entry, or if the size of a
-        file has changed."""
+        """Return the entry with this key. Return None if there is no such entry, or if a file in
+        `paths` no longer has the size in the entry."""
         entry = self.by_key.get(key)
         if entry is None:
             return None

@@ -141,7 +141,8 @@ def failure_of(by_itself: bool, code: int, printed: str, accepted_message: str) 
 
     Args:
         by_itself: true if the start ended without a signal.
-        accepted_message: pattern for an error message with which a start without a signal may end.
+        accepted_message: pattern for an error message. A start that ends by itself with this
+            message has not failed.
     """
     traceback = re.search("^(Traceback|At:$)", printed, re.MULTILINE)  # torch prints "At:"
     if traceback:

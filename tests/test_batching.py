@@ -150,8 +150,8 @@ def test_batch_randomization_shuffles_uniformly():
         place = {int(batch[0]) // 3: k for k, batch in enumerate(batches)}
         places[place[7]] += 1
         distances[(place[7] - place[0]) % 8] += 1
-    # In 200 epochs, batch 7 is expected at each of the 8 positions 25 times.
-    # With correct code, a position has a count of 8 or less in about 1 of 10,000 tests.
+    # In 200 epochs, each of the 8 positions is expected to contain batch 7 about 25 times. With
+    # correct code, a position has a count of 8 or less in about 1 of 10,000 tests.
     assert len(places) == 8
     assert min(places.values()) > 8
     # In 200 epochs, each of the 7 possible distances from batch 0 to batch 7 is expected about 29

@@ -331,8 +331,8 @@ def fill(value, *keys):
 
 
 WEIGHT = "decoder.attention_rnn.weight_ih"
-# Each pair consists of the name of a part of a checkpoint in the error, and of a function that
-# breaks this part.
+# Each pair contains the beginning of the error message, which names a part of the checkpoint, and a
+# function that breaks this part.
 OF_ALL = [  # changes that make all programs reject the checkpoint
     ("hparams", drop("hparams")),
     ("hparams: ema_decay", put("hparams", "ema_decay", 0.9)),

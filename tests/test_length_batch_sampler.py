@@ -619,8 +619,9 @@ def test_sampler_plans_fewer_batches_after_the_random_epochs(size):
 
 
 def test_number_of_batches_never_increases_after_the_random_epochs():
-    """Lightning would leave out additional batches in later epochs. In this test, 20 length classes
-    end with a small batch each, so later epochs would need more batches than random epochs."""
+    """Lightning would leave out additional batches in later epochs. In this test, each of the 20
+    length classes ends with a small batch, so later epochs would need more batches than random
+    epochs."""
     options = {"num_buckets": 20, "random_epochs": 1, "batches_per_epoch": "per_phase"}
     sampler = LengthBatchSampler(LENGTHS_OF_PHASES, 8, "bucket_by_width", **options)
     first = len(sampler)

@@ -49,7 +49,7 @@ def test_fourth_field_of_a_filelist_line_contains_the_speaker():
     assert split_filelist_line("a.wav|Hi.|1.5|") == ("a.wav", "Hi.", 1.5, "")
     assert split_filelist_line("a.wav|Hi.") == ("a.wav", "Hi.", None, "")
     # An accented letter can consist of one or two characters.
-    # The name of the speaker must be the same with one and with two characters.
+    # Both forms must result in the same speaker name.
     assert split_filelist_line("a.wav|Hi.||Zoe\u0308").speaker == "Zo\u00eb"
 
 

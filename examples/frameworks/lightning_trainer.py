@@ -33,9 +33,9 @@ class Module(lightning.LightningModule):
 class LaterLoader(DataLoader):
     """A DataLoader that starts its workers when the first batch is read.
 
-    Lightning calls iter() before set_epoch. If a run resumes from a checkpoint at the end of an
-    epoch, workers that start in iter() would begin the next epoch too early and raise a
-    BatchingError.
+    A normal DataLoader starts its workers in iter(), which Lightning calls before set_epoch. If a
+    run resumes at the end of an epoch, these workers would begin the next epoch too early and raise
+    a BatchingError.
     """
 
     def __iter__(self):

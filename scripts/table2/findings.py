@@ -31,8 +31,8 @@ LEVEL = 0.05  # significance level
 # Ratio of the standard error of a median to the standard error of a mean, for normally distributed
 # values.
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)
-# If the time saving of our runs is smaller than the published time saving, by more than this many
-# percentage points, our runs confirm the finding only in part.
+# Our runs confirm a published time saving only in part if our time saving is smaller by more than
+# this number of percentage points.
 SMALLER_SAVING = 5
 LOSS = "validation_loss_unpadded"
 NOT_MEASURED = {"runs": 0, "note": "not measured with the same corpus, epochs and seeds"}

@@ -28,9 +28,9 @@ from tacotron2_voice.utils.files import METRICS_FILE, json_lines
 
 # Settings that define a strategy. A report compares the strategies.
 BATCHING = ["name", "batching_strategy", "dynamic_batch_size", "batch_randomization"]
-# Settings that the report does not compare. Either these settings do not affect the result of
-# training, or the report already compares the same facts in another form: the fingerprint of the
-# corpus, win_length, hop_length and started_from.
+# Settings that the report does not compare. Some of these settings do not affect the result of
+# training. The report already compares the remaining settings in another form: as the fingerprint
+# of the corpus, win_length, hop_length and started_from.
 WITHOUT_EFFECT = set(
     "seed num_workers iters_per_checkpoint keep_checkpoints log_interval ignore_layers "
     "training_files validation_files clips_folder win_time hop_time max_decoder_steps "
@@ -344,8 +344,9 @@ def comparison_warnings(runs: Runs) -> list[str]:
 
 
 def _by_value(column: pd.Series) -> Iterable[tuple[str, str]]:
-    """Yield each value in a column, most common first, and a text that lists the folders of the
-    runs with this value. The text is empty if all runs have the same value."""
+    """Yield a pair for each value in a column, most common value first: the value, and a text that
+    lists the folders of the runs with this value. The text is empty if all runs have the same
+    value."""
     for value, count in column.value_counts().items():
         folders = ", ".join(column.index[column == value][:3])
         more = f" and {count - 3} more" if count > 3 else ""

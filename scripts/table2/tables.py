@@ -114,8 +114,8 @@ class Measured:
     """Compute all quantities of all runs, and summarize them over the seeds of each row.
 
     If all runs are long enough, VL1 to VL3 and VLavg are measured at the same epochs as in the
-    paper (`as_published`). If a run ends before these epochs, the validation losses VL1, VL2 and
-    VL3 are the means over the first, second and last third of each run, and VLavg is the mean over
+    paper (`as_published`). If any run is too short, the validation losses VL1, VL2 and VL3 are the
+    means over the first, second and last third of each run. In this case, VLavg is the mean over
     all validations.
     """
 

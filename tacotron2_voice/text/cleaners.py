@@ -136,8 +136,8 @@ def _read_as_english(text: str, language: str) -> str:
 
 
 def _turkish(text: str, language: str) -> str:
-    """Convert the letters İ and I to lower case, because `str.lower` converts İ to two characters,
-    and converts I to i even in Turkish and Azerbaijani."""
+    """Convert the letters İ and I to lower case. `str.lower` is not suitable: it converts İ to two
+    characters, and I to i even in Turkish and Azerbaijani."""
     text = text.replace("\u0130", "i")
     return text.replace("I", "\u0131") if language in ("tr", "az") else text
 

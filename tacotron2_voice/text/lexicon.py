@@ -197,8 +197,8 @@ def _respellings(pronunciations: tuple[str, ...]) -> dict[str, str]:
 
 @functools.lru_cache(8)
 def _respellings_of_forms(pronunciations: tuple[str, ...]) -> dict[str, str]:
-    """Return the dict {key: respelling} that contains the lookup key and the upper-case form of
-    each word, such as STRASSE for Straße.
+    """Return the dict {key: respelling}. Each word has two keys: its lookup key and its upper-case
+    form, such as STRASSE for Straße.
     """
     known = _respellings(pronunciations)
     return {key.upper(): respelling for key, respelling in known.items()} | known

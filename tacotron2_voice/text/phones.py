@@ -40,8 +40,8 @@ HEBREW_MARKS = "׳״"  # Hebrew punctuation that belongs to a word even at the e
 HEBREW_POINTS = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]")
 APOSTROPHES = re.compile(r"(?<=\w)[\u02bc\uff07\u2032](?=\w)")
 # Matches variants of ordinary letters, digits and symbols: full-width and half-width forms,
-# ligatures, and symbols such as ℃, ㎝ and ㈱. Unicode's form NFKC contains the ordinary characters
-# instead.
+# ligatures, and symbols such as ℃, ㎝ and ㈱. Unicode's NFKC normalization replaces these variants
+# with the ordinary characters.
 OTHER_FORMS = re.compile(
     "[\u2100-\u2115\u2119-\u211d\u2121\u212a-\u2134\u2139\u2474-\u24b5\u2f00-\u2fd5\u3200-\u3250\u3260-\u32b0"
     "\u32c0-\u33ff\ufb00-\ufb17\ufb20-\ufdfc\ufe70-\ufefc\uff04-\uff06\uff0b\uff10-\uff19\uff1d"
@@ -67,20 +67,20 @@ UNKNOWN_LETTERS = "\u2135\u1d7d"
 FIRST_PICTURE = "\u2190"
 EMOJI_STYLE = "\ufe0f"  # variation selector: displays the preceding character as an emoji
 MIN_CODE = 4  # a spoken code point, such as "2135", has at least this number of phone characters
-# If the phones of a word contain this many consecutive characters from the phones of a letter's
-# code point, eSpeak has spoken the code point.
+# Number of consecutive characters to compare. If a word's phones contain this many consecutive
+# characters of a code point's phones, eSpeak has spoken the code point.
 COMPARED = 6
-# If eSpeak spells out a word letter by letter, the similarity between the phones of the word and
-# the phones of its letters exceeds this value.
+# If the phones of a word and the phones of its letters are more similar than this value, eSpeak has
+# spelled out the word letter by letter.
 MIN_SIMILARITY = 0.7
 LATIN_WORD = re.compile("[a-zA-Z\u00c0-\u024f]{2,}")
 NOT_ASCII = re.compile(r"[^\W\d_\u0000-\u007f]")
 STRESS = re.compile("[ˈˌ]")
-# `_letter_names` compares the names of this number of letters at the start of a script, and of the
-# same number of letters spread over the script.
+# Number of letters that `_letter_names` takes from the start of a script. It takes the same number
+# of letters from the whole script, at equal distances.
 SAMPLES = 16
-# If several letter names begin with the same phones, and these phones have at least this number of
-# characters, the phones are a word such as "letter".
+# If several letter names begin with the same phones, these phones may be a word such as "letter".
+# Such a word has at least this number of phone characters.
 MIN_NAME = 5
 GRACE_SECONDS = 1  # seconds to wait for the eSpeak process to exit before it is killed
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]
@@ -411,8 +411,7 @@ def _has_part(phones: str, code: str) -> bool:
     """Return whether `phones` contains a part of `code`, the phones of a code point. The part must
     have COMPARED characters.
 
-    The phones of the whole code point are not required, because eSpeak may reduce vowels if the
-    code point is spoken inside a word.
+    A part is enough, because eSpeak may reduce vowels if it speaks a code point inside a word.
     """
     starts = range(max(1, len(code) - COMPARED + 1)) if code else ()
     return any(code[start : start + COMPARED] in phones for start in starts)
@@ -420,8 +419,9 @@ def _has_part(phones: str, code: str) -> bool:
 
 @functools.cache
 def _word_for_letter(language: str) -> str:
-    """Return the phones of the word that eSpeak says before the code point of an unknown letter,
-    such as "letter" in the English "letter 2135"."""
+    """Return the phones of the word that eSpeak says before a code point. For example, English
+    eSpeak reads the unknown letter ℵ as "letter 2135". In English, therefore return the phones of
+    "letter"."""
     names = [_joined(_phones_of_word(letter, language)) for letter in UNKNOWN_LETTERS]
     return os.path.commonprefix(names)  # noqa: RUF071
 

@@ -47,9 +47,9 @@ class ChunkSpan:
 
 # matches a letter or a phone in a string with one character per symbol
 _SPOKEN = re.compile(r"[^\W_]|@")
-# A unit, which is the smallest part of a text that can form a chunk, ends before a space, after a
-# dash between words, or after full-width punctuation and closing quotation marks. Chinese and
-# Japanese have no spaces after punctuation.
+# A unit is the smallest part of a text that can form a chunk. It ends before a space, after a dash
+# between words, or after full-width punctuation and closing quotation marks. Chinese and Japanese
+# have no spaces after punctuation.
 _FULL_WIDTH = "。！？，、；："
 _UNITS = re.compile(rf"\S+?(?:--+(?=[^-\s])|(?<=[{_FULL_WIDTH}])[{_FULL_WIDTH}」』”’）]*|(?=\s|$))")
 _AS_ASCII = str.maketrans(

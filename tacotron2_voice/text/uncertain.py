@@ -129,8 +129,8 @@ def uncertain_expressions(text: str, cleaner_names: Sequence[str]) -> list[Uncer
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Yield the sentences of a text, and long sentences in pieces, because the time for comparing a
-    piece with its reading grows with the square of its length."""
+    """Yield the sentences of a text. Long sentences are cut into pieces, because the time for
+    comparing a piece with its reading grows with the square of its length."""
     for sentence in _SENTENCE_ENDS.split(text):
         yield from textwrap.wrap(
             sentence, MAX_CHARACTERS, break_long_words=False, break_on_hyphens=False

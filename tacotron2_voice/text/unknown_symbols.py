@@ -90,8 +90,8 @@ def columns_of(
 ) -> list[int]:
     """Return the columns, counted from 1, of the characters in a text that become `symbol`.
 
-    If no single character becomes `symbol`, for example because texts are converted to phones,
-    return the column where each word that contains `symbol` after conversion begins.
+    In some texts, such as texts that are converted to phones, only a whole word becomes `symbol`.
+    In this case, return the columns at which these words begin.
     """
 
     def makes_symbol(part: str) -> bool:

@@ -50,7 +50,7 @@ def about_lines(
     Args:
         problems: strings of the form "PATH:LINE: what is wrong; fix".
         num_lines: total number of lines in the file.
-        done: what happened to these lines, such as "rejected".
+        done: what the program did with the bad lines, such as "rejected".
         one_by_one: maximum number of problems to list without grouping.
     """
     shown = grouped(problems, one_by_one, prefix=f"{path}:")
