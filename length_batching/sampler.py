@@ -139,8 +139,8 @@ class LengthBatchSampler:
         If a loaded state is from the middle of this epoch, the pass begins at the loaded position.
 
         Raises:
-            BatchingError: if a loaded state is from the middle of a different epoch, and no pass
-                has trained on the rest of that epoch.
+            BatchingError: if a state from the middle of a different epoch was loaded, and training
+                would skip the rest of that epoch.
         """
         check_count("epoch", epoch, 0)
         if not self._is_begun:
@@ -219,8 +219,7 @@ class LengthBatchSampler:
 
         Raises:
             BatchingError: if the state is from the middle of an epoch that was planned with
-                different clips or options, because the rest of that epoch would skip and repeat
-                clips.
+                different clips or options. The rest of that epoch would skip and repeat clips.
         """
         check_loaded_state(state)
         start = state["batches_trained"]

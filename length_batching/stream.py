@@ -136,8 +136,8 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         If a loaded state is from the middle of this epoch, the pass begins at the loaded position.
 
         Raises:
-            BatchingError: if a loaded state is from the middle of a different epoch, and no pass
-                has trained on the rest of that epoch.
+            BatchingError: if a state from the middle of a different epoch was loaded, and training
+                would skip the rest of that epoch.
         """
         if self._loaded is not None and not self._pass_has_ended():
             loaded_epoch = self._loaded["epoch"]

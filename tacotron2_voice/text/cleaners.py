@@ -52,8 +52,8 @@ def _abbreviation_rules(abbreviations: dict[str, str]) -> list[Rule]:
 
 
 _WHITESPACE_RULES: list[Rule] = [(re.compile(r"\s+"), " ")]
-# Replace characters that are not spoken, such as a slash, with a space between two letters
-# ("and/or"), and remove these characters everywhere else ("[he]").
+# Between two letters, replace characters that are not spoken, such as a slash, with a space
+# ("and/or"). Everywhere else, remove these characters ("[he]").
 _SILENT_RULES: list[Rule] = [
     (re.compile(r"(?<=[a-z])[^-!'(),.:;?a-z\s]+(?=[a-z])"), " "),
     (re.compile(r"[^-!'(),.:;?a-z\s]"), ""),

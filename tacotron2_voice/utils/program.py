@@ -65,8 +65,8 @@ def run_program(main: Callable[[], object]) -> None:
 def is_stage() -> bool:
     """Return whether another program, such as my_voice.py, runs this program as one of its stages.
 
-    A program that runs as a stage prints no command that resumes the work, because the program that
-    started the stage prints such a command.
+    A stage prints no command to resume the work. The program that started the stage prints this
+    command.
     """
     return STAGE_VARIABLE in os.environ
 
