@@ -441,9 +441,9 @@ def _letter_names(script: str, language: str) -> tuple[str, ...]:
     """Return the phones with which the names of a script's letters begin.
 
     If eSpeak cannot read the letters of a script, it speaks the names of these letters. All names
-    of the script's letters begin with the same word, such as "Arabic" in "Arabic seen", or "letter"
-    before the code point. If eSpeak can read the letters, their phones have no common beginning,
-    and the result is empty.
+    of the script's letters begin with the same word, such as "Arabic" in "Arabic seen" or "letter"
+    in "letter 2135". If eSpeak can read the letters, their phones have no common beginning, and the
+    result is empty.
     """
     found = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
     # In every language, letters that differ only in case and accents have similar names.
