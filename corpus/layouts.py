@@ -867,8 +867,8 @@ def unique_ids(clips: Sequence[Clip], corpus: Path) -> list[str]:
 
     The id is the name of the audio file. The id of a segment also contains the start of the segment
     in milliseconds. If several clips would have the same id (ignoring case), the speaker's name is
-    put before the ids of these clips. If some ids are still equal, or if the clips have no speakers,
-    the names of the folders are also put before the ids.
+    put before the ids of these clips. If some ids are still equal, or if the clips have no
+    speakers, the names of the folders are also put before the ids.
     """
 
     def clean(name: str) -> str:
