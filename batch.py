@@ -83,8 +83,8 @@ def collate(items: Sequence[tuple[Any, ...]], n_frames_per_step: int = 1) -> Bat
     """Pad the clips in `items` and join them into a batch, in the same order.
 
     Args:
-        items: a tuple of text [T_in] and mel [n_mels, frames] per clip, optionally followed by the
-            clip's index in the dataset and its labels.
+        items: one tuple per clip: text [T_in], mel [n_mels, frames] and, optionally, the clip's
+            index in the dataset and the clip's labels.
     """
     texts = [item[0] for item in items]
     mels = [item[1] for item in items]

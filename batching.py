@@ -119,9 +119,9 @@ def describe_costs(
 ) -> str:
     """Return lines of text that compare the sampler's batches in one epoch with random batches.
 
-    The lines compare padding, decoder steps and padded frames in the current epoch. If the current
-    epoch is one of the first `random_epochs` epochs, the lines compare the first epoch after these
-    random epochs instead.
+    The lines compare padding, decoder steps and padded frames in the current epoch. The first
+    `random_epochs` epochs already have random batches. In these epochs, the lines compare the first
+    epoch without random batches instead.
 
     Args:
         weights: the result of `balancing_weights`.

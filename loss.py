@@ -106,8 +106,7 @@ def _padding_masks(outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, torch.
     """Return bool masks [B, T_out] and [B, T] that are True beyond the end of each clip."""
     num_frames = batch.mel.shape[2]
     frame_mask = padding_mask(batch.mel_lengths, num_frames, outputs.mel.device)
-    # A decoder step is beyond the end of a clip if the first frame of the decoder step is beyond
-    # the end.
+    # A decoder step is padding if its first frame is beyond the end of the clip.
     step_mask = frame_mask[:, :: num_frames // outputs.gate.shape[1]]
     return frame_mask, step_mask
 

@@ -87,7 +87,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def machine(device: torch.device) -> str:
-    """Return the name of the GPU, or the name of the CPU, the number of its cores and the number of
+    """Return the name of the GPU. On a CPU, return the name of the CPU and the numbers of cores and
     PyTorch threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)

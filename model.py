@@ -106,8 +106,8 @@ def packed_lstm(lstm: nn.LSTM, x: torch.Tensor, lengths: torch.Tensor) -> torch.
     Raises:
         ValueError: if a length is less than 1 or greater than T_in.
     """
-    # Do not use PyTorch's function for packing. That function synchronizes with the GPU, and
-    # launches a copy for every length and, in the backward pass, for every symbol.
+    # Do not use PyTorch's function for packing. That function synchronizes with the GPU. It also
+    # launches one copy per length, and in the backward pass one copy per symbol.
     places, batch_sizes = layers.packing(lengths.cpu(), x.shape[1])
     places = layers.without_waiting(places, x.device)
     packed = PackedSequence(x.flatten(0, 1).index_select(0, places), batch_sizes)
@@ -461,8 +461,7 @@ class Tacotron2(nn.Module):
     def _mask(self, outputs: Outputs, mel_lengths: torch.Tensor) -> Outputs:
         mel, mel_postnet, gate = outputs[:3]
         frames = layers.padding_mask(mel_lengths, mel.shape[2], mel.device)
-        # A decoder step is beyond the end of a clip if the first frame of the decoder step is
-        # beyond the end.
+        # A decoder step is padding if its first frame is beyond the end of the clip.
         steps = frames[:, :: self.n_frames_per_step]
         return outputs._replace(
             mel=mel.masked_fill(frames.unsqueeze(1), 0.0),

@@ -10,10 +10,10 @@ fast decoder and the reference decoder take turns in the same process. Each rati
 ratio of median times.
 
 In each repeat, the reference decoder runs one optimizer step, and the fast decoder runs --steps
-optimizer steps in a row. The benchmark times several optimizer steps in a row because, in training,
-the host prepares an optimizer step while the GPU still runs the previous optimizer step. Peak
-memory is measured in a separate process for each decoder. On a CPU, peak memory is the memory of
-the whole process. On a GPU, peak memory is the memory that PyTorch has allocated.
+optimizer steps in a row. In such a sequence, the host prepares the next optimizer step while the
+GPU still runs the current optimizer step, as in training. Peak memory is measured in a separate
+process for each decoder. On a CPU, peak memory is the memory of the whole process. On a GPU, peak
+memory is the memory that PyTorch has allocated.
 """
 
 if not __package__:

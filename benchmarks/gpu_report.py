@@ -4,11 +4,11 @@
     python -m benchmarks.gpu_report out --only exactness,steps_bf16  # run only these parts
     python -m benchmarks.gpu_report out --cpu-dry-run                # rehearse without a GPU
 
-The report shows whether the kernels are exact, how long an optimizer step takes, how much memory an
-optimizer step needs, and whether a run that was killed and resumed ends with the same weights. Each
-part of the report runs in its own process with a time limit, and takes one to four minutes. The
-program updates report.md after each part. If earlier runs of the program used the same folder, the
-report also contains the parts that these runs completed.
+The report shows whether the kernels are exact, and how much time and memory an optimizer step
+needs. The report also shows whether a run that was killed and resumed ends with the same weights.
+Each part of the report runs in its own process with a time limit, and takes one to four minutes.
+The program updates report.md after each part. If earlier runs of the program used the same folder,
+the report also contains the parts that these runs completed.
 """
 
 if not __package__:

@@ -4,12 +4,12 @@
 
 DIR is a checkout of NVIDIA/tacotron2, NVIDIA/DeepLearningExamples or speechbrain/speechbrain. An
 optimizer step consists of forward pass, loss, backward pass, gradient clipping and Adam. Each of
-the other recipes uses its own model and its own loss, with autocast for bf16. Modules, such as
-audio libraries, that other recipes import but do not need for an optimizer step are replaced with
-empty modules. The Tacotron 2 recipes run one after another, each in its own process. The times of
-other recipes are medians of two optimizer steps after a warm-up. The times of this recipe are
-medians of five blocks of ten optimizer steps. In a block, as in training, an optimizer step is
-launched while the GPU still runs the previous optimizer step.
+the other recipes uses its own model and its own loss, with autocast for bf16. The other recipes
+import modules that an optimizer step does not need, such as audio libraries. The benchmark replaces
+these modules with empty modules. The Tacotron 2 recipes run one after another, each in its own
+process. The times of other recipes are medians of two optimizer steps after a warm-up. The times of
+this recipe are medians of five blocks of ten optimizer steps. In a block, as in training, an
+optimizer step is launched while the GPU still runs the previous optimizer step.
 """
 
 if not __package__:

@@ -22,16 +22,16 @@ EDGE_SECONDS = 0.01  # seconds at each end of a clip that are checked for cut-of
 SPEECH_DECIBELS = 30
 # A window is a pause if it is more than this many dB quieter than the loudest window of the clip.
 SILENCE_DECIBELS = 40
-# The noise level of a clip is this quantile of the levels of its windows. In most clips, pauses
-# fill a larger fraction of the clip than 1/40, so this quantile is the level of a pause.
+# The noise level of a clip is this quantile of the levels of its windows. Pauses fill more than
+# 1/40 of most clips, so this quantile is the level of a pause.
 NOISE_SHARE = 1 / 40
 SILENT_DECIBELS = -90  # in dBFS; windows below this level contain digital silence, not noise
 # A window is also a pause if its level is less than this many dB above the noise level.
 PAUSE_ABOVE_NOISE = 6
 MAINS = (50, 60)  # mains frequencies, in Hz
 HARMONICS = 5  # number of harmonics of the mains frequency to search for hum
-# The level of the hum at a frequency is this percentile of the power at this frequency over all
-# windows. A low percentile selects quiet windows, which contain the hum but no speech.
+# For each frequency, the level of the hum is this percentile of the power in all windows. A low
+# percentile selects quiet windows, which contain the hum but no speech.
 HUM_PERCENTILE = 20
 # Minimum difference in dB between a harmonic of the hum and the neighboring frequencies.
 MIN_PROMINENCE = 15

@@ -35,8 +35,9 @@ MIN_CLIPPED_RUN = 3
 # the original clips contained no flat peaks. After clipping at 70% of its peak, each clip contained
 # at least three flat peaks.
 MIN_FLAT_TOPS = 3
-# A peak is flat if all its samples differ from its highest sample by at most FLAT_STEPS 16-bit
-# steps (to allow for dither) and by at most FLAT_SHARE times the highest sample.
+# The samples of a flat peak are nearly equal to the highest or lowest sample of the clip. They
+# differ by at most FLAT_STEPS 16-bit steps (to allow for dither), and by at most FLAT_SHARE of the
+# clip's largest absolute value.
 FLAT_STEPS, FLAT_SHARE = 2, 1e-3
 
 

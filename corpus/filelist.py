@@ -80,9 +80,9 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
 
     Fields are split at every `|` and stripped of whitespace. The docstring of `path_of_clip`
     describes how relative paths are resolved. The lengths of clips are read from the headers of the
-    audio files. If a line contains seconds, this number may differ from the length of the audio by
-    at most half a sample plus one microsecond. For a cached mel, the seconds must correspond to the
-    number of frames.
+    audio files. If a line contains the length in seconds, this length may differ from the length of
+    the audio by at most half a sample plus one microsecond. For a cached mel, the seconds must
+    correspond to the number of frames.
 
     Args:
         new_run: if True, also check all samples or mel values, and reject texts without a letter.

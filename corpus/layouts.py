@@ -412,9 +412,8 @@ def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
     """Return the paths, without extension, at which the text of an audio file may be.
 
     Without a text folder, the text is next to the audio file. With a text folder, the text is in
-    this text folder or in one of its subfolders. A subfolder may contain the text if it has the
-    name of the speaker, or if its path in the text folder equals the path of the audio file's
-    folder in the corpus.
+    this text folder or in one of its subfolders. The subfolder is named after the speaker, or it
+    has the same relative path in the text folder as the audio file's folder in the corpus.
     """
     if folder is None:
         return [name]
@@ -446,8 +445,8 @@ def _texts_without_names(
     starts = {name: name_at_start(name, text) for name, text in stripped.items()}
     ends = {name: name_at_end(name, text) for name, text in stripped.items()}
     if len(stripped) >= MIN_TEXTS and all(re.search(r"\d", name.name) for name in stripped):
-        # If every recording has a number in its name, and all texts begin or all texts end with the
-        # name of their recording, the names are not spoken.
+        # Here every recording has a number in its name. If all texts begin with the name of their
+        # recording, or if all texts end with the name, the names are not spoken.
         after = {name: stripped[name][match.end() :] for name, match in starts.items() if match}
         before = {name: stripped[name][: match.start()] for name, match in ends.items() if match}
         for rest in (after, before):
@@ -868,7 +867,7 @@ def unique_ids(clips: Sequence[Clip], corpus: Path) -> list[str]:
 
     The id is the name of the audio file. The id of a segment also contains the start of the segment
     in milliseconds. If several clips would have the same id (ignoring case), the speaker's name is
-    put before the ids of these clips. If their ids are still not unique, or if the clips have no
+    put before the ids of these clips. If some ids are still equal, or if the clips have no
     speakers, the names of the folders are also put before the ids.
     """
 

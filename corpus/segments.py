@@ -606,8 +606,8 @@ def padded(clips: Sequence[Clip], padding: float) -> tuple[list[Clip], list[str]
 
     Returns:
         A tuple of the clips in their original order, and a list of messages. The list contains one
-        message for each segment that does not end after its start, or that overlaps another segment
-        by more than 0.05 s.
+        message for each bad segment. A segment is bad if its end is not after its start, or if it
+        overlaps another segment by more than 0.05 s.
     """
     by_recording = defaultdict[str, list[int]](list)
     changed = list(clips)

@@ -59,8 +59,8 @@ MAX_SHARE = 0.8  # maximum fraction of texts that contain times, names or column
 # with the most frequent first word.
 MIN_DIFFERENT_TEXTS = 10
 MAX_WORD_SHARE = 0.95
-# Texts may share words that are spoken, as in "Say the word dog" and "Say the word cat". In such
-# texts, the mean number of words that the texts do not share is less than this number.
+# Minimum number of words that texts do not share, on average. With fewer such words, the words that
+# the texts share may be spoken, as in "Say the word dog" and "Say the word cat".
 MIN_OTHER_WORDS = 3
 
 

@@ -420,7 +420,7 @@ def choose_columns(
         raise UserError(
             f"{table.path}: the column with the {'paths' if path is None else 'texts'} was not found in "
             f"{found[:200]!r}. Expected common column titles, or lines of id|text or id|text|normalized "
-            f"text. Select the column with {options} and its title or its number (counted from 1)"
+            f"text. Add {options} with the title or the number of the column (counted from 1)"
         )
     if path == text:
         raise UserError(f"{table.path}: column {text + 1} was selected for both paths and texts")

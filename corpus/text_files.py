@@ -22,9 +22,9 @@ ENCODINGS = (
     "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp874 cp932 gb18030 big5 cp949 koi8_r "
     "utf_16 utf_16_le utf_16_be utf_32"
 ).split()
-# charset-normalizer rates the chaos and the coherence of a decoded text from 0 to 1. An encoding is
-# likely if its chaos is at most MAX_MORE_CHAOS above the best encoding's chaos, and its coherence
-# is at most MAX_LESS_COHERENCE below the best coherence.
+# charset-normalizer rates the chaos and the coherence of a decoded text from 0 to 1. Encodings are
+# likely if both ratings are close to the best ratings. The chaos may be higher by MAX_MORE_CHAOS,
+# and the coherence may be lower by MAX_LESS_COHERENCE.
 MAX_MORE_CHAOS, MAX_LESS_COHERENCE = 0.15, 0.1
 MAX_SHOWN = 5  # maximum number of encodings to list in a message
 EXAMPLE_LETTERS = 60  # maximum number of letters of a decoded excerpt in a message

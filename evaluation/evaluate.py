@@ -409,8 +409,8 @@ def rates_by_speaker(
 
     Args:
         names: the speaker of each text that was added to `evaluators`.
-        is_identified: for each text, whether the recording that is nearest to its speech has the
-            same text, bool [texts]. Empty if this comparison was skipped.
+        is_identified: for each text, whether its speech is nearest to a recording of the same text,
+            bool [texts]. Empty if this comparison was skipped.
     """
     rates: dict[str, SpeakerRates] = {}
     for name, indices in indices_by_speaker(names).items():

@@ -197,7 +197,7 @@ def _draw_batches(
 
     Args:
         panels: for each panel, the strategy and whether batch sizes are dynamic.
-        max_clips: draw the batches of the first `max_clips` clips of the epoch.
+        max_clips: number of clips at the start of the epoch whose batches are drawn.
         options: arguments for `plan_epoch`.
     """
     figure = Figure(figsize=(9, 2.3 * len(panels)), layout="constrained")
@@ -253,8 +253,8 @@ def draw_parameter_sweeps(
 
     The top two rows show the zero-padding rate (ZPR) and the average batch length (ABL) as
     functions of the strategy's parameter. A circle marks the chosen value of the parameter. The
-    bottom row shows the length of the longest clip in each batch for the chosen value, in planned
-    order and in sorted order.
+    bottom row shows an epoch with the chosen value: the length of the longest clip in each batch,
+    in planned order and in sorted order.
 
     Args:
         chosen: {name of a parameter: chosen value}. If the corpus does not allow the chosen value,

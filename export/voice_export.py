@@ -49,8 +49,8 @@ CHECKED_STEPS = 200  # number of decoder steps in which outputs are compared wit
 MAX_DIFFERENCE = 1e-5  # maximum difference from PyTorch's output, relative to the largest output
 # Maximum number of frames per text when the int8 voice is compared with the float32 voice.
 MAX_FRAMES = 200
-# For each ONNX operator: the indices of the inputs that contain weights, which are stored in 8
-# bits, and the dimension of these weights along which the output channels are stored.
+# For each ONNX operator: (indices of the inputs that contain weights, dimension of the output
+# channels in these weights). The weights are stored in 8 bits.
 WEIGHTS = {"Conv": ((1,), 0), "LSTM": ((1, 2), 1), "MatMul": ((1,), 1)}
 MIN_WEIGHTS = 2**10  # minimum number of values in a tensor that is stored in 8 bits
 LARGEST_INT8 = 127

@@ -29,11 +29,11 @@ BATCHES = ((40, 23, *range(1, 19)), (100, *range(1, 33)))
 # Number of decoder steps that follow the first chunk, in both batches. These decoder steps do not
 # fill a chunk, so that an incomplete chunk is tested too.
 STEPS_AFTER_A_CHUNK = 3
-# Errors and tolerances are relative to the largest value of a tensor. The tolerance is the larger
-# of `min_bound` and TIMES_PLAIN times the error of plain operations in the same precision. The
-# tolerance must separate correct kernels from bugs. In float32 on a CPU, the errors of correct
-# kernels are at most 1.6e-5, but a tanh that is too small by 1e-4 causes an error of 2e-3. On an
-# H200, the errors of correct kernels are at most 3.4 times the errors of plain operations.
+# Errors and tolerances are relative to the largest value of a tensor. The tolerance is TIMES_PLAIN
+# times the error of plain operations in the same precision, but at least `min_bound`. This
+# tolerance separates correct kernels from bugs. In float32 on a CPU, the errors of correct kernels
+# are at most 1.6e-5. A bug that makes tanh too small by 1e-4 causes an error of 2e-3. On an H200,
+# the errors of correct kernels are at most 3.4 times the errors of plain operations.
 MIN_BOUND = 4e-5
 TIMES_PLAIN = 5
 # Maximum relative rounding error of each dtype.

@@ -63,9 +63,9 @@ class LSTM(NamedTuple):
     p_dropout: float
 
     def split(self) -> tuple[int, int]:
-        """Return the number of parts into which `gradient_product` splits the sum over 4 * size
-        gates, and the number of gates per part of this sum. With the returned numbers, there is
-        about one GPU program per multiprocessor.
+        """Return into how many parts `gradient_product` splits its sum over 4 * size gates, and the
+        number of gates per part. With the returned numbers, there is about one GPU program per
+        multiprocessor.
         """
         parts = max(1, PROCESSORS // -(-self.inner // COLUMNS))
         gates = -(-4 * self.size // (parts * INNER)) * INNER

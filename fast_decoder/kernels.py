@@ -63,9 +63,8 @@ DQUERIES = tl.constexpr(28)  # [T, B, D]
 CARRIED = tl.constexpr(29)
 DCUMULATIVE = tl.constexpr(30)  # [B, N]
 QUERIES = tl.constexpr(31)  # [T, B, D]
-# Partial sums of three gradients over all steps. The steps form G groups. DKEYS has one partial sum
-# per group of steps. DV and DLOCATION have one partial sum per group of steps, clip and symbol
-# block.
+# Partial sums of three gradients over the steps, which form G groups. DKEYS has one partial sum per
+# group. DV and DLOCATION have one partial sum for each group, each clip and each symbol block.
 DKEYS = tl.constexpr(32)  # [G, B, N, D], gradient of the processed memory
 DV = tl.constexpr(33)  # [G, B, number of symbol blocks, D]
 DLOCATION = tl.constexpr(34)  # [G, B, number of symbol blocks, 2 * K, D]
@@ -99,9 +98,9 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     - buffers that no earlier launch of the same graph writes,
     - values that were written two or more launches ago.
 
-    If the multiprocessor may have loaded values from a 32-byte sector before this call, later loads
-    of other values from the same sector must use `.cg`, which bypasses the multiprocessor's own
-    cache. During a capture, the table contains only zeros, and there are no buffers.
+    A multiprocessor's own cache may keep a 32-byte sector that was loaded before this call. Later
+    loads of other values from this sector must use `.cg`, which bypasses the cache. During a
+    capture, the table contains only zeros, and there are no buffers.
 
     If LET_NEXT is False, the next launch starts only after all GPU programs of this launch have
     ended. Set LET_NEXT to False if the GPU cannot run all GPU programs of this launch and of the
@@ -366,10 +365,10 @@ def _with_windows(
     PRECISION: tl.constexpr,
 ):
     """Return `pre` plus the product of the location weight and the windows of past alignments."""
-    # Zeros surround the alignments of each step. A 32-byte sector may contain the end of the
-    # previous step's values, which were read earlier, and the beginning of this step's values. The
-    # L1 cache may then contain an outdated copy of the sector. An outdated copy does no harm if the
-    # cached part of this step's values contains only zeros, as with 15 or more taps.
+    # A 32-byte sector may contain the end of the previous step's values, which were read earlier,
+    # and the beginning of this step's values. The L1 cache may then contain an outdated copy of the
+    # sector. With 15 or more taps, the outdated copy does no harm: in the sector, this step has
+    # only zeros, which surround the alignments.
     CACHE: tl.constexpr = ".cg" if KERNEL < 15 else ""
     tap = tl.arange(0, location_weight.shape[0])
     places = n[:, None] + (tap // KERNEL * (symbols + KERNEL - 1) + tap % KERNEL)[None, :]
@@ -500,9 +499,9 @@ def attention_gradient(
     gradient that comes from these symbols.
 
     Program ids: (clip, symbols). The softmax backward pass subtracts the sum of alignment_n *
-    dalignment_n over all symbols n. This sum equals dcontext . context, plus the sum of alignment_n
-    times the part of dalignment_n that does not come from the context. Each GPU program computes
-    the whole sum, so that no GPU program waits for another GPU program.
+    dalignment_n over all symbols n. The part of this sum that comes from the context equals
+    dcontext . context. Only the rest is summed over the symbols. Each GPU program computes the
+    whole sum, so that no GPU program waits for another GPU program.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -585,9 +584,9 @@ def cell_gradient(
     """Replace the gates of a decoder step with their gradients, and store a copy of the gradients
     in the dtype of matrix products (DGATES).
 
-    Program ids: (units, clips). Each GPU program whose first id is at least the number of unit
-    blocks processes one clip: from the gradients of the energies, the GPU program computes the
-    gradients of the previous and of the cumulative alignment.
+    Program ids: (units, clips). If the first id is beyond the last unit block, the GPU program
+    processes one clip. This GPU program uses the gradients of the energies to compute the gradients
+    of the previous alignment and of the cumulative alignment.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch = tl.load(table + BATCH)

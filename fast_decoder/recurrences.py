@@ -78,10 +78,10 @@ def _once(backward: Callable) -> Callable:
     def guarded(ctx, *gradients):
         if torch.is_grad_enabled() or getattr(ctx, "spent", False):
             raise RuntimeError(
-                "the fast decoder supports only one backward pass per forward pass (no "
-                "retain_graph=True) and no second derivatives (no create_graph=True), because its "
-                "backward pass overwrites values that its forward pass has saved. Use "
-                "decoder=reference"
+                "the fast decoder supports only one backward pass per forward pass, and no second "
+                "derivatives, because its backward pass overwrites values that its forward pass "
+                "has saved. Use decoder=reference, or leave out retain_graph=True and "
+                "create_graph=True"
             )
         ctx.spent = True
         device = next(gradient.device for gradient in gradients if gradient is not None)

@@ -52,7 +52,7 @@ SIZES = (
 )
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 NO_PROCESS = "cannot start a process"
-# Parts of error messages that do not indicate wrong kernels. Messages with these parts mean that
+# An error message with one of these parts does not indicate wrong kernels. The message means that
 # the GPU has no free memory, or that the GPU allows only one process.
 BUSY = (NO_PROCESS, "out of memory", "busy or unavailable")
 

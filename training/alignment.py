@@ -18,10 +18,12 @@ def alignment_sums(
     """Return the sums from which focus rate, diagonality and coverage are computed, as a tensor
     [3].
 
-    - the sum of the largest weight of each decoder step; focus rate = sum / number of decoder steps
-    - the sum of all weights, scaled down with their distance from the diagonal; diagonality = sum /
-      number of decoder steps = 1 - guided attention loss
-    - the number of symbols that attention covers; coverage = covered symbols / symbols
+    - The sum of the largest weight of each decoder step. Divided by the number of decoder steps,
+      this sum is the focus rate.
+    - The sum of all weights, scaled down with their distance from the diagonal. Divided by the
+      number of decoder steps, this sum is the diagonality, which is 1 - guided attention loss.
+    - The number of symbols that attention covers. Divided by the number of symbols, this number is
+      the coverage.
     """
     weights = real_weights(alignments, steps, symbols)
     near = 1 - off_diagonal(alignments, steps, symbols, SIGMA)

@@ -3,8 +3,8 @@
     source = load_newest(Path("runs/ljspeech"))
     loop = restore(complete(source), trainer, sampler)
 
-A checkpoint is a file with the keys of NVIDIA's checkpoints (`iteration`, `state_dict`,
-`optimizer`, `learning_rate`) and with all other state of the run. The checkpoint file is written
+A checkpoint has the keys of NVIDIA's checkpoints (`iteration`, `state_dict`, `optimizer`,
+`learning_rate`), and further keys for the rest of the run's state. The checkpoint file is written
 atomically. Reading a checkpoint never executes code from the file.
 """
 
@@ -86,8 +86,8 @@ class LoopState:
     data_wait_seconds: float = 0.0
     # Seconds for which this process waited for the gradients of other processes.
     process_wait_seconds: float = 0.0
-    # Sum over optimizer steps of the load imbalance: the largest number of padded frames of any
-    # process, divided by the mean over all processes.
+    # Sum of the load imbalances of all optimizer steps. The load imbalance of an optimizer step is
+    # the largest number of padded frames in any process, divided by the mean over all processes.
     imbalance_sum: float = 0.0
     peak_memory_bytes: int = 0  # peak memory of the device during training, in bytes
     skips_running: int = 0  # number of skipped optimizer steps since the last applied step
@@ -312,8 +312,8 @@ def _set_aside(path: Path) -> Path:
 def last_good(directory: Path, diverged: int, best: int) -> Path | None:
     """After training has diverged, return the newest checkpoint with good weights, or None.
 
-    The checkpoint of optimizer step `diverged`, at which the weights diverged, is renamed, unless
-    it is the best checkpoint or the only checkpoint.
+    The weights diverged at optimizer step `diverged`. The checkpoint of this optimizer step is
+    renamed, unless it is the best checkpoint or the only checkpoint.
     """
     good = {-1: directory / BEST} if (directory / BEST).exists() else {}
     good |= dict(list_checkpoints(directory))
@@ -423,12 +423,12 @@ def restore(
     """Load a checkpoint into a new trainer and sampler, and return the state of the training loop.
 
     Args:
-        new_clips: whether the clips differ from the checkpoint's clips, in which case the current
-            epoch starts again from its first batch.
+        new_clips: whether the clips differ from the checkpoint's clips. If True, the current epoch
+            starts again from its first batch.
 
     Raises:
         UserError: if the model or the optimizer differs from the checkpoint, or if the checkpoint
-            is from the middle of an epoch and the batches of this epoch differ.
+            is from the middle of an epoch whose batches would now be different.
     """
     path, saved = source
     load_weights(trainer.model, saved, path, trainer.hparams)

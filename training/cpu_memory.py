@@ -37,9 +37,8 @@ RESERVE = 0.1
 def available_memory() -> int | None:
     """Return the number of bytes that this process can allocate without swapping; None if unknown.
 
-    The result is either the available memory of the machine or the memory left in the process's
-    control group, whichever is smaller. Containers and job schedulers limit memory with control
-    groups.
+    The result is the smaller of two sizes: the available memory of the machine, and the memory left
+    in the process's control group. Containers and job schedulers limit memory with control groups.
     """
     values = [value for value in (_available_of_machine(), _available_of_group()) if value]
     return min(values, default=None)

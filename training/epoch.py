@@ -123,8 +123,8 @@ def read_pending(run: Run, leave: int = 0) -> None:
     values = [StepValues.of(row) for row in rows]
     for step, step_values in zip(steps, values, strict=True):
         if step_values.failures:
-            # Go back to the state before the failed optimizer step, because neither this optimizer
-            # step nor any later optimizer step was applied.
+            # Neither the failed optimizer step nor any later optimizer step was applied. Therefore
+            # go back to the state before the failed optimizer step.
             run.state.iteration = step.number - 1
             run.state.batches_trained = step.before
             run.pending = []

@@ -42,11 +42,11 @@ def worst_case_shapes(
 ) -> list[Shape]:
     """Return a list of (clips, frames, symbols): the training batches that need the most memory.
 
-    With a fixed batch size, the list contains one batch with `batch_size` clips that are as long as
-    the longest clip and the longest text. With a frame budget per batch, the list contains two
-    batches. The first batch has the longest text, and as many padded frames as the budget and the
-    corpus allow. The second batch has the largest possible number of clips, and therefore contains
-    the shortest clips.
+    With a fixed batch size, the list contains one batch of `batch_size` clips. Each clip has as
+    many frames as the longest clip, and as many symbols as the longest text. With a frame budget
+    per batch, the list contains two batches. The first batch has the longest text, and as many
+    padded frames as the budget and the corpus allow. The second batch has the largest possible
+    number of clips, and therefore contains the shortest clips.
 
     Args:
         capacity: frame budget per batch; None if the batch size is fixed.

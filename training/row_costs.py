@@ -31,9 +31,9 @@ MAX_ERROR = 0.1  # maximum relative difference between the measured and the pred
 REPEATS = 3  # how many times the forward and backward pass of each batch is timed
 FIRST_FRAMES = 256  # length of the shortest batches, in frames
 MAX_FRAMES = 2048
-# In short batches, the host is slower than the GPU, so additional frames take no additional time. A
-# batch is long enough for measurements if the time per additional frame grows by at most this
-# fraction when the length of the batch doubles.
+# In short batches, the host is slower than the GPU, so additional frames take no additional time.
+# In long batches, every additional frame takes the same time. A batch counts as long if the time
+# per additional frame grows by at most this fraction when the length of the batch doubles.
 MAX_CURVATURE = 0.05
 
 
@@ -107,8 +107,8 @@ def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
 
 
 def table_of(cost: dict[int, float]) -> tuple[str, float]:
-    """Return the value of `row_costs` for measured costs, and the relative error of the predicted
-    cost of a batch of 24 clips.
+    """Return the value of `row_costs` for measured costs, and the relative error of its prediction
+    for a batch of 24 clips.
 
         table_of({16: 45, 17: 58, 24: 63, 32: 68})  # ("16:34.3 32:46.7 clip:0.667", 0.005)
 
@@ -140,8 +140,8 @@ def linear_length(trainer: Trainer, symbols: int) -> int | None:
             pass_seconds(trainer, TILE, factor * frames, symbols) for factor in (1, 2, 4)
         )
         is_proportional = middle - short >= (1 - MAX_CURVATURE) * (long - middle) / 2
-        # Also require that the time grows. If the host is slower than the GPU at all three lengths,
-        # the three times are equal, and `is_proportional` is also true.
+        # If the host is slower than the GPU at all three lengths, the three times are equal, and
+        # `is_proportional` is true by mistake. Therefore also require that the time grows.
         if is_proportional and long > 1.5 * middle:
             return frames
         frames *= 2

@@ -47,8 +47,8 @@ class StopRequest:
     prints a message, and ends the process if the main thread does not exit in time.
 
     Args:
-        limit: seconds after which the process ends without saving if the first signal was SIGINT;
-            None: no limit.
+        limit: time limit in seconds to save and exit, if the first signal is SIGINT. After this
+            time, the process ends without saving. None: no limit.
         resume: a function that returns the message for a process that ends without saving.
     """
 

@@ -342,8 +342,8 @@ class RunningStatistics:
     """Update the running statistics of batch norm in an optimizer step of several batches.
 
     Each batch starts from the running statistics before the optimizer step. The new running
-    statistics are the mean over the batches. The new running statistics depend neither on the order
-    of the batches nor on the distribution of the batches among the processes.
+    statistics are the mean over the batches. Therefore the new running statistics do not depend on
+    the order of the batches, or on which process computes which batch.
     """
 
     def __init__(self, model: torch.nn.Module):

@@ -97,8 +97,8 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
     Returns:
         A tuple of the record for metrics.jsonl and a list of examples, one per speaker (only in the
         first process). The result is None in all processes if a process was asked to stop or if
-        validation failed. If validation fails, for example because a clip cannot be read, a loss is
-        not finite or memory runs out, a warning is printed.
+        validation failed. A warning is printed if validation fails. Possible reasons are a clip
+        that cannot be read, a loss that is not finite, and too little memory.
     """
     # `validate` is never called in a run without validation clips.
     assert run.validation_loader is not None

@@ -89,10 +89,10 @@ def map_symbols(
     """Adapt a checkpoint's symbol embedding to the symbols in `table`.
 
     A symbol that is in the checkpoint keeps its row. A new letter or phone starts with the row of
-    the Latin letter that begins its transliteration, if the checkpoint has this letter: ɔ starts
-    like o, and ж starts like z. The row of any other new symbol is random. The random values of
-    each column are drawn, with `seed`, from a normal distribution that has the mean and the
-    standard deviation of this column in the checkpoint.
+    a similar letter in the checkpoint. A similar letter is the same letter with other accents or in
+    a different case, or the first letter of the transliteration, such as o for ɔ and z for ж. The
+    row of any other new symbol is random. Random values are drawn, with `seed`, from a normal
+    distribution with the mean and the standard deviation of the column in the checkpoint.
 
     Return the adapted state and {new symbol: similar letter, or "" if the row is random}.
 
@@ -140,9 +140,8 @@ def map_speakers(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], 
     """Adapt a checkpoint's state to the speakers in `hparams`.
 
     A speaker that is in the checkpoint keeps its embedding. A new speaker gets the mean of the
-    checkpoint's speaker embeddings. If the checkpoint has only one speaker, the weights that are
-    applied to the new embeddings start at 0, so that every speaker starts with the voice of the
-    checkpoint's only speaker.
+    checkpoint's speaker embeddings. If the checkpoint has only one speaker, every speaker starts
+    with this speaker's voice, because the weights that multiply the new embeddings start at 0.
 
     Return the adapted state and a sentence about the changes.
 
