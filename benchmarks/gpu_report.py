@@ -82,8 +82,8 @@ def make_parts(folder: Path, dry_run: bool = False) -> dict[str, Part]:
 
     def decoder(name: str, precision: str, *options: str) -> Part:
         json_file = str(folder / f"{name}.json")
-        # argparse uses the last value of a repeated option, so the sizes of a dry run must follow
-        # `options`.
+        # argparse uses the last value of a repeated option, so the sizes of a dry run must come
+        # after `options`.
         size = TINY if dry_run else ()
         options = ("--precision", precision, *options, *size, "--json", json_file)
         return Part(90, ["-m", "benchmarks.decoder", *options], {})

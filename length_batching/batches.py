@@ -296,10 +296,9 @@ class LengthBatches(Dataset[Any]):
         workers = info.num_workers if info else 1
         if self._in_stateful_worker and not isinstance(index, BatchIndex):
             raise BatchingError(
-                "a stateful DataLoader starts its workers before the epoch can be set, so the "
-                "workers return batches of the wrong epoch: expected "
-                "sampler=RankSampler(batches, rank) or num_workers=0 (with accelerate, you can "
-                "also set use_stateful_dataloader=False)"
+                "the workers of a stateful DataLoader return batches of the wrong epoch, because "
+                "they start before the epoch can be set. Use sampler=RankSampler(batches, rank) or "
+                "num_workers=0. With accelerate, you can also set use_stateful_dataloader=False"
             )
         state = self._state
         worker = WorkerState(*self._worker_states[worker_id].tolist())

@@ -322,7 +322,7 @@ class BatchCosts:
         elif self.lengths.ndim > 1:
             kinds = self.lengths.shape[1]
             if kinds == 1:
-                expected = f"expected ({num_items},). Flatten the array, such as lengths[:, 0]."
+                expected = f"expected ({num_items},). Pass lengths[:, 0]."
                 raise BatchingError(f"lengths: shape ({num_items}, 1), {expected}")
             raise BatchingError(
                 f"lengths: each clip has {kinds} lengths (columns). Pass a function as `cost`, which "

@@ -19,7 +19,7 @@ from length_batching.strategies import StrategyName
 from length_batching.updates import UpdatePlanner
 
 MAX_WORKERS = 1024
-MAX_WINDOWS = 10**6  # maximum number of windows per epoch; each window is planned like an epoch
+MAX_WINDOWS = 10**6  # maximum number of windows per epoch
 START = {
     "epoch": 0,
     "batches_trained": 0,

@@ -31,8 +31,8 @@ BatchesPerEpoch = int | Literal["constant", "per_phase"]
 # If several epochs must have the same number of batches, the number that the first of these epochs
 # needs is multiplied by this factor, because the later epochs may need more batches.
 CONSTANT_MARGIN = 1.01
-# With a constant number of batches per epoch, the planner warns if random epochs need more batches
-# than later epochs, by more than this factor.
+# With a constant number of batches per epoch, the planner warns if random epochs need more than this
+# many times the batches of later epochs.
 WASTEFUL = 1.1
 MAX_ATTEMPTS = 50  # maximum number of plans to try for an epoch if plans have too many batches
 # Attempt i to plan an epoch uses the epoch number `epoch + i * ATTEMPT_DISTANCE` as the seed.

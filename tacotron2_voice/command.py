@@ -225,7 +225,7 @@ def print_report(
     *,
     numbered: bool,
 ) -> None:
-    """Print the files, notes and warnings of a text.
+    """Print the notes and warnings about a text, and the files that were written for it.
 
     Args:
         written: a phrase that lists the written files. The phrase may be empty.

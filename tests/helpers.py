@@ -147,7 +147,7 @@ def metrics(directory: Path, kind: str | None = None) -> list[dict]:
 def curves(directory: Path) -> dict[str, list]:
     """Return a dict from TensorBoard tags to lists of points.
 
-    A point of a curve is (optimizer step, value). For durations, plots and audio, a point is only
+    A point of a curve is (optimizer step, value). For durations, plots and audio, the value is left out: a point is only
     the optimizer step, because their values cannot be compared.
     """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

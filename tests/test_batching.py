@@ -264,7 +264,7 @@ def test_frequency_of_clip_pairs_in_batches_matches_its_closed_form(
     assert 1 - pair_novelty(now, before) == pytest.approx(19 * squared_density, rel=0.07)
 
 
-def test_exponential_noise_mixes_short_clips_as_well_as_long_clips():
+def test_exponential_noise_mixes_short_and_long_clips_equally():
     lengths = np.concatenate([np.linspace(1, 1.01, 8000), np.linspace(10, 10.1, 2000)])
     options = {"dynamic_batch_size": True, "local_randomization_factor": 0.05}
     before, now = (

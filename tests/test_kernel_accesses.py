@@ -32,7 +32,7 @@ def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
     kernels, waited, early_bytes = graphs._kernels(), True, 0
     # Addresses that the previous launch and this launch have written.
     written: list[set[int]] = [set(), set()]
-    cached: set[int] = set()  # sectors that the GPU processor has read
+    cached: set[int] = set()  # memory sectors that the multiprocessor has read
     changed: set[int] = set()  # cached sectors that were written after they were read
     load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
 

@@ -377,7 +377,7 @@ def test_text_file_is_found_when_its_name_and_the_audio_name_differ_in_unicode_f
     assert clip.text == "Yes."
 
 
-def test_first_words_of_texts_are_kept_when_they_equal_only_some_recording_names(tmp_path):
+def test_first_word_is_not_removed_as_a_clip_name_when_it_differs_from_some_clip_names(tmp_path):
     for name in ("a", "b"):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
         (tmp_path / f"{name}.txt").write_text("a dog.")

@@ -92,8 +92,7 @@ def test_warning_is_printed_when_filelists_share_clips(lists, tmp_path, capsys):
 
 
 def test_validation_filelist_may_be_empty(lists, opened):
-    """The validation filelist may be empty, but the path of the training filelist must not be
-    empty."""
+    """Training without a validation filelist is allowed."""
     training, validation = read_clips(replace(lists, validation_files=""), new_run=True)
     assert (len(training), len(validation)) == (2, 0)
     assert read_in_two(replace(lists, validation_files=""))[1][1].fingerprint

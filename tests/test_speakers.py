@@ -312,7 +312,7 @@ def test_warning_is_printed_when_several_speakers_are_treated_as_one_speaker(lis
 # ---------------------------------------------------------------------------- warm start
 
 
-def test_warm_start_keeps_the_speech_of_a_model_with_one_speaker(lists):
+def test_warm_start_gives_every_speaker_the_speech_of_a_model_with_one_speaker(lists):
     """The learning rate is nearly 0, so every speaker sounds like the model with one speaker."""
     one, many = lists / "one", lists / "many"
     train.main(flags(one, options(lists, speaker_embedding_dim=0, epochs=1)))

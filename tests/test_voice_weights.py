@@ -41,7 +41,7 @@ def forced_steps(synthesizer, count: int):
 
 @pytest.mark.parametrize("kind", ["fp32", "int8", "packed"])
 def test_model_loaded_from_a_voice_has_the_weights_of_the_checkpoint(voices, kind):
-    """An exported voice merges each batch norm into a convolution, so this test skips the weights
+    """The export merges each batch norm into a convolution, so this test skips the weights
     of convolutions, and the following tests compare outputs."""
     folder = getattr(voices, kind)[0]
     trained = torch.load(voices.checkpoint[0], weights_only=True)["state_dict"]

@@ -113,7 +113,7 @@ class CpuEstimate:
         self._bytes_per_frame = [self._measure(shape) for shape in shapes]
 
     def bytes_of(self, shapes: list[Shape]) -> float:
-        """Return the peak memory in bytes, in addition to the memory that the process already uses.
+        """Return how many bytes the peak memory exceeds the current memory of the process.
 
         `shapes` must have the same order and the same clip lengths as the `shapes` of the
         constructor.

@@ -31,8 +31,8 @@ LEVEL = 0.05  # significance level
 # Ratio of the standard error of a median to the standard error of a mean, for normally distributed
 # values.
 ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)
-# Our runs confirm a published time saving only in part if our time saving is smaller by more than
-# this number of percentage points.
+# If our time saving is smaller than the published time saving by more than this number of
+# percentage points, our runs confirm the published value only in part.
 SMALLER_SAVING = 5
 LOSS = "validation_loss_unpadded"
 NOT_MEASURED = {"runs": 0, "note": "not measured with the same corpus, epochs and seeds"}

@@ -129,7 +129,7 @@ def list_of(convert: Callable[[str], Value]) -> Callable[[str], list[Value]]:
 output_file = checked(
     Path,
     "a file that can be written, in an existing folder",
-    # Reject devices, because writing a file atomically would replace the device.
+    # Reject device files such as /dev/null, because an atomic write would replace the device file.
     lambda path: (
         (path.is_file() or not path.exists()) and os.access(path.absolute().parent, os.W_OK)
     ),

@@ -293,7 +293,7 @@ AMOUNT_RULES: list[Rule] = [
     ),
     rule(r"\b([lL])/(?=100\s?km\b)", r"\1 per "),
     rule(r"(?<![\w.,])(\d*\.\d+)s\b", r"\1 seconds"),
-    # "sq. ft." and "cu. in." are one unit, "W 34th St." is a direction, and "in" after feet is a
+    # "sq. ft." is one unit, "W 34th St." is a direction, and "in" after feet is a
     # unit.
     rule(r"(?<=\d)\s(sq|cu)\.\s?(?=(?:ft|in|mi|yd)\b)", r" \1 "),
     rule(r"(?<=\d)\ssq\.?\s(?=(?:miles?|feet|foot|inch|yards?|meters?)\b)", " square "),

@@ -369,8 +369,8 @@ INITIALISMS = set(
     "VIP WWW YMCA YWCA".split()
 )
 # Short words in capitals that are not spelled out letter by letter, because authors may write these
-# words in capitals for emphasis. Longer names in capitals, such as NASA and UNESCO, become words
-# too.
+# words in capitals for emphasis. Longer names in capitals, such as NASA and UNESCO, are
+# read as words too.
 WORDS_IN_CAPITALS = set(
     "AM AN AS AT BE BY DO GO HE HI IF IN IS ME MY NO OF OH ON OR SO TO UP WE AH OX "
     "ACT ADD AGE AIR ALL AND ANY ARE ARM ART ASK BAD BAG BED BIG BOX BOY BUS BUT BUY CAN CAR CAT "
