@@ -30,7 +30,10 @@ from tacotron2_voice.text.english.words import (
     BIBLE,
     CURRENCIES,
     CURRENCY_CODES,
+    FIRST_NAMES,
     PER,
+    STATES,
+    STATES_AFTER_TOWNS,
     STREETS,
     TITLES,
     UNITS,
@@ -75,25 +78,27 @@ _CERTAIN_FORMS = (
     rf"{_TIME}(?:\s?[-–]\s?{_TIME})?",
     rf"\d{{4}}-\d\d-\d\d|{_MONTH}/{_DAY}/(?:\d\d|\d{{4}})|{_DAY}[/.]{_MONTH}[/.]\d{{4}}",
     rf"(?:{'|'.join(BIBLE)}) \d+:\d+(?:[-–]\d+)?",
-    r"\(?\d{3}\)?[-.\s]\d{3}[-.\s]\d{4}|\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}",
+    r"[A-Z]{2} \d{5}|\d+(?:-\d+){2,}|\(?\d{3}\)?[-.\s]\d{3}[-.\s]\d{4}|\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}",
     # letters with digits, such as B-52s and 3D
-    r"(?!GMT|UTC)[A-Z]{1,5}-?\d{1,3}s?|\d{1,3}[AC-JLN-SU-Z]",
+    r"(?!GMT|UTC)[A-Z]{1,5}-?\d{1,3}s?|[A-Z][a-z]+-\d{1,2}|\d{1,3}[AC-JLN-SU-Z]",
     # initials, abbreviations, and two words with a slash, such as "and/or"
-    r"(?:[A-Za-z]\.){2,}|[A-Z]\.",
-    rf"(?i:{_any_of([*TITLES, *STREETS, *ABBREVIATIONS])})\.",
-    rf"(?i:{_any_of(BEFORE_NUMBERS)})\.\s?(?=\d|[IVX])",
+    r"(?:[A-Za-z]\.){2,}(?:-[A-Za-z]+)?|(?<!\d\s)[A-Z]\.",
+    rf"(?i:{_any_of([*TITLES, *ABBREVIATIONS])})\.|{_any_of(STREETS)}\.",
+    rf"(?i:{_any_of(BEFORE_NUMBERS)})\.\s?(?:{NUMBER}(?:\s?[-–]\s?{NUMBER})?|[IVX]{{2,}}|V)",
+    rf"(?:{_any_of([*FIRST_NAMES, *STATES, *STATES_AFTER_TOWNS])})\.|v\.(?=\s[A-Z])|Co\.",
+    rf"(?<=[a-z]\s)(?:{_any_of(STREETS)})(?=[,.]?\s|$)",
     rf"(?:{MONTH_NAMES}|{DAY_NAMES})\.",
     r"(?i:[a-z]*[aeiou][a-z]*/[a-z]*[aeiou][a-z]*)",
     # symbols
-    r"#\d+|&|[+=×÷±≤≥≠≈]|@\w+|#[A-Za-z]+|w/o?",
+    rf"#\d+|&|[+=×÷±≤≥≠≈]|@\w+|#[A-Za-z]+|w/o?|[A-G][#♯♭]|C\+\+|(?!<3)[<>~±+]\s?{NUMBER}%?|{NUMBER}\+",
     # fractions, ordinals, decades, words such as "14-year-old", ranges and numbers
     r"(?:\d{1,3}[\s-])?(?:1/2|1/3|2/3|[13]/4|[1-4]/5|[1357]/8)|24/7",
-    r"\d*(?:1st|2nd|3rd|\dth)|'?\d{2,4}'?s",
+    r"\d*(?:1st|2nd|3rd|\dth)(?:-[a-z]+)*|(?:mid-)?'?\d{2,4}'?s|\d{1,2}/\d-inch",
     rf"(?:{NUMBER}|\.\d+)(?:-[a-z]{{3,}})+",
     rf"{_PLAIN_NUMBER}(?:\s?%)?\s?[-–]\s?{NUMBER}(?:\s?%)?",
     rf"[-−]?(?:{_PLAIN_NUMBER}|\.\d+)(?:\s?%)?",
 )
-_SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'“])")
+_SENTENCE_ENDS = re.compile(r"(?<=[.!?])(?<!\b\w\.)\s+(?=[A-Z\"'“])")
 _LEFT, _RIGHT = r"(?<![\w/.,:$£€¥+*=^<>~-])", r"(?![\w/:+*=^<>°²³·%-]|[.,]\w)"
 _CERTAIN = re.compile("|".join([ADDRESS, *(f"{_LEFT}(?:{x}){_RIGHT}" for x in _CERTAIN_FORMS)]))
 _PUNCTUATION = "\"'“”‘’()[]{}«»,;:!?…–—-*_"
@@ -103,11 +108,11 @@ _NO_WORD = re.compile(
     r"(?:[B-DF-HJ-NP-TV-XZb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]+|[b-df-hj-np-rtv-xz]|\w*[KHkh]wy)"
 )
 # Short words with a capital letter inside, such as "NaCl". PhD, MSc and BSc have rules.
-_CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
+_CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc|pH|iOS)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
 # Feet and inches, the number of a footnote, a grade such as "A-", "-b", and comparisons.
 _SIGNS = re.compile(r"[^'\"“]*\d['\"].*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<>!]=?|[<>]{2}")
-# Short forms of months and days that stay unchanged without a number. Other short forms are words.
-_SHORT = set("oct nov dec feb aug apr jul sept mon tue tues thu thurs fri".split())
+# Short forms of months, days and "your" that stay unchanged without a number. Other short forms are words.
+_SHORT = set("oct nov dec feb aug apr jul sept mon tue tues thu thurs fri ur".split())
 # Matches a short word that ends with a consonant and a full stop, but does not end a sentence.
 _ABBREVIATION = re.compile(r"\w{0,4}[^\W\d_aeiouy]\.(?:,|\s+[a-z\d])")
 
@@ -193,7 +198,7 @@ def _is_uncertain(text: str, start: int, end: int) -> bool:
         # A sequence of symbols without letters and digits, such as "***", is not spoken, so it
         # cannot be read wrongly. text/unspoken.py warns about symbols that are not spoken.
         return False
-    if not all(x.isalpha() or x in "'’&-:" for x in word):
+    if not all(x.isalpha() or x in "'’&-:—" for x in word):
         return True
     return bool(_NO_WORD.fullmatch(word) or _CAPITAL_INSIDE.fullmatch(word))
 

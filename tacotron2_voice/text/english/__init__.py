@@ -15,12 +15,14 @@ from tacotron2_voice.text.english.numbers import (
     CORRECTED_NUMBER_RULES,
     Rule,
     rule,
+    spell_digits,
     spell_number,
     spell_number_or_year,
 )
 from tacotron2_voice.text.english.quantities import (
     AMOUNT_RULES,
     ARITHMETIC_RULES,
+    CODE_RULES,
     DATE_RULES,
     MONTH,
     PHONE_RULES,
@@ -36,17 +38,22 @@ from tacotron2_voice.text.english.words import (
     BEFORE_NUMBERS,
     COUNTED,
     COUNTED_OR_LETTERED,
+    COUNTIES,
     CROWNS,
     DAYS,
     DOMAINS,
     FILE_ENDINGS,
+    FIRST_NAMES,
     INITIALISMS,
     MONARCHS,
     MONTHS,
+    NUMBERED_WITH_I,
     ONSETS,
     OPENERS,
     SIGNS,
     SPELLED_IN_ADDRESSES,
+    STATES,
+    STATES_AFTER_TOWNS,
     STREETS,
     SURE_NUMERALS,
     TITLES,
@@ -216,7 +223,7 @@ def _read_address(match: Match) -> str:
     words = []
     for piece in re.findall(r"[A-Za-z]+|\d+|.", address.removesuffix("/")):
         if piece.isdecimal():
-            words.append(spell_number_or_year(piece))
+            words.append(spell_digits(piece) if piece[0] == "0" else spell_number_or_year(piece))
         elif piece.isascii() and piece.isalpha():
             words.append(_word_of_address(piece))
         else:
@@ -270,6 +277,10 @@ def _read_before_number(match: Match) -> str:
     return f"{BEFORE_NUMBERS[match[1].lower()].capitalize()} "
 
 
+def _read_number_of_a_code(match: Match) -> str:
+    return "Reference Number " if match[0].startswith("Ref") else "Number "
+
+
 def _read_dotted_letters(match: Match) -> str:
     return _letters(match[0]) + full_stop(match)
 
@@ -277,6 +288,10 @@ def _read_dotted_letters(match: Match) -> str:
 def _read_month(match: Match) -> str:
     ends = full_stop(match)
     return match[0] if ends and match[1] in ("Jan", "Mar") else MONTHS[match[1].lower()] + ends
+
+
+def _read_state(match: Match) -> str:
+    return (STATES | STATES_AFTER_TOWNS)[match[1]] + full_stop(match)
 
 
 def _read_days(match: Match) -> str:
@@ -297,10 +312,15 @@ def _read_regnal_number(match: Match) -> str:
 
 
 def _read_roman_number(match: Match) -> str:
-    value = roman_value(match[2])
+    value = roman_value(match[2].upper())
     # The letter I is a pronoun instead of a numeral in "the part I like".
     no_numeral = value is None or (match[2] == "I" and match[1][0].islower())
     return match[0] if no_numeral else f"{match[1]} {value}"
+
+
+def _read_roman_ordinal(match: Match) -> str:
+    value = roman_value(match[1])
+    return match[0] if value is None else spell_number(f"{value}th")
 
 
 def _read_two_roman_numbers(match: Match) -> str:
@@ -349,6 +369,7 @@ RULES: list[Rule] = [
     # Expand "w/" to "with", but do not change the unit in "100 W/m²".
     rule(r"(?i)(?<!\d)(?<!\d\s)\bw/(?=\s?\w)", "with "),
     rule(r"(?i)\bc/o\b", "care of"),
+    rule(r"\bAttn\b\.?", "attention"),
     # The rules for days of the week come before the rules for dates, because a date may follow a
     # day of the week.
     rule(rf"\b({DAY_NAMES})\b\.?\s?[-–]\s?({DAY_NAMES})\b\.?", _read_days),
@@ -359,6 +380,8 @@ RULES: list[Rule] = [
     # telephone numbers and ranges all contain hyphens.
     *DATE_RULES,
     rule(rf"\b({MONTH_NAMES})\.", _read_month),
+    rule(r"\b([Tt])el\.\s?(?=[+(]?\d)", r"\1elephone "),
+    rule(r"\b(?:Ref\.\s)?No\.\s(?=[A-Z]{1,3}-?\d)", _read_number_of_a_code),
     *PHONE_RULES,
     # Abbreviations before a number ("No. 5") are expanded before Roman numerals are converted,
     # because the number may be a Roman numeral ("Vol. IV"). Without a number, "No." is a word.
@@ -367,6 +390,9 @@ RULES: list[Rule] = [
         r"\.\s?(?=\d|[IVX]{2,}\b|V\b)",
         _read_before_number,
     ),
+    *CODE_RULES,
+    rule(r"\bApp\.\s(?=[A-Z]\b)", "appendix "),
+    rule(r"\bRte\s(?=\d)", "Route "),
     # The rules for ranges come before the rules for times, units and negative numbers, because a
     # range may contain times ("9am-5pm") or units ("5-10 kg").
     *RANGE_RULES,
@@ -377,6 +403,7 @@ RULES: list[Rule] = [
     # The rules for Roman numerals come before the rule for words in capitals, which would spell out
     # Roman numerals letter by letter. A single letter is a numeral only after a royal title or
     # before "of". Elsewhere, a single letter may be "I" or an initial.
+    rule(r"\b([IVX]+)(?=\s(?:century|centuries|dynasty|Olympiad|Dynasty)\b)", _read_roman_ordinal),
     rule(r"\bWW(I{1,2})\b", r"World War \1"),
     rule(rf"\b({_KINGS}) ([IVX]{{2,}}|[VX](?!\.\s*\w))(?!\w)", _read_regnal_number),
     rule(
@@ -392,6 +419,12 @@ RULES: list[Rule] = [
     rule(rf"\b((?:{_either_case(COUNTED)})|World War)\s([IVXLC]+)\b(?!')", _read_roman_number),
     rule(rf"\b({_either_case(COUNTED_OR_LETTERED)})\s([IVXLC]{{2,}})\b", _read_roman_number),
     rule(rf"\b([A-Z]\w+) ({'|'.join(SURE_NUMERALS)})\b", _read_roman_number),
+    rule(rf"\b({_either_case(COUNTED)})\s([ivx]{{2,}})\b", _read_roman_number),
+    rule(rf"\b({'|'.join(NUMBERED_WITH_I)})\s([IV])\b(?!\.\s?[A-Z]|')", _read_roman_number),
+    rule(rf"\b({'|'.join(FIRST_NAMES)})\.(?=\s[A-Z])", lambda match: FIRST_NAMES[match[1]]),
+    rule(rf"\b({'|'.join(STATES)})\.", _read_state),
+    rule(rf"(?<=[a-z],\s)({'|'.join(STATES_AFTER_TOWNS)})\.", _read_state),
+    rule(rf"\bCo\.\s(?={'|'.join(COUNTIES)})", "county "),
     # The rule for streets comes before the rules for titles, because "St." and "Dr." can be streets
     # or titles.
     rule(
@@ -400,7 +433,10 @@ RULES: list[Rule] = [
     ),
     rule(r"(?i)\b((?!St\b|Mt\b|Ft\b|Rep\b|Pres\b)(?:" + "|".join(TITLES) + r"))\.", _read_title),
     rule(r"\b(St|Mt|Ft|Rep|Pres)\.(?=\s[A-Z\u00c0-\u00de])", _read_title),
-    rule(r"\b(Mr|Mrs|Ms|Dr|Prof|St|Mt|Ft)(?=\s[A-Z\u00c0-\u00de])", _read_title),
+    rule(r"\b([A-Z][a-z]+) ft\.? (?=[A-Z])", r"\1 featuring "),
+    rule(
+        r"\b(Mr|Mrs|Ms|Dr|Prof|St|Mt|Ft|Sgt|Lt|Capt|Cpl|Pvt)(?=\s[A-Z\u00c0-\u00de])", _read_title
+    ),
     rule(r"\b(st)\.(?=\s[a-z])", _read_title),  # expand "st." in a text without capitals
     rule(
         rf"(?i)(?<![\w.])({'|'.join(map(re.escape, ABBREVIATIONS))})\.",
@@ -418,7 +454,8 @@ RULES: list[Rule] = [
     # numbers to words.
     *ARITHMETIC_RULES,
     rule(r"#\s?(?=\d)", "number "),
-    rule(r"\b([A-G])#", r"\1 sharp"),
+    rule(r"\b([A-G])[#♯]", r"\1 sharp"),
+    rule(r"\b([A-G])♭", r"\1 flat"),
     rule(r"#(?=[A-Za-z])", "hashtag "),
     rule(r"\bv\.?(?=\d)", "version "),
     # The next rules convert plurals of numbers ("1990s") and add spaces between digits and letters
@@ -433,6 +470,8 @@ RULES: list[Rule] = [
     rule(rf"\s?(?:{'|'.join(map(re.escape, SIGNS))})", _read_sign),
     # The rules for words in capitals come last, because units and Roman numerals are also written
     # in capitals.
+    rule(r"\b(pH|iOS)\b", lambda match: _letters(match[1])),
+    rule(r"\bCtrl\b", "control"),
     rule(r"\b(PhD|MSc|BSc)(s?)\b", lambda m: _letters(m[1]) + ("'s" if m[2] else "")),
     rule(r"\b(?!IT\b)([A-Z]{2,})\sIT\b", _read_shouted_it),
     rule(r"\bIT\s(?!IT\b)([A-Z]{2,})\b", _read_shouted_it),

@@ -21,6 +21,7 @@ from tacotron2_voice.text.english.words import (
     MONTHS,
     OPENERS,
     PER,
+    REGIONS,
     STREETS,
     UNITS,
 )
@@ -132,6 +133,28 @@ def _read_groups(match: Match) -> str:
     return f"plus {groups}" if match[0].startswith("+") else groups
 
 
+def _read_emergency_number(match: Match) -> str:
+    """Read 911 digit by digit if the text mentions a call, because a Porsche 911 is not a telephone
+    number."""
+    is_call = re.search(r"(?i)\b(?:call|dial|phone|ring|emergency)", match.string)
+    return spell_digits(match[0]) if is_call else match[0]
+
+
+def _read_ip_address(match: Match) -> str:
+    return " dot ".join(map(spell_number, match[0].split(".")))
+
+
+def _read_code(match: Match) -> str:
+    """Read a number of three digits in two parts: 150 -> one fifty, 101 -> one oh one."""
+    before, hundreds, rest = match.groups()
+    if not before.endswith(" "):
+        before = f"{before} "
+    if rest == "00":
+        return f"{before}{spell_number(hundreds)} hundred"
+    zero = "oh " if rest[0] == "0" else ""
+    return f"{before}{spell_number(hundreds)} {zero}{spell_number(rest)}"
+
+
 PHONE_RULES: list[Rule] = [
     rule(r"(?<![\w+])\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}(?!\d)", _read_groups),
     rule(
@@ -141,9 +164,25 @@ PHONE_RULES: list[Rule] = [
     rule(r"(?<![\w.,$£€¥/-])[2-9]\d{2}-\d{4}(?![\w/-]|[.,]\d)", _read_groups),
     rule(r"(?<![\w.,-])0\d{2,4}\s\d{3,4}\s\d{3,4}(?!\d)", _read_groups),  # British phone numbers
     rule(r"(?<![\w.,-])\d+(?:-\d+){2,}(?![\w-])", _read_groups),  # ISBNs and bank card numbers
-    rule(r"(?i)(?<=\bcall )(?:911|999|112)\b", _read_groups),
+    rule(r"(?<![\w.,-])(?:911|999|112)\b", _read_emergency_number),
     rule(r"(?<=\b[A-Z]{2} )\d{5}\b|(?<=[A-Z]\.[A-Z]\. )\d{5}\b", _read_groups),  # postal codes
+    rule(r"(?i)(?<=\bzip code is )\d{5}\b|(?<=\bzip code )\d{5}\b", _read_groups),
     rule(r"(?i)(?<=\bdial )\d{3}\b", _read_groups),
+    rule(r"(?i)\b(ext)\. (\d{3,5})\b", lambda m: f"extension {spell_digits(m[2])}"),
+    rule(r"(?i)(?<=\bno\. )(\d+)-(\d+)\b", r"\1, \2"),  # a docket number is not a range
+    rule(r"(?<![\w.,])\d{1,3}(?:\.\d{1,3}){3}(?![\w.,]\w)", _read_ip_address),
+]
+
+CODE_RULES: list[Rule] = [
+    # A code of letters and three digits, such as F-150 or BA117, and the number of a route, flight
+    # or room. These numbers are read in two parts: "one fifty", "one seventeen".
+    rule(r"(?<![\w$-])([A-Z]{1,3})-?(\d)(\d\d)(?![\w-]|[.,]\d)", _read_code),
+    rule(
+        r"\b((?:Boeing|Route|Rte\.?|Highway|Hwy\.?|Interstate|Flight|Room|Suite|[Ee]rror)\s)"
+        r"(\d)(\d\d)(?![\w-]|[.,]\d)",
+        _read_code,
+    ),
+    rule(r"\b404(?= error)", "four oh four"),
 ]
 
 # ---------------------------------------------------------------------------- ranges
@@ -242,7 +281,9 @@ def _read_unit(match: Match) -> str:
     is_singular = not whole or describes or (whole == "1" and not fraction)
     name = _POWERS.get(match["power"], "") + UNITS[match["unit"]][0 if is_singular else 1]
     if match["per"]:
-        name += f" per {_POWERS.get(match['per_power'], '')}{_PER[match['per']]}"
+        squared = match["per"] == "s" and match["per_power"]
+        power = "" if squared else _POWERS.get(match["per_power"], "")
+        name += f" per {power}{_PER[match['per']]}{' squared' if squared else ''}"
     if not whole:
         the = "an" if re.match("[aeio]|hour", name) else "a"
         parts = "half" if match["only"] == "1/2" else f"{spell_fraction(match['only'])} of"
@@ -288,18 +329,36 @@ AMOUNT_RULES: list[Rule] = [
     ),
     rule(rf"\b([Aa]n?) ({CURRENCY})(\d[\d,]*)(\s(?:million|billion|trillion))?{_NOUN}", _read_bill),
     rule(
-        rf"(?<![\w.,])({NUMBER}(?:\s(?:thousand|[mb]illion|trillion))?)\s?/\s?({'|'.join(PER)})\b",
+        rf"(?<![\w.,])({NUMBER}(?:\s(?:thousand|[mb]illion|trillion))?)\s?/\s?({'|'.join(PER)})\b(?:\.(?=\s[a-z]))?",
         lambda m: f"{m[1]} per {PER[m[2]]}",
     ),
     rule(r"\b([lL])/(?=100\s?km\b)", r"\1 per "),
     rule(r"(?<![\w.,])(\d*\.\d+)s\b", r"\1 seconds"),
+    rule(r"(?<=\d)\s?([mM])\.([pP])\.([hHgG])\.?(?!\w)", lambda m: f" {m[1]}{m[2]}{m[3]}".lower()),
+    rule(r"\bRs\.?\s?(?=\d)", "₹"),
+    # Old British money: £3 10s. 6d.
+    rule(r"£(\d+)(?=\s\d+s\b)", r"\1 pounds"),
+    rule(r"(?<=pounds )(\d+)s\b\.?|\b(\d+)s\.?(?=\s\d+d\b)", lambda m: f"{m[1] or m[2]} shillings"),
+    rule(r"(?<=shillings )(\d+)d\b\.?", r"\1 pence"),
+    rule(r"(?<!\d)(\d{1,2})\"\s?[x×]\s?(\d{1,2})\"", r"\1 inches by \2 inches"),
+    rule(
+        r"(?<!\d)(\d{1,3})\"(?= (?:TV|screen|monitor|display|laptop|cubes?|pieces?|singles?)\b)",
+        r"\1 inch",
+    ),
+    rule(r"\b(\d)/(\d)(?= time\b)", lambda m: f"{spell_number(m[1])} {spell_number(m[2])}"),
     # "sq. ft." is one unit, "W 34th St." is a direction, and "in" after feet is a
     # unit.
     rule(r"(?<=\d)\s(sq|cu)\.\s?(?=(?:ft|in|mi|yd)\b)", r" \1 "),
+    rule(r"(?<=\d)\sfl\.\s?(?=oz\b)", " fl "),
     rule(r"(?<=\d)\ssq\.?\s(?=(?:miles?|feet|foot|inch|yards?|meters?)\b)", " square "),
     rule(
         r"(?<=\d\s)([NSEW])\.?\s"
         rf"(?=\d+(?:st|nd|rd|th)\b|[A-Z][a-z]+\s(?:{'|'.join(STREETS)}|Street|Avenue|Road)\b)",
+        lambda match: f"{_DIRECTIONS[match[1]]} ",
+    ),
+    rule(
+        rf"(?<!\.)\b([NSEW])\.\s(?=(?:{'|'.join(REGIONS)})\b"
+        rf"|[A-Z][a-z]+\s(?:{'|'.join(STREETS)}|Street|Avenue|Road)\b)",
         lambda match: f"{_DIRECTIONS[match[1]]} ",
     ),
     rule(

@@ -44,6 +44,10 @@ TITLES = {
     "Sgt": "sergeant",
     "Pvt": "private",
     "Adm": "admiral",
+    "Cmdr": "commander",
+    "Atty": "attorney",
+    "Mme": "madame",
+    "Mlle": "mademoiselle",
     "Det": "detective",
     "Insp": "inspector",
     "Supt": "superintendent",
@@ -52,6 +56,7 @@ TITLES = {
     "Rep": "representative",
     "Pres": "president",
     "Mt": "mount",
+    "Mts": "mounts",
     "St": "saint",
     "Ft": "fort",
 }
@@ -65,7 +70,73 @@ STREETS = {
     "Ln": "lane",
     "Sq": "square",
     "Hwy": "highway",
+    "Pkwy": "parkway",
+    "Ct": "court",
+    "Pl": "place",
+    "Ter": "terrace",
 }
+# First names that older texts shorten. A full stop must follow.
+FIRST_NAMES = {
+    "Benj": "benjamin",
+    "Chas": "charles",
+    "Geo": "george",
+    "Jas": "james",
+    "Jos": "joseph",
+    "Robt": "robert",
+    "Thos": "thomas",
+    "Wm": "william",
+}
+# States of the USA. These abbreviations have no other usual meaning.
+STATES = {
+    "Ala": "alabama",
+    "Ariz": "arizona",
+    "Calif": "california",
+    "Colo": "colorado",
+    "Conn": "connecticut",
+    "Fla": "florida",
+    "Kans": "kansas",
+    "Mich": "michigan",
+    "Minn": "minnesota",
+    "Nebr": "nebraska",
+    "Nev": "nevada",
+    "Okla": "oklahoma",
+    "Tenn": "tennessee",
+    "Wyo": "wyoming",
+}
+# States whose abbreviations are expanded only after the name of a town: "Portland, Ore.".
+STATES_AFTER_TOWNS = {
+    "Ark": "arkansas",
+    "Del": "delaware",
+    "Ga": "georgia",
+    "Ill": "illinois",
+    "Ind": "indiana",
+    "Kan": "kansas",
+    "Ky": "kentucky",
+    "La": "louisiana",
+    "Mass": "massachusetts",
+    "Md": "maryland",
+    "Miss": "mississippi",
+    "Mo": "missouri",
+    "Mont": "montana",
+    "Neb": "nebraska",
+    "Ore": "oregon",
+    "Pa": "pennsylvania",
+    "Tex": "texas",
+    "Va": "virginia",
+    "Vt": "vermont",
+    "Wash": "washington",
+    "Wis": "wisconsin",
+}
+# Counties whose names follow "Co.": "Co. Cork".
+COUNTIES = (
+    "Antrim Armagh Carlow Cavan Clare Cork Derry Donegal Down Dublin Durham Fermanagh Galway Kerry "
+    "Kildare Kilkenny Laois Leitrim Limerick Longford Louth Mayo Meath Monaghan Offaly Roscommon "
+    "Sligo Tipperary Tyrone Waterford Westmeath Wexford Wicklow"
+).split()
+# Names and words after "N.", "S.", "E." and "W." that show that the letter is a direction.
+REGIONS = (
+    "Africa America Carolina Dakota Ireland Korea London Wales Yorkshire coast Coast side Side wing"
+).split()
 # Abbreviations that are always expanded if a full stop follows.
 ABBREVIATIONS = {
     "etc": "et cetera",
@@ -98,6 +169,10 @@ ABBREVIATIONS = {
     "univ": "university",
     "apt": "apartment",
     "misc": "miscellaneous",
+    "incl": "including",
+    "avg": "average",
+    "orig": "original",
+    "feat": "featuring",
 }
 # Abbreviations that are expanded only before a number.
 BEFORE_NUMBERS = {
@@ -111,6 +186,12 @@ BEFORE_NUMBERS = {
     "vol": "volume",
     "vols": "volumes",
     "ch": "chapter",
+    "chap": "chapter",
+    "app": "appendix",
+    "ep": "episode",
+    "bldg": "building",
+    "jct": "junction",
+    "rte": "route",
     "fig": "figure",
     "figs": "figures",
     "sec": "section",
@@ -125,10 +206,12 @@ BEFORE_NUMBERS = {
 
 # If one of these words precedes a Roman numeral, the numeral is a number: "Chapter IV". After a
 # word in COUNTED_OR_LETTERED, a single letter stays a letter: "Appendix C".
-COUNTED = "Act Article Book Canto Chapter Part Phase Scene Stage Title Volume".split()
+COUNTED = "Act Article Book Canto Chapter Part Phase Scene Schedule Stage Title Volume".split()
 COUNTED_OR_LETTERED = (
     "Annex Appendix Bowl Class Figure Level Mark Number Section Table Type".split()
 )
+# After these words, the single letters I and V are numbers too: "a Type I error".
+NUMBERED_WITH_I = "Class Figure Grade Level Mark Section Table Type".split()
 # If one of these names precedes a Roman numeral, the numeral is an ordinal: "Louis XIV", "Pope Pius
 # XII".
 MONARCHS = (
@@ -161,8 +244,12 @@ UNITS = {
         "kg": "kilogram|kilograms",
         "t": "ton|tons",
         "oz": "ounce|ounces",
+        "fl oz": "fluid ounce|fluid ounces",
         "lb": "pound|pounds",
         "lbs": "pound|pounds",
+        "lb-ft": "pound foot|pound feet",
+        "ft-lb": "foot pound|foot pounds",
+        "ft-lbs": "foot pound|foot pounds",
         "nm": "nanometer|nanometers",
         "µm": "micrometer|micrometers",
         "mm": "millimeter|millimeters",
@@ -180,16 +267,19 @@ UNITS = {
         "sq yd": "square yard|square yards",
         "cu ft": "cubic foot|cubic feet",
         "cu in": "cubic inch|cubic inches",
+        "cu yd": "cubic yard|cubic yards",
         "tsp": "teaspoon|teaspoons",
         "tbsp": "tablespoon|tablespoons",
         "ha": "hectare|hectares",
         "gal": "gallon|gallons",
         "qt": "quart|quarts",
+        "qts": "quart|quarts",
         "µl": "microliter|microliters",
         "µL": "microliter|microliters",
         "ml": "milliliter|milliliters",
         "mL": "milliliter|milliliters",
         "cl": "centiliter|centiliters",
+        "dL": "deciliter|deciliters",
         "l": "liter|liters",
         "L": "liter|liters",
         "ns": "nanosecond|nanoseconds",
@@ -211,6 +301,7 @@ UNITS = {
         "mph": "mile per hour|miles per hour",
         "kph": "kilometer per hour|kilometers per hour",
         "rpm": "revolution per minute|revolutions per minute",
+        "bpm": "beat per minute|beats per minute",
         "Hz": "hertz",
         "kHz": "kilohertz",
         "MHz": "megahertz",
@@ -262,7 +353,8 @@ UNITS = {
 # Words and units that may follow an amount and a slash, as in "$5/hour".
 PER = {word: word for word in "second minute hour day night week month year person page".split()}
 PER |= {"hr": "hour", "mo": "month", "yr": "year", "wk": "week", "min": "minute", "sec": "second"}
-PER |= {unit: UNITS[unit][0] for unit in "kg g lb oz l L km m ft".split()}
+PER |= {"bbl": "barrel", "ton": "ton", "acre": "acre"}
+PER |= {unit: UNITS[unit][0] for unit in "kg g lb oz l L km m ft gal mi".split()}
 
 _CENTS = "cent", "cents"
 # Maps each currency symbol before a number to the names of the currency and of its hundredth, each
