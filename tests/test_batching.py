@@ -252,8 +252,8 @@ def test_semi_sorted_plan_equals_the_sorted_plan_when_the_randomization_factor_i
 def test_frequency_of_clip_pairs_in_batches_matches_its_closed_form(
     strategy, power, distance, squared_density
 ):
-    """The unit of the noise is the length for `semi_sorted`, and the rank for all other
-    strategies."""
+    """The strategy `semi_sorted` adds noise to the lengths of clips. The other strategies add noise
+    to the ranks of clips."""
     lengths = np.linspace(1, 10, 20_000) ** power
     # A factor of 0.05 gives the noise a range of 1000 ranks.
     options = {"local_randomization_factor": 0.05, "batch_randomization": True}

@@ -269,7 +269,7 @@ def settings(tmp_path):
     return write
 
 
-def test_settings_file_overrides_only_earlier_settings(settings):
+def test_last_value_is_used_when_settings_files_and_overrides_set_the_same_setting(settings):
     first = settings("batch_size=8\nseed=1\n")
     second = settings("seed=5\n", "second.txt")
     h = create_hparams(f"seed=2,epochs=3,{first}")
@@ -353,7 +353,7 @@ def test_default_settings_equal_the_published_values():
     assert {name: getattr(HParams(), name) for name in PUBLISHED} == PUBLISHED
 
 
-def test_every_argument_of_plan_epoch_for_speech_is_a_setting():
+def test_every_argument_of_plan_epoch_that_speech_training_needs_is_a_setting():
     parameters = inspect.signature(length_batching.plan_epoch).parameters
     others = {"lengths", "strategy", "epoch"}
     # Training on clips of speech does not need the following arguments of plan_epoch.
