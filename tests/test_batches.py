@@ -193,8 +193,8 @@ def test_record_option_is_rejected_when_random_epochs_have_more_batches_than_lat
 def test_saved_state_with_another_batches_per_epoch_is_accepted_only_in_random_epochs(
     epoch, trained
 ):
-    """The setting `batches_per_epoch` has no effect on the batches of random epochs, but it changes
-    the batches of later epochs."""
+    """Both values of `batches_per_epoch` give the same batches in random epochs, but different
+    batches in later epochs."""
     constant = make(random_epochs=1)
     loader = loader_of(constant)
     loader.sampler.set_epoch(epoch)

@@ -296,7 +296,8 @@ def test_buckets_contain_clips_of_consecutive_length_ranks(data):
 def class_edges(strategy, lengths, num_buckets):
     """Return the exact inner edges of the length classes, for integer lengths.
 
-    Edge k is low + k (high - low) / N, or the interpolated k/N quantile.
+    For `bucket_by_width`, edge k is low + k (high - low) / N, where low and high are the shortest
+    and the longest length. Otherwise, edge k is the interpolated k/N quantile of the lengths.
     """
     ranked, edges = sorted(lengths), []
     for k in range(1, num_buckets):

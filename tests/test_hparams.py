@@ -208,7 +208,7 @@ def test_settings_are_checked_when_they_are_set_in_code():
     for name in ("seed=True", "text_cleaners=['list']", "batch_capacity=x"):
         assert name in str(caught.value)
     with pytest.raises(UserError, match=r"hop_time=12\.5: .*expected 276 samples"):
-        HParams(hop_time=12.5)  # in Python code, hop_time does not change hop_length
+        HParams(hop_time=12.5)  # unlike in an override, hop_time does not set hop_length
     with pytest.raises(dataclasses.FrozenInstanceError):
         HParams().batch_size = 1
     assert HParams(learning_rate=1).learning_rate == 1

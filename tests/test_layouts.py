@@ -462,7 +462,7 @@ def test_number_at_the_start_of_a_text_is_removed_when_the_file_name_ends_with_t
     assert [clip.text for clip in read_layout(tmp_path)[0]] == ["Hi there.", "Hi there."]
 
 
-def test_names_of_recordings_are_not_removed_when_the_texts_contain_nothing_else(tmp_path):
+def test_texts_are_kept_when_they_consist_of_the_names_of_their_recordings(tmp_path):
     for name in ("0012", "0013"):
         write_prompts(tmp_path, f"{name}.wav")
         (tmp_path / f"{name}.txt").write_text(name)

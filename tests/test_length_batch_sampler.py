@@ -62,7 +62,7 @@ def epochs_of(count, **changed):
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "persistent_workers": True}])
 def test_iterating_the_sampler_raises_when_set_epoch_was_not_called(workers):
-    """The previous epoch may be complete or incomplete. The first epoch does not need set_epoch."""
+    """Every epoch except the first epoch needs set_epoch, even if the previous epoch is incomplete."""
     first, second, third = epochs_of(3)
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     loader = loader_of(sampler, **workers)

@@ -177,7 +177,7 @@ def test_memory_check_has_no_side_effects_when_memory_runs_out(error, as_on_a_gp
 
 
 def advice(limit: int, frames: list[int], text: str, kind: str = "training") -> tuple[str, int]:
-    """Check the memory as if only batches with at most `limit` padded frames fit into it.
+    """Check the memory as if only batches with at most `limit` padded frames fit into memory.
 
     Args:
         kind: kind of batches to which the limit applies: "training" or "validation".
