@@ -32,7 +32,7 @@ from hparams import create_hparams
 def restore_signals() -> None:
     """Restore the default signal handlers in this process.
 
-    If the tests run in the background or under nohup, the shell makes them and their child
+    If the tests run in the background or under nohup, the shell makes pytest and its child
     processes ignore some signals. Some tests send these signals to programs, so the programs must
     not ignore them.
     """

@@ -147,8 +147,8 @@ def metrics(directory: Path, kind: str | None = None) -> list[dict]:
 def curves(directory: Path) -> dict[str, list]:
     """Return a dict from TensorBoard tags to lists of points.
 
-    A point of a curve is (optimizer step, value). For durations, plots and audio, the value is left out: a point is only
-    the optimizer step, because their values cannot be compared.
+    A point of a curve is (optimizer step, value). The values of durations, plots and audio cannot
+    be compared, so a point of these curves contains only the optimizer step.
     """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -80,7 +80,8 @@ def compare_lengths(path):
 
 TABLE = ClipTable.of("list.txt", [(1, Clip("a.wav", "A.", (1,), 5, ""))])
 CLIPS = Clips(TABLE, TABLE, "other")
-# Each key is a file name. If two readers read the same file, the second key has an additional word.
+# Each key begins with the name of the file that the reader opens. If two readers open the same
+# file, one of the two keys also contains the word "compared".
 READERS: dict[str, Callable[[Path], object]] = {
     "list.txt": lambda path: read_filelist(path, H),
     "list.txt.clips": read_cache,

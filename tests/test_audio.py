@@ -239,7 +239,7 @@ def test_clip_is_rejected_when_its_samples_are_invalid(tmp_path, bad, words):
         (1, 22050, {"subtype": "FLOAT"}, 32768),
     ],
 )
-def test_conversion_command_succeeds_when_copied_from_the_error(
+def test_rejected_audio_file_is_valid_after_the_conversion_that_the_error_suggests(
     tmp_path, channels, rate, options, factor
 ):
     speech = speech_like(0.5).numpy().astype(np.float64)

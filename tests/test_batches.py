@@ -190,11 +190,11 @@ def test_record_option_is_rejected_when_random_epochs_have_more_batches_than_lat
 
 @pytest.mark.parametrize("trained", [2, None])
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_changed_setting_batches_per_epoch_is_accepted_only_when_the_state_is_from_a_random_epoch(
+def test_saved_state_with_another_batches_per_epoch_is_accepted_only_in_random_epochs(
     epoch, trained
 ):
-    """Random epochs have the same batches with both values of `batches_per_epoch`. The batches of
-    later epochs differ."""
+    """Both values of `batches_per_epoch` give the same batches in random epochs, but different
+    batches in later epochs."""
     constant = make(random_epochs=1)
     loader = loader_of(constant)
     loader.sampler.set_epoch(epoch)
@@ -254,8 +254,8 @@ def test_reading_a_batch_raises_when_its_index_is_not_the_next_index(numbers, wo
 
 
 def test_reading_a_batch_raises_when_its_index_comes_from_an_earlier_pass():
-    """A persistent worker can receive an old index after set_epoch was called again for the same
-    epoch."""
+    """Each call of set_epoch starts a new pass, even over the same epoch. A persistent worker can
+    then still receive an index from the earlier pass."""
     batches = make()
     batches.set_epoch(1)
     indices = iter(RankSampler(batches))
@@ -323,8 +323,8 @@ class SlowFirst(list):
 
 
 def test_loader_raises_when_workers_are_out_of_order():
-    """In this test, the first worker is slow. With `in_order=False`, the loader therefore gives
-    indices of the slow worker to the second worker."""
+    """In this test, the first worker is slow. If `in_order` is False, the loader gives indices of
+    the slow worker to the second worker."""
     batches = make()
     batches.dataset = SlowFirst(range(20))
     loader = loader_of(batches, num_workers=2, in_order=False)
@@ -469,7 +469,7 @@ def test_torchdata_loader_resumes_with_the_same_batches(options):
         first.sampler.set_epoch(1)
         seen = list(itertools.islice(first, drawn))
         second.load_state_dict(first.state_dict())
-        if drawn <= count:  # if `drawn` is count + 1, the state is saved after epoch 1
+        if drawn <= count:  # otherwise, epoch 1 was complete when the state was saved
             second.sampler.set_epoch(1)
             seen += list(second)
         second.sampler.set_epoch(2)

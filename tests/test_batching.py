@@ -252,8 +252,8 @@ def test_semi_sorted_plan_equals_the_sorted_plan_when_the_randomization_factor_i
 def test_frequency_of_clip_pairs_in_batches_matches_its_closed_form(
     strategy, power, distance, squared_density
 ):
-    """The unit of the noise is the length for `semi_sorted`, and the rank for all other
-    strategies."""
+    """The strategy `semi_sorted` adds noise to the lengths of clips. The other strategies add noise
+    to the ranks of clips."""
     lengths = np.linspace(1, 10, 20_000) ** power
     # A factor of 0.05 gives the noise a range of 1000 ranks.
     options = {"local_randomization_factor": 0.05, "batch_randomization": True}
@@ -296,7 +296,8 @@ def test_buckets_contain_clips_of_consecutive_length_ranks(data):
 def class_edges(strategy, lengths, num_buckets):
     """Return the exact inner edges of the length classes, for integer lengths.
 
-    Edge k is low + k (high - low) / N, or the interpolated k/N quantile.
+    For `bucket_by_width`, edge k is low + k (high - low) / N, where low and high are the shortest
+    and the longest length. Otherwise, edge k is the interpolated k/N quantile of the lengths.
     """
     ranked, edges = sorted(lengths), []
     for k in range(1, num_buckets):

@@ -104,8 +104,8 @@ def test_costs_replace_lengths_when_a_cost_function_is_given(strategy, randomize
 
 @every_strategy
 @pytest.mark.parametrize("capacity", [3_000, 200_000])
-def test_plan_stays_the_same_when_a_second_length_of_0_is_added(strategy, capacity):
-    """Different code plans the batches if each clip has two lengths, but the plan must stay the
+def test_plan_stays_the_same_when_each_clip_gets_a_second_length_of_0(strategy, capacity):
+    """If each clip has two lengths, different code plans the batches. The plan must stay the
     same."""
     lengths, options = LJSPEECH[:2000], DBS | {"epoch": 5, "batch_capacity": capacity}
     plan = plan_epoch(lengths, 16, strategy, **options)
@@ -246,7 +246,7 @@ def test_sampler_respects_limits_and_resumes_when_options_are_combined(
     assert all(len(x) * cost(x) <= capacity or len(x) == 1 for x in sampler.plan)
 
 
-def test_sizes_of_the_parts_of_a_split_batch_are_multiples_of_size_multiple_when_possible():
+def test_batches_are_split_into_multiples_of_size_multiple_when_possible():
     options = {"size_multiple": 4, "batches_per_epoch": 6}
     sampler = LengthBatchSampler([5] * 24, 8, "random", **options)
     assert sampler.plan.sizes.tolist() == [4] * 6

@@ -331,8 +331,8 @@ def fill(value, *keys):
 
 
 WEIGHT = "decoder.attention_rnn.weight_ih"
-# Each pair contains the beginning of the error message, which names a part of the checkpoint, and a
-# function that breaks this part.
+# Each pair contains the beginning of the error message, and a function that breaks a part of the
+# checkpoint. The error message begins with the name of this part.
 OF_ALL = [  # changes that make all programs reject the checkpoint
     ("hparams", drop("hparams")),
     ("hparams: ema_decay", put("hparams", "ema_decay", 0.9)),
@@ -340,7 +340,7 @@ OF_ALL = [  # changes that make all programs reject the checkpoint
     (f"state_dict: {WEIGHT}: contains NaN", fill(np.nan, "state_dict", WEIGHT)),
     ("loop: epoch", put("loop", "epoch", 0)),
 ]
-OF_TRAINING = [  # changes that training rejects, even with --warm_start, but that synthesis accepts
+OF_TRAINING = [  # changes that synthesis accepts and training rejects (even with --warm_start)
     ("iteration", put("iteration", -1)),
     ("loop: tokens", put("loop", "tokens", 1)),
 ]

@@ -143,7 +143,7 @@ def test_overrides_are_rejected_when_they_change_training_settings(
     assert load_checkpoint_synthesizer(checkpoint_path, same).settings.max_decoder_steps == 5
 
 
-def test_synthesizer_captures_decoder_steps_in_cuda_graphs_unless_the_decoder_is_reference(
+def test_synthesizer_uses_captured_decoder_steps_except_when_the_decoder_is_reference(
     checkpoint_path,
 ):
     captured_steps = pytest.importorskip("fast_decoder.captured_steps")

@@ -180,7 +180,7 @@ def test_converted_copy_is_made_again_when_its_recording_was_replaced(
     (recordings / "bert").rename(tmp_path / "away")
     shutil.copytree(tmp_path / "away", recordings / "bert")
     before = contents(out / "wavs")
-    # The replaced c.wav gets an earlier modification time than the first c.wav had.
+    # The new c.wav has other samples and an earlier modification time than the old c.wav.
     soundfile.write(tmp_path / "away" / "c.wav", speech()[:30_000], RATE)
     os.utime(tmp_path / "away" / "c.wav", (1, 1))
     convert(recordings, out, None, HPARAMS)

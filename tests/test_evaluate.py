@@ -277,8 +277,8 @@ def test_evaluate_uses_the_speaker_of_each_line_in_a_filelist(with_speakers, tmp
     anna, bert = found.speakers["anna"], found.speakers["bert"]
     assert (anna.texts, anna.word_error_rate, anna.recordings) == (2, 1, 0)
     assert (bert.texts, bert.word_error_rate, bert.recordings) == (2, 2 / 3, 2 / 3)
-    # Anna's two recordings are identical, so the first recording always counts as the nearest
-    # recording.
+    # Anna's two recordings are identical, so both are equally similar to any synthesized speech. In
+    # this case, the first recording counts as the nearest recording.
     assert [t.nearest for t in found.transcripts][::3] == ["seven", "seven"]
     assert anna.identification_rate == 1 / 2
     rates = (anna.identification_rate + bert.identification_rate) / 2
@@ -467,8 +467,9 @@ def test_warped_distance_ignores_tempo_and_level():
     rng = np.random.default_rng(0)
     a = rng.standard_normal((12, 30))
     assert warped_distance(a, a.repeat(3, axis=1)) == pytest.approx(0, abs=1e-6)
+    # Time warping compares three pairs of frames: (0, 0), (1, 0) and (3, 3).
     steps = warped_distance(np.array([[0.0, 1, 3]]), np.array([[0.0, 3]]))
-    assert steps == pytest.approx(1 / 3)  # the function compares 0 with 0, 1 with 0, and 3 with 3
+    assert steps == pytest.approx(1 / 3)
     sound = torch.from_numpy(rng.standard_normal(22050)).float() / 8
     cepstra = mel_cepstra(sound, HPARAMS)
     np.testing.assert_allclose(mel_cepstra(sound / 2, HPARAMS), cepstra, atol=1e-3)

@@ -304,7 +304,7 @@ def test_error_lists_all_invalid_cached_mels(cached_mels):
     lines = refusal(filelist, CACHED, new_run=True).splitlines()[1:]
     for number, (name, line) in enumerate(zip(expected, lines, strict=True), 1):
         assert line.startswith(f"  {filelist}:{number}: {cached_mels}/{name}.npy: {expected[name]}")
-    # A resumed run accepts NaN, so its error does not list nan.npy.
+    # A resumed run accepts NaN, so the error of a resumed run does not list nan.npy.
     assert len(refusal(filelist, CACHED).splitlines()) == len(expected)
 
 

@@ -192,7 +192,8 @@ WRONG_USES = {
         "trainer_changed seed=1": r"batches\.txt",
     },
     "lightning": {
-        # By chance, the first batch can match the plan. Then saving the checkpoint raises an error.
+        # Usually, the first shuffled batch differs from the plan, and reading it raises an error. If
+        # the first batch matches the plan by chance, saving the checkpoint raises an error.
         "fit folder='shuffled' loader_options={'shuffle':True}": f"{WRONG_BATCH}|trained=1",
         "fit folder='pairs' loader_options={'batch_size':2}": SEVERAL_BATCHES,
         "fit folder='four' world_size=4": "world_size=4",

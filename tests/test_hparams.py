@@ -208,7 +208,7 @@ def test_settings_are_checked_when_they_are_set_in_code():
     for name in ("seed=True", "text_cleaners=['list']", "batch_capacity=x"):
         assert name in str(caught.value)
     with pytest.raises(UserError, match=r"hop_time=12\.5: .*expected 276 samples"):
-        HParams(hop_time=12.5)  # in Python code, hop_time does not change hop_length
+        HParams(hop_time=12.5)  # unlike in an override, hop_time does not set hop_length
     with pytest.raises(dataclasses.FrozenInstanceError):
         HParams().batch_size = 1
     assert HParams(learning_rate=1).learning_rate == 1
@@ -269,7 +269,7 @@ def settings(tmp_path):
     return write
 
 
-def test_settings_file_overrides_only_earlier_settings(settings):
+def test_last_value_is_used_when_settings_files_and_overrides_set_the_same_setting(settings):
     first = settings("batch_size=8\nseed=1\n")
     second = settings("seed=5\n", "second.txt")
     h = create_hparams(f"seed=2,epochs=3,{first}")
@@ -353,7 +353,7 @@ def test_default_settings_equal_the_published_values():
     assert {name: getattr(HParams(), name) for name in PUBLISHED} == PUBLISHED
 
 
-def test_every_argument_of_plan_epoch_for_speech_is_a_setting():
+def test_every_argument_of_plan_epoch_that_speech_training_needs_is_a_setting():
     parameters = inspect.signature(length_batching.plan_epoch).parameters
     others = {"lengths", "strategy", "epoch"}
     # Training on clips of speech does not need the following arguments of plan_epoch.

@@ -23,10 +23,13 @@ SECTOR = 32  # bytes per sector; a GPU caches whole sectors
 
 @pytest.mark.parametrize("kernel_size", [5, 15])
 def test_dependent_launches_read_only_finished_values(kernel_size, monkeypatch):
-    """The test checks what a kernel reads before it waits for the previous launch. The kernel must
-    not read values of its own launch or of the previous launch, which may still be running. All
-    earlier launches have ended, but the cache of a processor may contain values from before these
-    launches. Loads with the modifier `.cg` bypass the cache of the processor."""
+    """The test checks the values that a kernel reads before it waits for the previous launch.
+
+    The previous launch may still be running. Therefore the kernel must not read values that the
+    previous launch or its own launch writes. All earlier launches have ended, but the cache of a
+    multiprocessor may contain values from before these launches. Loads with the modifier `.cg`
+    bypass this cache.
+    """
     from triton.runtime.interpreter import InterpreterBuilder
 
     kernels, waited, early_bytes = graphs._kernels(), True, 0

@@ -184,8 +184,8 @@ def test_each_folder_becomes_a_speaker_when_each_folder_has_a_table(tmp_path):
 
 
 def test_note_lists_unused_audio_files(recordings):
-    """The note does not list files that are reported as problems, or other formats of used
-    recordings."""
+    """The note lists no files that are reported as problems. If a recording is used, the note does
+    not list copies of this recording in other formats."""
     (recordings / "clips/a.mp3").touch()
     clips = [Clip(f"{recordings}/more/../clips/a.wav", "One.")]
     note = note_of_unused_audio(clips, [], recordings)
@@ -377,7 +377,7 @@ def test_text_file_is_found_when_its_name_and_the_audio_name_differ_in_unicode_f
     assert clip.text == "Yes."
 
 
-def test_first_word_is_not_removed_as_a_clip_name_when_it_differs_from_some_clip_names(tmp_path):
+def test_first_word_of_all_texts_is_kept_when_it_is_the_name_of_a_single_clip(tmp_path):
     for name in ("a", "b"):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
         (tmp_path / f"{name}.txt").write_text("a dog.")
@@ -430,7 +430,7 @@ def test_name_of_the_recording_is_removed_together_with_the_following_colon(name
         "wavs/U{}.WAV ",
     ],
 )
-def test_recording_name_is_removed_from_the_text_together_with_extension_folder_and_delimiter(
+def test_recording_name_is_removed_together_with_its_extension_its_folder_and_the_delimiter(
     beginning, tmp_path, capsys
 ):
     for number in (1, 2):
@@ -462,7 +462,7 @@ def test_number_at_the_start_of_a_text_is_removed_when_the_file_name_ends_with_t
     assert [clip.text for clip in read_layout(tmp_path)[0]] == ["Hi there.", "Hi there."]
 
 
-def test_names_of_recordings_are_not_removed_when_the_texts_contain_nothing_else(tmp_path):
+def test_texts_are_kept_when_they_consist_of_the_names_of_their_recordings(tmp_path):
     for name in ("0012", "0013"):
         write_prompts(tmp_path, f"{name}.wav")
         (tmp_path / f"{name}.txt").write_text(name)
@@ -535,9 +535,7 @@ def test_first_word_of_a_text_is_kept_when_recordings_are_named_after_words(tmp_
     assert [clip.text for clip in read_layout(tmp_path)[0]] == ["good there", "hello there"]
 
 
-def test_text_is_reported_when_no_other_text_begins_with_its_recording_name(
-    tmp_path,
-):
+def test_text_is_reported_when_it_is_the_only_text_that_begins_with_its_recording_name(tmp_path):
     for name, text in (("u1", "u1 hello"), ("u2", "there")):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(100), 22050)
         (tmp_path / f"{name}.txt").write_text(text)

@@ -62,7 +62,7 @@ def epochs_of(count, **changed):
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "persistent_workers": True}])
 def test_iterating_the_sampler_raises_when_set_epoch_was_not_called(workers):
-    """The previous epoch may be complete or incomplete. The first epoch does not need set_epoch."""
+    """Every epoch except the first epoch needs set_epoch, even if the previous epoch is incomplete."""
     first, second, third = epochs_of(3)
     sampler = LengthBatchSampler(TWENTY, 3, "semi_sorted", **RECIPE)
     loader = loader_of(sampler, **workers)
@@ -451,8 +451,8 @@ def test_saving_the_sampler_raises_when_the_number_of_trained_batches_is_missing
 @with_and_without_randomization
 def test_ranks_have_nearly_equal_work(randomize, world_size):
     """The slowest rank computes at most 1% more decoder steps and padded frames than the average
-    rank. Four ranks need 19% fewer decoder steps than if they always shared four consecutive
-    batches of the plan."""
+    rank. Compared with four ranks that share consecutive batches of the plan, four ranks of the
+    sampler need 19% fewer decoder steps."""
     lengths = np.random.default_rng(world_size).permutation(LJSPEECH)[:10_480]
     options = {"dynamic_batch_size": True, "batch_randomization": randomize}
     [sampler, *_] = samplers_of_ranks(world_size, lengths, 16, "semi_sorted", **options)
@@ -634,7 +634,7 @@ def test_number_of_batches_never_increases_after_the_random_epochs():
     [{"random_epochs": 0}, {"batches_per_epoch": "per_phase"}, {"batches_per_epoch": 90}],
     ids=str,
 )
-def test_sampler_does_not_warn_about_extra_batches_when_options_prevent_or_request_extra_batches(
+def test_sampler_does_not_warn_when_options_prevent_or_request_extra_batches(
     changed,
 ):
     with warnings.catch_warnings():

@@ -81,7 +81,9 @@ NAMES = "John jon\nNguyen win\nHenry hen ree\nLouis lewey\nXi shee\nDr doctor\nC
         ),
     ],
 )
-def test_text_normalization_rules_for_names_apply_to_respelled_names(text, spoken, tmp_path):
+def test_titles_and_numerals_next_to_a_name_are_normalized_when_the_name_is_respelled(
+    text, spoken, tmp_path
+):
     settings = with_lexicon(H, lexicon(tmp_path, NAMES))
     assert sequence_to_text(text_to_ids(text, settings)) == spoken
     assert sequence_to_text(symbols_of(text, settings)) == spoken
@@ -100,7 +102,9 @@ def test_text_normalization_rules_for_names_apply_to_respelled_names(text, spoke
         ("{a b} Dr. {c}", " doctor "),
     ],
 )
-def test_text_normalization_rules_for_names_apply_to_arpabet_phones(text, spoken, tmp_path):
+def test_titles_and_numerals_next_to_a_name_are_normalized_when_the_name_is_in_arpabet(
+    text, spoken, tmp_path
+):
     settings = with_lexicon(H, lexicon(tmp_path, "Nguyen\t{W IH1 N}"))
     assert sequence_to_text(text_to_ids(text, settings)) == spoken
     assert sequence_to_text(symbols_of(text, settings)) == spoken
@@ -172,7 +176,7 @@ def test_lexicon_error_lists_all_invalid_lines(tmp_path):
     assert "words.txt:2: 'b'" in message
 
 
-def test_version_of_text_normalization_and_cache_key_change_when_pronunciations_change():
+def test_text_normalization_version_and_cache_key_both_change_when_pronunciations_change():
     changed = replace(H, pronunciations=("tom\ttim",))
     assert rules_version() == version_of("sequences.py", "cleaners.py", "english/*.py")
     assert rules_version(changed.pronunciations) != rules_version()

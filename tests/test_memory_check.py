@@ -150,7 +150,8 @@ def test_memory_check_has_no_side_effects(device, with_gradients):
     validation = [((3, 4, 12), (3, 7))] * 2
     assert trainer.shapes("validation") == [*first, *validation]
     assert all(batch.mel.device.type == device.type for _, batch in trainer.batches)
-    # On a CPU, the peak is 0 if the operating system lacks the values that an estimate needs.
+    # On a CPU, the estimate needs values from the operating system. If these values are missing, the
+    # peak is 0.
     assert peak > 0 or device.type == "cpu"
     assert_same(state_of(trainer), before)
 
@@ -176,7 +177,7 @@ def test_memory_check_has_no_side_effects_when_memory_runs_out(error, as_on_a_gp
 
 
 def advice(limit: int, frames: list[int], text: str, kind: str = "training") -> tuple[str, int]:
-    """Check the memory as if only batches with at most `limit` padded frames fit into it.
+    """Check the memory as if only batches with at most `limit` padded frames fit into memory.
 
     Args:
         kind: kind of batches to which the limit applies: "training" or "validation".

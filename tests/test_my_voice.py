@@ -185,8 +185,8 @@ def test_message_differs_between_failed_and_stopped_stages(tmp_path, code, expec
 
 @pytest.mark.thorough
 def test_stages_print_no_command_to_resume_when_another_program_runs_them(tmp_path, capfd):
-    """A command to resume a single stage would not start the later stages, so my_voice.py prints
-    its own command."""
+    """The command of a stage would resume only this stage, but not the later stages. Therefore
+    my_voice.py prints a command that resumes all stages."""
     program = tmp_path / "stage.py"
     program.write_text(
         f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'scripts')!r}]\n"

@@ -147,7 +147,7 @@ def subtitles(root: Path) -> None:
     text(root / "chapter.srt", SRT)
 
 
-# Maps the name of each corpus in docs/guides/corpora.md to a function that writes its files, and to
+# For each corpus in docs/guides/corpora.md: the function that writes the files of the corpus, and
 # the speakers of its four clips.
 CORPORA = {
     "LJSpeech": (ljspeech, []),

@@ -147,7 +147,7 @@ def test_kaldi_directory_is_read_with_its_segments_and_speakers(tmp_path):
 @pytest.mark.parametrize(
     "segments", ["u1 r 0.5 -1\nu2 r 1.5 -1\n", "u1 r 0.5 -1\nu2 r 1.5 2\n", "u1 r 0 2\nu2 r 1 -1\n"]
 )
-def test_kaldi_directory_is_rejected_when_a_segment_without_an_end_overlaps_another(
+def test_kaldi_directory_is_rejected_when_a_segment_without_an_end_overlaps_another_segment(
     segments, tmp_path
 ):
     """In an earlier version, a segment without an end contained the words of all later segments."""
@@ -429,7 +429,7 @@ def test_segment_is_reported_when_it_does_not_end_after_its_start(start, end):
     assert problem.startswith(f"book.srt: {start:.2f} s: ")
 
 
-def test_messages_about_segments_differ_when_the_start_times_are_nearly_equal(tmp_path):
+def test_segments_have_different_locations_when_start_times_are_nearly_equal(tmp_path):
     (tmp_path / "a.txt").write_text("1.000\t1.003\tHm.\n1.004\t3.0\tThe first.\n")
     first, second = read_segments(tmp_path / "a.txt", "a")
     assert first.where != second.where
@@ -456,8 +456,8 @@ def test_webvtt_text_is_read_without_tags_and_with_decoded_entities(tmp_path):
 
 @pytest.mark.parametrize("time", ["00:00:10,9", "00:00:10,90", "00:00:10", "00:10,000"])
 def test_error_reports_the_line_number_when_the_time_of_a_subtitle_is_incomplete(time, tmp_path):
-    """In an earlier version, `,9` was read as 9 ms, and a time without hours as hours and
-    minutes."""
+    """In an earlier version, `,9` was read as 9 ms. The time `00:10,000` was read as
+    hours and minutes."""
     (tmp_path / "a.srt").write_text(f"1\n00:00:01,000 --> {time}\nYes.\n")
     with pytest.raises(UserError) as raised:
         read_segments(tmp_path / "a.srt", "a")
@@ -482,7 +482,7 @@ def test_repeated_lines_of_rolling_captions_are_removed_when_subtitles_have_gaps
 
 
 @pytest.mark.parametrize("gap", [0.01, 0.5])
-def test_repeated_lines_of_rolling_captions_are_removed_when_shown_alone_for_a_moment(
+def test_repeated_lines_of_rolling_captions_are_removed_when_each_line_is_briefly_shown_alone(
     gap, tmp_path
 ):
     cues = []
@@ -558,7 +558,7 @@ def test_captions_are_read_when_few_segments_repeat_the_previous_segment(tmp_pat
     assert [entry.text for entry in read_segments(tmp_path / "r.srt", "r")] == texts
 
 
-def test_label_file_is_rejected_when_its_labels_only_number_the_segments(tmp_path):
+def test_label_file_is_rejected_when_its_labels_are_consecutive_numbers(tmp_path):
     (tmp_path / "r.txt").write_text("0\t1\t1\n1\t2\t2\n2\t3\t3\n")
     assert "1 to 3" in refusal(read_segments, tmp_path / "r.txt", "r")
     (tmp_path / "r.txt").write_text("0\t1\t1\n1\t2\t2\n2\t3\t4\n")

@@ -237,7 +237,7 @@ def test_paired_change_has_no_p_value_when_there_is_one_seed():
     assert change({1: 1.0}, {2: 2.0})["runs"] == 0
 
 
-def test_paired_change_has_p_value_0_or_1_when_all_seeds_change_by_the_same_factor():
+def test_p_value_is_1_when_no_seed_changes_and_0_when_all_seeds_change_by_the_same_factor():
     for factor, p in ((1, 1.0), (3, 0.0)):
         assert change({1: 1.0, 2: 2.0}, {1: 1.0 * factor, 2: 2.0 * factor})["p"] == p
 

@@ -11,7 +11,7 @@ from training import row_costs
 from training.trainer import Trainer
 
 
-def test_row_cost_table_contains_a_cost_per_tile_of_16_clips_and_a_cost_per_clip():
+def test_row_cost_table_contains_the_cost_for_each_number_of_tiles_and_the_cost_per_clip():
     tiles = {16: 30.0, 32: 50.0, 48: 56.0, 64: 55.0}
     measured = {n: tiles[-(-n // 16) * 16] + 0.5 * n for n in (16, 17, 24, 32, 48, 64)}
     text, error = row_costs.table_of(measured)
@@ -90,7 +90,9 @@ def test_row_cost_measurement_fails_when_the_host_is_slower_than_the_gpu_for_all
     assert (text, "proportional" in problem) == ("", True)
 
 
-def test_row_cost_measurement_fails_when_the_clips_cost_more_than_the_decoder_step(monkeypatch):
+def test_row_cost_measurement_fails_when_costs_per_clip_exceed_the_cost_of_a_decoder_step(
+    monkeypatch,
+):
     def pass_seconds(trainer, num_clips, frames, symbols):
         return frames * max(1, num_clips - 16) / 1e6
 

@@ -114,9 +114,10 @@ def test_last_batch_is_not_shortened_when_this_would_add_a_batch():
 
 @pytest.mark.parametrize("batches_per_update", [1, 2, 4])
 @pytest.mark.parametrize("num_clips", [14, 29, 101])
-def test_optimizer_steps_are_the_same_when_default_options_are_given(num_clips, batches_per_update):
-    """The training recipe passes all options, including defaults. An option with its default value
-    must not change the optimizer steps."""
+def test_optimizer_steps_do_not_change_when_options_are_passed_with_their_default_values(
+    num_clips, batches_per_update
+):
+    """The training recipe passes all options, even if they have their default values."""
     plans = []
     updates = {"batches_per_update": batches_per_update, "short_last_update": True}
     for options in ({}, {"size_multiple": 1, "row_costs": None}):

@@ -194,7 +194,7 @@ def test_training_run_fails_when_the_output_folder_is_a_file(out, corpus, tmp_pa
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("error", [ValueError, OSError, RuntimeError])
-# The error occurs during set-up (Trainer) or in the training loop (schedule_at).
+# An error in Trainer occurs during set-up. An error in schedule_at occurs in the training loop.
 @pytest.mark.parametrize("place", ["Trainer", "schedule_at"])
 def test_traceback_is_printed_when_the_program_has_a_bug(
     error, place, corpus, tmp_path, monkeypatch

@@ -150,7 +150,7 @@ def test_stream_resumes_in_the_loader_of_torchdata():
 
     for workers in (0, 2):
         whole = list(loader(workers))
-        # If `trained` is `len(whole) + 1`, the state is saved after the end of the epoch.
+        # If `trained` is `len(whole) + 1`, the epoch is complete when the state is saved.
         for trained in (1, 4, len(whole) + 1):
             first, second = loader(workers), loader(workers)
             trained_batches = list(itertools.islice(first, trained))

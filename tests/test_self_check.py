@@ -144,7 +144,7 @@ def wrong_encoder(monkeypatch):
     monkeypatch.setattr(graphs.Graphs, "lstm_forward", changed)
 
 
-# For each failure: a part of the name of the tensor that has the largest error.
+# Each value is a part of the name of the tensor that has the largest error after this failure.
 FAILURES = {smaller_tanh: "", no_first_gradient: "grad ", not_finite: "", wrong_encoder: "encoder"}
 
 

@@ -44,7 +44,7 @@ def test_run_equals_an_uninterrupted_run_when_it_is_stopped_many_times(tmp_path)
 
 
 @pytest.mark.thorough
-def test_log_of_a_run_contains_everything_that_was_printed_when_the_disk_is_full(tmp_path):
+def test_log_contains_the_whole_output_of_a_run_when_the_disk_is_full(tmp_path):
     """The output is longer than 2,000 bytes, which is the file size limit that imitates a full
     disk."""
     draw = SimpleNamespace(randrange=lambda *_: 2000, random=lambda: 1, uniform=lambda *_: 60)

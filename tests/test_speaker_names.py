@@ -126,7 +126,9 @@ def test_filelists_have_a_fourth_field_when_there_are_speakers(tmp_path):
     assert create_hparams(f"@{out}/settings.txt").speaker_embedding_dim == 8
 
 
-def test_filelists_gain_only_a_speaker_field_when_one_speaker_is_given_for_all_clips(tmp_path):
+def test_filelists_differ_only_in_the_speaker_field_when_one_speaker_is_given_for_all_clips(
+    tmp_path,
+):
     corpus = tmp_path / "corpus"
     (corpus / "wavs").mkdir(parents=True)
     for i in range(10):

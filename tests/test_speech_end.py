@@ -31,8 +31,10 @@ def softer(decibels: float) -> np.ndarray:
 
 
 def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
-    """Pass decoder steps to an EndDetector until it finds the end of speech, and return the
-    detector and the number of these decoder steps."""
+    """Pass decoder steps to an EndDetector until the detector finds the end of speech.
+
+    Return the detector and the number of decoder steps that were passed.
+    """
     finder, certain = EndDetector(WORDS, settings, ENGLISH, max_steps), 0
     for number, (frame, gate, weights) in enumerate(steps, 1):
         ended = finder.add(frame, gate, weights)
@@ -103,7 +105,7 @@ def test_end_of_speech_counts_as_quiet_when_it_is_25_db_below_the_loud_frames(de
     assert (finder.reason, finder.num_steps) == (StopReason.GATE, num_steps)
 
 
-def test_end_of_speech_is_compared_with_loud_frames_when_most_frames_are_soft():
+def test_level_that_counts_as_quiet_depends_on_loud_frames_when_most_frames_are_soft():
     reading = [(LOUD if n < 3 else softer(20), 0.01, at(n)) for n in range(len(WORDS) - 1)]
     last = at(len(WORDS) - 1)
     finder, _ = run([*reading, (softer(20), 0.6, last), (softer(26), 0.1, last)])
@@ -118,7 +120,7 @@ def test_attention_rests_when_half_of_its_weight_is_on_the_last_symbols(share, r
     assert finder.reason is reason
 
 
-def test_speech_ends_at_a_step_within_3_db_of_the_quietest_step_when_attention_rests():
+def test_speech_ends_at_a_step_at_most_3_db_louder_than_the_quietest_step_when_attention_rests():
     gates = [0.45, 0.3, *[0.1] * 6]
     finder, _ = run(through(gates, [softer(5), softer(8), *[softer(10)] * 6]))
     assert (finder.reason, finder.num_steps) == (StopReason.REST, 9)

@@ -83,8 +83,9 @@ def test_clips_with_equal_texts_are_in_the_same_set_when_several_speakers_read_t
 def test_clips_with_equal_texts_are_in_the_same_set_when_one_speaker_read_the_text_twice(
     letters, fraction
 ):
-    """Texts are compared without case and punctuation. `by_text` can hold out additional clips, but
-    fewer than the clips of the most frequent text."""
+    """Texts are compared without case and punctuation. With `by_text`, the validation set can contain
+    more clips than `fraction` requires. The number of these additional clips is smaller than the
+    number of clips of the most frequent text."""
     texts = [f"{x.upper()} {x}!" if i % 2 else f"{x}, {x}" for i, x in enumerate(letters)]
     clips = [Clip(f"wavs/{i}.wav", text) for i, text in enumerate(texts)]
     validation, _ = choose_split(clips, fraction, 0, by_text=True)

@@ -73,8 +73,8 @@ def test_text_is_split_after_sentences_into_chunks_of_similar_length():
         "nobody came. the end was near.",
     ]
     assert split("One dog. " * 6, 30) == ["one dog. one dog. one dog."] * 2
-    # Two chunks of two sentences each have equal lengths, unlike one chunk of three sentences and
-    # one chunk of one sentence.
+    # The first chunk could contain three of the four sentences. The text is split after two
+    # sentences instead, so that both chunks have the same length.
     assert split("One dog. " * 4, 30) == ["one dog. one dog."] * 2
 
 

@@ -173,7 +173,8 @@ def test_table_is_rejected_when_no_delimiter_fits(path, lines):
     ],
 )
 def test_table_is_rejected_when_its_columns_are_ambiguous(path, text, option):
-    """If `option` is None, the header is not recognized as a header, so it is read as a clip."""
+    """If `option` is None, the header is not recognized. The table is then not rejected, and the
+    header is read as a clip."""
     if option is None:
         entries, _ = read(path, text)
         assert entries[0][0] in ("path", "text")
