@@ -104,7 +104,8 @@ _NO_WORD = re.compile(
 )
 # Short words with a capital letter inside, such as "NaCl". PhD, MSc and BSc have rules.
 _CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
-# Feet and inches, the number of a footnote, a grade such as "A-", "-b", and comparisons.
+# Matches feet and inches (5'3"), footnote numbers ([1]), grades (A-), a hyphen and a letter (-b), and
+# signs of comparison (<=).
 _SIGNS = re.compile(r"[^'\"“]*\d['\"].*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<>!]=?|[<>]{2}")
 # Short forms of months and days that stay unchanged without a number. Other short forms are words.
 _SHORT = set("oct nov dec feb aug apr jul sept mon tue tues thu thurs fri".split())
@@ -161,7 +162,7 @@ def _uncertain_in(text: str) -> list[Uncertain]:
 def _shown(expression: str, reading: str) -> Uncertain:
     """Remove the punctuation around an expression, and around the words that are spoken for it."""
     expression, reading = expression.strip(_PUNCTUATION), reading.strip(_PUNCTUATION)
-    if expression != reading:  # if expression == reading, the full stop marks an abbreviation
+    if expression != reading:  # keep the full stop of an abbreviation that is read unchanged
         expression, reading = expression.rstrip("."), reading.rstrip(".")
     return Uncertain(expression, reading)
 
