@@ -61,9 +61,9 @@ MAX_SHARE = 0.8  # maximum fraction of texts that contain times, names or column
 # with the most frequent first word.
 MIN_DIFFERENT_TEXTS = 10
 MAX_WORD_SHARE = 0.95
-# Shared words at the beginnings or ends of texts are an error only if the texts have, on average, at
-# least this number of other words. In shorter texts, the shared words may be spoken, as in "Say the
-# word dog" and "Say the word cat".
+# Shared words at the beginnings or ends of texts are an error only if the texts have, on average,
+# at least this number of other words. In shorter texts, the shared words may be spoken, as in "Say
+# the word dog" and "Say the word cat".
 MIN_OTHER_WORDS = 3
 
 

@@ -58,8 +58,8 @@ class PassState(NamedTuple):
 class WorkerState(NamedTuple):
     """The position of a DataLoader worker in its current pass over the batches."""
 
-    # Id of the worker's pass. With a RankSampler, the id is `pass_number`. With another sampler, the
-    # id is -times_set. Before the first pass, the id is 0.
+    # Id of the worker's pass. With a RankSampler, the id is `pass_number`. With another sampler,
+    # the id is -times_set. Before the first pass, the id is 0.
     pass_id: int = 0
     next_index: int = 0  # index of the batch that the worker must return next
     epoch: int = 0
@@ -307,7 +307,7 @@ class LengthBatches(Dataset[Any]):
         follows = follows and (index, state.epoch) == (worker.next_index, worker.epoch)
         if isinstance(index, BatchIndex):
             pass_id = index.pass_number
-            # Any worker may return the first batch of a pass. When a run resumes, torchdata does not
+            # Any worker may return the first batch of a pass. When torchdata resumes, it does not
             # begin with worker 0, but with the worker after the worker of the last batch.
             begins = 0 <= index - first < self.world_size * workers
             is_next = follows if worker.pass_id == pass_id else begins

@@ -28,11 +28,11 @@ from length_batching.plan import BatchCosts, EpochPlan, check_clips, plan_epoch,
 from length_batching.strategies import StrategyName
 
 BatchesPerEpoch = int | Literal["constant", "per_phase"]
-# If several epochs must have the same number of batches, the planner multiplies the number of batches
-# of the first of these epochs by CONSTANT_MARGIN, because later epochs may need more batches.
+# If several epochs must have the same number of batches, the planner multiplies the number of
+# batches of the first of these epochs by this factor, because later epochs may need more batches.
 CONSTANT_MARGIN = 1.01
-# If every epoch must have the same number of batches, and random epochs need more than WASTEFUL times
-# as many batches as later epochs, the planner prints a warning.
+# With a constant number of batches per epoch, the planner warns if random epochs need more than
+# WASTEFUL times as many batches as later epochs.
 WASTEFUL = 1.1
 MAX_ATTEMPTS = 50  # maximum number of plans to try for an epoch if plans have too many batches
 # Attempt i to plan an epoch uses the epoch number `epoch + i * ATTEMPT_DISTANCE` as the seed.

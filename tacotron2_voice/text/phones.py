@@ -79,8 +79,8 @@ STRESS = re.compile("[ˈˌ]")
 # `_letter_names` takes this number of letters from the start of a script, and the same number of
 # letters at equal distances from the whole script.
 SAMPLES = 16
-# If several letter names begin with the same phones, these phones are a word, such as "letter", only
-# if they have at least this number of characters.
+# If several letter names begin with the same phones, these phones count as a word, such as
+# "letter", only if they have at least this number of characters.
 MIN_NAME = 5
 GRACE_SECONDS = 1  # seconds to wait for the eSpeak process to exit before it is killed
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]

@@ -104,8 +104,8 @@ _NO_WORD = re.compile(
 )
 # Short words with a capital letter inside, such as "NaCl". PhD, MSc and BSc have rules.
 _CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
-# Matches feet and inches (5'3"), footnote numbers ([1]), grades (A-), a hyphen and a letter (-b), and
-# signs of comparison (<=).
+# Matches feet and inches (5'3"), footnote numbers ([1]), grades (A-), a hyphen and a letter (-b),
+# and signs of comparison (<=).
 _SIGNS = re.compile(r"[^'\"“]*\d['\"].*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<>!]=?|[<>]{2}")
 # Short forms of months and days that stay unchanged without a number. Other short forms are words.
 _SHORT = set("oct nov dec feb aug apr jul sept mon tue tues thu thurs fri".split())
