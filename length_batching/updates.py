@@ -281,8 +281,9 @@ class UpdatePlanner:
         num_whole = len(by_length) // size * size
         if num_whole == len(by_length):
             return by_length
-        # Do not change the batches of the last group if this would violate `size_multiple` or
-        # `row_costs`, or would add clips to a batch of one long clip.
+        # Do not change the batches of the last group if these options are used. Other batch sizes
+        # would violate `size_multiple` or `row_costs`. With `too_long`, a batch of one long clip
+        # must not receive other clips.
         has_multiples = self.options.get("size_multiple", 1) != 1
         if has_multiples or self.options.get("row_costs") or "too_long" in self.options:
             return by_length
