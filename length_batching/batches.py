@@ -307,8 +307,8 @@ class LengthBatches(Dataset[Any]):
         follows = follows and (index, state.epoch) == (worker.next_index, worker.epoch)
         if isinstance(index, BatchIndex):
             pass_id = index.pass_number
-            # Any worker may return the first batch of a pass. When torchdata resumes, it does not
-            # begin with worker 0, but with the worker after the worker of the last batch.
+            # Any worker may return the first batch of a pass, not just worker 0. For example, if
+            # worker 2 returned the last batch, torchdata resumes with worker 3.
             begins = 0 <= index - first < self.world_size * workers
             is_next = follows if worker.pass_id == pass_id else begins
             is_next = is_next and pass_id == state.pass_number
