@@ -118,7 +118,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add(
         "--resume-from",
         metavar="best|FILE",
-        help="go back to this checkpoint in -o (only needed once; then use --resume)",
+        help="go back to this checkpoint in -o; the next time you resume the run, use --resume",
     )
     add(
         "--new-clips",

@@ -391,7 +391,8 @@ def table_key(filelist: bytes, hparams: HParams) -> dict[str, Any]:
         filelist: the content of the filelist.
     """
     audio = mel_fingerprint(hparams)
-    # Only three audio settings affect the number of frames and the minimum length of an audio file.
+    # For audio files, three settings are enough, because no other audio setting affects the number
+    # of frames or the minimum length of a file.
     if not hparams.load_mel_from_disk:
         audio = {name: audio[name] for name in ("sampling_rate", "hop_length", "filter_length")}
     return {

@@ -613,7 +613,7 @@ def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container
 def exact_file(name: str, folders: Sequence[Path]) -> list[Path]:
     """Return a list with the path of the file `name` in the first folder that contains this file,
     or []."""
-    # If `listed` is an absolute path, `folder / listed` is this path, without the folder.
+    # If `listed` is an absolute path, `folder / listed` is equal to `listed`.
     listed = name.replace("\\", "/")
     paths = [folder / f"{listed}{end}" for end in ("", ".wav", ".flac") for folder in folders]
     # Also return named pipes and broken links, because a later check reports these files as errors.

@@ -46,7 +46,9 @@ MARK_AT_END = re.compile(r"([\[(][^\W\d]*\d+(\.\d+)?[\])]|[.!?]\s*\d+)$")  # suc
 NUMBER_AT_START = re.compile(r"[^\W\d_]{0,2}(\d+)_?\s(?=.*[^\W\d_])")
 # Matches the name of a speaker in capitals, as in a script, before a text that is not in capitals.
 NAME_IN_CAPITALS = re.compile(r"[A-Z][A-Z'-]+[.:]?\s(?=.*[a-z])")
-MAX_GAPS = 1.5  # maximum range of the numbers of list items, divided by the number of list items
+# If the numbers at the beginnings of n texts do not rise, they are list numbers only if
+# (largest number - smallest number + 1) is at most MAX_GAPS * n.
+MAX_GAPS = 1.5
 # Matches the characters between words. Unlike \W, this pattern does not match the vowel signs of
 # Indic scripts.
 BETWEEN_WORDS = re.compile(r"[\s!-/:-@\[-`{-~“”„«»…—–]+")
@@ -59,8 +61,9 @@ MAX_SHARE = 0.8  # maximum fraction of texts that contain times, names or column
 # with the most frequent first word.
 MIN_DIFFERENT_TEXTS = 10
 MAX_WORD_SHARE = 0.95
-# Minimum number of words that texts do not share, on average. With fewer such words, the words that
-# the texts share may be spoken, as in "Say the word dog" and "Say the word cat".
+# Shared words at the beginnings or ends of texts are an error only if the texts have, on average,
+# at least this number of other words. In shorter texts, the shared words may be spoken, as in "Say
+# the word dog" and "Say the word cat".
 MIN_OTHER_WORDS = 3
 
 

@@ -26,8 +26,8 @@ from model import Decoder
 # Number of symbols of each clip in two batches. The first batch has 20 clips, a common number with
 # dynamic batch sizes. The second batch runs the GPU programs for large batches and long texts.
 BATCHES = ((40, 23, *range(1, 19)), (100, *range(1, 33)))
-# Number of decoder steps that follow the first chunk, in both batches. These decoder steps do not
-# fill a chunk, so that an incomplete chunk is tested too.
+# Number of decoder steps in the second chunk. The second chunk is incomplete, because the kernels
+# must also be correct for incomplete chunks.
 STEPS_AFTER_A_CHUNK = 3
 # Errors and tolerances are relative to the largest value of a tensor. The tolerance is TIMES_PLAIN
 # times the error of plain operations in the same precision, but at least `min_bound`. This

@@ -36,8 +36,8 @@ CELLS = tl.constexpr(7)  # [T, B, S]
 KEEP = tl.constexpr(8)  # bool [T, B, S]
 ROWS_OUT = tl.constexpr(9)  # [T, B, W], hidden state and context
 OPERANDS = tl.constexpr(10)  # [T, B, W], a copy of ROWS_OUT in the dtype of matrix products
-# [splits, B, inner], partial sums of the gradient of a step's hidden state and, if inner is W, of
-# its context.
+# [splits, B, inner], partial sums of the gradient of a step's hidden state. If inner is W, the last
+# columns are partial sums of the gradient of the step's context.
 PARTIALS = tl.constexpr(11)
 # [T, B, W], gradient of hidden states and contexts, without the contribution of later steps.
 GRAD_ROWS = tl.constexpr(12)
@@ -367,8 +367,8 @@ def _with_windows(
     """Return `pre` plus the product of the location weight and the windows of past alignments."""
     # A 32-byte sector may contain the end of the previous step's values, which were read earlier,
     # and the beginning of this step's values. The L1 cache may then contain an outdated copy of the
-    # sector. With 15 or more taps, the outdated copy does no harm: in the sector, this step has
-    # only zeros, which surround the alignments.
+    # sector. With 15 or more taps, the outdated copy does no harm: each step's values begin with
+    # zeros (padding), and the sector contains no other values of this step.
     CACHE: tl.constexpr = ".cg" if KERNEL < 15 else ""
     tap = tl.arange(0, location_weight.shape[0])
     places = n[:, None] + (tap // KERNEL * (symbols + KERNEL - 1) + tap % KERNEL)[None, :]
@@ -619,7 +619,7 @@ def cell_gradient(
     tanh_cell = _tanh(tl.load(cells, inside, 0.0))
     previous = tl.load(cells - batch * SIZE, inside & has_past[:, None], 0.0)
     if QUERY > 0:
-        # Each warp multiplies D / WARPS of the attention dimensions by the query weight.
+        # Each warp computes the product with the query weight for D / WARPS attention dimensions.
         share: tl.constexpr = QUERY_BLOCK // WARPS
         dim = tl.arange(0, WARPS)[:, None] * share + tl.arange(0, share)[None, :]
         in_weight = (dim < tl.where(has_step, QUERY, 0))[:, :, None] & (unit < SIZE)[None, None, :]

@@ -58,8 +58,8 @@ class PassState(NamedTuple):
 class WorkerState(NamedTuple):
     """The position of a DataLoader worker in its current pass over the batches."""
 
-    # Identifies the worker's pass: `pass_number` with a RankSampler, -times_set with another
-    # sampler, and 0 before the first pass.
+    # Id of the worker's pass. With a RankSampler, the id is `pass_number`. With another sampler,
+    # the id is -times_set. Before the first pass, the id is 0.
     pass_id: int = 0
     next_index: int = 0  # index of the batch that the worker must return next
     epoch: int = 0
@@ -307,8 +307,8 @@ class LengthBatches(Dataset[Any]):
         follows = follows and (index, state.epoch) == (worker.next_index, worker.epoch)
         if isinstance(index, BatchIndex):
             pass_id = index.pass_number
-            # Any worker may return the first batch of a pass, because torchdata resumes with the
-            # worker that follows the worker of the last batch.
+            # Any worker may return the first batch of a pass, not just worker 0. For example, if
+            # worker 2 returned the last batch, torchdata resumes with worker 3.
             begins = 0 <= index - first < self.world_size * workers
             is_next = follows if worker.pass_id == pass_id else begins
             is_next = is_next and pass_id == state.pass_number

@@ -46,7 +46,7 @@ class PaddingStats:
     """
 
     num_batches: int
-    zero_padding_rate: float  # Ge et al. 2021, eq. 1: mean over batches, weighted by B_j
+    zero_padding_rate: float  # mean of 1 - x / L_j over all clips (Ge et al. 2021, eq. 1)
     average_batch_length: float  # sum(B_j L_j) / sum(B_j), as in Ge et al. 2021
     padded_to_original_rate: float  # (sum(B_j L_j) - sum x) / sum x, as in Gonzalez et al. 2023
     padded_fraction: float  # 1 - sum x / sum(B_j P_j), padding frames as a fraction of all frames
@@ -105,8 +105,8 @@ def padding_stats(
         step_cost = float(padded / frames_per_step @ np.array(cost_of_size))
     num_clips = int(sizes.sum())
     real_total = float(real.sum())
-    # Without padding, all totals equal `real_total`. Rounding errors must not make a total smaller,
-    # because a rate would then be negative.
+    # Without padding, all totals equal `real_total`. Rounding errors must not make a total smaller
+    # than `real_total`, because a rate would then be negative.
     longest_total = max(float(sizes @ longest), real_total)
     padded_total = max(float(sizes @ padded), real_total)
     return PaddingStats(

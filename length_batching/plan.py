@@ -369,7 +369,7 @@ class BatchCosts:
         is_plain = self.cost is None and self.group_sizes is None
         if is_plain and self.size_multiple == 1 and self.row_costs is None:
             return batch_starts(lengths, min(max_clips, len(lengths)), capacity, class_starts)
-        cost = self.cost or float  # if clips have one kind of length, their cost is the length
+        cost = self.cost or float  # without the option `cost`, the cost of a clip is its length
         rows = lengths.reshape(len(lengths), -1).tolist()
         counts = [1] * len(rows)
         if self.group_sizes is not None:

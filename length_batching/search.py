@@ -58,7 +58,7 @@ MAX_EPOCHS = 40
 # need more epochs to get stable means.
 CLIPS_TO_PLAN = 50_000
 LARGE_CORPUS = 100_000  # if a corpus has at least this many clips, a single epoch is planned
-VALUES_PER_DOUBLING = 8  # number of parameter values to try from any value to twice this value
+VALUES_PER_DOUBLING = 8  # number of values to try for each doubling of a parameter
 # Number of threads. Several threads are faster than a single thread, because numpy releases the
 # GIL. Each thread needs several hundred bytes per clip.
 THREADS = 4

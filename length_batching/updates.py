@@ -28,11 +28,11 @@ from length_batching.plan import BatchCosts, EpochPlan, check_clips, plan_epoch,
 from length_batching.strategies import StrategyName
 
 BatchesPerEpoch = int | Literal["constant", "per_phase"]
-# If several epochs must have the same number of batches, the number that the first of these epochs
-# needs is multiplied by this factor, because the later epochs may need more batches.
+# If several epochs must have the same number of batches, the planner multiplies the number of
+# batches of the first of these epochs by this factor, because later epochs may need more batches.
 CONSTANT_MARGIN = 1.01
-# With a constant number of batches per epoch, the planner warns if random epochs need more than this
-# many times the batches of later epochs.
+# With a constant number of batches per epoch, the planner warns if random epochs need more than
+# WASTEFUL times as many batches as later epochs.
 WASTEFUL = 1.1
 MAX_ATTEMPTS = 50  # maximum number of plans to try for an epoch if plans have too many batches
 # Attempt i to plan an epoch uses the epoch number `epoch + i * ATTEMPT_DISTANCE` as the seed.
@@ -281,8 +281,9 @@ class UpdatePlanner:
         num_whole = len(by_length) // size * size
         if num_whole == len(by_length):
             return by_length
-        # Do not change the batches of the last group if this would violate `size_multiple` or
-        # `row_costs`, or would add clips to a batch of one long clip.
+        # Do not change the batches of the last group if these options are used. Other batch sizes
+        # would violate `size_multiple` or `row_costs`. With `too_long`, a batch of one long clip
+        # must not receive other clips.
         has_multiples = self.options.get("size_multiple", 1) != 1
         if has_multiples or self.options.get("row_costs") or "too_long" in self.options:
             return by_length

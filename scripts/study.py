@@ -299,8 +299,9 @@ def write_report(study: Study) -> None:
         "The cells contain means ± standard errors over seeds. The numbers in parentheses are "
         "differences in percent from the first row. Differences are paired by seed; \\* marks "
         "differences that are significant at the 5% level (Holm's method). Each column compares "
-        "the runs after the same amount of training, for example after 20 minutes. This amount is "
-        "the smallest amount that any run needed to complete one of the epochs in --points. "
+        "the runs after the same amount of training, for example after 20 minutes. For each epoch "
+        "in --points, this amount is the smallest amount that any run needed to reach the epoch's "
+        "end. "
         "Minutes only include training.",
     ]
     for quantity in (LOSS, RATE):

@@ -24,7 +24,7 @@ from tacotron2_voice.text.words import word_spans
 
 FORMED = 0.3  # a decoder step is aligned if its largest attention weight is at least this value
 JUMP_BACK = 4  # if attention moves back by more than this number of symbols, words are repeated
-# Attention rests on the last symbols if these symbols have at least this fraction of its weights.
+# Attention rests on the last symbols if the sum of their attention weights is at least this value.
 RESTING_SHARE = 0.5
 # Audio at or below this level counts as quiet. The level is in dB relative to the loud frames of a
 # chunk (their 95th percentile). In the demo, the levels at the stop token ranged from -46 to -25.9

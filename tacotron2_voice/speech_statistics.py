@@ -28,7 +28,8 @@ MARKED_SHARE = 0.8
 # relative durations.
 USUAL_SHARE = 0.999
 MIN_CLIPS = 20  # a speaker with fewer clips gets the speaking rate of the whole corpus
-# Maximum standard error of a speaker's seconds per symbol, as a fraction of the seconds per symbol.
+# Maximum standard error of the seconds per symbol that are fitted to a speaker's clips, divided by
+# the fitted value.
 MAX_ERROR = 0.1
 # Synthesized speech is plausible if it is at most this factor faster than the fastest typical clip,
 # and at most this factor slower than the slowest typical clip.

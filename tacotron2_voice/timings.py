@@ -182,8 +182,7 @@ def best_path(alignment: np.ndarray) -> np.ndarray:
     """
     scores = np.log(np.maximum(alignment, MIN_WEIGHT))
     num_steps, num_symbols = scores.shape
-    # For each decoder step and each symbol at this step: the best symbol at the previous decoder
-    # step.
+    # On the best path to symbol n at decoder step t, the previous symbol is before[t, n].
     before = np.zeros((num_steps, num_symbols), np.int64)
     best = scores[0]
     symbols = np.arange(num_symbols)

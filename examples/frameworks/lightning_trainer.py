@@ -62,8 +62,8 @@ class SaveBatches(Callback):
 
     def on_train_epoch_start(self, trainer, pl_module):
         self.trained = 0
-        # Lightning counts the batches of an epoch only once, but epochs with random batches have
-        # more batches than later epochs.
+        # Set the number of batches again in each epoch. Lightning counts the batches only in the
+        # first epoch, but epochs with random batches have more batches than later epochs.
         if trainer.limit_train_batches == 1.0:
             trainer.fit_loop.max_batches = len(trainer.train_dataloader)
             if isinstance(trainer.val_check_interval, float):

@@ -129,7 +129,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         try:
             finished.append(_read_run(directory))
         except UserError as error:
-            # Remove the folder from the error message, because `left_out` contains the folder, too.
+            # Remove the folder from the error message, because the next line adds the folder.
             problem = str(error).replace(f"{directory}/", "")
             left_out.append(f"{directory}: {problem}")
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:

@@ -67,8 +67,8 @@ UNKNOWN_LETTERS = "\u2135\u1d7d"
 FIRST_PICTURE = "\u2190"
 EMOJI_STYLE = "\ufe0f"  # variation selector: displays the preceding character as an emoji
 MIN_CODE = 4  # a spoken code point, such as "2135", has at least this number of phone characters
-# Number of consecutive characters to compare. If a word's phones contain this many consecutive
-# characters of a code point's phones, eSpeak has spoken the code point.
+# eSpeak has spoken a code point in a word if the phones of the word contain this number of
+# consecutive characters from the phones of the code point.
 COMPARED = 6
 # If the phones of a word and the phones of its letters are more similar than this value, eSpeak has
 # spelled out the word letter by letter.
@@ -76,11 +76,11 @@ MIN_SIMILARITY = 0.7
 LATIN_WORD = re.compile("[a-zA-Z\u00c0-\u024f]{2,}")
 NOT_ASCII = re.compile(r"[^\W\d_\u0000-\u007f]")
 STRESS = re.compile("[ˈˌ]")
-# Number of letters that `_letter_names` takes from the start of a script. It takes the same number
-# of letters from the whole script, at equal distances.
+# `_letter_names` takes this number of letters from the start of a script, and the same number of
+# letters at equal distances from the whole script.
 SAMPLES = 16
-# If several letter names begin with the same phones, these phones may be a word such as "letter".
-# Such a word has at least this number of phone characters.
+# If several letter names begin with the same phones, these phones count as a word, such as
+# "letter", only if they have at least this number of characters.
 MIN_NAME = 5
 GRACE_SECONDS = 1  # seconds to wait for the eSpeak process to exit before it is killed
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("espeak.py"))]

@@ -156,11 +156,12 @@ def _ending(unit: str, following: str) -> Ending:
 def _join_evenly(units: Sequence[ChunkSpan], limit: float) -> list[ChunkSpan]:
     """Join neighboring units into chunks with the best endings and lengths, by dynamic
     programming."""
-    # best[n] describes the best split of the first n units. It contains the costs of the split, the
-    # last chunk, and the number of units before this chunk.
+    # best[n] describes the best split of the first n units as a tuple: the list of costs, the last
+    # chunk, and the number of units before the last chunk.
     #
-    # The costs are a list. The last cost is the sum of the squared lengths of all chunks. Each
-    # other cost is the number of chunks with one kind of ending. The worst kind comes first.
+    # The last item in the list of costs is the sum of the squared lengths of all chunks. Every
+    # other item is the number of chunks with one kind of ending. The item for the worst kind of
+    # ending comes first.
     best: list[tuple[list[int], ChunkSpan | None, int]] = [([0] * (len(Ending) + 1), None, 0)]
     for end in range(1, len(units) + 1):
         ways = []

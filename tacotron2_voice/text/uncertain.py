@@ -109,9 +109,10 @@ _NO_WORD = re.compile(
 )
 # Short words with a capital letter inside, such as "NaCl". PhD, MSc and BSc have rules.
 _CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc|pH|iOS)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
-# Feet and inches, the number of a footnote, a grade such as "A-", "-b", and comparisons.
+# Matches feet and inches (5'3"), footnote numbers ([1]), grades (A-), a hyphen and a letter (-b),
+# and signs of comparison (<=).
 _SIGNS = re.compile(r"[^'\"“]*\d['\"].*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<>!]=?|[<>]{2}")
-# Short forms of months, days and "your" that stay unchanged without a number. Other short forms are words.
+# Short forms of months, of days and of "your" that stay unchanged without a number.
 _SHORT = set("oct nov dec feb aug apr jul sept mon tue tues thu thurs fri ur".split())
 # Matches a short word that ends with a consonant and a full stop, but does not end a sentence.
 _ABBREVIATION = re.compile(r"\w{0,4}[^\W\d_aeiouy]\.(?:,|\s+[a-z\d])")
@@ -166,7 +167,7 @@ def _uncertain_in(text: str) -> list[Uncertain]:
 def _shown(expression: str, reading: str) -> Uncertain:
     """Remove the punctuation around an expression, and around the words that are spoken for it."""
     expression, reading = expression.strip(_PUNCTUATION), reading.strip(_PUNCTUATION)
-    if expression != reading:  # if expression == reading, the full stop marks an abbreviation
+    if expression != reading:  # keep the full stop of an abbreviation that is read unchanged
         expression, reading = expression.rstrip("."), reading.rstrip(".")
     return Uncertain(expression, reading)
 

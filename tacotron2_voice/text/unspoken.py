@@ -92,7 +92,7 @@ def dropped_symbols(
     """
     if not table.is_english:
         unknown = unknown_symbols(clean(text, cleaner_names, table, language), table)
-        if PHONES in cleaner_names:  # other phones are spoken in their place
+        if PHONES in cleaner_names:  # do not report phones that are replaced with similar phones
             replaced = similar_phones(unknown, table)
             unknown = [symbol for symbol in unknown if symbol not in replaced]
         unknown = unknown[: MAX_SHOWN + 1]

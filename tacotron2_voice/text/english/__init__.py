@@ -354,8 +354,8 @@ def _read_sign(match: Match) -> str:
 
 
 RULES: list[Rule] = [
-    # Replace spaces between groups of thousands with commas. Only a space before a group of zeros
-    # certainly belongs to a number: "10 000", but not "100 200".
+    # Replace spaces between groups of thousands with commas if the last group is 000. "10 000" is
+    # certainly one number, but "100 200" may be two numbers.
     rule(
         r"(?<![\d+.,:/-])\d{1,3}(?: \d{3})* 000(?! ?\d)", lambda match: match[0].replace(" ", ",")
     ),

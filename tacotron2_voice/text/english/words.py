@@ -357,8 +357,8 @@ PER |= {"bbl": "barrel", "ton": "ton", "acre": "acre"}
 PER |= {unit: UNITS[unit][0] for unit in "kg g lb oz l L km m ft gal mi".split()}
 
 _CENTS = "cent", "cents"
-# Maps each currency symbol before a number to the names of the currency and of its hundredth, each
-# in singular and plural.
+# Maps each currency symbol before a number to four names: the currency in singular and plural, and
+# the subunit (1/100 of the currency) in singular and plural.
 CURRENCIES = {
     "$": ("dollar", "dollars", *_CENTS),
     "£": ("pound", "pounds", "penny", "pence"),
