@@ -95,8 +95,8 @@ class LoopState:
     # Optimizer step of the best checkpoint; -1: no validation yet.
     best_iteration: int = -1
     lowest_loss: float = math.inf  # lowest padded loss of any optimizer step so far
-    alignment_warned: int = 0  # 1 once the warning that no alignment has formed is printed
-    text_warned: int = 0  # 1 once the warning that attention ignores the text is printed
+    alignment_warned: int = 0  # 1: the warning about a missing alignment was printed
+    text_warned: int = 0  # 1: the warning about attention that ignores the text was printed
 
     def at_start_of(self, epoch: int) -> "LoopState":
         """Return the state of the training loop before the first batch of `epoch` (the current or

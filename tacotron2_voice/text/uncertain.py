@@ -106,7 +106,8 @@ _NO_WORD = re.compile(
 _CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
 # Feet and inches, the number of a footnote, a grade such as "A-", "-b", and comparisons.
 _SIGNS = re.compile(r"[^'\"“]*\d['\"].*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<>!]=?|[<>]{2}")
-# Short forms of months and days that stay unchanged without a number. Other short forms are words.
+# Short forms of months and days that the cleaner does not change if no number is next to them. Short
+# forms that are also words, such as "sun", are not listed.
 _SHORT = set("oct nov dec feb aug apr jul sept mon tue tues thu thurs fri".split())
 # Matches a short word that ends with a consonant and a full stop, but does not end a sentence.
 _ABBREVIATION = re.compile(r"\w{0,4}[^\W\d_aeiouy]\.(?:,|\s+[a-z\d])")
