@@ -43,8 +43,8 @@ class TextMelDataset(Dataset):
     def __init__(self, clips: ClipTable, hparams: HParams):
         self.clips = clips
         self.hparams = hparams
-        # For each label, such as "speaker": the index in hparams.labels of each name that the
-        # filelist contains.
+        # For each label, such as "speaker": a list that contains, for each name in the filelist,
+        # the index of the name in hparams.labels.
         self._indices: dict[str, list[int]] = {}
         for label, names in hparams.labels.items():
             index_of = {name: index for index, name in enumerate(names)}

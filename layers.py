@@ -142,7 +142,7 @@ def draw_keep_mask(
     words.random_(-(2**63), None, generator=generator)
     # The 16-bit values are uniformly distributed from -2^15 to 2^15 - 1.
     values = words.view(torch.int16)[:count].view(shape)
-    # Keep an element if its value is one of the `num_kept` smallest of the 2^16 possible values.
+    # Keep an element if its value is among the `num_kept` smallest 16-bit values.
     num_kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)
     return (values < num_kept - 2**15).to(device)
 

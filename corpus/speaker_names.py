@@ -13,8 +13,8 @@ from corpus.clips import Clip
 from tacotron2_voice.speakers import speaker_name
 from tacotron2_voice.utils.errors import UserError
 
-# Minimum number of lines of the tables in which the number of different speaker names is checked.
-# In shorter tables, each line may have a different speaker.
+# If a table has fewer lines, the number of different speaker names is not checked, because each
+# line may have a different speaker.
 MIN_LINES = 5
 # Maximum number of different speaker names in a table, divided by the number of lines. A speaker
 # has several clips, so a column with more different values probably contains ids or texts.

@@ -196,8 +196,8 @@ class PaperTable:
             self.results(self.more_columns, runs),
             "Each finding of the paper compares two rows. The differences show by how much the "
             "first row exceeds the second row. A finding is undecided if the "
-            f"{CONFIDENCE:.0%} confidence interval of our difference contains 0. A finding with a "
-            "margin is undecided if this interval contains an end of the margin.",
+            f"{CONFIDENCE:.0%} confidence interval of our difference contains 0. A finding of the "
+            "form A = B ± m is undecided if this interval contains -m or m.",
             markdown_table(
                 ["finding of the paper", "paper", "ours", "verdict"],
                 [self.verdict(claim, runs) for claim in self.claims],

@@ -243,7 +243,8 @@ class _Loop:
         if device.type != "cuda":  # with Triton's interpreter, which runs on a CPU
             return
         with torch.cuda.device(device):
-            # Wait until the table is written, because dependent launches do not wait.
+            # Wait until the zeros are written to the table. With programmatic dependent launch, the
+            # kernels may start earlier.
             torch.cuda.synchronize()
             # Launch the kernels once to compile them. During this launch, the kernels compute
             # nothing, because the table contains no steps yet.

@@ -63,8 +63,9 @@ DQUERIES = tl.constexpr(28)  # [T, B, D]
 CARRIED = tl.constexpr(29)
 DCUMULATIVE = tl.constexpr(30)  # [B, N]
 QUERIES = tl.constexpr(31)  # [T, B, D]
-# Partial sums of three gradients over the steps, which form G groups. DKEYS has one partial sum per
-# group. DV and DLOCATION have one partial sum for each group, each clip and each symbol block.
+# The decoder steps form G groups. The next three buffers contain partial sums of gradients over the
+# decoder steps of each group. DKEYS has one partial sum per group. DV and DLOCATION have one partial
+# sum for each group, each clip and each symbol block.
 DKEYS = tl.constexpr(32)  # [G, B, N, D], gradient of the processed memory
 DV = tl.constexpr(33)  # [G, B, number of symbol blocks, D]
 DLOCATION = tl.constexpr(34)  # [G, B, number of symbol blocks, 2 * K, D]

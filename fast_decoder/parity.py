@@ -26,7 +26,7 @@ class Problem:
     mask: Tensor  # [B, N] bool, True at padding
     mel: Tensor  # [B, n_mels, T_out]
     dropout_masks: DropoutMasks
-    seed: int  # seed for the random numbers by which the loss multiplies the outputs
+    seed: int  # seed for the random weights of the output values in the loss
 
     @classmethod
     def random(cls, decoder: Decoder, symbols: tuple[int, ...], steps: int, seed: int) -> "Problem":

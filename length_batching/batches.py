@@ -32,7 +32,8 @@ from length_batching.strategies import StrategyName
 from length_batching.updates import BatchesPerEpoch, EpochUpdates, UpdatePlanner
 
 MAX_WORKERS = 1024
-UNKNOWN_START = -1  # start of a pass if the framework skips batches to resume training
+# Used as the start of a pass if the framework itself skips the trained batches on resume.
+UNKNOWN_START = -1
 
 
 class BatchIndex(int):

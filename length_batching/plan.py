@@ -381,8 +381,7 @@ class BatchCosts:
                 size = 0
                 longest = rows[start]
                 end = start
-                # Maps each possible end of the batch to the number of clips in a batch that ends
-                # there.
+                # Maps each position where the batch may end to the resulting number of clips.
                 sizes_at = dict[int, int]()
                 while end < class_end:
                     longest = list(map(max, longest, rows[end]))

@@ -112,7 +112,7 @@ NUM_BUCKETS = Parameter(
     10,
     maximum=10**6,  # the array that contains the limits of all length classes must stay small
     larger_mixes_more=False,
-    larger_values="Larger values mix clips less and make more batches small.",
+    larger_values="Larger values mix clips less and increase the number of small batches.",
 )
 PARAMETERS = (FACTOR, BUCKET_SIZE, NUM_BINS, NUM_BUCKETS)
 REGISTRY: dict[str, Strategy] = {}  # maps each name to its strategy, in the order of this file
@@ -194,8 +194,8 @@ def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
     # A short clip in a batch of longer clips adds padding only to itself. A long clip in a batch of
     # shorter clips adds padding to all clips of the batch. Therefore, for the same amount of
     # padding, noise mixes clips best if it moves clips only towards longer clips. If ranks are
-    # measured in frames, a batch of many short clips and a batch of few long clips get the same
-    # share of new neighbors.
+    # measured in frames, the noise replaces the same fraction of the clips in a batch of many short
+    # clips as in a batch of few long clips.
     order, starts = _sorted(clips)
     if clips.dynamic_batch_size:
         rank = np.cumsum(clips.lengths[order])

@@ -113,8 +113,8 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         self._world_size_given = world_size is not None
         # These tensors are in shared memory, so that persistent workers see every change.
         self._epoch_and_times_set = torch.zeros(2, dtype=torch.int64).share_memory_()
-        # [workers] How many times an epoch had been set when each worker last finished a pass. -1:
-        # the worker has not finished a pass.
+        # [workers] For each worker: the value of `times_set` at the end of the worker's last pass.
+        # -1: the worker has not finished a pass.
         self._finished_at = torch.full((MAX_WORKERS,), -1).share_memory_()
         # The state that was loaded from a checkpoint. None: no state was loaded, or a different
         # epoch was set later.

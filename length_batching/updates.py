@@ -88,10 +88,9 @@ class EpochUpdates:
                 after = f" after {trained} of {state['num_batches']} batches (of all processes)"
             raise BatchingError(
                 f"epoch {self.epoch} was saved{after}, but the current clips and options produce "
-                "different batches. Resume with the same clips and options, such as "
-                "batches_per_epoch and batches_per_update (now "
-                f"{self.batches_per_update}; default: the number of processes), or restart the "
-                "epoch."
+                "different batches. Resume with the same clips and options, or restart the epoch. "
+                "Check the options batches_per_epoch and batches_per_update (now "
+                f"{self.batches_per_update}; default: the number of processes)."
             )
         resumable = [*self.numbers_of(0, world_size).tolist(), len(self.plan), None]
         check_equal_shares(trained, trained in resumable, world_size)
@@ -153,8 +152,8 @@ class UpdatePlanner:
         self.short_last_update = short_last_update
         self._warn_if_capacity_is_small()
         # `_random_count` is the number of batches that a random epoch needs. `_later_count` is the
-        # number of batches that a later epoch needs. With a constant number of batches per epoch,
-        # this number is computed from both counts.
+        # number of batches that a later epoch needs. If `batches_per_epoch` is "constant", both
+        # variables contain the larger number.
         self._random_count = 0
         self._later_count = 0
         if isinstance(batches_per_epoch, str):

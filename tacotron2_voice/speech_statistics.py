@@ -55,8 +55,8 @@ class SpeechStatistics:
     longest_text: Annotated[int, limits(ge=1, le=2**53)]
     offset: Seconds
     seconds_per_symbol: Annotated[float, limits(gt=0, le=3600, allow_inf_nan=False)]
-    fastest: Ratio  # relative duration of the fastest clip that is not an outlier, at most 1
-    slowest: Ratio  # relative duration of the slowest clip that is not an outlier, at least 1
+    fastest: Ratio  # relative duration of the fastest clip that is not an outlier (at most 1)
+    slowest: Ratio  # relative duration of the slowest clip that is not an outlier (at least 1)
     # Most frequent end punctuation of the texts. "": too few texts have end punctuation.
     final_mark: Annotated[str, limits(max_length=1)]
 

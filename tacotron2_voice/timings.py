@@ -205,7 +205,7 @@ def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) ->
     joined with the previous word.
     """
     tokens = without_tags(text).split()
-    expected: list[str] = []  # words that are spoken for the written words, in order
+    expected: list[str] = []  # the spoken words of all tokens, in order
     owners: list[int] = []  # for each word in `expected`, the index of its token in `tokens`
     for index, token in enumerate(tokens):
         words = _spoken_words(token, settings)

@@ -115,7 +115,8 @@ def check_memory(
     with without_trace(trainer):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        # An epoch draws a clip at most (its mean number of draws, rounded down) + 1 times.
+        # Maximum number of draws per epoch for each clip: the mean number of draws, rounded down,
+        # plus 1.
         draws = None if weights is None else np.floor(draws_of_clips(weights)) + 1
         problems, peak = _problems(
             trainer,

@@ -42,8 +42,8 @@ class LossWeights(NamedTuple):
     steps that are in this micro-batch."""
 
     padded_frames: float = 1.0
-    frames: float = 1.0  # fraction of the real frames in the optimizer step
-    steps: float = 1.0  # fraction of the real decoder steps in the optimizer step
+    frames: float = 1.0  # real frames of the micro-batch / real frames of the optimizer step
+    steps: float = 1.0  # the same fraction of the real decoder steps
 
 
 NO_WEIGHT = LossWeights(0.0, 0.0, 0.0)
@@ -120,7 +120,7 @@ class Trainer:
         self.use_decoder(hparams.decoder)
         self.model.to(device)
         if hparams.sync_batch_norm and processes.world_size > 1:
-            # Ignore the return value, because batch norms inside other modules are converted in
+            # Ignore the return value, because PyTorch replaces the batch norms inside the model in
             # place.
             SyncBatchNorm.convert_sync_batchnorm(self.model)
         # In a run with several processes, `parallel` averages gradients over the processes.
@@ -269,7 +269,7 @@ class Trainer:
         several = num_batches > 1 or processes.world_size > 1
         statistics = RunningStatistics(self.model) if several else None
         terms = slice(len(LossTerms._fields))
-        stop_requests = -2  # index in `total` of the number of stop requests
+        stop_requests = -2  # `total[stop_requests]` is the number of stop requests
         failures = -1
         total = torch.zeros(len(LossTerms._fields) + 2, device=self.device)
         # Use `fill_`, because assigning a number would wait for the GPU.

@@ -248,7 +248,7 @@ class SpeechResponse(StreamingResponse):
         self.speaking = speaking
         self.workers = workers
         self.began = began
-        self.place = place  # an exit stack; closing `place` removes the text from the queue
+        self.place = place  # `place.close()` removes the text from the queue
         is_events = speaking.request.stream_format == "sse"
         media_type = FORMATS[speaking.request.response_format].media_type
         super().__init__(

@@ -175,8 +175,9 @@ CLEANERS: dict[str, Cleaner] = {
 }
 
 
-# The English rules before eSpeak, which needs capitals and accents, and which rejects the letters of
-# other scripts.
+# Replaces the cleaner "english_cleaners_corrected" if the cleaner "phones" follows. Capitals and
+# accents are kept, because eSpeak needs them. Letters of other scripts are kept, because the cleaner
+# "phones" rejects them.
 _ENGLISH_BEFORE_PHONES = Cleaner(lambda text, language: read_english(text), [], keeps_case=True)
 
 

@@ -35,7 +35,7 @@ from tacotron2_voice.utils.errors import UserError, lines_rejected
 from tacotron2_voice.utils.files import numbered_lines
 
 EXPECTED = "expected a word and its respelling, separated by a tab or spaces"
-# Matches spans of phones, because words inside these spans are not replaced.
+# Matches spans of phones. Words inside these spans are not replaced.
 _PHONE_SPANS = re.compile(r"(\{[^{}]*\}|(?<!\w)/\S(?:[^/\n]*\S)?/(?!\w))")
 _PHONES = re.compile(r"/[^\s/](?:[^/]*[^\s/])?/")
 _HYPHENS = re.compile("([-‐‑])")
@@ -129,8 +129,8 @@ def _with_numeral_read(text: str, start: int, end: int) -> str:
     if len(around) != 2 or not (read.startswith(around[0]) and read.endswith(around[1])):
         return text
     words = read[len(around[0]) : len(read) - len(around[1])]
-    # If the letters become a word or single letters, they are a name instead of a numeral. Keep the
-    # name.
+    # If `read_english` keeps the letters, as a word or as single letters, the letters are a name
+    # instead of a numeral. Keep the name.
     if words.replace(" ", "").upper() == text[start:end].upper():
         return text
     return text[:start] + (words.upper() if text.isupper() else words) + text[end:]

@@ -179,6 +179,6 @@ def _join_evenly(units: Sequence[ChunkSpan], limit: float) -> list[ChunkSpan]:
     parts, end = list[ChunkSpan](), len(units)
     while end:
         _, last, end = best[end]
-        assert last is not None  # only best[0], the split of an empty text, has no last chunk
+        assert last is not None  # only the split of an empty text, best[0], contains None here
         parts.append(last)
     return parts[::-1]

@@ -112,7 +112,8 @@ _CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc|pH|iOS)$)(?=.{2,4}$)[A-Za-z]*[a
 # Matches feet and inches (5'3"), footnote numbers ([1]), grades (A-), a hyphen and a letter (-b),
 # and signs of comparison (<=).
 _SIGNS = re.compile(r"[^'\"“]*\d['\"].*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<>!]=?|[<>]{2}")
-# Short forms of months, of days and of "your" that stay unchanged without a number.
+# Short forms of months, of days and of "your" that the cleaner does not change if no number is next to them. Short
+# forms that are also words, such as "sun", are not listed.
 _SHORT = set("oct nov dec feb aug apr jul sept mon tue tues thu thurs fri ur".split())
 # Matches a short word that ends with a consonant and a full stop, but does not end a sentence.
 _ABBREVIATION = re.compile(r"\w{0,4}[^\W\d_aeiouy]\.(?:,|\s+[a-z\d])")

@@ -346,8 +346,8 @@ AMOUNT_RULES: list[Rule] = [
         r"\1 inch",
     ),
     rule(r"\b(\d)/(\d)(?= time\b)", lambda m: f"{spell_number(m[1])} {spell_number(m[2])}"),
-    # "sq. ft." is one unit, "W 34th St." is a direction, and "in" after feet is a
-    # unit.
+    # Rules for units of area and volume ("sq. ft."), for directions in addresses (the W of "W 34th
+    # St."), and for inches after feet (the "in" of "5 ft 3 in").
     rule(r"(?<=\d)\s(sq|cu)\.\s?(?=(?:ft|in|mi|yd)\b)", r" \1 "),
     rule(r"(?<=\d)\sfl\.\s?(?=oz\b)", " fl "),
     rule(r"(?<=\d)\ssq\.?\s(?=(?:miles?|feet|foot|inch|yards?|meters?)\b)", " square "),
