@@ -141,7 +141,8 @@ def test_problem_is_reported_when_mel_settings_json_is_unreadable(attacked):
     assert settings_problem(path, {"hop_length": 256})
 
 
-@pytest.mark.parametrize("option", [pytest.param("mels", marks=pytest.mark.thorough), "trim"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("option", ["mels", "trim"])
 def test_prepare_fails_when_another_process_is_preparing_the_same_folder(tmp_path, option):
     """Without the lock, two processes that prepare the same folder would delete each other's
     unfinished files."""

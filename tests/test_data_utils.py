@@ -203,6 +203,7 @@ def test_collate_raises_when_shared_memory_is_full(monkeypatch):
         collate_and_share(items, 1)
 
 
+@pytest.mark.thorough
 def test_loader_workers_exit_when_the_program_fails(cached_mels):
     """When the program fails, the traceback keeps the loader alive, and the interpreter waits for
     the workers."""

@@ -141,6 +141,7 @@ def assert_agrees(out: Path, alone: Path) -> None:
         assert found[name] == pytest.approx(expected[name], rel=2e-3)
 
 
+@pytest.mark.thorough
 def test_batches_per_update_is_increased_to_the_number_of_processes(corpus, tmp_path):
     out = tmp_path / "out"
     first, second = Together(2, flags(out, corpus, batches_per_update=1, epochs=1)).end()
@@ -265,6 +266,7 @@ def wait_until(condition, logs: list[Path]) -> None:
 # ---------------------------------------------------------------------------- deadlocks
 
 
+@pytest.mark.thorough
 def test_processes_exit_when_one_process_does_not_respond(corpus, tmp_path):
     arguments = flags(tmp_path / "out", corpus, "--process-timeout", "2")
     stopped = act_at, Trainer, "step", stop_answering, 3
@@ -303,6 +305,7 @@ def delete_after_first_epoch(path: Path) -> None:
     act_at(train, "log_epoch", lambda: path.unlink())
 
 
+@pytest.mark.thorough
 def test_processes_warn_when_validation_fails_in_one_process(corpus, alone, tmp_path):
     out = tmp_path / "out"
     ended = Together(2, flags(out, corpus), {1: (fail_in_validation,)}).end()
@@ -377,6 +380,7 @@ def without_first_clip(corpus, folder: Path) -> Path:
     return fewer
 
 
+@pytest.mark.thorough
 def test_resume_fails_when_only_some_processes_allow_new_clips(corpus, alone, tmp_path):
     out = shutil.copytree(alone, tmp_path / "out")
     fewer = without_first_clip(corpus, tmp_path)

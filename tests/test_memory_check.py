@@ -248,8 +248,8 @@ def test_memory_check_tries_only_values_below_the_given_setting(
     ("shape", "settings"),
     [
         ((40, 400, 60), "decoder=fast"),
-        ((300, 50, 20), "decoder=fast"),
-        ((16, 1500, 200), "decoder=fast"),
+        pytest.param((300, 50, 20), "decoder=fast", marks=pytest.mark.thorough),
+        pytest.param((16, 1500, 200), "decoder=fast", marks=pytest.mark.thorough),
     ],
 )
 def test_cpu_memory_estimate_is_close_to_the_measured_peak(shape, settings, one_thread):

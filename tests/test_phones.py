@@ -155,6 +155,7 @@ def phones_and_process(text):
     return to_phones([text], "de")[0], phones._espeak.process.pid
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_espeak_leaves_no_process_and_no_files_when_the_program_is_killed(number, tmp_path):
     """The temporary folder must not contain a copy of the eSpeak library afterwards."""

@@ -85,6 +85,7 @@ def test_prepare_lists_every_clip_once(corpus, tmp_path):
     assert train == sorted(train)  # the filelists keep the order of metadata.csv
 
 
+@pytest.mark.thorough
 def test_prepare_writes_the_same_files_when_it_runs_twice(corpus, tmp_path, monkeypatch):
     monkeypatch.undo()  # this test draws real plots
     prepare(Preparation(corpus, tmp_path / "lists"))

@@ -20,6 +20,7 @@ def corpus(tmp_path):
     return make_corpus(tmp_path / "corpus")
 
 
+@pytest.mark.thorough
 def test_old_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, monkeypatch, capsys):
     """Existing filelists are renamed after the new settings.txt is written. No other file
     changes."""

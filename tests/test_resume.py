@@ -205,6 +205,7 @@ def kill_when_renamed() -> None:
     act_at(checkpoint, "_set_aside", kill_self, 2, after=True)
 
 
+@pytest.mark.thorough
 def test_run_resumed_from_an_earlier_checkpoint_can_be_killed_and_resumed(corpus, tmp_path):
     """The run resumes from a renamed checkpoint and is killed twice while it starts, but --resume
     must still continue the run."""
@@ -435,6 +436,7 @@ def test_resume_accepts_new_filelists_when_the_corpus_was_moved(corpus, whole, t
     assert_same_run(out, whole)
 
 
+@pytest.mark.thorough
 def test_resume_accepts_clips_folder_when_paths_are_absolute(corpus, whole, tmp_path, capsys):
     """The resumed run keeps clips_folder, and rejects a different clip with the same name."""
     old, out = tmp_path / "old", tmp_path / "out"
@@ -560,6 +562,7 @@ def test_run_stops_when_a_batch_differs_from_the_plan(corpus, tmp_path, monkeypa
 # ---------------------------------------------------------------------------- custom optimizers
 
 
+@pytest.mark.thorough
 def test_run_with_a_custom_optimizer_resumes_with_bitwise_equal_results(
     corpus, tmp_path, monkeypatch
 ):

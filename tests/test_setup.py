@@ -276,6 +276,7 @@ def test_processes_report_a_rejected_filelist_once(lists, tmp_path):
     assert isinstance(second, AlreadyReported)
 
 
+@pytest.mark.thorough
 def test_processes_wait_beyond_the_timeout_when_one_process_is_still_working(monkeypatch, capsys):
     for name in ("SECONDS_BETWEEN_HEARTBEATS", "SECONDS_BETWEEN_LINES"):
         monkeypatch.setattr(processes_module, name, 0.1)

@@ -109,6 +109,7 @@ def test_speaker_column_is_rejected_when_it_is_the_text_column_or_empty(tmp_path
     assert "column 2" in refusal(read_metadata, tmp_path, "2")
 
 
+@pytest.mark.thorough
 def test_filelists_have_a_fourth_field_when_there_are_speakers(tmp_path):
     """Filelists of cached mels also contain the speaker in the fourth field. settings.txt sets
     speaker_embedding_dim."""

@@ -253,6 +253,7 @@ def test_resume_is_rejected_when_filelists_contain_new_speakers(lists):
     train.main(flags(lists / "another", options(lists, epochs=1), *advised))
 
 
+@pytest.mark.thorough
 def test_resume_is_rejected_when_speakers_are_added_to_a_model_without_speakers(lists, capsys):
     """The test also uses the options that the warning and the error suggest."""
     run, settings = lists / "run", options(lists, epochs=1)

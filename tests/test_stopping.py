@@ -25,17 +25,25 @@ pytestmark = pytest.mark.usefixtures("clean_process")
     ("moment", "workers"),
     [
         ("before the first checkpoint", (0, 0)),
-        ("before the first optimizer step", (0, 1)),
+        pytest.param("before the first optimizer step", (0, 1), marks=pytest.mark.thorough),
         ("in the middle of an epoch", (2, 0)),
         ("after half of a checkpoint is written", (0, 1)),
-        ("before a checkpoint gets its final name", (1, 0)),
-        ("before older checkpoints are removed", (0, 0)),
+        pytest.param("before a checkpoint gets its final name", (1, 0), marks=pytest.mark.thorough),
+        pytest.param("before older checkpoints are removed", (0, 0), marks=pytest.mark.thorough),
         ("before best.pt is linked", (0, 0)),
-        ("after the last checkpoint, before best.pt is linked", (0, 0)),
-        ("after half of an epoch record is written", (0, 2)),
+        pytest.param(
+            "after the last checkpoint, before best.pt is linked",
+            (0, 0),
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            "after half of an epoch record is written", (0, 2), marks=pytest.mark.thorough
+        ),
         ("after an epoch record", (1, 2)),
-        ("in the second validation", (2, 1)),
-        ("after a validation record, before the checkpoint", (0, 0)),
+        pytest.param("in the second validation", (2, 1), marks=pytest.mark.thorough),
+        pytest.param(
+            "after a validation record, before the checkpoint", (0, 0), marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_killed_run_resumes_with_bitwise_equal_results(moment, workers, corpus, whole, tmp_path):

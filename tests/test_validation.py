@@ -157,6 +157,7 @@ def test_validation_warns_once_when_attention_ignores_the_text(
     assert "ignores the text" not in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_run_trains_and_resumes_without_validation_clips(corpus, tmp_path, capsys):
     """The test interrupts the run, resumes the run, and creates its report. The final weights equal
     the weights of a run with validation."""

@@ -68,6 +68,7 @@ def test_csv_file_has_a_row_for_each_chosen_experiment_of_table_2(filelist, tmp_
     assert 0 < float(row["seconds_per_epoch"]) < 600
 
 
+@pytest.mark.thorough
 def test_experiment_leaves_no_process_when_it_exceeds_its_time_limit(
     filelist, tmp_path, monkeypatch
 ):
