@@ -111,8 +111,8 @@ def synthetic_batch(
 ) -> Batch:
     """Return a batch of random mels and texts.
 
-    The same seed always gives the same batch. If the model has several speakers, all clips have the
-    first speaker.
+    The same seed always gives the same batch. If the model has several speakers, all clips
+    are assigned to the first speaker.
 
     Args:
         mel_lengths: numbers of frames [B].

@@ -102,7 +102,9 @@ def write_corpus(filelist: Path, out: Path, hparams: HParams) -> None:
     mels = out / "mels"
     frames_of: dict[Path, int] = {}
     lines = []
-    for number, line in numbered_lines(filelist, "no such file; expected a filelist with seconds"):
+    for number, line in numbered_lines(
+        filelist, "no such file; expected a filelist with the seconds of each clip"
+    ):
         clip = split_filelist_line(line)
         if clip.seconds is None:
             raise UserError(f"{filelist}:{number}: no length in seconds")

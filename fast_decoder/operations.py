@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-empty = torch.empty  # in tests, a function that fills tensors with NaN replaces `new`
+empty = torch.empty  # tests replace `new` with a function that fills tensors with NaN
 
 
 def new(like: Tensor, *shape: int) -> Tensor:

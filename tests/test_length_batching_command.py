@@ -1,4 +1,4 @@
-"""Test `python -m length_batching`: its table, the printed call, errors, and a closed output."""
+"""Test `python -m length_batching`: its table, the line of code that it prints, errors, and a closed pipe."""
 
 import shlex
 import subprocess

@@ -41,7 +41,7 @@ from tacotron2_voice.text.english.words import (
 from tacotron2_voice.text.phone_spans import CORRECTED
 from tacotron2_voice.text.sequences import ARPABET_SPAN, IPA_SPAN, PHONES
 
-# Advice at the end of the note about expressions that may be read wrongly.
+# The note about expressions that may be read wrongly ends with this advice.
 ADVICE = "If the words are wrong, write the expression in words"
 MAX_CHARACTERS = 500  # maximum number of characters to compare at once
 MAX_SHOWN = 5  # maximum number of expressions to list in a note

@@ -44,7 +44,7 @@ def left_out(
 
 
 def _without_phones(text: str, language: str) -> dict[str, list[int]]:
-    """Return {character: columns} for the characters that have no phones.
+    """Return {character: column numbers} for the characters that have no phones.
 
     Characters between slashes are not included, because they are phones. Letters that only change
     the phones of other letters, such as the Russian hard sign, are not included either.

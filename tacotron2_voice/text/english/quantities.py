@@ -120,6 +120,10 @@ DATE_RULES: list[Rule] = [
         rf"\b({MONTH})\s+({_DAY}){_TH}(?:\s?[-–]\s?({_DAY}){_TH})?(?!\w){_NOT_A_DAY}{_YEAR}",
         _read_month_first,
     ),
+    rule(
+        rf"\b({MONTH})\s?[-–]\s?({MONTH})(?=,?\s+[12]\d{{3}}\b)",
+        lambda match: f"{_month(match[1])} to {_month(match[2])}",
+    ),
     rule(rf"\b({MONTH})(?=,?\s+[12]\d{{3}}\b)", lambda match: _month(match[1])),
 ]
 
@@ -358,7 +362,7 @@ AMOUNT_RULES: list[Rule] = [
     ),
     rule(
         rf"(?<!\.)\b([NSEW])\.\s(?=(?:{'|'.join(REGIONS)})\b"
-        rf"|[A-Z][a-z]+\s(?:{'|'.join(STREETS)}|Street|Avenue|Road)\b)",
+        rf"|(?:[A-Z][a-z]+|\d+(?:st|nd|rd|th))\s(?:{'|'.join(STREETS)}|Street|Avenue|Road)\b)",
         lambda match: f"{_DIRECTIONS[match[1]]} ",
     ),
     rule(
@@ -375,7 +379,7 @@ AMOUNT_RULES: list[Rule] = [
         rf"(?P<fraction>[\s-]{_FRACTION}|\s(?:hundred|thousand|million|billion|trillion))?"
         rf"|(?P<only>{_FRACTION}))"
         r"(?P<join>[\s-]?)(?!(?<=\d)s\b)"  # "20s" means twenties, not 20 seconds
-        rf"(?P<unit>{_UNIT}|in(?=\.))(?P<power>[²³23])?"
+        rf"(?P<unit>{_UNIT}|in(?=[.),;]))(?P<power>[²³23])?"
         rf"(?:\s?/\s?(?P<per>{_UNIT}|{'|'.join(PER)})(?P<per_power>[²³23])?)?"
         # If the sentence continues after a unit with a dot ("6 ft. 2 in."), the match includes the
         # dot.
