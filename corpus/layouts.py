@@ -19,7 +19,7 @@ import re
 import shlex
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -268,10 +268,29 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             f"note: {len(others):,} audio files are not used, because another audio file has the "
             f"same name, such as {os.path.relpath(others[0], corpus)}"
         )
+    text_files, problems = _match_text_files(by_name, corpus, texts)
+    unused = sorted({*corpus_texts(texts.folder or corpus)} - {*text_files.values()})
+    if unused:
+        example = os.path.relpath(unused[0], texts.folder or corpus)
+        print(f"note: {len(unused):,} text files belong to no audio file, such as {example}")
+    clips, problems_in_texts = _read_text_files(text_files, by_name, texts)
+    return clips, problems + problems_in_texts
+
+
+def _match_text_files(
+    by_name: dict[Path, Path], corpus: Path, texts: TextSource
+) -> tuple[dict[Path, Path], list[str]]:
+    """Return the text file of each audio file, and a message for each audio file that has no text
+    file or several text files.
+
+    Args:
+        by_name: the audio files by their paths without a suffix. The returned text files have the
+            same keys.
+    """
     folder = texts.folder
     subtitles = subtitles_in_languages(folder or corpus)
     alike = texts_with_longer_names(folder or corpus)
-    contents = dict[Path, Path]()
+    text_files = dict[Path, Path]()
     ignored = list[Path]()
     problems = list[str]()
     for name in sorted(by_name):
@@ -289,7 +308,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             whole = [place.with_name(f"{place.name}{suffix}") for place in places]
             found = [path for place in whole for path in texts_next_to(place, (), texts.suffix)]
         if len(found) == 1:
-            contents[name] = found[0]
+            text_files[name] = found[0]
             plain = [place.with_name(f"{place.name}{x}") for place in places for x in TEXT_SUFFIXES]
             ignored += [path for path in plain if path.is_file() and path != found[0]][:1]
         elif found:
@@ -298,23 +317,14 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             fix = f"choose with {TRANSCRIPTS}" if is_choice else "keep only one transcript"
             problems.append(f"{by_name[name]}: several transcripts, {listed}; {fix}")
         else:
-            suffix = f".{texts.suffix.lstrip('.')}" if texts.suffix else ".txt"
-            where = f"in {folder}" if folder else "next to it"
             similar = next((alike[place] for place in places if place in alike), None)
-            fix = (
-                f"; if {similar} belongs to this file, give both files the same name"
-                if similar
-                else ""
-            )
-            problems.append(
-                f"{by_name[name]}: no text file, expected {places[0].name}{suffix} {where}{fix}"
-            )
-    if not contents and texts.suffix:
+            problems.append(_no_text_file(by_name[name], places[0].name, texts, similar))
+    if not text_files and texts.suffix:
         raise UserError(
             f"--transcripts {texts.suffix}: no audio file has a text file with this extension "
             "(expected an extension such as srt)"
         )
-    if not contents and not folder and not any("several transcripts" in x for x in problems):
+    if not text_files and not folder and not any("several transcripts" in x for x in problems):
         raise _error_of_no_texts(corpus, by_name, alike)
     if ignored and not texts.suffix:
         print(
@@ -322,27 +332,41 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             f"used. For example, {ignored[0]} is not used. To use the other text files, add "
             f"{TRANSCRIPTS}"
         )
-    unused = sorted({*corpus_texts(folder or corpus)} - {*contents.values()})
-    if unused:
-        example = os.path.relpath(unused[0], folder or corpus)
-        print(f"note: {len(unused):,} text files belong to no audio file, such as {example}")
-    plain_texts = {path for path in contents.values() if not _has_segments(path)}
+    return text_files, problems
+
+
+def _no_text_file(audio: Path, name: str, texts: TextSource, similar: Path | None) -> str:
+    suffix = f".{texts.suffix.lstrip('.')}" if texts.suffix else ".txt"
+    where = f"in {texts.folder}" if texts.folder else "next to it"
+    message = f"{audio}: no text file, expected {name}{suffix} {where}"
+    if similar:
+        message += f"; if {similar} belongs to this file, give both files the same name"
+    return message
+
+
+def _read_text_files(
+    text_files: dict[Path, Path], by_name: dict[Path, Path], texts: TextSource
+) -> tuple[list[Clip], list[str]]:
+    """Return the clips of the text files, and a message for each text that contains the name of its
+    audio file, unless all texts do."""
+    plain_texts = {path for path in text_files.values() if not _has_segments(path)}
     decoded = decode({path: read_bytes(path) for path in sorted(plain_texts)}, texts.encoding)
     labels = {path for path, text in decoded.items() if are_labels(text) or is_textgrid(text)}
     spoken = {path: text for path, text in decoded.items() if path not in labels}
     for path, text in spoken.items():
         check_is_plain(path, text)
-    without_names = _texts_without_names(contents, spoken)
+    without_names = _texts_without_names(text_files, spoken)
     has_names = [x is not None for x in without_names.values()]
     leave_out_names = len(has_names) > 1 and all(has_names)
-    _check_no_columns(contents, spoken, without_names if leave_out_names else {})
+    _check_no_columns(text_files, spoken, without_names if leave_out_names else {})
     if leave_out_names:
         print(
             "note: each text contains the name of its audio file. These names are removed from the "
             "texts"
         )
     clips = []
-    for name, path in contents.items():
+    problems = []
+    for name, path in text_files.items():
         if path not in spoken:
             entries = read_segments(path, str(by_name[name]), texts.tier, texts.encoding)
             clips += [
@@ -360,7 +384,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
             continue
         # Also put the name of the audio file into `where`, because several audio files can share a
         # text file in a text folder.
-        where = f"{path} of {by_name[name]}" if folder else str(path)
+        where = f"{path} of {by_name[name]}" if texts.folder else str(path)
         if text_without_name is not None:
             text = " ".join(text_without_name.split())
         clips.append(Clip(str(by_name[name]), text, where=where))
@@ -664,6 +688,53 @@ def without_folder_and_suffix(name: str) -> str:
     return os.path.splitext(last)[0] if last.lower().endswith(AUDIO_SUFFIXES) else last
 
 
+@dataclass(frozen=True)
+class AudioFinder:
+    """Find the audio files of entries, which give a path or only a file name."""
+
+    corpus: Path
+    base: Path  # folder to which the paths of entries are relative
+    files: Mapping[str, Sequence[Path]]  # audio files of the corpus by comparable names
+    counts: Mapping[str, int]  # number of different entries by comparable names
+    # Whether the entries list several folders. If these folders are speakers, a file with the same
+    # name in another folder is a different recording.
+    has_folders: bool
+
+    @classmethod
+    def for_entries(cls, entries: Sequence[Entry], corpus: Path, base: Path) -> "AudioFinder":
+        files = defaultdict[str, list[Path]](list)
+        for path in audio_files(corpus):
+            files[comparable(path.stem)].append(path)
+        names = {entry.name for entry in entries}
+        # Two speakers may both have a file 001.wav. The files of such entries must be in different
+        # folders.
+        counts = Counter(comparable(without_folder_and_suffix(name)) for name in names)
+        listed = {comparable(re.split(r"[/\\]", x)[-2]) for x in names if "/" in slashes(x)}
+        return cls(corpus, base, files, counts, has_folders=len(listed) > 1)
+
+    def exact(self, name: str) -> list[Path]:
+        """Return the file with exactly this path or file name, or []."""
+        corpus, base = self.corpus, self.base
+        return exact_file(name, [*dict.fromkeys((base, corpus, base / "wavs", corpus / "wavs"))])
+
+    def similar(self, name: str) -> list[Path]:
+        """Return the files in other folders, or with another extension or case."""
+        key = comparable(without_folder_and_suffix(name))
+        in_folder = self.has_folders or self.counts[key] > 1
+        return similar_files(name, self.files.get(key, []), in_folder=in_folder)
+
+    def expected(self, name: str) -> Path:
+        """Return the path where a missing file was expected."""
+        listed = slashes(name)
+        has_suffix = listed.lower().endswith(AUDIO_SUFFIXES)
+        folder = self.base if "/" in listed else self.corpus / "wavs"
+        return folder / (listed if has_suffix else f"{listed}.wav")
+
+
+def slashes(name: str) -> str:
+    return name.replace("\\", "/")
+
+
 def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list[Clip], list[str]]:
     """Find the audio file of each entry.
 
@@ -678,57 +749,37 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             - An earlier entry has the same file and the same text.
             - Another entry has the same file and a different text.
     """
-    files = defaultdict[str, list[Path]](list)
-    for path in audio_files(corpus):
-        files[comparable(path.stem)].append(path)
+    finder = AudioFinder.for_entries(entries, corpus, base)
     names = [comparable(without_folder_and_suffix(entry.name)) for entry in entries]
-    check_texts(entries, names, files)
-    # Count the entries with the same file name. For example, two speakers may both have a file
-    # 001.wav. The files of such entries must be in different folders.
-    counts = Counter(comparable(without_folder_and_suffix(x)) for x in {x.name for x in entries})
-    # If the folders in the table are speakers, a file with the same name in another folder is a
-    # different recording.
-    listed_folders = {
-        comparable(re.split(r"[/\\]", x.name)[-2])
-        for x in entries
-        if "/" in x.name.replace("\\", "/")
-    }
-    has_folders = len(listed_folders) > 1
-    folders = [*dict.fromkeys((base, corpus, base / "wavs", corpus / "wavs"))]
+    check_texts(entries, names, finder.files)
     clips = []
     problems = []
     first: dict[tuple, Entry] = {}
     conflicting: dict[str, str] = {}
     renamed: list[tuple[str, Path]] = []
-    for entry, name in zip(entries, names, strict=True):
+    for entry in entries:
         if not entry.name:
             problems.append(f"{entry.where}: no path or id of an audio file")
             continue
         if re.search("[\0\ud800-\udfff]", entry.name):
             problems.append(f"{entry.where}: {entry.name!r} is not a valid file name")
             continue
-        found = exact_file(entry.name, folders)
+        found = finder.exact(entry.name)
         if not found:
-            in_folder = has_folders or counts[name] > 1
-            found = similar_files(entry.name, files[name], in_folder=in_folder)
+            found = finder.similar(entry.name)
             renamed += [(entry.name, path) for path in found[:1]]
-        if not found:
-            # Keep a clip without a file in the list, so that the split stays the same if the file
-            # is added later.
-            listed = entry.name.replace("\\", "/")
-            has_suffix = listed.lower().endswith(AUDIO_SUFFIXES)
-            folder = base if "/" in listed else corpus / "wavs"
-            found = [folder / (listed if has_suffix else f"{listed}.wav")]
         if len(found) > 1:
             several = f"{found[0]} or {found[1]}"
             problems.append(
                 f"{entry.where}: {entry.name!r}: may mean {several}; write the full path"
             )
             continue
-        key = (os.path.realpath(found[0]), entry.segment)
-        earlier = first.setdefault(key, entry)
+        # Keep a clip without a file in the list, so that the split stays the same if the file is
+        # added later.
+        path = found[0] if found else finder.expected(entry.name)
+        earlier = first.setdefault((os.path.realpath(path), entry.segment), entry)
         if earlier is not entry and earlier.text == entry.text:
-            same = f"{found[0]} is already listed in {earlier.where}"
+            same = f"{path} is already listed in {earlier.where}"
             problems.append(f"{entry.where}: {entry.name!r}: {same}; delete one of the two lines")
             continue
         if earlier is not entry:
@@ -736,21 +787,13 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             conflicting[entry.where] = problem_of_texts(entry, earlier)
             conflicting.setdefault(earlier.where, problem_of_texts(earlier, entry))
             continue
-        if entry.duration is not None and (problem := problem_of_duration(entry, found[0])):
+        if entry.duration is not None and (problem := problem_of_duration(entry, path)):
             problems.append(problem)
             continue
-        clip = Clip(str(found[0]), entry.text, where=entry.where, speaker=entry.speaker)
+        clip = Clip(str(path), entry.text, where=entry.where, speaker=entry.speaker)
         clips.append(replace(clip, segment=entry.segment))
     problems += conflicting.values()
     clips = [clip for clip in clips if clip.where not in conflicting]
-    cut = {clip.path for clip in clips if clip.segment}
-    for clip in clips:
-        if clip.segment is None and clip.path in cut:
-            problems.append(
-                f"{clip.where}: this line has no times, but other lines contain the times of segments of "
-                f"{clip.path}"
-            )
-    clips = [clip for clip in clips if clip.segment or clip.path not in cut]
     if renamed:
         listed, path = renamed[0]
         print(
@@ -758,7 +801,15 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             f"folder, or with a different extension or case. For example, {listed!r} was found as "
             f"{os.path.relpath(path, corpus)}"
         )
-    return clips, problems
+    # An audio file is either cut at the listed times or used as a whole.
+    cut = {clip.path for clip in clips if clip.segment}
+    problems += [
+        f"{clip.where}: this line has no times, but other lines contain the times of segments of "
+        f"{clip.path}"
+        for clip in clips
+        if clip.segment is None and clip.path in cut
+    ]
+    return [clip for clip in clips if clip.segment or clip.path not in cut], problems
 
 
 def problem_of_texts(entry: Entry, other: Entry) -> str:
