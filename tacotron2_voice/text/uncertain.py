@@ -28,9 +28,12 @@ from tacotron2_voice.text.english.words import (
     ABBREVIATIONS,
     BEFORE_NUMBERS,
     BIBLE,
+    COUNTED,
+    COUNTED_OR_LETTERED,
     CURRENCIES,
     CURRENCY_CODES,
     FIRST_NAMES,
+    MONARCHS,
     PER,
     STATES,
     STATES_AFTER_TOWNS,
@@ -89,14 +92,16 @@ _CERTAIN_FORMS = (
     rf"(?<=[a-z]\s)(?:{_any_of(STREETS)})(?=[,.]?\s|$)",
     rf"(?:{MONTH_NAMES}|{DAY_NAMES})\.",
     r"(?i:[a-z]*[aeiou][a-z]*/[a-z]*[aeiou][a-z]*)",
+    rf"{_any_of(MONARCHS)} [IVX]{{2,}}\.?",
     # symbols
     rf"#\d+|&|[+=×÷±≤≥≠≈]|@\w+|#[A-Za-z]+|w/o?|[A-G][#♯♭]|C\+\+|(?!<3)[<>~±+]\s?{NUMBER}%?|{NUMBER}\+",
     # fractions, ordinals, decades, words such as "14-year-old", ranges and numbers
     r"(?:\d{1,3}[\s-])?(?:1/2|1/3|2/3|[13]/4|[1-4]/5|[1357]/8)|24/7",
     r"\d*(?:1st|2nd|3rd|\dth)(?:-[a-z]+)*|(?:mid-)?'?\d{2,4}'?s|\d{1,2}/\d-inch",
     rf"(?:{NUMBER}|\.\d+)(?:-[a-z]{{3,}})+",
-    rf"{_PLAIN_NUMBER}(?:\s?%)?\s?[-–]\s?{NUMBER}(?:\s?%)?",
-    rf"[-−]?(?:{_PLAIN_NUMBER}|\.\d+)(?:\s?%)?",
+    rf"(?!\d{{1,2}}-\d{{4}}\b){_PLAIN_NUMBER}(?:\s?%)?\s?[-–]\s?{NUMBER}(?:\s?%)?",
+    # "at 6.30" may be a time.
+    rf"[-−]?(?!(?<=\bat )\d{{1,2}}\.[0-5]\d\b|(?<=\bafter )\d{{1,2}}\.[0-5]\d\b)(?:{_PLAIN_NUMBER}|\.\d+)(?:\s?%)?",
 )
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?])(?<!\b\w\.)\s+(?=[A-Z\"'“])")
 _LEFT, _RIGHT = r"(?<![\w/.,:$£€¥+*=^<>~-])", r"(?![\w/:+*=^<>°²³·%-]|[.,]\w)"
@@ -115,8 +120,16 @@ _SIGNS = re.compile(r"[^'\"“]*\d['\"].*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<
 # Short forms of months, of days and of "your" that the cleaner does not change if no number is next to them. Short
 # forms that are also words, such as "sun", are not listed.
 _SHORT = set("oct nov dec feb aug apr jul sept mon tue tues thu thurs fri ur".split())
+# Words and names after which Roman numerals are converted reliably.
+_BEFORE_NUMERALS = {
+    *COUNTED,
+    *COUNTED_OR_LETTERED,
+    *MONARCHS,
+    *map(str.capitalize, BEFORE_NUMBERS),
+    *("War", "And", "To"),
+}
 # Matches a short word that ends with a consonant and a full stop, but does not end a sentence.
-_ABBREVIATION = re.compile(r"\w{0,4}[^\W\d_aeiouy]\.(?:,|\s+[a-z\d])")
+_ABBREVIATION = re.compile(r"\w{0,4}[^\W\d_aeiouy]\.(?:,|\s+(?:[a-z\d]|[B-HJ-Z]\b))")
 
 
 def uncertain_expressions(text: str, cleaner_names: Sequence[str]) -> list[Uncertain]:
@@ -152,6 +165,10 @@ def _uncertain_in(text: str) -> list[Uncertain]:
         _is_uncertain(certain, *word.span()) or bool(_SIGNS.fullmatch(word[0])) for word in words
     ]
     numerals = [_is_numeral(word[0].strip(f".{_PUNCTUATION}")) for word in words]
+    # After other names, a numeral may be a number or an ordinal: "Rocky III", "Henry Watts III".
+    for i, before in enumerate(words[:-1]):
+        if numerals[i + 1] and before[0].rstrip(".").capitalize() not in _BEFORE_NUMERALS:
+            uncertain[i + 1] = True
     if not (any(uncertain) or any(numerals) or _has_short_form(text)):
         return []
     found = []

@@ -171,7 +171,7 @@ PHONE_RULES: list[Rule] = [
     rule(r"(?<![\w.,-])(?:911|999|112)\b", _read_emergency_number),
     rule(r"(?<=\b[A-Z]{2} )\d{5}\b|(?<=[A-Z]\.[A-Z]\. )\d{5}\b", _read_groups),  # postal codes
     rule(r"(?i)(?<=\bzip code is )\d{5}\b|(?<=\bzip code )\d{5}\b", _read_groups),
-    rule(r"(?i)(?<=\bdial )\d{3}\b", _read_groups),
+    rule(r"(?i)(?<=\bdial )\d{3}\b|(?<=\bcall )\d{3}\b(?!\s[a-z]+s\b)", _read_groups),
     rule(r"(?i)\b(ext)\. (\d{3,5})\b", lambda m: f"extension {spell_digits(m[2])}"),
     rule(r"(?i)(?<=\bno\. )(\d+)-(\d+)\b", r"\1, \2"),  # a docket number is not a range
     rule(r"(?<![\w.,])\d{1,3}(?:\.\d{1,3}){3}(?![\w.,]\w)", _read_ip_address),
@@ -210,6 +210,8 @@ def _read_range(match: Match) -> str:
 
 
 RANGE_RULES: list[Rule] = [
+    rule(r"(?<![\w./-])(\d+)\s?[-–]\s?(?=\d+ \d/\d\b)", r"\1 to "),  # 1-1 1/2 hours
+    rule(rf"({CURRENCY}{NUMBER}(?:k|K|m|M|bn|b|B))\s?[-–]\s?(?={CURRENCY}?\d)", r"\1 to "),
     rule(
         rf"(?<![\w.,/:#^-])({CURRENCY}?{NUMBER}(?::\d\d)?(?:\s?[ap]\.?m\b\.?|\s?%|°[CF]?)?)"
         rf"(\s?[-–]\s?)({CURRENCY}?{NUMBER})(?![/\d]|[-–]\d|\s*=)",
@@ -366,8 +368,9 @@ AMOUNT_RULES: list[Rule] = [
         lambda match: f"{_DIRECTIONS[match[1]]} ",
     ),
     rule(
-        r"(?<=\d\sft\s)(\d{1,2})\sin\b(?!\.)|(?<=\d\sft\.\s)(\d{1,2})\sin\b(?!\.)",
-        lambda m: f"{m[1] or m[2]} inch{'es' * ((m[1] or m[2]) != '1')}",
+        r"(?<=\dft\s)(\d{1,2})\s?in\b(?!\.)|(?<=\d\sft\s)(\d{1,2})\s?in\b(?!\.)"
+        r"|(?<=\d\sft\.\s)(\d{1,2})\sin\b(?!\.)",
+        lambda m: f"{m[1] or m[2] or m[3]} inch{'es' * ((m[1] or m[2] or m[3]) != '1')}",
     ),
     rule(r"(?<![\w.,])(\d+)\s?h\s?(\d+)\s?m\b", r"\1 h \2 min"),
     rule(r"(?<![\w.,])(\d+)\s?m\s(\d+)\s?s\b", r"\1 min \2 sec"),

@@ -135,7 +135,7 @@ COUNTIES = (
 ).split()
 # Names and words after "N.", "S.", "E." and "W." that show that the letter is a direction.
 REGIONS = (
-    "Africa America Carolina Dakota Ireland Korea London Wales Yorkshire coast Coast side Side wing"
+    "Africa America Carolina Dakota Ireland Korea London Wales Yorkshire coast Coast side Side wing Wing"
 ).split()
 # Abbreviations that are always expanded if a full stop follows.
 ABBREVIATIONS = {
