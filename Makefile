@@ -52,7 +52,7 @@ test-frameworks: .venv-frameworks/installed
 # Build the documentation as a site in site/. The build fails on a broken link or anchor.
 docs: .venv-docs/installed
 	.venv-docs/bin/python -m sphinx --quiet --fail-on-warning --keep-going -c docs . site
-	@echo "open site/README.html"
+	@echo "note: the site is complete. Open site/README.html."
 
 say: $(VOCODER)
 	@mkdir -p out
@@ -80,7 +80,7 @@ serve-numbers: $(DEMO_VOICE)/voice.json .venv/installed
 	$(PYTHON) -m tacotron2_voice serve $(DEMO_VOICE) $(NUMBERS)
 
 $(DEMO_VOICE)/voice.json:
-	@echo "$@: no such voice; run make demo first, with the same LANGUAGE, PHONES and FULL"; exit 1
+	@echo "error: $@: no such voice. Run make demo first, with the same LANGUAGE, PHONES and FULL." >&2; exit 1
 
 .venv-frameworks/installed: $(patsubst %,requirements/%.txt,frameworks distillmos resemblyzer)
 	$(PYTHON3) -m venv .venv-frameworks
@@ -88,7 +88,7 @@ $(DEMO_VOICE)/voice.json:
 	$(FRAMEWORKS) -m pip install --disable-pip-version-check --no-deps \
 	  -r requirements/distillmos.txt -r requirements/resemblyzer.txt
 	$(FRAMEWORKS) -m pip install --disable-pip-version-check -r requirements/pesq.txt || \
-	  echo "PESQ needs a C compiler, so the tests that measure PESQ are skipped"
+	  echo "note: PESQ needs a C compiler, so the tests that measure PESQ are skipped" >&2
 	@touch .venv-frameworks/installed
 
 .venv-docs/installed: requirements/docs.txt
@@ -99,10 +99,11 @@ $(DEMO_VOICE)/voice.json:
 # The file .venv/installed is written last, so that an interrupted installation is repeated.
 .venv/installed: $(filter-out $(OF_FRAMEWORKS),$(wildcard requirements.txt requirements/*.txt))
 	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11, 4))' || \
-	  { echo "Python 3.11.4 or newer is needed: make PYTHON3=python3.12 demo"; exit 1; }
+	  { echo "error: $(PYTHON3): this version is too old (expected Python 3.11.4 or newer)." \
+	         "Choose another Python, for example: make PYTHON3=python3.12 demo" >&2; exit 1; }
 	@$(PYTHON3) -c 'import venv, ensurepip' 2>/dev/null || \
-	  { echo "$(PYTHON3) cannot make virtual environments: install python3-venv" \
-	         "(on Debian and Ubuntu: sudo apt install python3-venv)"; exit 1; }
+	  { echo "error: $(PYTHON3) cannot create virtual environments. Install python3-venv" \
+	         "(on Debian and Ubuntu: sudo apt install python3-venv)." >&2; exit 1; }
 	$(PYTHON3) -m venv .venv
 	$(PYTHON) -m pip install --disable-pip-version-check -r requirements/dev.txt
 	@touch .venv/installed

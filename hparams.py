@@ -129,7 +129,7 @@ class HParams(VoiceSettings):
     dynamic_batch_size: bool = True  # True: batches of short clips contain more clips, up to batch_capacity
     batch_capacity: Count | None = None  # maximum number of frames per batch, including padding; None: batch_size times the length of the longest clip
     size_multiple: Count = 1  # each batch contains a multiple of this number of clips, such as 8; 1: any number of clips
-    row_costs: str = ""  # time of a decoder step for each number of clips, in us, such as "16:33 32:48"; batches get the sizes with the lowest time per clip; measure: train.py measures the times; empty: not used
+    row_costs: str = ""  # time of a decoder step for each number of clips, in microseconds, such as "16:33 32:48"; batches get the sizes with the lowest time per clip; measure: train.py measures the times; empty: not used
     batch_randomization: bool = True  # True: shuffle the order of the batches, but not the clips within them
     random_epochs: CountOrZero = 2  # number of epochs with random batches at the start of the run; 0: none
     batches_per_update: Count = 1  # number of batches per optimizer step, over all processes; larger: fewer optimizer steps

@@ -41,6 +41,7 @@ from tacotron2_voice.utils.arguments import whole_number
 from tacotron2_voice.utils.console import markdown_table
 from tacotron2_voice.utils.program import run_program
 from training.decoders import DECODERS, choose_decoder
+from training.precision import PRECISIONS
 from training.trainer import MicroBatch, Trainer
 
 SIZES = ("batch_size", "frames", "symbols", "precision", "repeats", "steps")
@@ -140,10 +141,17 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    counts = {"batch_size": 16, "frames": 400, "symbols": 80, "repeats": 5}
-    parser = options.measuring_parser(__doc__, **counts)
+    parser = options.measuring_parser(
+        __doc__,
+        batch_size=(16, "number of clips per batch"),
+        frames=(400, "length of each clip, in frames"),
+        symbols=(80, "number of symbols per text"),
+        repeats=(5, "number of timed repeats; the report contains the medians of their times"),
+    )
     add = parser.add_argument
-    add("--precision", type=options.precision, default="fp32")
+    precisions = ", ".join(PRECISIONS)
+    precision_help = f"precision of the computation: {precisions} (default: %(default)s)"
+    add("--precision", type=options.precision, default="fp32", help=precision_help)
     steps_help = "number of optimizer steps of the fast decoder per repeat (default: %(default)s)"
     add("--steps", type=whole_number(1), default=1, help=steps_help)
     warm_ups_help = "number of untimed repeats before the timed repeats (default: %(default)s)"

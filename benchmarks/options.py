@@ -14,15 +14,16 @@ from tacotron2_voice.utils.errors import UserError
 from training.precision import PRECISIONS
 
 
-def measuring_parser(description: str | None, **counts: int) -> argparse.ArgumentParser:
+def measuring_parser(description: str | None, **counts: tuple[int, str]) -> argparse.ArgumentParser:
     """Return an argument parser with --device, --json, --hparams and an option for each entry of
     `counts`.
 
-        parser = measuring_parser(__doc__, warm_ups=3)  # adds --warm-ups with the default 3
+        # Add --symbols with the default 120.
+        parser = measuring_parser(__doc__, symbols=(120, "number of symbols per text"))
 
     Args:
-        counts: {name of an option: default value}. These options accept whole numbers of at least
-        1.
+        counts: {name of an option: (default value, help without the default)}. These options
+            accept whole numbers of at least 1.
     """
     parser = make_parser(description)
     default = "cuda" if torch.cuda.is_available() else "cpu"
@@ -44,12 +45,12 @@ def measuring_parser(description: str | None, **counts: int) -> argparse.Argumen
         metavar="name=value,...",
         help="override settings (hparams.py lists them)",
     )
-    for name, count in counts.items():
+    for name, (count, meaning) in counts.items():
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             type=at_least_one,
             default=count,
-            help=f"{name.replace('_', ' ')} (default: %(default)s)",
+            help=f"{meaning} (default: %(default)s)",
         )
     return parser
 

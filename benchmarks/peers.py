@@ -324,19 +324,19 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
             f"--{peer}",
             type=Path,
             metavar="DIR",
-            help=f"checkout of {peer} (default: do not measure {peer})",
+            help=f"measure the checkout of {peer} in this folder (default: do not measure {peer})",
         )
     add(
         "--shapes",
         type=checked(shapes, "clips x frames x symbols, such as 16x774x120", bool),
         default="16x774x120,64x203x32",
-        help="batches to measure, each as CLIPSxFRAMESxSYMBOLS (default: %(default)s)",
+        help="measure batches of these sizes, each as CLIPSxFRAMESxSYMBOLS (default: %(default)s)",
     )
     add(
         "--precisions",
         type=precisions,
         default="bf16",
-        help="precisions to measure (default: %(default)s)",
+        help="measure with these precisions, separated by commas (default: %(default)s)",
     )
     add(
         "--seconds",

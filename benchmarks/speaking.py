@@ -129,10 +129,15 @@ def measure(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = options.measuring_parser(__doc__, symbols=120, steps=600, repeats=5)
-    about = "batch sizes, separated by commas (default: %(default)s)"
+    parser = options.measuring_parser(
+        __doc__,
+        symbols=(120, "number of symbols per text"),
+        steps=(600, "number of decoder steps per text"),
+        repeats=(5, "number of times that each method synthesizes the texts"),
+    )
+    about = "numbers of texts per batch, separated by commas (default: %(default)s)"
     parser.add_argument("--texts", type=whole_numbers, default="1,16", help=about)
-    about = "numbers of CPU threads, separated by commas (default: %(default)s)"
+    about = "measure with these numbers of CPU threads, separated by commas (default: %(default)s)"
     threads = str(torch.get_num_threads())
     parser.add_argument("--threads", type=whole_numbers, default=threads, help=about)
     about = "also measure exported voices on a CPU (needs requirements/onnx.txt)"

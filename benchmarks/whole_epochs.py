@@ -206,15 +206,28 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("filelist", type=Path, help="filelist of the training clips with their lengths in seconds")
     add("out", type=Path, help="write mels, runs and table2.csv to this folder")
-    add("--only", default=",".join(EXPERIMENTS), help="experiments to run (default: all)")
+    add(
+        "--only",
+        default=",".join(EXPERIMENTS),
+        help="run only these experiments, separated by commas (default: all)",
+    )
     add(
         "--seconds",
         type=positive,
         default=86400,
-        help="stop after this number of seconds (default: 86400)",
+        help="stop the benchmark after this time, in seconds (default: 86400)",
     )
-    add("--epochs", type=at_least_one, default=4, help="epochs per experiment (default: 4)")
-    add("--extra", default="precision=bf16,num_workers=4", help="settings (default: %(default)s)")
+    add(
+        "--epochs",
+        type=at_least_one,
+        default=4,
+        help="number of epochs per experiment (default: 4)",
+    )
+    add(
+        "--extra",
+        default="precision=bf16,num_workers=4",
+        help="override these settings in every experiment (default: %(default)s)",
+    )
     args = parser.parse_args(arguments)
     unknown = sorted(set(args.only.split(",")) - set(EXPERIMENTS))
     if unknown:

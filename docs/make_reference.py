@@ -35,6 +35,7 @@ PROGRAMS = (
     "scripts/compare_batching.py",
     "scripts/export_voice.py",
     "scripts/export_vocoder.py",
+    "scripts/my_voice.py",
     "scripts/study.py",
     "scripts/demo.py",
     "scripts/make_demo_corpus.py",
@@ -48,6 +49,10 @@ PROGRAMS = (
     "-m benchmarks.reliability",
     "-m benchmarks.serve",
     "-m benchmarks.word_times",
+    "-m benchmarks.whole_epochs",
+    "-m benchmarks.peers",
+    "-m benchmarks.gpu_report",
+    "-m benchmarks.audio_problems",
 )
 # If the comment of a setting in hparams.py contains one of these units, the program writes the
 # unit to the table of settings.
@@ -62,6 +67,7 @@ UNITS = (
     "epochs",
     "Hz",
     "ms",
+    "microseconds",
 )
 
 
@@ -95,7 +101,11 @@ def read_settings(path: Path) -> list[Setting]:
         section = max((n for n in sections if n < field.lineno), default=0)
         lines = range(field.lineno, (field.end_lineno or field.lineno) + 1)
         meaning = " ".join(comments[line] for line in lines if line in comments)
-        found = re.search(rf"(?:number of|, in) ({'|'.join(UNITS)})\b", meaning)
+        units = "|".join(UNITS)
+        # Search for "in ms" first, because "time for each number of clips, in ms" has the unit ms.
+        found = re.search(rf", in ({units})\b", meaning) or re.search(
+            rf"number of ({units})\b", meaning
+        )
         unit = found[1] if found else ""
         settings.append(
             Setting(

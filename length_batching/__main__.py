@@ -1,4 +1,4 @@
-"""Print the cost of each batching strategy for a file of lengths, and find the fastest options.
+"""Print the cost of each batching strategy for a file of lengths, and recommend a strategy.
 
     python -m length_batching lengths.csv
     python -m length_batching lengths.csv --column samples
@@ -6,9 +6,10 @@
 
 The file is a CSV or a text file with one length per line. The lengths may be in any unit. The
 output is a table with two rows per strategy: one for fixed batch sizes and one for dynamic batch
-sizes (DBS). Below the table, the program prints a call of LengthBatchSampler. This call contains
-the options that need the fewest decoder steps and still mix the clips at least as well as
-SSB-DBS-BR, the best strategy of Ge et al. (2021).
+sizes (DBS). Below the table, the program prints the options that need the fewest decoder steps and
+still mix the clips at least as well as SSB-DBS-BR, the best strategy of Ge et al. (2021). At the
+end, the program prints a call of LengthBatchSampler with the strategy that we recommend for
+training: two epochs with random batches, and then SSB-DBS-BR.
 """
 
 import argparse
@@ -22,7 +23,14 @@ from typing import Any
 import numpy as np
 
 from length_batching.checks import MAX_COUNT, BatchingError
-from length_batching.report import LEGEND, cost_table, describe_result, strategy_table
+from length_batching.report import (
+    LEGEND,
+    cost_table,
+    describe_result,
+    recommend,
+    recommended_options,
+    strategy_table,
+)
 from length_batching.search import Surveyor, search, survey_all
 from length_batching.strategies import PARAMETERS
 
@@ -69,8 +77,8 @@ def read_lengths(path: str, column: str | None = None) -> np.ndarray:
 
 
 def print_report(lengths: np.ndarray, batch_size: int, options: dict[str, Any]) -> None:
-    """Print the cost table, and a call of LengthBatchSampler with the options that need the fewest
-    decoder steps."""
+    """Print the cost table, the options that need the fewest decoder steps, and a call of
+    LengthBatchSampler with the recommended strategy."""
     surveyor = Surveyor(lengths)
     surveys, impossible = survey_all(surveyor, batch_size, **options)
     print(
@@ -80,14 +88,12 @@ def print_report(lengths: np.ndarray, batch_size: int, options: dict[str, Any]) 
     print(cost_table(surveys), *impossible, "", LEGEND, "", sep="\n")
     sizes = {name: value for name, value in options.items() if name in SIZES}
     result = search(surveyor, batch_size, **sizes)
-    print(*describe_result(result), sep="\n")
-    if result.best:
-        sizes.pop(
-            "batch_capacity", None
-        )  # print the `batch_capacity` of the best options, not of `options`
-        call = result.best.options() | sizes
-        arguments = "".join(f"\n    {name}={value!r}," for name, value in call.items())
-        print(f"\nLengthBatchSampler(\n    lengths,{arguments}\n)")
+    print(*describe_result(result), "", *recommend(result), sep="\n")
+    # The recommended options contain the `batch_capacity` if their batches use it.
+    sizes.pop("batch_capacity", None)
+    call = recommended_options(result) | sizes
+    arguments = "".join(f"\n    {name}={value!r}," for name, value in call.items())
+    print(f"\nLengthBatchSampler(\n    lengths,{arguments}\n)")
 
 
 def parse_option(text: str) -> tuple[str, Any]:

@@ -4,9 +4,10 @@ audio and no GPU.
     python scripts/compare_batching.py filelists/ljspeech/train.txt
     python scripts/compare_batching.py --strategies                   # list all strategies
 
-The program prints the cost of every strategy with fixed and with dynamic batch sizes (DBS). The
-program also prints the settings for train.py that need the fewest decoder steps and still mix the
-clips well. The folder `--out` will contain the printed report, the table of the report as a CSV,
+The program prints the cost of every strategy with fixed and with dynamic batch sizes (DBS), and the
+strategy that needs the fewest decoder steps and still mixes the clips well. At the end, the program
+prints the settings for train.py that we recommend: two epochs with random batches, and then
+SSB-DBS-BR. The folder `--out` will contain the printed report, the table of the report as a CSV,
 and a plot of the first batches of an epoch. If the lengths come from another project, use
 `python -m length_batching` instead.
 """
@@ -30,7 +31,14 @@ from corpus.lengths import read_lengths
 from evaluation import figures
 from hparams import HParams, create_hparams, parse_row_costs
 from length_batching import STRATEGIES, PaddingStats, PlanOptions
-from length_batching.report import LEGEND, cost_table, describe_result, strategy_table
+from length_batching.report import (
+    LEGEND,
+    cost_table,
+    describe_result,
+    recommend,
+    recommended_options,
+    strategy_table,
+)
 from length_batching.search import DEFAULTS, SearchResult, Survey, Surveyor, search, survey_all
 from tacotron2_voice.utils.arguments import at_least_one, make_parser, share
 from tacotron2_voice.utils.console import progress_bar
@@ -39,10 +47,6 @@ from tacotron2_voice.utils.files import check_is_folder, write_bytes
 from tacotron2_voice.utils.program import run_program
 
 PAPER_SETTING = "batch_size=16,win_time=50,hop_time=12.5"
-LEARNING = """\
-- learning: lengths cannot predict how well a model learns. After equal training time, the loss of
-  the full-size model was 9% (± 4 percentage points) lower with SSB-DBS-BR and random_epochs=2 than
-  with RAND (research/batching-and-learning.md)."""
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -141,29 +145,28 @@ def progress(results: Iterable[Any]) -> Iterable[Any]:
     return progress_bar("planning epochs", 2 * len(STRATEGIES), " strategies", iterable=results)
 
 
-def settings_of(survey: Survey) -> str:
-    """Return the settings of a strategy in the format of train.py --hparams."""
-    options = survey.options()
+def recommended_settings(result: SearchResult, hparams: HParams) -> str:
+    """Return the settings of the recommended strategy in the format of train.py --hparams."""
+    options = recommended_options(result)
     settings = {"batch_size": options.pop("batch_size")}
     settings["batching_strategy"] = options.pop("strategy")
-    settings |= options
+    # Without `random_epochs`, train.py would use its default value.
+    settings |= {"random_epochs": 0} | options
+    if hparams.row_costs:
+        settings["row_costs"] = hparams.row_costs
     return ",".join(f"{name}={value}" for name, value in settings.items())
 
 
-def recommend(result: SearchResult, hparams: HParams) -> list[str]:
-    """Return lines that recommend settings for train.py."""
-    lines = describe_result(result)
-    if result.best is None:
-        return lines
-    if result.best.num_batches < 0.5 * result.random.num_batches:
+def advice(result: SearchResult, hparams: HParams) -> list[str]:
+    """Return lines with the result of the search and the recommended settings for train.py."""
+    lines = [*describe_result(result), "", *recommend(result)]
+    if result.default.num_batches < 0.5 * result.random.num_batches:
         lines.append(
-            f"- {result.best.num_batches:,.0f} optimizer steps per epoch, compared with "
+            f"- {result.default.num_batches:,.0f} optimizer steps per epoch, compared with "
             f"{result.random.num_batches:,.0f} for RAND: the model may learn less per epoch"
         )
-    settings = settings_of(result.best)
-    if hparams.row_costs:
-        settings += f",row_costs={hparams.row_costs}"
-    return [*lines, LEARNING, "", f"    train.py --hparams {shlex.quote(settings)}"]
+    settings = recommended_settings(result, hparams)
+    return [*lines, "", f"    train.py --hparams {shlex.quote(settings)}"]
 
 
 def write_all(report: str, surveys: list[Survey], out: Path, plot: figures.Figure) -> list[Path]:
@@ -204,7 +207,7 @@ def main(arguments: list[str] | None = None) -> None:
             "\n".join(f"- {line}" for line in lines),
             cost_table(surveys),
             f"```\n{LEGEND}\n```",
-            "\n".join(recommend(result, hparams)),
+            "\n".join(advice(result, hparams)),
         ]
     )
     print(report)

@@ -18,10 +18,11 @@ from tacotron2_voice.utils.program import install_command, run_program
 SPEAK = """Synthesize speech with an exported voice.
 
 -o NAME.wav writes all texts to one file, separated by pauses. NAME.mp3, NAME.flac and NAME.ogg work
-too. Until the last text is complete, the file is called NAME.part.wav. If you stop the program, run the same command again to continue after
-the last complete text. -o FOLDER writes a WAV and a plot of the alignment for each text. Plots need
-matplotlib; without it, only the WAV files are written. --stream writes 16-bit samples to standard output as soon as they are computed: `wav`
-starts with a header that contains no length, `raw` has no header.
+too. Until the last text is complete, the file is called NAME.part.wav. If you stop the program, run
+the same command again to continue after the last complete text. -o FOLDER writes a WAV and a plot
+of the alignment for each text. Plots need matplotlib; without it, only the WAV files are written.
+--stream writes 16-bit samples to standard output as soon as they are computed: `wav` starts with a
+header that contains no length, `raw` has no header.
 """
 
 SERVE = """Serve voices over HTTP until Ctrl-C, with OpenAI's API for speech and a web demo.

@@ -1,5 +1,6 @@
 """Test `python -m length_batching`: its table, the line of code that it prints, errors, and a closed pipe."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -11,13 +12,23 @@ from helpers import ROOT
 from length_batching import (
     REGISTRY,
     STRATEGIES,
+    LengthBatchSampler,
     __main__,
     batching_name,
     padding_stats,
-    pair_novelty,
     plan_epoch,
+    report,
 )
 
+# The strategy that docs/batching/choosing-a-strategy.md recommends.
+RECOMMENDED = {
+    "strategy": "semi_sorted",
+    "batch_size": 16,
+    "local_randomization_factor": 0.1,
+    "dynamic_batch_size": True,
+    "batch_randomization": True,
+    "random_epochs": 2,
+}
 LENGTHS = np.random.default_rng(0).integers(5, 80, 320)
 
 
@@ -52,18 +63,39 @@ def test_length_batching_command_prints_the_cost_of_each_strategy(tmp_path, caps
     assert found["bucket", "BKT-DBS"][2:5] == expected
 
 
-def test_recommended_sampler_options_need_fewer_decoder_steps_than_semi_sorted(tmp_path, capsys):
+def test_length_batching_command_recommends_the_strategy_of_the_guide(tmp_path, capsys):
     lengths = np.random.default_rng(0).integers(50, 800, 1500)
     np.savetxt(tmp_path / "lengths", lengths)
-    call = printed_call(capsys, tmp_path / "lengths")
-    steps, novelties = [], []
-    for options in (call, {"strategy": "semi_sorted", "batch_size": 16}):
-        options |= {"dynamic_batch_size": True, "batch_randomization": False}
-        before, plan = (plan_epoch(lengths, epoch=epoch, **options) for epoch in (0, 1))
-        steps.append(padding_stats(lengths, plan).decoder_steps)
-        novelties.append(pair_novelty(plan, before))
-    assert novelties[0] >= novelties[1]
-    assert steps[0] < 0.97 * steps[1]
+    assert printed_call(capsys, tmp_path / "lengths") == RECOMMENDED
+    __main__.main([str(tmp_path / "lengths")])
+    printed = " ".join(capsys.readouterr().out.split())
+    [saving] = re.findall(r"an epoch with these clips needs ([\d.]+)% fewer steps", printed)
+    assert "loss was 14 ± 4% higher than with RAND after the same number of epochs" in printed
+    assert (
+        "loss in our study was 9 ± 4% lower than with RAND, which is not a significant" in printed
+    )
+    assert "loss with SSB-exp was higher than with the recommended strategy" in printed
+    assert (ROOT / report.GUIDE).is_file()
+    assert report.GUIDE in printed
+    stats = []
+    for strategy, dynamic in (("random", False), ("semi_sorted", True)):
+        plan = plan_epoch(lengths, 16, strategy, dynamic_batch_size=dynamic, epoch=1)
+        stats.append(padding_stats(lengths, plan).decoder_steps)
+    assert float(saving) == pytest.approx(100 * (1 - stats[1] / stats[0]), abs=1)
+
+
+def test_strategies_with_a_higher_loss_have_a_higher_loss_in_the_study():
+    """The row of the recommended strategy contains "+12 ± 11" in the column of the loss compared
+    with RAND after the same number of epochs."""
+    log = (ROOT / "research" / "log.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in log.splitlines()]
+    changes = {row[0]: row[6] for row in rows if len(row) > 6 and row[6].startswith("+")}
+    assert changes["SSB-DBS-BR with `random_epochs=2`"] == "+12 ± 11"
+    for strategy in report.WITH_HIGHER_LOSS:
+        name = REGISTRY[strategy].short_name
+        found = [change for row, change in changes.items() if row.split("-DBS")[0].startswith(name)]
+        assert found, strategy
+        assert min(int(change.split()[0]) for change in found) > 12, strategy
 
 
 def test_recommended_sampler_options_include_the_size_limits_of_the_command(tmp_path, capsys):
@@ -72,17 +104,27 @@ def test_recommended_sampler_options_include_the_size_limits_of_the_command(tmp_
     options = printed_call(capsys, tmp_path / "lengths", *sizes)
     expected = {"batch_capacity": 2000, "max_clips": 40, "size_multiple": 2, "too_long": "alone"}
     assert expected.items() <= options.items()
-    plan = plan_epoch(LENGTHS, **options)
-    assert max(map(len, plan)) <= 40
+    sampler = LengthBatchSampler(LENGTHS, **options)
+    sampler.set_epoch(2)  # after the epochs with random batches
+    assert max(map(len, sampler)) <= 40
 
 
-def test_recommended_sampler_options_are_valid_when_fixed_batch_sizes_are_best(tmp_path, capsys):
-    """For fixed batch sizes, the options must not contain batch_capacity, because only dynamic
-    batches use it."""
-    np.savetxt(tmp_path / "lengths", LENGTHS)
-    options = printed_call(capsys, tmp_path / "lengths", "batch_capacity=100")
-    assert not options["dynamic_batch_size"]
-    assert plan_epoch(LENGTHS, **options)
+@pytest.mark.parametrize(
+    ("lengths", "options"), [(LENGTHS, ["batch_capacity=100"]), ([30] * 50, [])]
+)
+def test_length_batching_command_recommends_random_batches_when_nothing_is_saved(
+    tmp_path, capsys, lengths, options
+):
+    """The options must not contain batch_capacity, because only dynamic batches use it."""
+    np.savetxt(tmp_path / "lengths", lengths)
+    call = printed_call(capsys, tmp_path / "lengths", *options)
+    assert call == {
+        "strategy": "random",
+        "batch_size": 16,
+        "dynamic_batch_size": False,
+        "batch_randomization": False,
+    }
+    assert plan_epoch(lengths, **call)
 
 
 def test_length_batching_command_lists_strategies(capsys):

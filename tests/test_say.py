@@ -46,8 +46,12 @@ def test_make_passes_its_variables_to_the_speech_programs(tmp_path, monkeypatch)
     for target in ("say-number", "serve-numbers"):
         refused = make(tmp_path, target, "TEXT=7")
         assert refused.returncode != 0
-        missing = f"{VOICE}: no such voice; run make demo first, with the same "
-        assert refused.stdout == f"{missing}LANGUAGE, PHONES and FULL\n"
+        expected = (
+            f"error: {VOICE}: no such voice. Run make demo first, with the same LANGUAGE, PHONES and "
+            "FULL.\n"
+        )
+        assert refused.stdout == ""
+        assert refused.stderr.startswith(expected)
     python = tmp_path / ".venv" / "bin" / "python"
     for path in (tmp_path / VOICE, python, tmp_path / ".venv" / "installed"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,14 +71,14 @@ def test_make_passes_its_variables_to_the_speech_programs(tmp_path, monkeypatch)
     served = make(tmp_path, "serve-numbers").stdout.splitlines()
     assert served[1:] == ["[-m]", "[tacotron2_voice]", "[serve]", *said[2:4]]
     other = make(tmp_path, "serve-numbers", "LANGUAGE=fr-fr", "PHONES=1")
-    assert other.stdout.startswith("demo-fr-fr-phones/voice/voice.json: no such voice; ")
+    assert other.stderr.startswith("error: demo-fr-fr-phones/voice/voice.json: no such voice. ")
     (tmp_path / "demo-fr-fr" / "voice").mkdir(parents=True)
     (tmp_path / "demo-fr-fr" / "voice" / "voice.json").touch()
     said = make(tmp_path, "say-number", "TEXT=7", "LANGUAGE=fr-fr").stdout.splitlines()
     assert said[2:4] == ["[demo-fr-fr/voice]", "[--numbers=fr-fr]"]
     assert said[-1] == "[demo-fr-fr/said.wav]"
     full = make(tmp_path, "serve-numbers", "LANGUAGE=fr-fr", "PHONES=1", "FULL=1")
-    assert full.stdout.startswith("demo-fr-fr-phones-full/voice/voice.json: no such voice; ")
+    assert full.stderr.startswith("error: demo-fr-fr-phones-full/voice/voice.json: no such voice. ")
     demo = make(tmp_path, "demo", "LANGUAGE=de", "PHONES=1", "FULL=1").stdout.splitlines()
     assert demo[1:] == ["[scripts/demo.py]", "[--language=de]", "[--phones]", "[--full]"]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_length_batching_command import printed_call
 
 from hparams import HParams
-from length_batching import PARAMETERS, STRATEGIES, BatchingError, plan_epoch
+from length_batching import PARAMETERS, STRATEGIES, BatchingError, LengthBatchSampler
 from length_batching.report import cost_table
 from length_batching.search import (
     DEFAULTS,
@@ -190,7 +190,10 @@ def test_library_and_command_find_the_same_options(tmp_path, capsys, monkeypatch
     [overrides] = [x.split()[-1] for x in lines if "train.py --hparams " in x]
     call["batching_strategy"] = call.pop("strategy")
     assert set(overrides.split(",")) == {f"{name}={value}" for name, value in call.items()}
-    plan_epoch(lengths, strategy=call.pop("batching_strategy"), **call)  # this call must not fail
+    call["strategy"] = call.pop("batching_strategy")
+    sampler = LengthBatchSampler(lengths, **call)
+    sampler.set_epoch(0)
+    assert list(sampler)
 
 
 def test_search_defaults_equal_the_defaults_in_hparams():

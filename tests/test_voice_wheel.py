@@ -194,7 +194,7 @@ def test_wheel_and_sdist_contain_exactly_the_files_of_the_package(wheel, tmp_pat
     assert len(licenses) == 1
     with tarfile.open(tmp_path / build("sdist", FOLDER, tmp_path)) as archive:
         sdist = {name.partition("/")[2] for name in archive.getnames()} - {".gitignore"}
-    assert sdist == modules | {"LICENSE", "README.md", "PKG-INFO", "pyproject.toml"}
+    assert sdist == modules | {"LICENSE", "README.md", "CHANGELOG.md", "PKG-INFO", "pyproject.toml"}
 
 
 def test_dependencies_equal_the_pinned_dependencies():
