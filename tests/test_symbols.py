@@ -122,6 +122,9 @@ def test_symbol_table_built_from_texts_contains_every_character(texts):
         ("ß", "pqs", "ss"),
         ("，", "., ", ","),
         ("字", "abc", ""),
+        ("x", "abhəˈ", "h"),
+        ("ɵ", "oʌəˈ", "ʌ"),
+        ("x", "abh", ""),
     ],
 )
 def test_message_suggests_the_nearest_symbol_when_a_symbol_is_unknown(symbol, known, expected):
