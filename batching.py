@@ -157,7 +157,7 @@ def describe_costs(
     if hparams.random_epochs and name != "random":
         name += f", from epoch {hparams.random_epochs + 1} on"
     lines = [
-        f"batching: {name}: {ours.num_batches} batches of up to {ours.largest_batch_size} clips",
+        f"batching strategy: {name}: {ours.num_batches} batches of up to {ours.largest_batch_size} clips",
         f"  zero-padding rate {ours.zero_padding_rate:.2%}, average batch length "
         f"{ours.average_batch_length:.1f} frames (random batches of {hparams.batch_size}: "
         f"{random.zero_padding_rate:.2%}, {random.average_batch_length:.1f})",

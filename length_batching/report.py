@@ -24,7 +24,7 @@ TITLES = (
     "% of RAND",
     "clips",
     "frames",
-    "novelty %",
+    "pair novelty %",
 )
 LEGEND = """\
 ZPR, ABL:   zero-padding rate and average batch length (Ge et al. 2021)
@@ -35,7 +35,7 @@ steps:      sum of the longest length of each batch; a recurrent model runs thes
 cost:       sum of the costs of all steps; only shown if the costs of a step are known
 clips:      number of clips in the batch with the most clips
 frames:     size of the largest batch (number of clips x longest length)
-novelty:    pair novelty: percentage of the pairs of clips in a batch that did not share a batch in
+pair novelty: percentage of the pairs of clips in a batch that did not share a batch in
             the previous epoch
 `clips` and `frames` are maxima over epochs; all other values are means over epochs."""
 

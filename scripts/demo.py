@@ -159,7 +159,7 @@ def compare(epochs: list[dict[str, Any]], random_epochs: int) -> str:
         cells = f"{100 * padding:.2f}", f"{length:.1f}", f"{batches:.1f}", f"{minutes:.3f}"
         rows.append([name, names.count(name), *cells, f"{speed:,.0f}", saving])
     titles = [
-        "batching",
+        "batching strategy",
         "epochs",
         "padding (%)",
         "mean length",

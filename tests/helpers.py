@@ -394,7 +394,7 @@ def make_plots_empty(set_attribute) -> None:
     """Skip drawing the plots of a run, because drawing takes longer than training."""
     from training import tensorboard
 
-    for name in ("draw_alignment", "draw_mels", "draw_gate"):
+    for name in ("draw_alignment", "draw_mels", "draw_stop_token"):
         set_attribute(tensorboard, name, lambda *_, **__: Figure(figsize=(1, 1)))
 
 

@@ -19,7 +19,7 @@ from tacotron2_voice.speech_end import StopReason
 from training.metrics import RunLogger
 from training.tensorboard import Example, FreeRunningPrediction, Prediction, plots_of
 
-PLOTS = {"alignment", "mel", "gate"}
+PLOTS = {"alignment", "mel", "stop_token"}
 RUN = {"iteration": 0, "hparams": {"batch_size": 3, "text_cleaners": ["a", "b"]}}
 EPOCH = {"epoch": 1, "iteration": 4, "train_loss": 2.5, "num_batches": 4}
 VALIDATION = {
@@ -77,8 +77,8 @@ def test_tensorboard_contains_settings_curves_plots_and_audio(tmp_path):
         "epoch/train_loss": [(4, 2.5)],
         "epoch/num_batches": [(4, 4.0)],
         "validation/loss": [(4, 0.5)],
-        "validation/loss_unpadded": [(4, 0.75)],
-        "validation/alignment_sharpness": [(4, 0.25)],
+        "validation/masked_loss": [(4, 0.75)],
+        "validation/focus_rate": [(4, 0.25)],
         "validation/spoken_stopped": [(4, 1.0)],
     }
     found = events(tmp_path)
@@ -106,12 +106,12 @@ def test_tensorboard_plots_show_the_text_and_the_end_of_speech():
     assert titles == {
         "alignment": "alignment: a dog",
         "mel": "target",
-        "gate": "gate",
+        "stop_token": "stop token",
         "spoken/alignment": "alignment, free-running: a dog.",
         "spoken/mel": "spoken",
-        "spoken/gate": "stop token, free-running: attention rested on the last symbols",
+        "spoken/stop_token": "stop token, free-running: attention rested on the last symbols",
     }
-    end = figures["spoken/gate"].axes[0].get_lines()[-1]
+    end = figures["spoken/stop_token"].axes[0].get_lines()[-1]
     assert end.get_xdata() == [8.5, 8.5]  # the first 9 of 15 decoder steps are speech
     assert plots_of(replace(example(), free_running=None)).keys() == PLOTS
 

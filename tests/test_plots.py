@@ -12,8 +12,8 @@ from tacotron2_voice.utils.plots import (
     MAX_TITLE_LETTERS,
     SPACE,
     draw_alignment,
-    draw_gate,
     draw_mels,
+    draw_stop_token,
 )
 
 SENTENCE = (
@@ -117,11 +117,11 @@ def test_mel_plots_have_the_same_axes_and_colors_when_lengths_differ():
 
 
 def test_stop_token_plot_shows_the_end_of_speech():
-    [axes] = draw_gate(np.linspace(0, 0.4, 9), end=5, threshold=0.5, title="gate: why").axes
+    [axes] = draw_stop_token(np.linspace(0, 0.4, 9), end=5, threshold=0.5, title="gate: why").axes
     lines = {line.get_label(): line for line in axes.get_lines()}
-    assert lines.keys() == {"predicted", "gate_threshold", "end of speech"}
+    assert lines.keys() == {"predicted", "threshold", "end of speech"}
     assert lines["end of speech"].get_xdata() == [4.5, 4.5]
-    assert lines["gate_threshold"].get_ydata() == [0.5, 0.5]
+    assert lines["threshold"].get_ydata() == [0.5, 0.5]
     assert axes.get_title() == "gate: why"
-    [axes] = draw_gate(np.zeros(3), target=np.ones(3)).axes
+    [axes] = draw_stop_token(np.zeros(3), target=np.ones(3)).axes
     assert [line.get_label() for line in axes.get_lines()] == ["target", "predicted"]

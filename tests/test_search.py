@@ -174,7 +174,7 @@ def test_cost_table_has_a_row_for_every_compared_strategy():
     assert row["strategy"] == "sorted"
     assert (row["batches"], row["steps"], row["clips"], row["frames"]) == ("2", "60", "2", "80")
     assert row["padding %"] == "16.67"  # 20 of 120 frames are padding
-    assert row["novelty %"] == "0.00"
+    assert row["pair novelty %"] == "0.00"
     assert float(row["% of RAND"]) == pytest.approx(100 * 60 / surveys[0].decoder_steps, abs=0.05)
 
 

@@ -316,7 +316,9 @@ def test_printed_batching_costs_exclude_random_epochs():
     shown = describe_costs(sampler, hparams).splitlines()
     sampler.set_epoch(2)
     assert shown[1:] == describe_costs(sampler, replace(hparams, random_epochs=0)).splitlines()[1:]
-    assert shown[0].startswith("batching: semi_sorted, dynamic batch sizes, from epoch 3 on: ")
+    assert shown[0].startswith(
+        "batching strategy: semi_sorted, dynamic batch sizes, from epoch 3 on: "
+    )
     same = replace(hparams, batching_strategy="random", dynamic_batch_size=False)
     assert "from epoch" not in describe_costs(make_sampler(FRAMES, same), same)
 

@@ -183,7 +183,7 @@ def test_costs_are_compared_for_the_same_drawn_clips_when_speakers_are_balanced(
     weights = balancing_weights(FRAMES, NUMBERS, hparams)
     sampler = make_sampler(FRAMES, hparams, weights=weights)
     lines = describe_costs(sampler, hparams, weights).splitlines()
-    assert lines[0].startswith("batching: random, speaker_balance=1")
+    assert lines[0].startswith("batching strategy: random, speaker_balance=1")
     assert all(", 0.0% fewer than with random batches" in line for line in lines[2:])
 
 
@@ -337,17 +337,25 @@ def test_validation_synthesizes_an_example_for_every_speaker(corpus, tmp_path, m
         assert record[name] == pytest.approx(np.mean(of_speakers))
     logged = curves(out)
     for name in "abc":
-        kinds = ("alignment", "mel", "gate", "spoken/alignment", "predicted", "spoken", "recording")
+        kinds = (
+            "alignment",
+            "mel",
+            "stop_token",
+            "spoken/alignment",
+            "predicted",
+            "spoken",
+            "recording",
+        )
         assert {f"{kind}/{name}" for kind in kinds} <= logged.keys()
         loss = record["speakers"][name]["loss_unpadded"]
-        [(step, value)] = logged[f"validation_loss_unpadded/{name}"]
+        [(step, value)] = logged[f"masked_loss_of_speakers/{name}"]
         assert (step, value) == (record["iteration"], pytest.approx(loss))
         assert f"  {name}: masked loss {loss:.4f}; free-running: " in printed
     assert "alignment" not in logged
     [layout] = EventAccumulator(str(out / "logs")).Reload().Tensors("custom_scalars__config__")
-    [pattern] = re.findall(rb"validation_loss_unpadded/\.\*", layout.tensor_proto.string_val[0])
+    [pattern] = re.findall(rb"masked_loss_of_speakers/\.\*", layout.tensor_proto.string_val[0])
     drawn = {tag for tag in logged if re.match(pattern.decode(), tag)}
-    assert drawn == {f"validation_loss_unpadded/{name}" for name in "abc"}
+    assert drawn == {f"masked_loss_of_speakers/{name}" for name in "abc"}
 
 
 def test_validation_example_has_no_speaker_names_when_there_is_one_speaker(corpus, tmp_path):
@@ -371,7 +379,7 @@ def test_validation_example_has_no_speaker_names_when_there_is_one_speaker(corpu
     assert "speakers" not in metrics(tmp_path / "out", "run")[0]
     assert {"alignment", "spoken"} <= curves(tmp_path / "out").keys()
     assert isinstance(record["spoken_stopped"], int)
-    assert not any("validation_loss_unpadded/" in tag for tag in curves(tmp_path / "out"))
+    assert not any("masked_loss_of_speakers/" in tag for tag in curves(tmp_path / "out"))
 
 
 def test_validation_omits_only_the_example_of_the_speaker_whose_synthesis_fails(
@@ -455,8 +463,8 @@ def test_number_of_curves_and_printed_lines_is_limited_when_there_are_many_speak
     [record], logged = metrics(tmp_path / "out", "validation"), curves(tmp_path / "out")
     losses = {name: each["loss_unpadded"] for name, each in record["speakers"].items()}
     assert list(losses) == list("edcba")  # the speaker with the most speech comes first
-    assert {tag for tag in logged if tag.startswith("validation_loss_unpadded/")} == {
-        f"validation_loss_unpadded/{name}" for name in "edc"
+    assert {tag for tag in logged if tag.startswith("masked_loss_of_speakers/")} == {
+        f"masked_loss_of_speakers/{name}" for name in "edc"
     }
     assert {tag for tag in logged if tag.startswith("alignment/")} == {"alignment/e", "alignment/d"}
     printed = capsys.readouterr().out

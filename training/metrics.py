@@ -16,9 +16,11 @@ from tacotron2_voice.utils.files import (
 from training.tensorboard import Example, TensorBoard, event_files, warn_on_failure
 
 MAX_CURVES = 20  # maximum number of speakers for which TensorBoard shows a curve
-LOSSES_OF_SPEAKERS = "validation_loss_unpadded"  # TensorBoard tag of the losses per speaker
+LOSSES_OF_SPEAKERS = "masked_loss_of_speakers"  # TensorBoard tag of the losses per speaker
 # Entries of a metrics record that TensorBoard does not show as curves.
 NOT_CURVES = ("epoch", "iteration", "speakers")
+# TensorBoard tags of quantities whose names in metrics.jsonl come from earlier versions.
+TAGS = {"loss_unpadded": "masked_loss", "alignment_sharpness": "focus_rate"}
 
 
 class RunLogger:
@@ -131,7 +133,8 @@ class RunLogger:
             return
         for name, value in record.items():
             if name not in NOT_CURVES:
-                tag = f"{kind}/{name.removeprefix(kind + '_')}"
+                quantity = name.removeprefix(f"{kind}_")
+                tag = f"{kind}/{TAGS.get(quantity, quantity)}"
                 self.tensorboard.write("add_scalar", tag, value, record["iteration"])
 
     def _write_lines(self) -> None:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
 
 from tacotron2_voice.speech_end import StopReason
-from tacotron2_voice.utils.plots import draw_alignment, draw_gate, draw_mels
+from tacotron2_voice.utils.plots import draw_alignment, draw_mels, draw_stop_token
 
 # Suffix of the event files that training writes. Training changes no other files in the folder.
 SUFFIX = ".tacotron2"
@@ -85,7 +85,7 @@ def plots_of(example: Example) -> dict[str, Figure]:
     plots = {
         "alignment": draw_alignment(forced.alignment, texts=[forced.symbols]),
         "mel": draw_mels(target=example.recording, predicted=forced.mel),
-        "gate": draw_gate(forced.gate, target=example.gate_target),
+        "stop_token": draw_stop_token(forced.gate, target=example.gate_target),
     }
     if spoken is None:
         return plots
@@ -93,7 +93,7 @@ def plots_of(example: Example) -> dict[str, Figure]:
         spoken.alignment, texts=[spoken.symbols], title="alignment, free-running"
     )
     plots["spoken/mel"] = draw_mels("recording", spoken=spoken.mel, recording=example.recording)
-    plots["spoken/gate"] = draw_gate(
+    plots["spoken/stop_token"] = draw_stop_token(
         spoken.gate,
         end=len(spoken.alignment),
         threshold=example.gate_threshold,

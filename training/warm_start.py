@@ -64,7 +64,7 @@ def _symbols_note(count: int, new: dict[str, str]) -> str:
     similar = " ".join(f"{symbol}={other}" for symbol, other in new.items() if other)
     others = " ".join(symbol for symbol, other in new.items() if not other)
     if similar:
-        note += f"; these start with the embedding of a similar letter: {similar:.{MAX_NAMED}}"
+        note += f"; these start with the embedding of a similar symbol: {similar:.{MAX_NAMED}}"
     if others:
         note += (
             "; these start with random embeddings that have the mean and spread of the old "
@@ -89,12 +89,12 @@ def map_symbols(
     """Adapt a checkpoint's symbol embedding to the symbols in `table`.
 
     A symbol that is in the checkpoint keeps its row. A new letter or phone starts with the row of
-    a similar letter in the checkpoint. A similar letter is the same letter with other accents or in
-    a different case, or the first letter of the transliteration, such as o for ɔ and z for ж. The
-    row of any other new symbol is random. Random values are drawn, with `seed`, from a normal
+    a similar symbol in the checkpoint. A similar symbol is a phone with a similar sound, the same
+    letter with other accents or in a different case, or the first letter of the transliteration,
+    such as z for ж. The row of any other new symbol is random. Random values are drawn, with `seed`, from a normal
     distribution with the mean and the standard deviation of the column in the checkpoint.
 
-    Return the adapted state and {new symbol: similar letter, or "" if the row is random}.
+    Return the adapted state and {new symbol: similar symbol, or "" if the row is random}.
 
     Raises:
         UserError: if the checkpoint's symbol embedding does not have one row for each symbol of the

@@ -13,6 +13,20 @@ from tacotron2_voice.text.sequences import PHONES, clean
 from tacotron2_voice.text.symbols import SymbolTable
 
 _LETTERS, _PUNCTUATION = ("Ll", "Lu", "Lo"), ("Pd", "Po")  # Unicode categories
+# Phones with a similar sound, the most similar phone first. They have the same manner of articulation
+# and a neighboring place of articulation, or differ only in voice or rounding (chart of the
+# International Phonetic Alphabet).
+SIMILAR_SOUNDS = {
+    **{"r": "ɹɾʁ", "ɹ": "rɾʁ", "ʁ": "ɹrɣ", "ɾ": "rɹd", "ʀ": "ʁrɹ", "ɽ": "ɾrd"},
+    **{"x": "χçhk", "χ": "xçhk", "ç": "xʃh", "ɣ": "xhɡ", "ɦ": "h", "ħ": "h", "h": "xɦ"},
+    **{"ʋ": "vw", "w": "ʋv", "β": "vb", "ɸ": "f", "θ": "sf", "ð": "zd", "ɕ": "ʃs", "ʑ": "ʒz"},
+    **{"ʂ": "ʃs", "ʐ": "ʒz", "ɲ": "n", "ŋ": "n", "ɳ": "n", "ʎ": "l", "ɬ": "l", "ɭ": "l", "ɫ": "l"},
+    **{"ʈ": "t", "ɖ": "d", "c": "k", "ɟ": "ɡ", "q": "k", "ɢ": "ɡ", "ɡ": "g"},
+    **{"y": "ʏiu", "ʏ": "yɪ", "ø": "œɜə", "œ": "øɜʌ", "ɵ": "øʌə", "ɜ": "əœø", "ɚ": "ɜə"},
+    **{"ɨ": "ɪi", "ʉ": "uʊ", "ɯ": "uʊ", "ɤ": "ʌo", "ɘ": "əɪ", "ɒ": "ɔɑ", "æ": "aɛ", "ɐ": "ʌəa"},
+    **{"ʌ": "ɐa", "ə": "ɐɜ", "ɪ": "i", "ʊ": "u", "ɛ": "e", "ɔ": "o", "ɑ": "a", "ᵻ": "ɪi"},
+}
+_PHONES_ONLY = "ˈəɪʊ"  # tables of letters do not contain these symbols
 MAX_DESCRIBED = 10  # maximum number of symbols to describe in a message
 MAX_COLUMNS = 5  # maximum number of columns to list per symbol
 
@@ -26,9 +40,14 @@ def unknown_symbols(cleaned: Iterable[str], table: SymbolTable) -> list[str]:
 def nearest(symbol: str, table: SymbolTable) -> str:
     """Return text that can replace an unknown symbol, or "" if no such text exists.
 
-    The replacement is the same letter with other accents or in a different case, or a
-    transliteration by unidecode. All symbols of the replacement are in `table`.
+    The replacement is a phone with a similar sound if the table contains phones, the same letter
+    with other accents or in a different case, or a transliteration by unidecode. All symbols of the
+    replacement are in `table`.
     """
+    if any(x in table.ids for x in _PHONES_ONLY):
+        for phone in SIMILAR_SOUNDS.get(symbol, ""):
+            if phone in table.ids:
+                return phone
     plain = _plain(symbol)
     same_letter = [x for x in table.ids if plain and len(x) == 1 and _plain(x) == plain]
     # Prefer a letter that differs only in case, and then the letter with the fewest accents.

@@ -126,13 +126,13 @@ def draw_mels(like: str | None = None, **mels: np.ndarray) -> Figure:
     return figure
 
 
-def draw_gate(
+def draw_stop_token(
     predicted: np.ndarray,
     *,
     target: np.ndarray | None = None,
     end: int | None = None,
     threshold: float | None = None,
-    title: str = "gate",
+    title: str = "stop token",
 ) -> Figure:
     """Plot stop probabilities [T].
 
@@ -150,7 +150,7 @@ def draw_gate(
     line = "--" if target is not None else "-"
     axes.plot(predicted, color="#D55E00", linestyle=line, label="predicted")
     if threshold is not None:
-        axes.axhline(threshold, color="gray", linestyle=":", label="gate_threshold")
+        axes.axhline(threshold, color="gray", linestyle=":", label="threshold")
     if end is not None:
         axes.axvline(end - 0.5, color="black", linewidth=1, label="end of speech")
     axes.set(xlabel="decoder step", ylabel="stop probability", ylim=(-0.05, 1.05), title=title)
