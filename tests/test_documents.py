@@ -310,3 +310,24 @@ def test_table_of_strategies_matches_the_registry():
 def test_generated_reference_page_is_up_to_date(page, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["make_reference.py", "--check", page])
     runpy.run_path(ROOT / "docs" / "make_reference.py", run_name="__main__")
+
+
+def test_settings_page_contains_the_unit_of_the_value():
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    units = {row[0].strip("| `"): row[3] for row in rows}
+    assert units["row_costs"] == "microseconds"  # and not "clips", which the meaning also contains
+    assert units["win_time"] == "ms"
+    assert units["batch_size"] == "clips"
+
+
+def test_changelogs_agree_on_the_dates_of_versions():
+    dates: dict[str, str] = {}
+    for path in (ROOT, ROOT / "tacotron2_voice", ROOT / "length_batching"):
+        text = (path / "CHANGELOG.md").read_text(encoding="utf-8")
+        unreleased, *headings = re.findall("^## (.*)$", text, flags=re.MULTILINE)
+        assert unreleased == "[Unreleased]"
+        for heading in headings:
+            found = re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)", heading)
+            assert found, heading
+            assert dates.setdefault(found[1], found[2]) == found[2]
