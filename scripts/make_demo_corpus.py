@@ -4,10 +4,10 @@
     python scripts/make_demo_corpus.py demo/corpus --clips 2000 --seed 1
     python scripts/make_demo_corpus.py demo/unseen --clips 50 --skip 1000  # not in demo/corpus
 
-eSpeak NG (from the package espeakng-loader) speaks random numbers of up to six digits. The numbers
-consist of only 29 different words, so a small model learns to speak within minutes, and a
-recognizer can transcribe the speech. The clips are 0.3 to 4 s long, and 2.4 s on average. Random
-batches of 16 clips contain 31% padding, which is similar to LJSpeech.
+The program synthesizes random numbers of up to six digits with eSpeak NG, from the package
+espeakng-loader. The numbers consist of only 29 different words, so a small model learns to speak
+within minutes, and a recognizer can transcribe the speech. The clips are 0.3 to 4 s long, and 2.4 s
+on average. Random batches of 16 clips contain 31% padding, which is similar to LJSpeech.
 
     OUT/metadata.csv      id|number|words of the number (UTF-8, no header)
     OUT/wavs/ID.wav       22,050 Hz, mono, 16 bit
