@@ -115,8 +115,10 @@ _NO_WORD = re.compile(
 # Short words with a capital letter inside, such as "NaCl". PhD, MSc and BSc have rules.
 _CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc|pH|iOS)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
 # Matches feet and inches (5'3"), footnote numbers ([1]), grades (A-), a hyphen and a letter (-b),
-# and signs of comparison (<=).
-_SIGNS = re.compile(r"[^'\"“]*\d['\"].*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<>!]=?|[<>]{2}")
+# signs of comparison (<=), and characters that are written as in HTML (&amp;).
+_SIGNS = re.compile(
+    r"[^'\"“]*\d['\"].*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<>!]=?|[<>]{2}|.*&[a-z]+;.*"
+)
 # Short forms of months, of days and of "your" that the cleaner does not change if no number is next to them. Short
 # forms that are also words, such as "sun", are not listed.
 _SHORT = set("oct nov dec feb aug apr jul sept mon tue tues thu thurs fri ur".split())
@@ -128,6 +130,10 @@ _BEFORE_NUMERALS = {
     *map(str.capitalize, BEFORE_NUMBERS),
     *("War", "And", "To"),
 }
+# In "James I was", the letter may be a numeral or a pronoun.
+_FIRST = re.compile(
+    rf"(?:{'|'.join(MONARCHS)}) I (?:was|is|had|ruled|reigned|became|died|married|succeeded)\b"
+)
 # Matches a short word that ends with a consonant and a full stop, but does not end a sentence.
 _ABBREVIATION = re.compile(r"\w{0,4}[^\W\d_aeiouy]\.(?:,|\s+(?:[a-z\d]|[B-HJ-Z]\b))")
 
@@ -168,6 +174,8 @@ def _uncertain_in(text: str) -> list[Uncertain]:
     # After other names, a numeral may be a number or an ordinal: "Rocky III", "Henry Watts III".
     for i, before in enumerate(words[:-1]):
         if numerals[i + 1] and before[0].rstrip(".").capitalize() not in _BEFORE_NUMERALS:
+            uncertain[i + 1] = True
+        if _FIRST.match(text, before.start()) and read_english(text).count(" the first") == 0:
             uncertain[i + 1] = True
     if not (any(uncertain) or any(numerals) or _has_short_form(text)):
         return []

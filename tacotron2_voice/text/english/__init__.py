@@ -81,6 +81,8 @@ def read_english(text: str) -> str:
 # Fixed-width spaces, which may separate groups of thousands, or a number and its unit.
 _BLANKS = "\u00a0\u2007\u2009\u202f"
 _THOUSANDS = re.compile(rf"(?<![\d+.,])\d{{1,3}}(?:[{_BLANKS}]\d{{3}})+(?![{_BLANKS}]?\d)")
+# A Greek mu outside Greek words means "micro".
+_LONE_MU = re.compile("(?<![\u0370-\u03ff\u1f00-\u1fff])μ(?![\u0370-\u03ff\u1f00-\u1fff])")
 _ALIKE = {
     **dict.fromkeys("‘’ʼ′‛", "'"),
     **dict.fromkeys("‐‑﹣－⁃", "-"),
@@ -88,7 +90,7 @@ _ALIKE = {
     **dict.fromkeys("\xad\u200b\u2060\ufeff", ""),
     "⁄": "/",
     "∆": "Δ",
-    **{"″": '"', "№": "No.", "℃": "°C", "℉": "°F", "μ": "µ", "\u2126": "Ω", "∕": "/", "…": "..."},
+    **{"″": '"', "№": "No.", "℃": "°C", "℉": "°F", "\u2126": "Ω", "∕": "/", "…": "..."},
 }
 
 
@@ -98,6 +100,7 @@ def plain_characters(text: str) -> str:
     if text.isascii():
         return text
     text = _THOUSANDS.sub(lambda match: re.sub(r"\D", ",", match[0]), text)
+    text = _LONE_MU.sub("µ", text)
     text = re.sub("[\u2160-\u217f]+", _roman_characters, text)
     text = re.sub(r"(?<=\d)(?=[¼-¾⅐-⅞])", " ", text)  # 3¾ becomes 3 3/4
     return "".join(map(_plain_character, text))

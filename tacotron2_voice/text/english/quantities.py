@@ -382,7 +382,7 @@ AMOUNT_RULES: list[Rule] = [
         rf"(?P<fraction>[\s-]{_FRACTION}|\s(?:hundred|thousand|million|billion|trillion))?"
         rf"|(?P<only>{_FRACTION}))"
         r"(?P<join>[\s-]?)(?!(?<=\d)s\b)"  # "20s" means twenties, not 20 seconds
-        rf"(?P<unit>{_UNIT}|in(?=[.),;]))(?P<power>[²³23])?"
+        rf"(?P<unit>{_UNIT}|in(?=[.),;])|(?<=\d)in)(?P<power>[²³23])?"
         rf"(?:\s?/\s?(?P<per>{_UNIT}|{'|'.join(PER)})(?P<per_power>[²³23])?)?"
         # If the sentence continues after a unit with a dot ("6 ft. 2 in."), the match includes the
         # dot.
