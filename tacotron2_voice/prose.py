@@ -80,6 +80,12 @@ def paragraphs_of(source: str, text: str) -> Prose:
         notes.append(
             f"{source}: dropped {len(page_numbers):,} page number{plural}, line{plural} {numbers}{more}"
         )
+    notes += [
+        f"{source}:{line.number}: the line contains only the number {line.text}, which is spoken"
+        for group in groups
+        for line in group[1:]
+        if line.text.isdecimal()
+    ]
     return Prose(paragraphs, notes)
 
 
@@ -117,9 +123,14 @@ def _page_numbers(lines: list[_Line]) -> set[int]:
     """Return the line numbers of the lines that contain only a page number.
 
     A number is a page number if it stands between blank lines, or in the first or last line of a
-    page. If the file contains nothing but numbers, these numbers are kept as text.
+    page. Numbers on lines inside paragraphs are page numbers if each is one larger than the previous
+    number. If the file contains nothing but numbers, these numbers are kept as text.
     """
     found = set()
+    inside = [line for line in lines if _PAGE_NUMBER.fullmatch(line.text)]
+    values = [int("".join(filter(str.isdecimal, line.text))) for line in inside]
+    if len(values) > 1 and values == [*range(values[0], values[0] + len(values))]:
+        found = {line.number for line in inside}
     for line, before, after in zip(lines, [None, *lines], [*lines[1:], None], strict=False):
         is_alone = not (before and before.text) and not (after and after.text)
         at_page_break = line.starts_page or (after is not None and after.starts_page)

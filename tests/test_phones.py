@@ -265,6 +265,7 @@ def test_punctuation_between_words_is_kept_when_there_is_no_space(language, text
         ("en-us", "⅛", "⅛"),
         ("ja", "\u22125", "\u2212"),
         ("ja", "これは Hello です", "Helo"),
+        ("cmn", "nǐ hǎo", "ǐǎ"),
         ("ja", "5+3", "+"),
         ("ko", "50%", "%"),
         ("cmn", "50%", "%"),

@@ -62,6 +62,14 @@ def test_notes_report_how_many_words_were_joined_and_how_many_page_numbers_were_
     assert paragraphs_of("a.txt", "One\ntwo.").notes == []
 
 
+def test_numbers_inside_paragraphs_are_page_numbers_only_when_they_count_pages():
+    pages = paragraphs_of("a.txt", "It was\n12\nlate. It\n13\nrained.")
+    assert [text for _, text in pages.paragraphs] == ["It was late. It rained."]
+    [(_, text)], notes = paragraphs_of("a.txt", "He had\n12\napples.")
+    assert text == "He had 12 apples."
+    assert notes == ["a.txt:2: the line contains only the number 12, which is spoken"]
+
+
 MARKDOWN = """---
 title: not read
 ---

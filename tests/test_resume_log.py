@@ -320,6 +320,8 @@ def test_texts_are_read_when_the_file_is_a_pipe(tmp_path):
     assert [x.text for x in texts_of(pipe)[0]] == ["Three."]
     with pytest.raises(UserError, match="standard input:2: not UTF-8"):
         spoken_of("-", b"One.\nGr\xf6\xdfe.\n")
+    with pytest.raises(UserError, match="standard input: not UTF-8 but UTF-16"):
+        spoken_of("-", "Late.".encode("utf-16-le"))
     with pytest.raises(UserError, match="standard input: contains no text"):
         spoken_of("-", b"")
     (tmp_path / "zeros").symlink_to("/dev/zero")

@@ -34,6 +34,8 @@ CLEANERS = ["english_cleaners_corrected"]
         ("Call Cmdr York now.", "Cmdr", "Cmdr"),
         ("See pages iv-ix of it.", "iv-ix", "iv-ix"),
         ("Come on Fri at noon.", "Fri", "Fri"),
+        ("It took 10s.", "10s", "tens"),
+        ("Say Привет to all.", "Привет", "Привет"),
         ("Elizabeth I was queen.", "I", "I"),
         ("Tom &amp; Jerry", "&amp", "and amp"),
         ("This is true [12] of all.", "12", "twelve"),

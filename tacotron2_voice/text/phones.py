@@ -38,7 +38,7 @@ WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
 CASED_WORD_MARKS = ".:"
 HEBREW_MARKS = "׳״"  # Hebrew punctuation that belongs to a word even at the end of the word
 HEBREW_POINTS = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]")
-APOSTROPHES = re.compile(r"(?<=\w)[\u02bc\uff07\u2032](?=\w)")
+APOSTROPHES = re.compile(r"(?<=\w)[\u02bc\uff07\u2032](?=\w)|(?<!\w)\u02bc(?=\w)")
 # Matches variants of ordinary letters, digits and symbols: full-width and half-width forms,
 # ligatures, and symbols such as ℃, ㎝ and ㈱. Unicode's NFKC normalization replaces these variants
 # with the ordinary characters.
@@ -73,6 +73,7 @@ COMPARED = 6
 # If the phones of a word and the phones of its letters are more similar than this value, eSpeak has
 # spelled out the word letter by letter.
 MIN_SIMILARITY = 0.7
+PINYIN_MARKS = "āáǎàēéěèīíǐìōóǒòūúǔùǖǘǚǜ"
 LATIN_WORD = re.compile("[a-zA-Z\u00c0-\u024f]{2,}")
 NOT_ASCII = re.compile(r"[^\W\d_\u0000-\u007f]")
 STRESS = re.compile("[ˈˌ]")
@@ -343,6 +344,9 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
         own_names = [name for name in names if name and own_phones.startswith(name)]
         if any(name in STRESS.sub("", phones) for name in own_names):
             spelled.append(letter)
+    if language == "cmn":
+        # eSpeak reads pinyin with tone marks as English, and pinyin with tone digits correctly.
+        spelled += [x for x in dict.fromkeys(words) if x.lower() in PINYIN_MARKS]
     if language == "ja":
         # In Japanese text, eSpeak spells out words that are written with Latin letters. Skip words
         # in capitals, which may be initials.
@@ -475,7 +479,7 @@ def _phones_of_word(word: str, language: str) -> str:
 def with_plain_letters(text: str, language: str) -> str:
     """Rewrite a text so that eSpeak does not speak the names of its letters or marks.
 
-    Rare apostrophes inside words become plain apostrophes, and full-width letters become plain
+    Rare apostrophes in words become plain apostrophes, and full-width letters become plain
     letters (`OTHER_FORMS`). In Japanese, spaces separate kana from Latin letters, and repeated
     marks for long vowels (ー) become a single mark. In Mandarin, 儿 after another character becomes
     而, which has the same pronunciation. In Hebrew, vowel points are removed, because eSpeak ignores

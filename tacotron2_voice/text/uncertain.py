@@ -70,13 +70,17 @@ _PER = _any_of({*PER, *UNITS})
 _TIME = r"(?:\d{1,2}(?:[:.]\d\d)?\s?[ap]\.?m\.?|\d{1,2}:\d\d(?::\d\d)?)"
 # Patterns for the number of a month (1 to 12), and for a day that cannot be a month (13 to 31).
 _MONTH, _DAY = r"(?:0?\d|1[0-2])", r"(?:1[3-9]|2\d|3[01])"
+# Without these words, "30s" may mean 30 seconds.
+_BEFORE_DECADES = "mid-|" + "|".join(
+    f"(?<={word} )" for word in ("the", "The", "early", "late", "mid", "his", "her", "their")
+)
 # Patterns of expressions that are converted reliably. The patterns are tried in this order, so the
 # pattern for plain numbers comes last.
 _CERTAIN_FORMS = (
     # amounts of money, and amounts with units
     rf"[-−]?{_MONEY}{NUMBER}(?:\s?(?:k|m|bn|b|K|M|B))?(?:\s?[-–]\s?{_MONEY}?{NUMBER})?(?:/{_PER})?",
     rf"{NUMBER}\s?(?:[£€¥₹¢]|{_CODE})|{_CODE}\s?{NUMBER}",
-    rf"[-−]?(?:{NUMBER}|(?:\d+\s)?\d/\d)(?:\s?[-–]\s?{NUMBER})?(?:\s[mb]illion)?[\s-]?(?!(?<=\d)m(?![\w²³/])){_UNIT}[²³]?(?:/{_PER}[²³]?)?\.?",
+    rf"[-−]?(?:{NUMBER}|(?:\d+\s)?\d/\d)(?:\s?[-–]\s?{NUMBER})?(?:\s[mb]illion)?[\s-]?(?!(?<=\d)m(?![\w²³/]))(?!(?<=\d)s\b){_UNIT}[²³]?(?:/{_PER}[²³]?)?\.?",
     # times, dates, verses and telephone numbers
     rf"{_TIME}(?:\s?[-–]\s?{_TIME})?",
     rf"\d{{4}}-\d\d-\d\d|{_MONTH}/{_DAY}/(?:\d\d|\d{{4}})|{_DAY}[/.]{_MONTH}[/.]\d{{4}}",
@@ -97,7 +101,8 @@ _CERTAIN_FORMS = (
     rf"#\d+|&|[+=×÷±≤≥≠≈]|@\w+|#[A-Za-z]+|w/o?|[A-G][#♯♭]|C\+\+|(?!<3)[<>~±+]\s?{NUMBER}%?|{NUMBER}\+",
     # fractions, ordinals, decades, words such as "14-year-old", ranges and numbers
     r"(?:\d{1,3}[\s-])?(?:1/2|1/3|2/3|[13]/4|[1-4]/5|[1357]/8)|24/7",
-    r"\d*(?:1st|2nd|3rd|\dth)(?:-[a-z]+)*|(?:mid-)?'?\d{2,4}'?s|\d{1,2}/\d-inch",
+    r"\d*(?:1st|2nd|3rd|\dth)(?:-[a-z]+)*|\d{1,2}/\d-inch",
+    rf"(?:{_BEFORE_DECADES})'?\d0'?s|'\d0s|(?:mid-)?\d{{4}}'?s",
     rf"(?:{NUMBER}|\.\d+)(?:-[a-z]{{3,}})+",
     rf"(?!\d{{1,2}}-\d{{4}}\b){_PLAIN_NUMBER}(?:\s?%)?\s?[-–]\s?{NUMBER}(?:\s?%)?",
     # "at 6.30" may be a time.
@@ -114,10 +119,12 @@ _NO_WORD = re.compile(
 )
 # Short words with a capital letter inside, such as "NaCl". PhD, MSc and BSc have rules.
 _CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc|pH|iOS)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
+# Letters of other scripts than Latin. The English rules transliterate such words.
+_OTHER_SCRIPT = re.compile("[^\\W\\d_\u0000-\u024f\u1e00-\u1eff]")
 # Matches feet and inches (5'3"), footnote numbers ([1]), grades (A-), a hyphen and a letter (-b),
 # signs of comparison (<=), and characters that are written as in HTML (&amp;).
 _SIGNS = re.compile(
-    r"[^'\"“]*\d['\"].*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<>!]=?|[<>]{2}|.*&[a-z]+;.*"
+    r"[^'\"“]*\d['\"](?!s\b).*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<>!]=?|[<>]{2}|.*&[a-z]+;.*"
 )
 # Short forms of months, of days and of "your" that the cleaner does not change if no number is next to them. Short
 # forms that are also words, such as "sun", are not listed.
@@ -221,6 +228,8 @@ def _is_uncertain(text: str, start: int, end: int) -> bool:
         return True
     word = "".join(filter(str.isprintable, text[start:end]))
     word = word.strip(_PUNCTUATION).rstrip(".").strip(_PUNCTUATION)
+    if len(word) > 1 and _OTHER_SCRIPT.search(word):
+        return True
     if not any(map(str.isalnum, word)):
         # A sequence of symbols without letters and digits, such as "***", is not spoken, so it
         # cannot be read wrongly. text/unspoken.py warns about symbols that are not spoken.

@@ -203,6 +203,10 @@ def decode_utf8(path: str | Path, content: bytes) -> str:
     Raises:
         UserError: if the content is not UTF-8. The error message contains the line and the bytes.
     """
+    start = content[:1000]
+    # English text in UTF-16 is also valid UTF-8, but every second byte is zero.
+    if start.count(0) > len(start) // 4:
+        raise UserError(f"{path}: not UTF-8 but UTF-16; save the file as UTF-8")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

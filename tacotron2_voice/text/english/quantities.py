@@ -101,6 +101,14 @@ def _read_day_first(match: Match) -> str:
     return _with_year(words, match[5])
 
 
+_CAPITALIZED = "|".join(map(str.capitalize, MONTHS))
+
+
+def _read_two_months(match: Match) -> str:
+    joint = match[2] if match[2].strip() in ("to", "and") else " to "
+    return f"{_month(match[1])}{joint}{_month(match[3])}"
+
+
 _TH = r"(?:st|nd|rd|th)?"
 _YEAR = r"(?:(?:,?\s+|-)([12]\d{3})(?![\d:/,]\d|\d))?"
 DATE_RULES: list[Rule] = [
@@ -121,8 +129,8 @@ DATE_RULES: list[Rule] = [
         _read_month_first,
     ),
     rule(
-        rf"\b({MONTH})\s?[-–]\s?({MONTH})(?=,?\s+[12]\d{{3}}\b)",
-        lambda match: f"{_month(match[1])} to {_month(match[2])}",
+        rf"\b({_CAPITALIZED})\.?(\sto\s|\sand\s|\s?[-–/]\s?)({_CAPITALIZED})\b(?:\.(?=,|\s[a-z]))?",
+        _read_two_months,
     ),
     rule(rf"\b({MONTH})(?=,?\s+[12]\d{{3}}\b)", lambda match: _month(match[1])),
 ]
