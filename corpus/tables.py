@@ -15,7 +15,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +43,21 @@ UNIT_WORDS = set(
     "segment audio cue clip utt utterance speech time timestamp s sec secs second seconds ms frame "
     "frames sample samples".split()
 )
+# Words for the start and the end of a segment in several languages. Columns such as t_start and
+# t_end contain times if their titles differ only in such words.
+START_WORDS = (
+    "start begin beg onset from in s t0 t1 tmin xmin anfang beginn von debut de inicio desde inizio da"
+).split()
+END_WORDS = ("end stop fin offset to out e t1 t2 tmax xmax ende bis fine fim hasta ate a").split()
+LENGTH_WORDS = ("dur", "duration", "length", "len")
+MIN_PART_LETTERS = (
+    3  # minimum length of a word that is recognized inside another word, as in tstart
+)
+# Words in the titles of columns with ranges that are not times.
+OTHER_RANGES = set(
+    "year years date day month age pitch freq frequency hz f0 char chars character characters byte "
+    "bytes token tokens page line verse chapter row index idx id price".split()
+)
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 # Delimiters of formats with quoted fields; in other formats, quotation marks are part of the text.
 QUOTING_DELIMITERS = ",;"
@@ -57,7 +72,15 @@ MIN_LINES = 5
 MAX_REPEATING_SHARE = 0.2
 # Matches a number, a date, or a time such as 1:02.
 IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")
-MIN_WORDS = 2  # minimum number of words in texts that are compared
+# Minimum fraction of the ordinary words in the texts that must occur in the normalized texts.
+MIN_KEPT_WORDS = 0.85
+WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+TOKEN = re.compile(r"[^\s–—-]+")  # matches a word with its punctuation
+CLOSING = "\"'”’»),;:"  # characters that may follow the period of an abbreviation
+PUNCTUATION = f".!?¡¿…“„‘‚«([]{CLOSING}。、，！？：；「」『』（）।"
+# Matches characters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana and
+# Chinese characters.
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 EXPECTED_JSON = 'not a JSON object, expected an object such as {"path": "a.wav", "text": "Yes."}'
 
 
@@ -351,7 +374,9 @@ def check_row(row: Row, needed: int, num_fields: int, delimiter: str) -> None:
 
 
 def normal_title(title: str) -> str:
-    return title.strip().strip('"').lower().replace(" ", "_")
+    """Return a title in lower case, with underscores between the words, as in start_time."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", title.strip().strip('"'))
+    return words.lower().replace(" ", "_")
 
 
 def has_titles(table: Table, speaker_column: str, first: Sequence[str]) -> bool:
@@ -440,7 +465,7 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
 
     - Most values of the second column are numbers.
     - Only one of the two columns has few distinct values, like a column of speaker names.
-    - The two texts of most lines differ too much.
+    - Too many words of the text are missing from the normalized text, as in a translation.
     """
     pairs = [(row.fields[written], row.fields[spoken]) for row in rows if len(row.fields) > spoken]
     texts, normalized = zip(*pairs, strict=True)
@@ -449,13 +474,16 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
             f"{path}: column {spoken + 1} contains numbers such as {normalized[0][:60]!r} instead of "
             "texts. Select the column that contains the spoken texts with --text-column"
         )
-    is_empty = len({*texts}) == 1  # all lines have the same text, such as ""
-    if (is_empty or repeats(texts) == repeats(normalized)) and not are_other_texts(pairs):
+    if len({*texts}) == 1 and len(texts[0].split()) < 2:
+        return  # all values of the column are empty or the same word, so it contains no texts
+    if repeats(texts) == repeats(normalized) and share_of_kept_words(pairs) >= MIN_KEPT_WORDS:
         return
+    example = next((pair for pair in pairs if share_of_kept_words([pair]) < 1), pairs[0])
     raise UserError(
         f"{path}: column {spoken + 1} does not look like the normalized form of column "
-        f"{written + 1}: {pairs[0][0][:60]!r} and {pairs[0][1][:60]!r}. Use --text-column to select "
-        "the column that contains the spoken texts, and --speaker-column to select the speakers"
+        f"{written + 1}: {example[0][:60]!r} and {example[1][:60]!r} (expected the same words, except "
+        "numbers, symbols and abbreviations). Use --text-column to select the column that contains "
+        "the spoken texts, and --speaker-column to select the speakers"
     )
 
 
@@ -464,29 +492,51 @@ def repeats(values: Sequence[str]) -> bool:
     return len(values) >= MIN_LINES and len({*values}) <= MAX_REPEATING_SHARE * len(values)
 
 
-def are_other_texts(pairs: Sequence[tuple[str, str]]) -> bool:
-    """Return whether, in most lines, the two texts cannot be a text and its normalized form.
+def share_of_kept_words(pairs: Sequence[tuple[str, str]]) -> float:
+    """Return the fraction of the ordinary words in the texts that also occur in the normalized
+    texts, over all lines.
 
-    Two texts differ too much if they have no words or no scripts in common, or if the second text
-    is less than half as long as the first text.
+    The fraction is at least 0.99 in random samples of ten lines of LJSpeech. Translations into a
+    related language, such as Danish and Norwegian, keep less than 0.8 of the words. If the texts
+    contain no ordinary words, the fraction is 1.
     """
-    if sum(2 * len(b) < len(a) for a, b in pairs) > len(pairs) / 2:
-        return True
-    words = [[{*re.findall(r"[^\W\d_]+", text.casefold())} for text in pair] for pair in pairs]
-    long = [pair for pair in words if min(map(len, pair)) >= MIN_WORDS]
-    if sum(a.isdisjoint(b) for a, b in long) > len(long) / 2:
-        return True
-    scripts = [[scripts_of(text) for text in pair] for pair in pairs]
-    with_letters = [pair for pair in scripts if all(pair)]
-    return sum(a.isdisjoint(b) for a, b in with_letters) > len(with_letters) / 2
+    counts = [_count_kept_words(*pair) for pair in pairs]
+    num_words = sum(total for _, total in counts)
+    return sum(kept for kept, _ in counts) / num_words if num_words else 1.0
 
 
-def scripts_of(text: str) -> set[str]:
-    """Return the scripts of the letters in a text, such as LATIN.
+def _count_kept_words(written: str, spoken: str) -> tuple[int, int]:
+    """Return the number of ordinary words that two texts have in common, and the number of ordinary
+    words that the texts should have in common.
 
-    A letter's script is the first word of its Unicode name.
+    A normalization changes numbers, symbols, abbreviations and words in capitals, but keeps
+    ordinary words. If the written text contains only ordinary words, the spoken text should contain
+    no additional words.
     """
-    return {unicodedata.name(x, "").partition(" ")[0] for x in text if x.isalpha()}
+    spoken_words = Counter(WORD.findall(_comparable(spoken).casefold()))
+    num_spoken = spoken_words.total()
+    written = _comparable(written.lower() if written.isupper() else written)
+    tokens = [token for token in TOKEN.findall(written) if token.strip(PUNCTUATION)]
+    num_ordinary = 0
+    num_kept = 0
+    for index, token in enumerate(tokens):
+        word = token.strip(PUNCTUATION)
+        is_abbreviation = token.rstrip(CLOSING).endswith(".") and index < len(tokens) - 1
+        if word.isalpha() and not word.isupper() and not is_abbreviation:
+            num_ordinary += 1
+            if spoken_words[word.casefold()]:
+                spoken_words[word.casefold()] -= 1
+                num_kept += 1
+    if num_ordinary == len(tokens):
+        return num_kept, max(num_ordinary, num_spoken)
+    return num_kept, num_ordinary
+
+
+def _comparable(text: str) -> str:
+    """Return a text without accents and vowel marks, and with spaces around each character of
+    scripts without spaces between words."""
+    letters = (x for x in unicodedata.normalize("NFKD", text) if unicodedata.category(x) != "Mn")
+    return UNSPACED.sub(r" \g<0> ", "".join(letters))
 
 
 class TimeColumns(NamedTuple):
@@ -509,7 +559,61 @@ def time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
         is_time = {*words} <= TIME_WORDS | UNIT_WORDS and not TIME_WORDS.isdisjoint(words)
         if is_known or (is_numeric and is_time):
             found.append(title)
-    return found
+    known = {*START_TITLES, *END_TITLES}
+    pairs = [] if known & {*found} else paired_time_titles(titles, rows)
+    return list(dict.fromkeys([*found, *pairs]))
+
+
+def paired_time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """Return the titles of two numeric columns that differ only in words for the start and the end
+    or length of a segment, such as vad_start and vad_end.
+
+    In most rows, the start must be less than the end.
+    """
+    for start, end, length in product(titles, titles, (False, True)):
+        words = LENGTH_WORDS if length else END_WORDS
+        rests = rests_of_title(start, START_WORDS) & rests_of_title(end, words)
+        if start == end or not any(OTHER_RANGES.isdisjoint(rest) for rest in rests):
+            continue
+        indices = titles.index(start), titles.index(end)
+        values = [
+            [row.fields[i] for i in indices] for row in rows if len(row.fields) > max(indices)
+        ]
+        numbers = [[as_seconds(value) for value in pair] for pair in values if all(pair)]
+        complete = [(a, b) for a, b in numbers if a is not None and b is not None]
+        if complete and len(complete) == len(numbers):
+            num_ordered = sum(a < b for a, b in complete)
+            if length or 2 * num_ordered > len(complete):
+                return [start, end]
+    return []
+
+
+def rests_of_title(title: str, words: Sequence[str]) -> set[tuple[str, ...]]:
+    """Return what remains of a title without one of the words, for each way to remove a word.
+
+    rests_of_title("t_start", ["start"])  # {("t",)}
+    """
+    plain = "".join(x for x in unicodedata.normalize("NFKD", title) if x.isascii())
+    parts = re.findall(r"[a-z]+\d*|\d+", plain)
+    rests = set()
+    for index, part in enumerate(parts):
+        for word in words:
+            inside = {part.removeprefix(word), part.removesuffix(word)} - {part}
+            if len(word) < MIN_PART_LETTERS and part != word:
+                continue
+            for rest in inside:
+                rests.add((*parts[:index], *[rest][: len(rest)], *parts[index + 1 :]))
+    return rests
+
+
+def as_seconds(value: str) -> float | None:
+    """Return the number of seconds in a value such as 1.5, 1,5 or 0:01.5, or None."""
+    if not re.fullmatch(r"(\d{1,9}:){0,2}\d{1,9}([.,]\d+)?", value):
+        return None
+    seconds = 0.0
+    for part in value.replace(",", ".").split(":"):
+        seconds = 60 * seconds + float(part)
+    return seconds
 
 
 def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) -> TimeColumns | None:
@@ -533,7 +637,8 @@ def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) ->
         return TimeColumns(starts[0], "", "duration")
     raise UserError(
         f"{path}: unsupported time columns {', '.join(map(repr, found))} (expected the "
-        "columns offset and duration, or start and end, in seconds)"
+        "columns offset and duration, or start and end, in seconds). If the values are the times of "
+        "segments in seconds, rename the columns; otherwise remove the columns"
     )
 
 
