@@ -1,14 +1,18 @@
 """Test tables with any delimiter, header and column order (corpus/tables.py)."""
 
 import json
+import lzma
+import random
+from pathlib import Path
 
 import pytest
 from corpora import refusal
 
 from corpus.clips import Segment
-from corpus.tables import Entry, Table, read_table
+from corpus.tables import Entry, Table, read_table, share_of_kept_words
 from tacotron2_voice.utils.errors import UserError
 
+LJSPEECH = Path(__file__).parent / "data" / "ljspeech" / "metadata.csv.xz"
 TEXTS = ["One, or two of them.", "Nobody knew; it rained.", "He paid for the map."]
 
 
@@ -232,7 +236,7 @@ def test_chosen_column_is_rejected_when_the_table_does_not_contain_it(path, opti
         ("text;path;pace\n", "Yes; sir.;c.wav;2\n"),
         ("path\ttext\n", "c.wav\tYes\tsir.\n"),
         ("path|text\n", "c.wav|Yes|sir.\n"),
-        ("a|b|Go on.\nb|c|No.\n", "c|Yes.\n"),
+        ("a|Go on.|Go on.\nb|No.|No.\n", "c|Yes.\n"),
         ("a|Go on.\nb|No.\n", "c|Yes.|Yes, sir.\n"),
     ],
 )
@@ -353,6 +357,103 @@ def test_table_is_rejected_when_its_last_column_is_not_the_normalized_text(lines
     with pytest.raises(UserError) as raised:
         read_table(Table(path))
     assert "--text-column" in str(raised.value)
+
+
+TRANSLATIONS = {
+    "nl|de": """\
+Het water is warm.|Das Wasser ist warm.
+Mijn broer woont in Berlijn.|Mein Bruder wohnt in Berlin.
+De man drinkt een glas bier.|Der Mann trinkt ein Glas Bier.
+Wij gaan morgen naar de stad.|Wir gehen morgen in die Stadt.
+In de winter is het hier koud.|Im Winter ist es hier kalt.
+Anna heeft een hond en een kat.|Anna hat einen Hund und eine Katze.
+Het boek ligt op de tafel.|Das Buch liegt auf dem Tisch.
+Hij was gisteren niet in Hamburg.|Er war gestern nicht in Hamburg.
+Dat is een goede vraag.|Das ist eine gute Frage.
+Waar is de sleutel van het huis?|Wo ist der Schlüssel des Hauses?""",
+    "fr|en": """\
+Marie est au restaurant avec Paul.|Marie is at the restaurant with Paul.
+Le train pour Paris est en retard.|The train for Paris is late.
+La situation est simple.|The situation is simple.
+Jean mange une orange.|Jean eats an orange.
+Le concert commence dans une minute.|The concert begins in one minute.
+La table est dans la cuisine.|The table is in the kitchen.
+Il fait froid en Alaska.|It is cold in Alaska.
+La police arrive sur la place.|The police arrive on the place.
+Nous visitons le village en silence.|We visit the village in silence.
+Ce film est excellent.|This film is excellent.""",
+    "es|fr": """\
+La casa es muy grande.|La maison est très grande.
+Pedro come una naranja.|Pedro mange une orange.
+El tren de Madrid llega tarde.|Le train de Madrid arrive en retard.
+La música es un idioma universal.|La musique est une langue universelle.
+Mi hermana vive en la capital.|Ma soeur vit dans la capitale.
+Tenemos una mesa para dos.|Nous avons une table pour deux.
+La ciudad de Lima es capital de Perú.|La ville de Lima est la capitale du Pérou.
+El animal come en el jardín.|L'animal mange dans le jardin.
+Es un error de principio.|C'est une erreur de principe.
+Ana canta en el coro.|Ana chante dans le choeur.""",
+    "pt|es": """\
+A casa é muito grande.|La casa es muy grande.
+O menino come uma laranja.|El niño come una naranja.
+Ela canta uma canção de amor.|Ella canta una canción de amor.
+Pedro trabalha de dia e estuda de noite.|Pedro trabaja de día y estudia de noche.
+O vinho de Porto é famoso.|El vino de Oporto es famoso.
+Quero um copo de água fria.|Quiero un vaso de agua fría.
+A vida é um sonho.|La vida es un sueño.
+Minha amiga mora em Lisboa.|Mi amiga vive en Lisboa.
+O livro está sobre a mesa.|El libro está sobre la mesa.
+Eles falam de política e de arte.|Ellos hablan de política y de arte.""",
+    "da|no": """\
+Jeg bor i en lille by.|Jeg bor i en liten by.
+Han læser en bog om historie.|Han leser en bok om historie.
+Det er koldt i dag.|Det er kaldt i dag.
+Vi skal mødes i morgen.|Vi skal møtes i morgen.
+Hun har to børn og en hund.|Hun har to barn og en hund.
+Hvad hedder du?|Hva heter du?
+Toget kører klokken otte.|Toget går klokken åtte.
+De har købt et nyt hus.|De har kjøpt et nytt hus.
+Min bror arbejder i Oslo.|Broren min arbeider i Oslo.
+Kan du hjælpe mig med at finde vejen?|Kan du hjelpe meg med å finne veien?""",
+}
+
+
+@pytest.mark.parametrize("languages", TRANSLATIONS)
+def test_table_is_rejected_when_its_last_column_is_a_translation_into_a_related_language(
+    path, languages
+):
+    lines = TRANSLATIONS[languages].splitlines()
+    path.write_text("".join(f"{i}|{line}\n" for i, line in enumerate(lines)), "utf-8")
+    with pytest.raises(UserError) as raised:
+        read_table(Table(path))
+    assert "--text-column" in str(raised.value)
+    entries, _ = read_table(Table(path, text_column="2"))
+    assert entries[0].text == lines[0].partition("|")[0]
+
+
+def test_normalized_texts_of_ljspeech_are_accepted_in_random_samples():
+    content = lzma.decompress(LJSPEECH.read_bytes()).decode()
+    pairs = [tuple(line.split("|")[1:]) for line in content.splitlines()]
+    assert len(pairs) == 13_100
+    generator = random.Random(0)
+    samples = [generator.sample(pairs, 10 + i % 20) for i in range(1000)]
+    assert min(map(share_of_kept_words, samples)) > 0.95
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Am 3. Mai kam z. B. Dr. Braun.|am dritten mai kam zum beispiel doktor braun"],
+        ["我有3个苹果。|我有三个苹果。", "今天很好。|今天很好"],
+        ["ฉันมี 3 แอปเปิ้ล|ฉันมีสามแอปเปิ้ล"],
+        ["ذهب الولد إلى المدرسة.|ذَهَبَ الوَلَدُ إِلَى المَدْرَسَةِ"],
+        ["IT COST $5 ON MAY 2.|it cost five dollars on may second"],
+    ],
+)
+def test_table_is_read_when_its_last_column_is_the_normalized_text(path, lines):
+    path.write_text("".join(f"{i}|{line}\n" for i, line in enumerate(lines)), "utf-8")
+    entries, _ = read_table(Table(path))
+    assert entries[0].text == lines[0].partition("|")[2]
 
 
 @pytest.mark.parametrize(
