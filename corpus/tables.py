@@ -15,7 +15,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +42,21 @@ TIME_WORDS = set(
 UNIT_WORDS = set(
     "segment audio cue clip utt utterance speech time timestamp s sec secs second seconds ms frame "
     "frames sample samples".split()
+)
+# Words for the start and the end of a segment in several languages. Columns such as t_start and
+# t_end contain times if their titles differ only in such words.
+START_WORDS = (
+    "start begin beg onset from in s t0 t1 tmin xmin anfang beginn von debut de inicio desde inizio da"
+).split()
+END_WORDS = ("end stop fin offset to out e t1 t2 tmax xmax ende bis fine fim hasta ate a").split()
+LENGTH_WORDS = ("dur", "duration", "length", "len")
+MIN_PART_LETTERS = (
+    3  # minimum length of a word that is recognized inside another word, as in tstart
+)
+# Words in the titles of columns with ranges that are not times.
+OTHER_RANGES = set(
+    "year years date day month age pitch freq frequency hz f0 char chars character characters byte "
+    "bytes token tokens page line verse chapter row index idx id price".split()
 )
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 # Delimiters of formats with quoted fields; in other formats, quotation marks are part of the text.
@@ -359,7 +374,9 @@ def check_row(row: Row, needed: int, num_fields: int, delimiter: str) -> None:
 
 
 def normal_title(title: str) -> str:
-    return title.strip().strip('"').lower().replace(" ", "_")
+    """Return a title in lower case, with underscores between the words, as in start_time."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", title.strip().strip('"'))
+    return words.lower().replace(" ", "_")
 
 
 def has_titles(table: Table, speaker_column: str, first: Sequence[str]) -> bool:
@@ -542,7 +559,61 @@ def time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
         is_time = {*words} <= TIME_WORDS | UNIT_WORDS and not TIME_WORDS.isdisjoint(words)
         if is_known or (is_numeric and is_time):
             found.append(title)
-    return found
+    known = {*START_TITLES, *END_TITLES}
+    pairs = [] if known & {*found} else paired_time_titles(titles, rows)
+    return list(dict.fromkeys([*found, *pairs]))
+
+
+def paired_time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """Return the titles of two numeric columns that differ only in words for the start and the end
+    or length of a segment, such as vad_start and vad_end.
+
+    In most rows, the start must be less than the end.
+    """
+    for start, end, length in product(titles, titles, (False, True)):
+        words = LENGTH_WORDS if length else END_WORDS
+        rests = rests_of_title(start, START_WORDS) & rests_of_title(end, words)
+        if start == end or not any(OTHER_RANGES.isdisjoint(rest) for rest in rests):
+            continue
+        indices = titles.index(start), titles.index(end)
+        values = [
+            [row.fields[i] for i in indices] for row in rows if len(row.fields) > max(indices)
+        ]
+        numbers = [[as_seconds(value) for value in pair] for pair in values if all(pair)]
+        complete = [(a, b) for a, b in numbers if a is not None and b is not None]
+        if complete and len(complete) == len(numbers):
+            num_ordered = sum(a < b for a, b in complete)
+            if length or 2 * num_ordered > len(complete):
+                return [start, end]
+    return []
+
+
+def rests_of_title(title: str, words: Sequence[str]) -> set[tuple[str, ...]]:
+    """Return what remains of a title without one of the words, for each way to remove a word.
+
+    rests_of_title("t_start", ["start"])  # {("t",)}
+    """
+    plain = "".join(x for x in unicodedata.normalize("NFKD", title) if x.isascii())
+    parts = re.findall(r"[a-z]+\d*|\d+", plain)
+    rests = set()
+    for index, part in enumerate(parts):
+        for word in words:
+            inside = {part.removeprefix(word), part.removesuffix(word)} - {part}
+            if len(word) < MIN_PART_LETTERS and part != word:
+                continue
+            for rest in inside:
+                rests.add((*parts[:index], *[rest][: len(rest)], *parts[index + 1 :]))
+    return rests
+
+
+def as_seconds(value: str) -> float | None:
+    """Return the number of seconds in a value such as 1.5, 1,5 or 0:01.5, or None."""
+    if not re.fullmatch(r"(\d{1,9}:){0,2}\d{1,9}([.,]\d+)?", value):
+        return None
+    seconds = 0.0
+    for part in value.replace(",", ".").split(":"):
+        seconds = 60 * seconds + float(part)
+    return seconds
 
 
 def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) -> TimeColumns | None:
@@ -566,7 +637,8 @@ def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) ->
         return TimeColumns(starts[0], "", "duration")
     raise UserError(
         f"{path}: unsupported time columns {', '.join(map(repr, found))} (expected the "
-        "columns offset and duration, or start and end, in seconds)"
+        "columns offset and duration, or start and end, in seconds). If the values are the times of "
+        "segments in seconds, rename the columns; otherwise remove the columns"
     )
 
 
