@@ -45,6 +45,8 @@ from corpus.segments import (
     read_segments,
 )
 from corpus.speaker_names import (
+    MAX_DISTINCT_SHARE,
+    MIN_LINES,
     NO_SPEAKERS,
     SpeakerSource,
     check_lookalikes,
@@ -147,10 +149,10 @@ def read_layout(
             f"{table.path}"
         )
     if table:
-        clips, problems = _read_table(corpus, table, speakers.column)
+        clips, problems = _read_table(corpus, table, speakers)
     elif is_kaldi(corpus):
         entries = read_kaldi(corpus)
-        clips, problems = _with_audio_and_names(entries, corpus, corpus / "text", speakers.column)
+        clips, problems = _with_audio_and_names(entries, corpus, corpus / "text", speakers)
     elif speakers.column:
         raise UserError(
             f"--speaker-column {speakers.column}: no {METADATA} in {corpus}{advice_on_tables(corpus)}"
@@ -169,7 +171,9 @@ def read_layout(
                 f"{len(nested) - 1:,} more; add --speaker-folders if each folder contains one "
                 "speaker, or --speaker NAME if all folders contain the same speaker"
             )
-        tables = each_or_all_errors(lambda path: _read_table(path.parent, Table(path)), nested)
+        tables = each_or_all_errors(
+            lambda path: _read_table(path.parent, Table(path), speakers), nested
+        )
         clips = [clip for found, _ in tables for clip in found]
         problems = [problem for _, found in tables for problem in found]
     else:
@@ -206,7 +210,10 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
                 f"{nested[0]}: this file is in a subfolder of a speaker's folder. Expected one "
                 f"{METADATA} for each speaker, directly in the speaker's folder ({corpus / name})"
             )
-    layouts = each_or_all_errors(lambda name: read_layout(corpus / name, texts=texts), speakers)
+    layouts = each_or_all_errors(
+        lambda name: read_layout(corpus / name, None, SpeakerSource(name=speakers[name]), texts),
+        speakers,
+    )
     for speaker, (own, bad) in zip(speakers.values(), layouts, strict=True):
         clips += [replace(clip, speaker=speaker) for clip in own]
         problems += bad
@@ -215,7 +222,7 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
 
 def _read_table_of_folders(corpus: Path, table: Table) -> tuple[list[Clip], list[str]]:
     """Read a table in which each audio file is in a folder named after its speaker."""
-    clips, problems = _read_table(corpus, table)
+    clips, problems = _read_table(corpus, table, SpeakerSource(folders=True))
     inside = {}
     for clip in clips:
         folder, *below = os.path.relpath(clip.path, corpus).split(os.sep)
@@ -263,11 +270,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
     """Read the audio files that have a text, and report audio files without a text."""
     audio = readable_first(audio_files(corpus))
     by_name = {path.with_suffix(""): path for path in reversed(audio)}
-    if others := sorted({*audio} - {*by_name.values()}):
-        print(
-            f"note: {len(others):,} audio files are not used, because another audio file has the "
-            f"same name, such as {os.path.relpath(others[0], corpus)}"
-        )
+    print_unused_formats(sorted({*audio} - {*by_name.values()}), corpus)
     text_files, problems = _match_text_files(by_name, corpus, texts)
     unused = sorted({*corpus_texts(texts.folder or corpus)} - {*text_files.values()})
     if unused:
@@ -275,6 +278,15 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         print(f"note: {len(unused):,} text files belong to no audio file, such as {example}")
     clips, problems_in_texts = _read_text_files(text_files, by_name, texts)
     return clips, problems + problems_in_texts
+
+
+def print_unused_formats(others: Sequence[Path], corpus: Path) -> None:
+    """Print a note about audio files that differ from the used files only in their format."""
+    if others:
+        print(
+            f"note: {len(others):,} audio files are not used, because another audio file has the "
+            f"same name, such as {os.path.relpath(others[0], corpus)}"
+        )
 
 
 def _match_text_files(
@@ -583,7 +595,7 @@ def advice_on_tables(corpus: Path) -> str:
 
 
 def _read_table(
-    corpus: Path, table: Table, speaker_column: str = ""
+    corpus: Path, table: Table, speakers: SpeakerSource
 ) -> tuple[list[Clip], list[str]]:
     """Return the recordings in a table, and one message per bad line.
 
@@ -593,24 +605,39 @@ def _read_table(
     if is_lhotse(table.path):
         entries = read_lhotse(table.path)
     else:
-        entries, problems = read_table(table, speaker_column)
-    clips, more = _with_audio_and_names(entries, corpus, table.path, speaker_column)
+        entries, problems = read_table(table, speakers.column)
+    clips, more = _with_audio_and_names(entries, corpus, table.path, speakers)
     return clips, problems + more
 
 
 def _with_audio_and_names(
-    entries: Sequence[Entry], corpus: Path, path: Path, speaker_column: str
+    entries: Sequence[Entry], corpus: Path, path: Path, speakers: SpeakerSource
 ) -> tuple[list[Clip], list[str]]:
-    """Find the audio files of all entries. With `speaker_column`, also check the speaker names.
+    """Find the audio files of all entries. With a speaker column, also check the speaker names.
 
     Args:
         path: the file that contains the entries.
     """
     clips, problems = with_audio(entries, corpus, path.parent)
-    if not speaker_column:
+    if not speakers.column:
+        if not speakers.is_known and (note := note_of_speakers(entries, path)):
+            print(note)
         return [replace(clip, speaker="") for clip in clips], problems
-    clips, unnamed = with_names(clips, f"column {speaker_column}", path)
+    clips, unnamed = with_names(clips, f"column {speakers.column}", path)
     return clips, problems + unnamed
+
+
+def note_of_speakers(entries: Sequence[Entry], path: Path) -> str | None:
+    """Return a note if the entries have several speakers, otherwise None."""
+    names = list(dict.fromkeys(entry.speaker for entry in entries if entry.speaker))
+    if len(names) < 2:
+        return None
+    column = next(entry.speaker_title for entry in entries if entry.speaker)
+    found = f"note: {path}: the column {column!r} contains {len(names):,} names, such as "
+    found += f"{names[0][:40]!r} and {names[1][:40]!r}. All clips are assigned to one speaker"
+    if len(entries) >= MIN_LINES and len(names) > MAX_DISTINCT_SHARE * len(entries):
+        return found
+    return f"{found}. To keep the speakers, add --speaker-column {shlex.quote(column)}"
 
 
 def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container[str]) -> None:
@@ -723,6 +750,22 @@ class AudioFinder:
         in_folder = self.has_folders or self.counts[key] > 1
         return similar_files(name, self.files.get(key, []), in_folder=in_folder)
 
+    def unused_formats(self, entries: Sequence[Entry], clips: Sequence[Clip]) -> list[Path]:
+        """Return the audio files that differ from a clip's file only in the extension.
+
+        A clip whose extension is listed does not count, because its file was chosen by the user.
+        """
+        listed = {entry.where: slashes(entry.name).rpartition("/")[2] for entry in entries}
+        used = {clip.path for clip in clips}
+        found = [
+            path
+            for clip in clips
+            if Path(clip.path).name != listed[clip.where]
+            for path in self.files.get(comparable(Path(clip.path).stem), [])
+            if path.with_suffix("") == Path(clip.path).with_suffix("")
+        ]
+        return sorted({path for path in found if str(path) not in used})
+
     def expected(self, name: str) -> Path:
         """Return the path where a missing file was expected."""
         listed = slashes(name)
@@ -801,6 +844,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             f"folder, or with a different extension or case. For example, {listed!r} was found as "
             f"{os.path.relpath(path, corpus)}"
         )
+    print_unused_formats(finder.unused_formats(entries, clips), corpus)
     # An audio file is either cut at the listed times or used as a whole.
     cut = {clip.path for clip in clips if clip.segment}
     problems += [

@@ -20,7 +20,7 @@ from corpus.layouts import (
     read_layout,
     unique_ids,
 )
-from corpus.speaker_names import SpeakerSource
+from corpus.speaker_names import NO_SPEAKERS, SpeakerSource
 from corpus.tables import Table
 from scripts import prepare as prepare_program
 from tacotron2_voice.utils.errors import UserError
@@ -625,6 +625,43 @@ def test_notes_report_texts_without_audio_and_audio_files_with_the_same_name(tmp
         f"1 audio files are not used, because another audio file has the same name, such as {other.pop()}"
         in printed
     )
+
+
+@pytest.mark.parametrize(("listed", "has_note"), [("a", True), ("a.mp3", True), ("a.wav", False)])
+def test_note_lists_audio_files_with_the_same_name_when_a_table_lists_no_extension(
+    listed, has_note, tmp_path, capsys
+):
+    write_prompts(tmp_path, "wavs/a.wav", "wavs/a.flac", "wavs/b.wav", "wavs/c.flac")
+    (tmp_path / "metadata.csv").write_text(f"{listed}|One.\nb|Two.\nc|Three.\n")
+    clips, _ = read_layout(tmp_path)
+    assert [Path(clip.path).name for clip in clips] == ["a.wav", "b.wav", "c.flac"]
+    note = "note: 1 audio files are not used, because another audio file has the same name, such as"
+    assert (note in capsys.readouterr().out) == has_note
+
+
+@pytest.mark.parametrize("column", ["speaker", "speaker_id", "client_id"])
+def test_note_names_the_speaker_column_when_it_contains_several_names(column, tmp_path, capsys):
+    write_prompts(tmp_path, *(f"wavs/{i}.wav" for i in range(6)))
+    table = tmp_path / "metadata.csv"
+
+    def notes(names, speakers=NO_SPEAKERS):
+        rows = "".join(f"{i}|Text {i}.|{name}\n" for i, name in enumerate(names))
+        table.write_text(f"path|text|{column}\n{rows}")
+        clips, problems = read_layout(tmp_path, None, speakers)
+        assert len(clips) == 6
+        assert problems == []
+        lines = capsys.readouterr().out.splitlines()
+        return [line for line in lines if "the column" in line]
+
+    [note] = notes("ababab")
+    assert note.startswith(f"note: {table}: ")
+    assert "2 names" in note
+    assert note.endswith(f"add --speaker-column {column}")
+    [note] = notes("abcdef")
+    assert "--speaker-column" not in note  # the option would be rejected
+    assert notes("aaaaaa") == []
+    assert notes("ababab", SpeakerSource(column=column)) == []
+    assert notes("ababab", SpeakerSource(name="anna")) == []
 
 
 def test_audio_file_is_rejected_when_its_name_contains_a_pipe(tmp_path):
