@@ -77,6 +77,8 @@ MAX_REPEATING_SHARE = 0.2
 IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")
 # Minimum fraction of the ordinary words in the texts that must occur in the normalized texts.
 MIN_KEPT_WORDS = 0.85
+# If at most this fraction of the lines lack ordinary words, these lines are exceptions.
+MAX_CHANGED_LINES = 0.2
 WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 TOKEN = re.compile(r"[^\s–—-]+")  # matches a word with its punctuation
 CLOSING = "\"'”’»),;:"  # characters that may follow the period of an abbreviation
@@ -157,6 +159,12 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
     else:
         delimiter = table.delimiter or find_delimiter(table, speaker_column, text)
         rows = rows_of_csv(table.path, text, delimiter)
+        if rows and rows[0].fields == ["start", "end", "text"]:
+            raise UserError(
+                f"{table.path}: the columns start, end and text list segments, but no column lists "
+                "the audio file. If Whisper wrote this table, put the table next to its audio file, "
+                "give both files the same name, and leave out --csv"
+            )
         if rows and has_titles(table, speaker_column, rows[0].fields):
             titles = [normal_title(x) for x in rows.pop(0).fields]
             while not titles[-1]:  # spreadsheet programs may add empty columns at the end
@@ -494,9 +502,12 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
         )
     if len({*texts}) == 1 and len(texts[0].split()) < 2:
         return  # all values of the column are empty or the same word, so it contains no texts
-    if repeats(texts) == repeats(normalized) and share_of_kept_words(pairs) >= MIN_KEPT_WORDS:
+    changed = [pair for pair in pairs if share_of_kept_words([pair]) < 1]
+    are_changed = len(changed) > MAX_CHANGED_LINES * len(pairs)
+    are_other_texts = are_changed and share_of_kept_words(pairs) < MIN_KEPT_WORDS
+    if repeats(texts) == repeats(normalized) and not are_other_texts:
         return
-    example = next((pair for pair in pairs if share_of_kept_words([pair]) < 1), pairs[0])
+    example = (changed or pairs)[0]
     raise UserError(
         f"{path}: column {spoken + 1} does not look like the normalized form of column "
         f"{written + 1}: {example[0][:60]!r} and {example[1][:60]!r} (expected the same words, except "
@@ -545,7 +556,7 @@ def _count_kept_words(written: str, spoken: str) -> tuple[int, int]:
             if spoken_words[word.casefold()]:
                 spoken_words[word.casefold()] -= 1
                 num_kept += 1
-    if num_ordinary == len(tokens):
+    if tokens and num_ordinary == len(tokens):
         return num_kept, max(num_ordinary, num_spoken)
     return num_kept, num_ordinary
 
