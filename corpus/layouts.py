@@ -5,11 +5,11 @@
 
 Supported layouts:
 
-    a table        metadata.csv in the corpus, or any CSV, TSV or JSON Lines file (`Table`)
+    a table        metadata.csv or metadata.jsonl in the corpus, or any CSV, TSV or JSON Lines file (`Table`)
     texts          NAME.txt, NAME.lab or NAME.normalized.txt next to each NAME.wav, at any depth,
                    or in a separate folder (`TextSource`)
-    segments       NAME.srt, NAME.vtt, NAME.TextGrid, or Audacity labels in NAME.txt, next to
-                   NAME.wav
+    segments       NAME.srt, NAME.vtt, NAME.TextGrid, Audacity labels in NAME.txt, or a table of
+                   Whisper in NAME.tsv, next to NAME.wav
     Kaldi          a folder that contains the files wav.scp and text
     folders        one folder per speaker or book; each contains a table or texts (`SpeakerSource`)
 """
@@ -35,11 +35,13 @@ from corpus.recording_names import (
 )
 from corpus.segments import (
     SEGMENT_SUFFIXES,
+    WHISPER_SUFFIX,
     are_labels,
     check_is_plain,
     is_kaldi,
     is_lhotse,
     is_textgrid,
+    is_whisper_table,
     read_kaldi,
     read_lhotse,
     read_segments,
@@ -60,9 +62,12 @@ from tacotron2_voice.utils.errors import UserError, grouped
 from tacotron2_voice.utils.files import read_bytes
 
 METADATA = "metadata.csv"
+METADATA_NAMES = (METADATA, "metadata.jsonl")  # in order of preference
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 # Suffixes of text files, in order of preference. The corpus LibriTTS uses .normalized.txt.
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
+# Suffixes of transcripts that `prepare` cannot read.
+UNREADABLE_SUFFIXES = (".json", ".eaf", ".ass", ".ssa", ".lrc", ".sbv", ".ttml", ".docx", ".xml")
 # Matches the language code and the extension of a subtitle file's name, such as .en.vtt.
 LANGUAGE = re.compile(r"\.[a-z]{2,3}(-\w{2,8})*\.(srt|vtt)$", re.IGNORECASE)
 # Maximum number of characters of the speaker's name in a clip id, because file names are limited to
@@ -119,8 +124,8 @@ def read_layout(
     """Return the recordings of a corpus in order, and one message per bad line.
 
     Args:
-        table: the table of the recordings. Default: metadata.csv, or the texts next to the audio
-        files.
+        table: the table of the recordings. Default: metadata.csv or metadata.jsonl, or the texts
+            next to the audio files.
         texts: where the texts are if there is no table.
 
     Raises:
@@ -141,8 +146,8 @@ def read_layout(
         return clips, problems
     if texts.folder and not texts.folder.is_dir():
         raise UserError(f"--text-folder {texts.folder}: no such folder")
-    if table is None and os.path.lexists(corpus / METADATA):
-        table = Table(corpus / METADATA)
+    if table is None and os.path.lexists(default_table(corpus)):
+        table = Table(default_table(corpus))
     if table and texts.options:
         raise UserError(
             f"{texts.options}: cannot be used, because the texts are read from the table "
@@ -157,7 +162,7 @@ def read_layout(
         raise UserError(
             f"--speaker-column {speakers.column}: no {METADATA} in {corpus}{advice_on_tables(corpus)}"
         )
-    elif nested := sorted(corpus.rglob(f"*/{METADATA}")):
+    elif nested := _tables_in_folders(corpus, "**/*"):
         if texts.options:
             raise UserError(
                 f"{texts.options}: cannot be used, because the corpus contains the table "
@@ -184,11 +189,23 @@ def read_layout(
     return clips, problems
 
 
+def default_table(corpus: Path) -> Path:
+    """Return the path of metadata.csv or, if only metadata.jsonl exists, of metadata.jsonl."""
+    paths = [corpus / name for name in METADATA_NAMES]
+    return next((path for path in paths if os.path.lexists(path)), paths[0])
+
+
+def _tables_in_folders(corpus: Path, pattern: str) -> list[Path]:
+    """Return the default tables of all folders that match a pattern, sorted by path."""
+    found = {path.parent for name in METADATA_NAMES for path in corpus.glob(f"{pattern}/{name}")}
+    return sorted(default_table(folder) for folder in found)
+
+
 def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str]]:
     """Read a corpus with one folder per speaker, and report audio files outside these folders."""
-    if (path := corpus / METADATA).exists():
+    if (path := default_table(corpus)).exists():
         raise UserError(
-            f"{path}: not used with --speaker-folders (expected one {METADATA} in each speaker's "
+            f"{path}: not used with --speaker-folders (expected one {path.name} in each speaker's "
             "folder, or a text file next to each audio file). If this table lists the recordings in "
             f"all folders, add --csv {path}"
         )
@@ -205,7 +222,7 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
     clips = list[Clip]()
     speakers = speakers_of_folders(corpus, names)
     for name in speakers:
-        if nested := sorted((corpus / name).glob(f"*/**/{METADATA}")):
+        if nested := _tables_in_folders(corpus / name, "*/**"):
             raise UserError(
                 f"{nested[0]}: this file is in a subfolder of a speaker's folder. Expected one "
                 f"{METADATA} for each speaker, directly in the speaker's folder ({corpus / name})"
@@ -319,6 +336,9 @@ def _match_text_files(
             suffix = by_name[name].suffix
             whole = [place.with_name(f"{place.name}{suffix}") for place in places]
             found = [path for place in whole for path in texts_next_to(place, (), texts.suffix)]
+        if not found and texts.suffix.lower() in ("", "tsv", WHISPER_SUFFIX):
+            tables = [place.with_name(f"{place.name}{WHISPER_SUFFIX}") for place in places]
+            found = [path for path in tables if is_whisper_table(path)]
         if len(found) == 1:
             text_files[name] = found[0]
             plain = [place.with_name(f"{place.name}{x}") for place in places for x in TEXT_SUFFIXES]
@@ -416,6 +436,11 @@ def _error_of_no_texts(
     fix = advice_on_tables(corpus)
     if similar:
         fix = f". If {similar} contains the text of an audio file, give both the same name"
+    elif unreadable := unreadable_transcript(corpus, by_name):
+        fix = (
+            f". {unreadable} is a file in an unsupported format. Export the text as .txt, or the "
+            "text and its times as .srt (Whisper: --output_format srt)"
+        )
     elif other := corpus_texts(corpus):
         listed = f"{other[0]}" + (f" and {len(other) - 1:,} more" if len(other) > 1 else "")
         fix = f". No audio file has the name of {listed}{fix}"
@@ -424,6 +449,14 @@ def _error_of_no_texts(
         "text file next to each audio file (a.wav, a.txt), or --text-folder with the folder of "
         f"the text files{fix}"
     )
+
+
+def unreadable_transcript(corpus: Path, names: Container[Path]) -> Path | None:
+    """Return a file with the name of an audio file that probably contains its transcript, otherwise
+    None."""
+    suffixes = UNREADABLE_SUFFIXES
+    files = (path for path in visible_files(corpus) if path.suffix.lower() in suffixes)
+    return next((path for path in files if path.with_suffix("") in names), None)
 
 
 def _check_no_columns(
@@ -577,7 +610,8 @@ def texts_next_to(name: Path, subtitles: Sequence[Path] = (), suffix: str = "") 
 
 
 def _has_segments(path: Path) -> bool:
-    return path.suffix.lower() in {suffix.lower() for suffix in SEGMENT_SUFFIXES}
+    suffixes = (*SEGMENT_SUFFIXES, WHISPER_SUFFIX)
+    return path.suffix.lower() in {suffix.lower() for suffix in suffixes}
 
 
 # ---------------------------------------------------------------------------- tables
@@ -900,6 +934,21 @@ def problem_of_missing(clip: Clip) -> str:
     if os.path.lexists(clip.path):
         return ""
     return f"{clip.where}: {clip.id[:80]!r}: no such audio file, expected {clip.path:.300}"
+
+
+def advice_on_formats(clip: Clip) -> str:
+    """Return advice for a clip whose audio file is damaged while there is a file with the same name
+    in another readable format, otherwise ""."""
+    path = Path(clip.path)
+    others = [path.with_suffix(suffix) for suffix in READABLE if suffix != path.suffix.lower()]
+    other = next((x for x in others if x.is_file()), None)
+    if other is None:
+        return ""
+    try:
+        with open_audio(path):
+            return ""  # the file is readable, so it has a different problem
+    except UserError:
+        return f"; {other} is not used while {path.name} exists. Repair or remove {path.name}"
 
 
 # ---------------------------------------------------------------------------- audio files
