@@ -16,7 +16,7 @@ from audio import frame_count, read_checked
 from corpus.audio_quality import measure_quality
 from corpus.clips import Clip, Measurements
 from corpus.filelist import symbols_of
-from corpus.layouts import problem_of_missing
+from corpus.layouts import advice_on_formats, problem_of_missing
 from hparams import HParams
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
@@ -63,7 +63,7 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
         try:
             measured = measure(Path(clip.path), hparams)
         except UserError as error:
-            return f"{clip.path}: {error}"
+            return f"{clip.path}: {error}{advice_on_formats(clip)}"
         num_frames = frame_count(measured.num_samples, hparams)
         return replace(clip, num_frames=num_frames, measured=measured)
 

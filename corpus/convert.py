@@ -23,6 +23,7 @@ from corpus.layouts import (
     METADATA,
     NEXT_TO_AUDIO,
     TextSource,
+    advice_on_formats,
     note_of_unused_audio,
     problem_of_missing,
     read_layout,
@@ -115,11 +116,23 @@ def convert(
     def copy_of(clip: Clip) -> Path:
         return copies.path / f"{ids[clip.where]}.wav"
 
+    damaged = list[Path]()
+
     def is_made(clip: Clip) -> bool:
-        return is_newer(copy_of(clip), clip)
+        if not is_newer(copy_of(clip), clip):
+            return False
+        try:
+            with open_audio(copy_of(clip)):
+                return True
+        except UserError:
+            damaged.append(copy_of(clip))
+            return False
 
     def make(clip: Clip) -> None:
-        samples, cut = converted(clip.path, hparams.sampling_rate, clip.segment)
+        try:
+            samples, cut = converted(clip.path, hparams.sampling_rate, clip.segment)
+        except UserError as error:
+            raise UserError(f"{error}{advice_on_formats(clip)}") from None
         cut_seconds.append(cut)
         write_bytes(copy_of(clip), encode(samples, hparams.sampling_rate))
 
@@ -127,6 +140,11 @@ def convert(
         record_sources(wavs, {ids[clip.where]: clip for clip in clips}, corpus)
 
     failed = copies.fill(clips, is_made, make, os.cpu_count() or 1, record)
+    if damaged:
+        print(
+            f"note: {len(damaged):,} damaged copies, such as {min(damaged)}, were replaced with new "
+            "copies"
+        )
     good = [clip for clip in clips if clip.where not in failed]
     problems += failed.values()
     if not good:

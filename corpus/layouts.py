@@ -5,11 +5,11 @@
 
 Supported layouts:
 
-    a table        metadata.csv in the corpus, or any CSV, TSV or JSON Lines file (`Table`)
+    a table        metadata.csv or metadata.jsonl in the corpus, or any CSV, TSV or JSON Lines file (`Table`)
     texts          NAME.txt, NAME.lab or NAME.normalized.txt next to each NAME.wav, at any depth,
                    or in a separate folder (`TextSource`)
-    segments       NAME.srt, NAME.vtt, NAME.TextGrid, or Audacity labels in NAME.txt, next to
-                   NAME.wav
+    segments       NAME.srt, NAME.vtt, NAME.TextGrid, Audacity labels in NAME.txt, or a table of
+                   Whisper in NAME.tsv, next to NAME.wav
     Kaldi          a folder that contains the files wav.scp and text
     folders        one folder per speaker or book; each contains a table or texts (`SpeakerSource`)
 """
@@ -35,16 +35,20 @@ from corpus.recording_names import (
 )
 from corpus.segments import (
     SEGMENT_SUFFIXES,
+    WHISPER_SUFFIX,
     are_labels,
     check_is_plain,
     is_kaldi,
     is_lhotse,
     is_textgrid,
+    is_whisper_table,
     read_kaldi,
     read_lhotse,
     read_segments,
 )
 from corpus.speaker_names import (
+    MAX_DISTINCT_SHARE,
+    MIN_LINES,
     NO_SPEAKERS,
     SpeakerSource,
     check_lookalikes,
@@ -58,9 +62,12 @@ from tacotron2_voice.utils.errors import UserError, grouped
 from tacotron2_voice.utils.files import read_bytes
 
 METADATA = "metadata.csv"
+METADATA_NAMES = (METADATA, "metadata.jsonl")  # in order of preference
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 # Suffixes of text files, in order of preference. The corpus LibriTTS uses .normalized.txt.
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
+# Suffixes of transcripts that `prepare` cannot read.
+UNREADABLE_SUFFIXES = (".json", ".eaf", ".ass", ".ssa", ".lrc", ".sbv", ".ttml", ".docx", ".xml")
 # Matches the language code and the extension of a subtitle file's name, such as .en.vtt.
 LANGUAGE = re.compile(r"\.[a-z]{2,3}(-\w{2,8})*\.(srt|vtt)$", re.IGNORECASE)
 # Maximum number of characters of the speaker's name in a clip id, because file names are limited to
@@ -117,8 +124,8 @@ def read_layout(
     """Return the recordings of a corpus in order, and one message per bad line.
 
     Args:
-        table: the table of the recordings. Default: metadata.csv, or the texts next to the audio
-        files.
+        table: the table of the recordings. Default: metadata.csv or metadata.jsonl, or the texts
+            next to the audio files.
         texts: where the texts are if there is no table.
 
     Raises:
@@ -139,23 +146,23 @@ def read_layout(
         return clips, problems
     if texts.folder and not texts.folder.is_dir():
         raise UserError(f"--text-folder {texts.folder}: no such folder")
-    if table is None and os.path.lexists(corpus / METADATA):
-        table = Table(corpus / METADATA)
+    if table is None and os.path.lexists(default_table(corpus)):
+        table = Table(default_table(corpus))
     if table and texts.options:
         raise UserError(
             f"{texts.options}: cannot be used, because the texts are read from the table "
             f"{table.path}"
         )
     if table:
-        clips, problems = _read_table(corpus, table, speakers.column)
+        clips, problems = _read_table(corpus, table, speakers)
     elif is_kaldi(corpus):
         entries = read_kaldi(corpus)
-        clips, problems = _with_audio_and_names(entries, corpus, corpus / "text", speakers.column)
+        clips, problems = _with_audio_and_names(entries, corpus, corpus / "text", speakers)
     elif speakers.column:
         raise UserError(
             f"--speaker-column {speakers.column}: no {METADATA} in {corpus}{advice_on_tables(corpus)}"
         )
-    elif nested := sorted(corpus.rglob(f"*/{METADATA}")):
+    elif nested := _tables_in_folders(corpus, "**/*"):
         if texts.options:
             raise UserError(
                 f"{texts.options}: cannot be used, because the corpus contains the table "
@@ -169,7 +176,9 @@ def read_layout(
                 f"{len(nested) - 1:,} more; add --speaker-folders if each folder contains one "
                 "speaker, or --speaker NAME if all folders contain the same speaker"
             )
-        tables = each_or_all_errors(lambda path: _read_table(path.parent, Table(path)), nested)
+        tables = each_or_all_errors(
+            lambda path: _read_table(path.parent, Table(path), speakers), nested
+        )
         clips = [clip for found, _ in tables for clip in found]
         problems = [problem for _, found in tables for problem in found]
     else:
@@ -180,11 +189,23 @@ def read_layout(
     return clips, problems
 
 
+def default_table(corpus: Path) -> Path:
+    """Return the path of metadata.csv or, if only metadata.jsonl exists, of metadata.jsonl."""
+    paths = [corpus / name for name in METADATA_NAMES]
+    return next((path for path in paths if os.path.lexists(path)), paths[0])
+
+
+def _tables_in_folders(corpus: Path, pattern: str) -> list[Path]:
+    """Return the default tables of all folders that match a pattern, sorted by path."""
+    found = {path.parent for name in METADATA_NAMES for path in corpus.glob(f"{pattern}/{name}")}
+    return sorted(default_table(folder) for folder in found)
+
+
 def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str]]:
     """Read a corpus with one folder per speaker, and report audio files outside these folders."""
-    if (path := corpus / METADATA).exists():
+    if (path := default_table(corpus)).exists():
         raise UserError(
-            f"{path}: not used with --speaker-folders (expected one {METADATA} in each speaker's "
+            f"{path}: not used with --speaker-folders (expected one {path.name} in each speaker's "
             "folder, or a text file next to each audio file). If this table lists the recordings in "
             f"all folders, add --csv {path}"
         )
@@ -201,12 +222,15 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
     clips = list[Clip]()
     speakers = speakers_of_folders(corpus, names)
     for name in speakers:
-        if nested := sorted((corpus / name).glob(f"*/**/{METADATA}")):
+        if nested := _tables_in_folders(corpus / name, "*/**"):
             raise UserError(
                 f"{nested[0]}: this file is in a subfolder of a speaker's folder. Expected one "
                 f"{METADATA} for each speaker, directly in the speaker's folder ({corpus / name})"
             )
-    layouts = each_or_all_errors(lambda name: read_layout(corpus / name, texts=texts), speakers)
+    layouts = each_or_all_errors(
+        lambda name: read_layout(corpus / name, None, SpeakerSource(name=speakers[name]), texts),
+        speakers,
+    )
     for speaker, (own, bad) in zip(speakers.values(), layouts, strict=True):
         clips += [replace(clip, speaker=speaker) for clip in own]
         problems += bad
@@ -215,7 +239,7 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
 
 def _read_table_of_folders(corpus: Path, table: Table) -> tuple[list[Clip], list[str]]:
     """Read a table in which each audio file is in a folder named after its speaker."""
-    clips, problems = _read_table(corpus, table)
+    clips, problems = _read_table(corpus, table, SpeakerSource(folders=True))
     inside = {}
     for clip in clips:
         folder, *below = os.path.relpath(clip.path, corpus).split(os.sep)
@@ -263,11 +287,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
     """Read the audio files that have a text, and report audio files without a text."""
     audio = readable_first(audio_files(corpus))
     by_name = {path.with_suffix(""): path for path in reversed(audio)}
-    if others := sorted({*audio} - {*by_name.values()}):
-        print(
-            f"note: {len(others):,} audio files are not used, because another audio file has the "
-            f"same name, such as {os.path.relpath(others[0], corpus)}"
-        )
+    print_unused_formats(sorted({*audio} - {*by_name.values()}), corpus)
     text_files, problems = _match_text_files(by_name, corpus, texts)
     unused = sorted({*corpus_texts(texts.folder or corpus)} - {*text_files.values()})
     if unused:
@@ -275,6 +295,15 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
         print(f"note: {len(unused):,} text files belong to no audio file, such as {example}")
     clips, problems_in_texts = _read_text_files(text_files, by_name, texts)
     return clips, problems + problems_in_texts
+
+
+def print_unused_formats(others: Sequence[Path], corpus: Path) -> None:
+    """Print a note about audio files that differ from the used files only in their format."""
+    if others:
+        print(
+            f"note: {len(others):,} audio files are not used, because another audio file has the "
+            f"same name, such as {os.path.relpath(others[0], corpus)}"
+        )
 
 
 def _match_text_files(
@@ -307,6 +336,9 @@ def _match_text_files(
             suffix = by_name[name].suffix
             whole = [place.with_name(f"{place.name}{suffix}") for place in places]
             found = [path for place in whole for path in texts_next_to(place, (), texts.suffix)]
+        if not found and texts.suffix.lower() in ("", "tsv", WHISPER_SUFFIX):
+            tables = [place.with_name(f"{place.name}{WHISPER_SUFFIX}") for place in places]
+            found = [path for path in tables if is_whisper_table(path)]
         if len(found) == 1:
             text_files[name] = found[0]
             plain = [place.with_name(f"{place.name}{x}") for place in places for x in TEXT_SUFFIXES]
@@ -404,6 +436,11 @@ def _error_of_no_texts(
     fix = advice_on_tables(corpus)
     if similar:
         fix = f". If {similar} contains the text of an audio file, give both the same name"
+    elif unreadable := unreadable_transcript(corpus, by_name):
+        fix = (
+            f". {unreadable} is a file in an unsupported format. Export the text as .txt, or the "
+            "text and its times as .srt (Whisper: --output_format srt)"
+        )
     elif other := corpus_texts(corpus):
         listed = f"{other[0]}" + (f" and {len(other) - 1:,} more" if len(other) > 1 else "")
         fix = f". No audio file has the name of {listed}{fix}"
@@ -412,6 +449,14 @@ def _error_of_no_texts(
         "text file next to each audio file (a.wav, a.txt), or --text-folder with the folder of "
         f"the text files{fix}"
     )
+
+
+def unreadable_transcript(corpus: Path, names: Container[Path]) -> Path | None:
+    """Return a file with the name of an audio file that probably contains its transcript, otherwise
+    None."""
+    suffixes = UNREADABLE_SUFFIXES
+    files = (path for path in visible_files(corpus) if path.suffix.lower() in suffixes)
+    return next((path for path in files if path.with_suffix("") in names), None)
 
 
 def _check_no_columns(
@@ -565,7 +610,8 @@ def texts_next_to(name: Path, subtitles: Sequence[Path] = (), suffix: str = "") 
 
 
 def _has_segments(path: Path) -> bool:
-    return path.suffix.lower() in {suffix.lower() for suffix in SEGMENT_SUFFIXES}
+    suffixes = (*SEGMENT_SUFFIXES, WHISPER_SUFFIX)
+    return path.suffix.lower() in {suffix.lower() for suffix in suffixes}
 
 
 # ---------------------------------------------------------------------------- tables
@@ -583,7 +629,7 @@ def advice_on_tables(corpus: Path) -> str:
 
 
 def _read_table(
-    corpus: Path, table: Table, speaker_column: str = ""
+    corpus: Path, table: Table, speakers: SpeakerSource
 ) -> tuple[list[Clip], list[str]]:
     """Return the recordings in a table, and one message per bad line.
 
@@ -593,24 +639,39 @@ def _read_table(
     if is_lhotse(table.path):
         entries = read_lhotse(table.path)
     else:
-        entries, problems = read_table(table, speaker_column)
-    clips, more = _with_audio_and_names(entries, corpus, table.path, speaker_column)
+        entries, problems = read_table(table, speakers.column)
+    clips, more = _with_audio_and_names(entries, corpus, table.path, speakers)
     return clips, problems + more
 
 
 def _with_audio_and_names(
-    entries: Sequence[Entry], corpus: Path, path: Path, speaker_column: str
+    entries: Sequence[Entry], corpus: Path, path: Path, speakers: SpeakerSource
 ) -> tuple[list[Clip], list[str]]:
-    """Find the audio files of all entries. With `speaker_column`, also check the speaker names.
+    """Find the audio files of all entries. With a speaker column, also check the speaker names.
 
     Args:
         path: the file that contains the entries.
     """
     clips, problems = with_audio(entries, corpus, path.parent)
-    if not speaker_column:
+    if not speakers.column:
+        if not speakers.is_known and (note := note_of_speakers(entries, path)):
+            print(note)
         return [replace(clip, speaker="") for clip in clips], problems
-    clips, unnamed = with_names(clips, f"column {speaker_column}", path)
+    clips, unnamed = with_names(clips, f"column {speakers.column}", path)
     return clips, problems + unnamed
+
+
+def note_of_speakers(entries: Sequence[Entry], path: Path) -> str | None:
+    """Return a note if the entries have several speakers, otherwise None."""
+    names = list(dict.fromkeys(entry.speaker for entry in entries if entry.speaker))
+    if len(names) < 2:
+        return None
+    column = next(entry.speaker_title for entry in entries if entry.speaker)
+    found = f"note: {path}: the column {column!r} contains {len(names):,} names, such as "
+    found += f"{names[0][:40]!r} and {names[1][:40]!r}. All clips are assigned to one speaker"
+    if len(entries) >= MIN_LINES and len(names) > MAX_DISTINCT_SHARE * len(entries):
+        return found
+    return f"{found}. To keep the speakers, add --speaker-column {shlex.quote(column)}"
 
 
 def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container[str]) -> None:
@@ -723,6 +784,22 @@ class AudioFinder:
         in_folder = self.has_folders or self.counts[key] > 1
         return similar_files(name, self.files.get(key, []), in_folder=in_folder)
 
+    def unused_formats(self, entries: Sequence[Entry], clips: Sequence[Clip]) -> list[Path]:
+        """Return the audio files that differ from a clip's file only in the extension.
+
+        A clip whose extension is listed does not count, because its file was chosen by the user.
+        """
+        listed = {entry.where: slashes(entry.name).rpartition("/")[2] for entry in entries}
+        used = {clip.path for clip in clips}
+        found = [
+            path
+            for clip in clips
+            if Path(clip.path).name != listed[clip.where]
+            for path in self.files.get(comparable(Path(clip.path).stem), [])
+            if path.with_suffix("") == Path(clip.path).with_suffix("")
+        ]
+        return sorted({path for path in found if str(path) not in used})
+
     def expected(self, name: str) -> Path:
         """Return the path where a missing file was expected."""
         listed = slashes(name)
@@ -801,6 +878,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             f"folder, or with a different extension or case. For example, {listed!r} was found as "
             f"{os.path.relpath(path, corpus)}"
         )
+    print_unused_formats(finder.unused_formats(entries, clips), corpus)
     # An audio file is either cut at the listed times or used as a whole.
     cut = {clip.path for clip in clips if clip.segment}
     problems += [
@@ -856,6 +934,21 @@ def problem_of_missing(clip: Clip) -> str:
     if os.path.lexists(clip.path):
         return ""
     return f"{clip.where}: {clip.id[:80]!r}: no such audio file, expected {clip.path:.300}"
+
+
+def advice_on_formats(clip: Clip) -> str:
+    """Return advice for a clip whose audio file is damaged while there is a file with the same name
+    in another readable format, otherwise ""."""
+    path = Path(clip.path)
+    others = [path.with_suffix(suffix) for suffix in READABLE if suffix != path.suffix.lower()]
+    other = next((x for x in others if x.is_file()), None)
+    if other is None:
+        return ""
+    try:
+        with open_audio(path):
+            return ""  # the file is readable, so it has a different problem
+    except UserError:
+        return f"; {other} is not used while {path.name} exists. Repair or remove {path.name}"
 
 
 # ---------------------------------------------------------------------------- audio files

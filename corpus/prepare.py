@@ -19,7 +19,14 @@ from corpus.clips import Clip
 from corpus.convert import SEGMENT_PADDING, SPEAKER_COLUMN, check_is_outside, convert
 from corpus.derived import DerivedFolder, cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.filelist import CHANGED_IN_CHECK, cache_table, table_key, warn_of_long_clips
-from corpus.layouts import METADATA, NEXT_TO_AUDIO, TextSource, note_of_unused_audio, read_layout
+from corpus.layouts import (
+    METADATA,
+    NEXT_TO_AUDIO,
+    TextSource,
+    default_table,
+    note_of_unused_audio,
+    read_layout,
+)
 from corpus.plots import draw_audio, draw_corpus, draw_lengths
 from corpus.report import (
     by_speaker,
@@ -213,7 +220,7 @@ def prepare(asked: Preparation) -> list[Path]:
         check_or_skip(bad, total, asked.skip_bad)
         table = Table(asked.convert / METADATA)
         speakers = SpeakerSource(SPEAKER_COLUMN if speakers.is_known else "")
-    table_path = table.path if table else asked.folder / METADATA
+    table_path = table.path if table else default_table(asked.folder)
     table_before = Clip(str(table_path), "", identity=Identity.of(table_path))
     texts = NEXT_TO_AUDIO if asked.convert else asked.texts
     entries, problems = read_layout(asked.folder, table, speakers, texts)

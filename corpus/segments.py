@@ -28,6 +28,9 @@ from corpus.text_files import read_text
 from tacotron2_voice.utils.errors import UserError
 
 SEGMENT_SUFFIXES = (".srt", ".vtt", ".TextGrid")
+# Whisper writes tables of start and end in milliseconds and text, with the header WHISPER_HEADER.
+WHISPER_SUFFIX = ".tsv"
+WHISPER_HEADER = b"start\tend\ttext"
 NUMBER = r"-?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?"
 DECIMAL = r"-?\d+[.,]\d+"
 # Matches a line of Audacity labels: start and end in seconds and a text, separated by tabs or
@@ -82,7 +85,8 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
     Segments that have no text or only a silence label are skipped.
 
     Args:
-        path: subtitles (.srt, .vtt), a TextGrid, or Audacity labels (.txt).
+        path: subtitles (.srt, .vtt), a TextGrid, a table of Whisper (.tsv), or Audacity labels
+            (.txt).
         recording: the name of the recording.
         tier: the tier to read from a TextGrid with several tiers.
         encoding: encoding of the file; "": detect it (UTF-8 is tried first).
@@ -98,6 +102,8 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
         found = _read_textgrid(path, tier)
     elif path.suffix.lower() in (".srt", ".vtt"):
         found = _read_subtitles(path, encoding)
+    elif path.suffix.lower() == WHISPER_SUFFIX:
+        found = _read_whisper_table(path, read_text(path, encoding))
     else:
         found = _read_labels(path, read_text(path, encoding))
     entries = []
@@ -401,6 +407,24 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
                 f"{path}:{number}: invalid times {match[1]} to {match[2]}, expected seconds of at least 0"
             )
         yield start, end, match[3] or ""
+
+
+def is_whisper_table(path: Path) -> bool:
+    """Return whether a file has the header of the tables that Whisper writes."""
+    return path.is_file() and path.read_bytes().startswith(WHISPER_HEADER)
+
+
+def _read_whisper_table(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if number == 1 or not line.strip():
+            continue
+        match = re.fullmatch(r"(\d{1,9})\t(\d{1,9})\t(.*)", line)
+        if not match:
+            raise UserError(
+                f"{path}:{number}: {line[:60]!r} is not a segment (expected start and end in "
+                "milliseconds and a text, separated by tabs)"
+            )
+        yield int(match[1]) / 1000, int(match[2]) / 1000, match[3]
 
 
 class _Line(NamedTuple):

@@ -32,6 +32,9 @@ PATH_TITLES = (
 TEXT_TITLES = (
     "normalized_text normalized_transcription normalized text sentence transcript transcription"
 ).split()
+SPEAKER_TITLES = (
+    "speaker speaker_id speaker_name client_id spk spk_id reader reader_id narrator voice voice_id"
+).split()
 START_TITLES = ("offset", "start", "start_time", "begin", "begin_time")
 END_TITLES = ("end", "end_time")
 # Words that mean a time in the titles of columns, such as segment_start and endTime.
@@ -74,6 +77,8 @@ MAX_REPEATING_SHARE = 0.2
 IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")
 # Minimum fraction of the ordinary words in the texts that must occur in the normalized texts.
 MIN_KEPT_WORDS = 0.85
+# If at most this fraction of the lines lack ordinary words, these lines are exceptions.
+MAX_CHANGED_LINES = 0.2
 WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 TOKEN = re.compile(r"[^\s–—-]+")  # matches a word with its punctuation
 CLOSING = "\"'”’»),;:"  # characters that may follow the period of an abbreviation
@@ -116,6 +121,7 @@ class Entry(NamedTuple):
     segment: Segment | None = None
     # Length of the whole recording according to the table. None: the table contains no length.
     duration: float | None = None
+    speaker_title: str = "speaker"  # title of the column that contains the speaker name
 
 
 class Row(NamedTuple):
@@ -135,7 +141,8 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
     """Return the entries of a table, and one message per bad line.
 
     Args:
-        speaker_column: title or number of the column with speaker names; "": no column.
+        speaker_column: title or number of the column with speaker names; "": a column with a common
+            title, if the table has such a column.
 
     Raises:
         UserError: if the table is empty or cannot be read, or if the user must specify a column.
@@ -152,6 +159,12 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
     else:
         delimiter = table.delimiter or find_delimiter(table, speaker_column, text)
         rows = rows_of_csv(table.path, text, delimiter)
+        if rows and rows[0].fields == ["start", "end", "text"]:
+            raise UserError(
+                f"{table.path}: the columns start, end and text list segments, but no column lists "
+                "the audio file. If Whisper wrote this table, put the table next to its audio file, "
+                "give both files the same name, and leave out --csv"
+            )
         if rows and has_titles(table, speaker_column, rows[0].fields):
             titles = [normal_title(x) for x in rows.pop(0).fields]
             while not titles[-1]:  # spreadsheet programs may add empty columns at the end
@@ -167,6 +180,12 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
     print_assumptions(table, titles, num_fields, columns, delimiter)
     times = find_time_columns(table.path, titles or [], rows)
     needed = 1 + max(index for index in columns if index is not None)
+    speaker_index = columns.speaker
+    if speaker_index is None:
+        speaker_index = next((i for i, x in enumerate(titles or []) if x in SPEAKER_TITLES), None)
+    speaker_title = "speaker"
+    if titles and speaker_index is not None:
+        speaker_title = titles[speaker_index]
     entries = []
     problems = []
     with_start = {
@@ -181,7 +200,9 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
         except ValueError as error:
             problems.append(f"{row.where}: {error}")
             continue
-        speaker = "" if columns.speaker is None else row.fields[columns.speaker]
+        speaker = ""
+        if speaker_index is not None and speaker_index < len(row.fields):
+            speaker = row.fields[speaker_index]
         name = row.fields[columns.path]
         if times and name in with_start and not start_of(times, titles or [], row.fields):
             problems.append(
@@ -190,7 +211,8 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
             )
             continue
         duration = None if times else listed_duration(titles or [], row.fields)
-        entry = Entry(name, row.fields[columns.text], row.where, speaker, segment, duration)
+        text = row.fields[columns.text]
+        entry = Entry(name, text, row.where, speaker, segment, duration, speaker_title)
         entries.append(entry)
     return entries, problems
 
@@ -430,6 +452,8 @@ def choose_columns(
     speaker = column("--speaker-column", speaker_column, ())
     path = column("--path-column", table.path_column, PATH_TITLES)
     text = column("--text-column", table.text_column, TEXT_TITLES)
+    others: list[int] = []
+    is_guessed = False  # whether the last column is expected to contain the normalized text
     if titles is None:
         path = 0 if path is None else path
         others = [index for index in range(num_fields) if index not in (path, speaker)]
@@ -437,7 +461,7 @@ def choose_columns(
             text = others[0]
         if text is None and len(others) == 2 and delimiter not in QUOTING_DELIMITERS:
             text = others[1]
-            check_is_normalized(table.path, rows, *others)
+            is_guessed = True
     if path is None or text is None:
         missing = {"--path-column": path, "--text-column": text}
         options = " and ".join(option for option, index in missing.items() if index is None)
@@ -455,6 +479,8 @@ def choose_columns(
             f"{'paths' if speaker == path else 'texts'}. Choose a different column. If all lines "
             "have the same speaker, use --speaker NAME instead"
         )
+    if is_guessed:
+        check_is_normalized(table.path, rows, *others)
     return Columns(path, text, speaker)
 
 
@@ -476,9 +502,12 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
         )
     if len({*texts}) == 1 and len(texts[0].split()) < 2:
         return  # all values of the column are empty or the same word, so it contains no texts
-    if repeats(texts) == repeats(normalized) and share_of_kept_words(pairs) >= MIN_KEPT_WORDS:
+    changed = [pair for pair in pairs if share_of_kept_words([pair]) < 1]
+    are_changed = len(changed) > MAX_CHANGED_LINES * len(pairs)
+    are_other_texts = are_changed and share_of_kept_words(pairs) < MIN_KEPT_WORDS
+    if repeats(texts) == repeats(normalized) and not are_other_texts:
         return
-    example = next((pair for pair in pairs if share_of_kept_words([pair]) < 1), pairs[0])
+    example = (changed or pairs)[0]
     raise UserError(
         f"{path}: column {spoken + 1} does not look like the normalized form of column "
         f"{written + 1}: {example[0][:60]!r} and {example[1][:60]!r} (expected the same words, except "
@@ -527,7 +556,7 @@ def _count_kept_words(written: str, spoken: str) -> tuple[int, int]:
             if spoken_words[word.casefold()]:
                 spoken_words[word.casefold()] -= 1
                 num_kept += 1
-    if num_ordinary == len(tokens):
+    if tokens and num_ordinary == len(tokens):
         return num_kept, max(num_ordinary, num_spoken)
     return num_kept, num_ordinary
 

@@ -10,8 +10,8 @@ CORPUS is a folder in one of these layouts:
                                     any CSV, TSV or JSON Lines file, with or without a header
     a text file per audio file      a.wav and a.txt, in any subfolder; if the text files are in a
                                     different folder, add --text-folder DIR
-    long recordings with segments   a.mp3 and a.srt, a.vtt, a.TextGrid, or a.txt with Audacity
-                                    labels; or a Kaldi data directory; needs --convert DIR
+    long recordings with segments   a.mp3 and a.srt, a.vtt, a.TextGrid, a.tsv from Whisper, or a.txt
+                                    with Audacity labels; or a Kaldi data directory; needs --convert DIR
     a table with another name       add --csv FILE; the table may be in any folder
     one folder per speaker          add --speaker-folders; each folder has one of these layouts
 
@@ -51,7 +51,7 @@ import torch
 
 from corpus.convert import SEGMENT_PADDING
 from corpus.download import download_corpus
-from corpus.layouts import METADATA, TextSource
+from corpus.layouts import METADATA, TextSource, default_table
 from corpus.prepare import Preparation, prepare
 from corpus.speaker_names import SpeakerSource
 from corpus.split import SEED, VAL_FRACTION
@@ -121,7 +121,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--csv",
         metavar="FILE",
         type=Path,
-        help=f"read the table from this file (default: CORPUS/{METADATA})",
+        help=f"read the table from this file (default: CORPUS/{METADATA} or metadata.jsonl)",
     )
     column_help = "title or number (from 1) of the column that contains the {} (default: detected)"
     table("--path-column", metavar="COLUMN", default="", help=column_help.format("paths or ids"))
@@ -194,10 +194,11 @@ def table_of(args: argparse.Namespace) -> Table | None:
     so that `read_layout` looks for a table or for text files in CORPUS.
     """
     is_described = args.path_column or args.text_column or args.delimiter
-    has_table = args.csv or (args.corpus / METADATA).exists()
+    default = default_table(args.corpus)
+    has_table = args.csv or default.exists()
     if not args.csv and not is_described and not (args.encoding and has_table):
         return None
-    path = args.csv or args.corpus / METADATA
+    path = args.csv or default
     return Table(path, args.path_column, args.text_column, args.delimiter, args.encoding or "")
 
 

@@ -125,6 +125,18 @@ def test_converted_copy_is_made_again_only_when_its_recording_has_changed(
     assert "--convert" in refusal(convert, recordings, tmp_path / "out", None, other)
 
 
+@pytest.mark.parametrize("content", [b"", b"no audio", None])
+def test_converted_copy_is_made_again_when_it_is_damaged(recordings, tmp_path, capsys, content):
+    convert(recordings, tmp_path / "out", None, HPARAMS)
+    before = contents(tmp_path / "out")
+    copy = tmp_path / "out" / "wavs" / "b.wav"
+    copy.write_bytes(copy.read_bytes()[:-5000] if content is None else content)
+    capsys.readouterr()
+    convert(recordings, tmp_path / "out", None, HPARAMS)
+    assert contents(tmp_path / "out") == before
+    assert f"note: 1 damaged copies, such as {copy}, were replaced" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("inside", ["", "wavs/more"])
 def test_output_folder_is_rejected_when_it_is_inside_or_above_the_corpus(
     recordings, tmp_path, inside

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 from corpora import add_line, refusal, write_tone
 
-from corpus.checks import problem_of_text
+from corpus.checks import check_clips, problem_of_text
 from corpus.clips import Clip, Segment
 from corpus.layouts import (
     TextSource,
@@ -20,8 +20,9 @@ from corpus.layouts import (
     read_layout,
     unique_ids,
 )
-from corpus.speaker_names import SpeakerSource
+from corpus.speaker_names import NO_SPEAKERS, SpeakerSource
 from corpus.tables import Table
+from hparams import create_hparams
 from scripts import prepare as prepare_program
 from tacotron2_voice.utils.errors import UserError
 
@@ -625,6 +626,109 @@ def test_notes_report_texts_without_audio_and_audio_files_with_the_same_name(tmp
         f"1 audio files are not used, because another audio file has the same name, such as {other.pop()}"
         in printed
     )
+
+
+@pytest.mark.parametrize(("listed", "has_note"), [("a", True), ("a.mp3", True), ("a.wav", False)])
+def test_note_lists_audio_files_with_the_same_name_when_a_table_lists_no_extension(
+    listed, has_note, tmp_path, capsys
+):
+    write_prompts(tmp_path, "wavs/a.wav", "wavs/a.flac", "wavs/b.wav", "wavs/c.flac")
+    (tmp_path / "metadata.csv").write_text(f"{listed}|One.\nb|Two.\nc|Three.\n")
+    clips, _ = read_layout(tmp_path)
+    assert [Path(clip.path).name for clip in clips] == ["a.wav", "b.wav", "c.flac"]
+    note = "note: 1 audio files are not used, because another audio file has the same name, such as"
+    assert (note in capsys.readouterr().out) == has_note
+
+
+@pytest.mark.parametrize("column", ["speaker", "speaker_id", "client_id"])
+def test_note_names_the_speaker_column_when_it_contains_several_names(column, tmp_path, capsys):
+    write_prompts(tmp_path, *(f"wavs/{i}.wav" for i in range(6)))
+    table = tmp_path / "metadata.csv"
+
+    def notes(names, speakers=NO_SPEAKERS):
+        rows = "".join(f"{i}|Text {i}.|{name}\n" for i, name in enumerate(names))
+        table.write_text(f"path|text|{column}\n{rows}")
+        clips, problems = read_layout(tmp_path, None, speakers)
+        assert len(clips) == 6
+        assert problems == []
+        lines = capsys.readouterr().out.splitlines()
+        return [line for line in lines if "the column" in line]
+
+    [note] = notes("ababab")
+    assert note.startswith(f"note: {table}: ")
+    assert "2 names" in note
+    assert note.endswith(f"add --speaker-column {column}")
+    [note] = notes("abcdef")
+    assert "--speaker-column" not in note  # the option would be rejected
+    assert notes("aaaaaa") == []
+    assert notes("ababab", SpeakerSource(column=column)) == []
+    assert notes("ababab", SpeakerSource(name="anna")) == []
+
+
+def test_metadata_jsonl_is_read_when_there_is_no_metadata_csv(recordings):
+    lines = [{"file_name": f"{name}", "text": text} for name, text in expected()]
+    (recordings / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert read(recordings) == (expected(), [])
+    (recordings / "metadata.csv").write_text("a|One.\n")
+    assert read(recordings) == ([("clips/a.wav", "One.")], [])
+
+
+def test_metadata_jsonl_in_speaker_folders_is_read(tmp_path):
+    for name in ("anna", "bert"):
+        write_prompts(tmp_path, f"{name}/{name}.wav")
+        line = json.dumps({"file_name": f"{name}.wav", "text": "One."})
+        (tmp_path / name / "metadata.jsonl").write_text(line)
+    assert "--speaker-folders" in refusal(read_layout, tmp_path)
+    clips, _ = read_layout(tmp_path, None, SpeakerSource(folders=True))
+    assert [clip.speaker for clip in clips] == ["anna", "bert"]
+
+
+@pytest.mark.parametrize("suffix", [".au", ".caf"])
+def test_error_names_the_file_and_the_formats_when_a_listed_file_has_an_unsupported_format(
+    tmp_path, suffix
+):
+    path = tmp_path / "wavs" / f"a{suffix}"
+    path.parent.mkdir()
+    soundfile.write(path, np.zeros(9000), 22050, format=suffix[1:].upper())
+    (tmp_path / "metadata.csv").write_text("a|One.\n")
+    [clip], _ = read_layout(tmp_path)
+    _, [problem] = check_clips([clip], create_hparams())
+    assert problem.startswith(f"{path}: ")
+    assert "expected WAV" in problem
+
+
+def test_error_names_both_files_when_the_preferred_file_is_damaged(tmp_path):
+    write_prompts(tmp_path, "wavs/a.flac")
+    (tmp_path / "wavs" / "a.wav").write_bytes(b"no audio")
+    (tmp_path / "metadata.csv").write_text("a|One.\n")
+    [clip], _ = read_layout(tmp_path)
+    _, [problem] = check_clips([clip], create_hparams())
+    assert f"{tmp_path / 'wavs/a.flac'} is not used while a.wav exists" in problem
+    assert problem.endswith("Repair or remove a.wav")
+
+
+def test_whisper_table_is_read_as_segments_when_it_is_next_to_the_audio(tmp_path):
+    write_prompts(tmp_path, "a.wav")
+    (tmp_path / "a.tsv").write_text("start\tend\ttext\n0\t1500\tOne.\n1500\t3250\tTwo.\n")
+    clips, problems = read_layout(tmp_path)
+    assert [(clip.text, clip.segment) for clip in clips] == [
+        ("One.", Segment(0.0, 1.5)),
+        ("Two.", Segment(1.5, 1.75)),
+    ]
+    assert problems == []
+    table = Table(tmp_path / "a.tsv")
+    assert "leave out --csv" in refusal(read_layout, tmp_path, table)
+    (tmp_path / "a.tsv").write_text("start\tend\ttext\n0.5\t1500\tOne.\n")
+    assert refusal(read_layout, tmp_path).startswith(f"{tmp_path / 'a.tsv'}:2: ")
+
+
+def test_error_names_the_json_file_of_whisper_and_the_expected_format(tmp_path):
+    write_prompts(tmp_path, "a.wav")
+    (tmp_path / "a.json").write_text('{"text": "One.", "segments": []}')
+    message = refusal(read_layout, tmp_path)
+    assert f"{tmp_path / 'a.json'} " in message
+    assert "--output_format srt" in message
+    assert "--csv" not in message
 
 
 def test_audio_file_is_rejected_when_its_name_contains_a_pipe(tmp_path):

@@ -210,11 +210,11 @@ def make_bad_corpus(folder):
     (wavs / "cut.flac").write_bytes((wavs / "cut.flac").read_bytes()[:-100])
     make_other_than_file(wavs / "pipe.wav", "a named pipe")
     for name in BAD_SOUNDS:
-        add_line(corpus, f"{name}|raw|Some words.")
-    add_line(corpus, "mute|raw|  ...")
+        add_line(corpus, f"{name}||Some words.")
+    add_line(corpus, "mute||  ...")
     add_line(corpus, "fields|only two")
-    add_line(corpus, "c03|raw|Number 3.")
-    add_line(corpus, "both|raw|...")
+    add_line(corpus, "c03||Number 3.")
+    add_line(corpus, "both||...")
     return corpus, {
         f"{wavs}/rate.wav": "the sampling rate is 16000 Hz, expected 22050",
         f"{wavs}/cut.flac": "truncated or damaged",
@@ -250,14 +250,14 @@ def test_prepare_warns_when_texts_have_foreign_letters(corpus, tmp_path, capsys)
     text = "Für 3,50 € über die Straße."
     for i in range(4):
         write_tone(corpus / "wavs" / f"x{i}.wav", 9000 + i)
-        add_line(corpus, f"x{i}|raw|{text}")
+        add_line(corpus, f"x{i}||{text}")
     prepare(Preparation(corpus, tmp_path / "lists"))
     printed = capsys.readouterr().out
     assert "warning: 4 of 14 texts" in printed
     assert ": ß, ü. " in printed
     assert f"{text!r} becomes 'fur three,fifty euro uber die strasse.'" in printed
     assert "--hparams symbols=corpus,text_cleaners=[basic_cleaners]" in printed
-    add_line(corpus, "c|raw|语言。")
+    add_line(corpus, "c||语言。")
     write_tone(corpus / "wavs" / "c.wav", 9000)
     message = refusal(prepare_with, corpus, tmp_path / "lists")
     assert "text '语言。' contains no English letter; set --hparams symbols=corpus" in message
@@ -279,7 +279,7 @@ def test_prepare_warns_when_only_the_sampling_rate_is_set(tmp_path, capsys):
     (corpus / "wavs").mkdir(parents=True)
     for i in range(5):
         write_tone(corpus / "wavs" / f"c{i}.wav", 9000 + i, rate=48000)
-        add_line(corpus, f"c{i}|raw|Some words.")
+        add_line(corpus, f"c{i}||Some words.")
     message = refusal(prepare_with, corpus, tmp_path / "lists")
     (settings,) = {*re.findall(r"48000 Hz, .*have this rate, set (\S+); otherwise", message)}
     prepare(Preparation(corpus, tmp_path / "lists", "sampling_rate=48000"))
@@ -314,7 +314,7 @@ def test_bad_clips_are_not_in_the_filelists_when_skip_bad_is_given(tmp_path, cap
     # Bad clips that the user has fixed are added to the training set or to the validation set.
     # All other clips stay in the same set as before.
     lines = (corpus / "metadata.csv").read_text(encoding="utf-8").splitlines()[:14]
-    lines += ["mute|raw|Mute.", "both|raw|Both."]
+    lines += ["mute||Mute.", "both||Both."]
     for name in (*BAD_SOUNDS, "both"):
         for path in (corpus / "wavs").glob(f"{name}.*"):
             path.unlink()
@@ -329,7 +329,7 @@ def test_bad_clips_are_not_in_the_filelists_when_skip_bad_is_given(tmp_path, cap
 
 @pytest.mark.thorough
 def test_prepare_writes_the_same_caches_as_training(corpus, tmp_path):
-    add_line(corpus, "c10|raw|  Blanks, and a  {HH AY1}. ")
+    add_line(corpus, "c10||  Blanks, and a  {HH AY1}. ")
     write_tone(corpus / "wavs" / "c10.wav", 5000)
     prepare(Preparation(corpus, tmp_path / "lists", mels=tmp_path / "mels"))
     for name in ("train", "val"):
@@ -345,7 +345,7 @@ def test_prepare_writes_the_same_caches_as_training(corpus, tmp_path):
 def test_long_clips_are_not_in_the_filelists_when_max_seconds_is_set(corpus, tmp_path, capsys):
     for name, seconds in (("speech", 3), ("chapter", 12.5)):
         write_tone(corpus / "wavs" / f"{name}.wav", int(seconds * RATE))
-        add_line(corpus, f"{name}|raw|A text.")
+        add_line(corpus, f"{name}||A text.")
     out = tmp_path / "lists"
     main([str(corpus), "--out", str(out)])
     printed = capsys.readouterr().out

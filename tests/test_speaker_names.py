@@ -71,7 +71,7 @@ def lists_of(out, name="{}"):
     [
         ("c{i}|{s}|Text {i}.", "2", "Text {i}."),
         ("c{i}|Text {i}.|{s}", "3", "Text {i}."),
-        ("c{i}|Raw {i}.| {s} |Text {i}.", "3", "Text {i}."),
+        ("c{i}|Text No. {i}.| {s} |Text number {i}.", "3", "Text number {i}."),
     ],
 )
 def test_speaker_is_read_from_any_field_of_a_metadata_line(tmp_path, capsys, line, column, text):
