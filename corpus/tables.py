@@ -53,9 +53,8 @@ START_WORDS = (
 ).split()
 END_WORDS = ("end stop fin offset to out e t1 t2 tmax xmax ende bis fine fim hasta ate a").split()
 LENGTH_WORDS = ("dur", "duration", "length", "len")
-MIN_PART_LETTERS = (
-    3  # minimum length of a word that is recognized inside another word, as in tstart
-)
+# Minimum length of a word that is recognized inside another word, as in tstart.
+MIN_PART_LETTERS = 3
 # Words in the titles of columns with ranges that are not times.
 OTHER_RANGES = set(
     "year years date day month age pitch freq frequency hz f0 char chars character characters byte "
@@ -631,7 +630,7 @@ def rests_of_title(title: str, words: Sequence[str]) -> set[tuple[str, ...]]:
             if len(word) < MIN_PART_LETTERS and part != word:
                 continue
             for rest in inside:
-                rests.add((*parts[:index], *[rest][: len(rest)], *parts[index + 1 :]))
+                rests.add((*parts[:index], *([rest] if rest else []), *parts[index + 1 :]))
     return rests
 
 

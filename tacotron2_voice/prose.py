@@ -10,6 +10,7 @@ hyphenated at the end of a line are joined, and page numbers are removed.
 
 import re
 import unicodedata
+from itertools import pairwise
 from typing import NamedTuple
 
 # Matches a line that contains only a page number, such as "12" or "- 12 -".
@@ -80,12 +81,14 @@ def paragraphs_of(source: str, text: str) -> Prose:
         notes.append(
             f"{source}: dropped {len(page_numbers):,} page number{plural}, line{plural} {numbers}{more}"
         )
-    notes += [
-        f"{source}:{line.number}: the line contains only the number {line.text}, which is spoken"
-        for group in groups
-        for line in group[1:]
-        if line.text.isdecimal()
-    ]
+    spoken = [line for group in groups for line in group[1:] if line.text.isdecimal()]
+    is_list = all(line.text.isdecimal() for group in groups for line in group)
+    if spoken and not is_list:
+        others = f" ({len(spoken) - 1:,} more such lines)" if len(spoken) > 1 else ""
+        notes.append(
+            f"{source}:{spoken[0].number}: the line contains only the number {spoken[0].text}, "
+            f"which is spoken{others}"
+        )
     return Prose(paragraphs, notes)
 
 
@@ -123,14 +126,16 @@ def _page_numbers(lines: list[_Line]) -> set[int]:
     """Return the line numbers of the lines that contain only a page number.
 
     A number is a page number if it stands between blank lines, or in the first or last line of a
-    page. Numbers on lines inside paragraphs are page numbers if each is one larger than the previous
-    number. If the file contains nothing but numbers, these numbers are kept as text.
+    page. Numbers on lines inside paragraphs are page numbers if there is text between them and each
+    is one larger than the previous number. If the file contains nothing but numbers, these numbers
+    are kept as text.
     """
     found = set()
-    inside = [line for line in lines if _PAGE_NUMBER.fullmatch(line.text)]
-    values = [int("".join(filter(str.isdecimal, line.text))) for line in inside]
-    if len(values) > 1 and values == [*range(values[0], values[0] + len(values))]:
-        found = {line.number for line in inside}
+    numbers = [line for line in lines if _PAGE_NUMBER.fullmatch(line.text)]
+    values = [int("".join(filter(str.isdecimal, line.text))) for line in numbers]
+    has_text_between = all(b.number - a.number > 1 for a, b in pairwise(numbers))
+    if len(values) > 1 and has_text_between and values == [*range(values[0], values[-1] + 1)]:
+        found = {line.number for line in numbers}
     for line, before, after in zip(lines, [None, *lines], [*lines[1:], None], strict=False):
         is_alone = not (before and before.text) and not (after and after.text)
         at_page_break = line.starts_page or (after is not None and after.starts_page)

@@ -172,3 +172,11 @@ def test_length_batching_command_succeeds_when_standard_output_is_closed(tmp_pat
     command = shlex.join([sys.executable, "-m", "length_batching", str(path)])
     run = subprocess.run(f"{command} >&-", shell=True, cwd=ROOT, capture_output=True)
     assert (run.returncode, run.stderr) == (0, b"")
+
+
+def test_higher_loss_is_stated_only_for_strategies_of_the_study():
+    surveys, _ = survey_all(Surveyor(np.arange(1, 101)), 4)
+    for survey in surveys:
+        is_measured = "was higher" in report._loss_in_words(survey)
+        assert is_measured == (survey.strategy in report.WITH_HIGHER_LOSS)
+    assert len({survey.strategy for survey in surveys} - {*report.WITH_HIGHER_LOSS}) > 2

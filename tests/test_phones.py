@@ -351,6 +351,7 @@ def test_prepare_lists_the_lines_with_letters_whose_names_espeak_speaks(tmp_path
         ("he", "שָׁלוֹם", "שלום"),
         ("en-us", "donʼt don′t", "don't don't"),
         ("fr-fr", "lʼété", "l'été"),
+        ("nl", "ʼs morgens", "'s morgens"),
         ("uk", "мʼята", "м'ята"),
         ("en-us", "5 ㎝ at 20 ℃", "5 cm at 20 °C"),
         ("de", "50％ ﬁnden ＡＢＣ ２", "50% finden ABC 2"),

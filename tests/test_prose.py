@@ -68,6 +68,12 @@ def test_numbers_inside_paragraphs_are_page_numbers_only_when_they_count_pages()
     [(_, text)], notes = paragraphs_of("a.txt", "He had\n12\napples.")
     assert text == "He had 12 apples."
     assert notes == ["a.txt:2: the line contains only the number 12, which is spoken"]
+    [(_, text)], notes = paragraphs_of("a.txt", "Count:\n1\n2\n3\nfour.")
+    assert text == "Count: 1 2 3 four."
+    assert notes == [
+        "a.txt:2: the line contains only the number 1, which is spoken (2 more such lines)"
+    ]
+    assert paragraphs_of("a.txt", "1\n2\n3").notes == []
 
 
 MARKDOWN = """---

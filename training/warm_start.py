@@ -91,8 +91,9 @@ def map_symbols(
     A symbol that is in the checkpoint keeps its row. A new letter or phone starts with the row of
     a similar symbol in the checkpoint. A similar symbol is a phone with a similar sound, the same
     letter with other accents or in a different case, or the first letter of the transliteration,
-    such as z for ж. The row of any other new symbol is random. Random values are drawn, with `seed`, from a normal
-    distribution with the mean and the standard deviation of the column in the checkpoint.
+    such as z for ж. The row of any other new symbol is random. Random values are drawn, with `seed`,
+    from a normal distribution with the mean and the standard deviation of the column in the
+    checkpoint.
 
     Return the adapted state and {new symbol: similar symbol, or "" if the row is random}.
 

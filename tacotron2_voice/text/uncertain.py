@@ -126,8 +126,8 @@ _OTHER_SCRIPT = re.compile("[^\\W\\d_\u0000-\u024f\u1e00-\u1eff]")
 _SIGNS = re.compile(
     r"[^'\"“]*\d['\"](?!s\b).*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<>!]=?|[<>]{2}|.*&[a-z]+;.*"
 )
-# Short forms of months, of days and of "your" that the cleaner does not change if no number is next to them. Short
-# forms that are also words, such as "sun", are not listed.
+# Short forms of months, of days and of "your" that the cleaner does not change if no number is next
+# to them. Short forms that are also words, such as "sun", are not listed.
 _SHORT = set("oct nov dec feb aug apr jul sept mon tue tues thu thurs fri ur".split())
 # Words and names after which Roman numerals are converted reliably.
 _BEFORE_NUMERALS = {

@@ -26,7 +26,7 @@ SIMILAR_SOUNDS = {
     **{"ɨ": "ɪi", "ʉ": "uʊ", "ɯ": "uʊ", "ɤ": "ʌo", "ɘ": "əɪ", "ɒ": "ɔɑ", "æ": "aɛ", "ɐ": "ʌəa"},
     **{"ʌ": "ɐa", "ə": "ɐɜ", "ɪ": "i", "ʊ": "u", "ɛ": "e", "ɔ": "o", "ɑ": "a", "ᵻ": "ɪi"},
 }
-_PHONES_ONLY = "ˈəɪʊ"  # tables of letters do not contain these symbols
+_STRESS = "ˈ"  # only tables of phones contain this symbol
 MAX_DESCRIBED = 10  # maximum number of symbols to describe in a message
 MAX_COLUMNS = 5  # maximum number of columns to list per symbol
 
@@ -44,7 +44,7 @@ def nearest(symbol: str, table: SymbolTable) -> str:
     with other accents or in a different case, or a transliteration by unidecode. All symbols of the
     replacement are in `table`.
     """
-    if any(x in table.ids for x in _PHONES_ONLY):
+    if _STRESS in table.ids:
         for phone in SIMILAR_SOUNDS.get(symbol, ""):
             if phone in table.ids:
                 return phone

@@ -145,10 +145,14 @@ def _read_groups(match: Match) -> str:
     return f"plus {groups}" if match[0].startswith("+") else groups
 
 
+# No noun that the number counts, such as the "people" in "112 people", follows.
+_NO_COUNT = r"(?!\s(?:people|[a-z]+(?<!s)s)\b)"
+
+
 def _read_emergency_number(match: Match) -> str:
     """Read 911 digit by digit if the text mentions a call, because a Porsche 911 is not a telephone
     number."""
-    is_call = re.search(r"(?i)\b(?:call|dial|phone|ring|emergency)", match.string)
+    is_call = re.search(r"(?i)\b(?:call|dial|phone|ring|emergency)\b", match.string)
     return spell_digits(match[0]) if is_call else match[0]
 
 
@@ -176,22 +180,23 @@ PHONE_RULES: list[Rule] = [
     rule(r"(?<![\w.,$£€¥/-])[2-9]\d{2}-\d{4}(?![\w/-]|[.,]\d)", _read_groups),
     rule(r"(?<![\w.,-])0\d{2,4}\s\d{3,4}\s\d{3,4}(?!\d)", _read_groups),  # British phone numbers
     rule(r"(?<![\w.,-])\d+(?:-\d+){2,}(?![\w-])", _read_groups),  # ISBNs and bank card numbers
-    rule(r"(?<![\w.,-])(?:911|999|112)\b", _read_emergency_number),
+    rule(r"(?<![\w.,$£€¥-])(?:911|999)(?=\s(?:calls?|operators?|dispatchers?)\b)", _read_groups),
+    rule(rf"(?<![\w.,$£€¥-])(?:911|999|112)(?![\w%-]|[.,]\d){_NO_COUNT}", _read_emergency_number),
     rule(r"(?<=\b[A-Z]{2} )\d{5}\b|(?<=[A-Z]\.[A-Z]\. )\d{5}\b", _read_groups),  # postal codes
     rule(r"(?i)(?<=\bzip code is )\d{5}\b|(?<=\bzip code )\d{5}\b", _read_groups),
-    rule(r"(?i)(?<=\bdial )\d{3}\b|(?<=\bcall )\d{3}\b(?!\s[a-z]+s\b)", _read_groups),
+    rule(r"(?i)(?<=\bdial )\d{3}\b|(?<=\bcall )\d{3}\b" + _NO_COUNT, _read_groups),
     rule(r"(?i)\b(ext)\. (\d{3,5})\b", lambda m: f"extension {spell_digits(m[2])}"),
-    rule(r"(?i)(?<=\bno\. )(\d+)-(\d+)\b", r"\1, \2"),  # a docket number is not a range
+    rule(r"(?i)(?<=\bno\. )(\d\d)-(\d{3,5})\b", r"\1, \2"),  # a docket number is not a range
     rule(r"(?<![\w.,])\d{1,3}(?:\.\d{1,3}){3}(?![\w.,]\w)", _read_ip_address),
 ]
 
 CODE_RULES: list[Rule] = [
     # A code of letters and three digits, such as F-150 or BA117, and the number of a route, flight
     # or room. These numbers are read in two parts: "one fifty", "one seventeen".
-    rule(r"(?<![\w$-])([A-Z]{1,3})-?(\d)(\d\d)(?![\w-]|[.,]\d)", _read_code),
+    rule(r"(?<![\w$-])([A-Z]{1,3})-?([1-9])(\d\d)(?![\w-]|[.,]\d)", _read_code),
     rule(
         r"\b((?:Boeing|Route|Rte\.?|Highway|Hwy\.?|Interstate|Flight|Room|Suite|[Ee]rror)\s)"
-        r"(\d)(\d\d)(?![\w-]|[.,]\d)",
+        r"([1-9])(\d\d)(?![\w-]|[.,]\d)",
         _read_code,
     ),
     rule(r"\b404(?= error)", "four oh four"),
@@ -351,15 +356,23 @@ AMOUNT_RULES: list[Rule] = [
     rule(r"(?<=\d)\s?([mM])\.([pP])\.([hHgG])\.?(?!\w)", lambda m: f" {m[1]}{m[2]}{m[3]}".lower()),
     rule(r"\bRs\.?\s?(?=\d)", "₹"),
     # Old British money: £3 10s. 6d.
-    rule(r"£(\d+)(?=\s\d+s\b)", r"\1 pounds"),
-    rule(r"(?<=pounds )(\d+)s\b\.?|\b(\d+)s\.?(?=\s\d+d\b)", lambda m: f"{m[1] or m[2]} shillings"),
-    rule(r"(?<=shillings )(\d+)d\b\.?", r"\1 pence"),
+    rule(r"£(\d+)(?=\s\d+s\b)", lambda m: f"{m[1]} pound{'s' * (m[1] != '1')}"),
+    rule(
+        r"(?:(?<=pounds )|(?<=pound ))(\d+)s\b\.?|\b(\d+)s\.?(?=\s\d+d\b)",
+        lambda m: f"{m[1] or m[2]} shilling{'s' * ((m[1] or m[2]) != '1')}",
+    ),
+    rule(
+        r"(?:(?<=shillings )|(?<=shilling ))(\d+)d\b\.?",
+        lambda m: "1 penny" if m[1] == "1" else f"{m[1]} pence",
+    ),
     rule(r"(?<!\d)(\d{1,2})\"\s?[x×]\s?(\d{1,2})\"", r"\1 inches by \2 inches"),
     rule(
         r"(?<!\d)(\d{1,3})\"(?= (?:TV|screen|monitor|display|laptop|cubes?|pieces?|singles?)\b)",
         r"\1 inch",
     ),
-    rule(r"\b(\d)/(\d)(?= time\b)", lambda m: f"{spell_number(m[1])} {spell_number(m[2])}"),
+    rule(
+        r"(?<=\bin )(\d)/([48])(?= time\b)", lambda m: f"{spell_number(m[1])} {spell_number(m[2])}"
+    ),
     # Rules for units of area and volume ("sq. ft."), for directions in addresses (the W of "W 34th
     # St."), and for inches after feet (the "in" of "5 ft 3 in").
     rule(r"(?<=\d)\s(sq|cu)\.\s?(?=(?:ft|in|mi|yd)\b)", r" \1 "),
