@@ -19,6 +19,7 @@ from length_batching import (
     plan_epoch,
     report,
 )
+from length_batching.search import Surveyor, survey_all
 
 # The strategy that docs/batching/choosing-a-strategy.md recommends.
 RECOMMENDED = {
