@@ -9,6 +9,7 @@ converted by different rules than in training, the model may pronounce the text 
 import ast
 import functools
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -35,7 +36,7 @@ def version_of(*patterns: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def uses_english_rules(cleaner_names: tuple[str, ...]) -> bool:
+def uses_english_rules(cleaner_names: Iterable[str]) -> bool:
     """Return whether these cleaners apply the rules that convert English text to symbols."""
     return any(name.startswith("english") for name in cleaner_names)
 

@@ -41,7 +41,9 @@ from tacotron2_voice.text.english.words import (
     TITLES,
     UNITS,
 )
+from tacotron2_voice.text.other_languages import language_of
 from tacotron2_voice.text.phone_spans import CORRECTED
+from tacotron2_voice.text.rules import uses_english_rules
 from tacotron2_voice.text.sequences import ARPABET_SPAN, IPA_SPAN, PHONES
 
 # The note about expressions that may be read wrongly ends with this advice.
@@ -206,8 +208,10 @@ def _shown(expression: str, reading: str) -> Uncertain:
 
 
 def uncertain_note(text: str, cleaner_names: Sequence[str]) -> list[str]:
-    """Return a list with one note about the expressions of a text that may be read wrongly. If
-    there are no such expressions, return []."""
+    """Return a list with one note if the text is probably not English, or if some of its
+    expressions may be read wrongly. Otherwise, return []."""
+    if uses_english_rules(cleaner_names) and (language := language_of(text)):
+        return [f"the text looks like {language}, but this model reads all texts as English"]
     found = uncertain_expressions(text, cleaner_names)
     return [f"these expressions may be read wrongly: {describe(found)}. {ADVICE}"] if found else []
 
