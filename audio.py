@@ -140,7 +140,11 @@ def open_audio(path: str | Path) -> Iterator[Any]:
             audio = soundfile.SoundFile(file.fileno(), closefd=False)
         except soundfile.SoundFileError as error:
             # Do not use str(error), which would also contain the number of the file descriptor.
-            reason = getattr(error, "error_string", error)
+            reason = str(getattr(error, "error_string", error)).rstrip(".")
+            if (
+                "does not exist" in reason
+            ):  # libsndfile prints this for some MP3 files without frames
+                reason = "the file is damaged or in an unknown format"
             found = f"cannot read this file as audio ({reason})"
             raise UserError(f"{found}, {EXPECTED_FORMATS}") from None
         with audio:

@@ -282,7 +282,7 @@ def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.
 
     Raises:
         UserError: if the file cannot be read, if the segment is outside the recording, if a sample
-            is not finite, or if the recording is silent.
+            is not finite, or if the recording is empty or silent.
     """
     with open_audio(path) as audio:
         rate = audio.samplerate
@@ -292,7 +292,11 @@ def read_channels(path: str | Path, segment: Segment | None = None) -> tuple[np.
             samples = read_segment(audio, segment)
     if not np.isfinite(samples).all():
         raise UserError("contains samples that are NaN or infinite")
-    if not len(samples) or np.ptp(samples, axis=0).max() <= SILENT_RANGE:
+    if not len(samples):
+        raise UserError(
+            "contains no samples according to its header; export it again, or remove it from the corpus"
+        )
+    if np.ptp(samples, axis=0).max() <= SILENT_RANGE:
         raise UserError(
             "silent from beginning to end; record it again, or remove it from the corpus"
         )

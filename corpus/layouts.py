@@ -11,6 +11,7 @@ Supported layouts:
     segments       NAME.srt, NAME.vtt, NAME.TextGrid, Audacity labels in NAME.txt, or a table of
                    Whisper in NAME.tsv, next to NAME.wav
     Kaldi          a folder that contains the files wav.scp and text
+    LibriSpeech    folders that contain the recordings and the texts of a chapter (*.trans.txt)
     folders        one folder per speaker or book; each contains a table or texts (`SpeakerSource`)
 """
 
@@ -44,6 +45,7 @@ from corpus.segments import (
     is_whisper_table,
     read_kaldi,
     read_lhotse,
+    read_librispeech,
     read_segments,
 )
 from corpus.speaker_names import (
@@ -157,6 +159,14 @@ def read_layout(
         clips, problems = _read_table(corpus, table, speakers)
     elif is_kaldi(corpus):
         entries = read_kaldi(corpus)
+        clips, problems = _with_audio_and_names(entries, corpus, corpus / "text", speakers)
+    elif chapters := sorted(corpus.rglob("*.trans.txt")):
+        if texts.options:
+            raise UserError(
+                f"{texts.options}: cannot be used, because the texts are read from files such as "
+                f"{chapters[0]}"
+            )
+        entries = [entry for path in chapters for entry in read_librispeech(path, corpus)]
         clips, problems = _with_audio_and_names(entries, corpus, corpus / "text", speakers)
     elif speakers.column:
         raise UserError(

@@ -481,6 +481,18 @@ def read_kaldi(folder: Path) -> list[Entry]:
     return entries
 
 
+def read_librispeech(path: Path, corpus: Path) -> list[Entry]:
+    """Read the texts of a chapter of LibriSpeech (84-121123.trans.txt): an id and a text per line.
+
+    The audio files are in the same folder, with the ids as names.
+
+    Raises:
+        UserError: if an id occurs twice.
+    """
+    folder = path.parent.relative_to(corpus)
+    return [Entry(str(folder / name), *line) for name, line in _read_map(path).items()]
+
+
 def _check_open_ends(entries: Sequence[Entry]) -> None:
     """Raise UserError if a segment without an end time overlaps another segment of its recording.
 

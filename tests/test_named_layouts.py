@@ -61,6 +61,13 @@ def libritts(root: Path) -> None:
         text(folder / f"84_12{i}_000.original.txt", "another")
 
 
+def librispeech(root: Path) -> None:
+    for i in range(4):
+        folder = root / f"train-clean-100/{84 + i // 2}/12{i}"
+        audio(folder / f"{84 + i // 2}-12{i}-0000.flac")
+        text(folder / f"{84 + i // 2}-12{i}.trans.txt", f"{84 + i // 2}-12{i}-0000 {TEXTS[i]}")
+
+
 def mailabs(root: Path) -> None:
     for i in range(4):
         book = root / f"mary_ann/book{i // 2}"
@@ -153,6 +160,7 @@ CORPORA = {
     "LJSpeech": (ljspeech, []),
     "VCTK 0.92": (vctk, ["p225", "p225", "p226", "p226"]),
     "LibriTTS": (libritts, ["84", "84", "85", "85"]),
+    "LibriSpeech": (librispeech, ["84", "84", "85", "85"]),
     "M-AILABS, LibriVox": (mailabs, ["mary_ann"] * 4),
     "Common Voice": (common_voice, ["s0", "s0", "s1", "s1"]),
     "Hugging Face audiofolder": (audiofolder, []),
