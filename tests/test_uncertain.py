@@ -21,6 +21,7 @@ CLEANERS = ["english_cleaners_corrected"]
         ("He came on 3/4/2020.", "3/4/2020", "march fourth, twenty twenty"),
         ("Gen. 1:1 begins the book.", "Gen. 1:1", "general one to one"),
         ("The assoc. met today.", "assoc.", "assoc."),
+        ("Sat. at six we met.", "Sat.", "Sat."),
         ("We saw Rocky IV twice.", "IV", "i v"),
         ("It has 1.5M users.", "1.5M", "one point five M"),
         ("Take 5 mol/L of it.", "mol/L", "mol/L"),

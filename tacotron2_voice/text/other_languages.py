@@ -9,42 +9,43 @@ import unicodedata
 
 # Frequent words that are not English words.
 _FREQUENT_WORDS = {
-    "German": "und das ist nicht ich sie wir ein eine einen mit auf den dem wie auch nach von zum zur "
-    "sich aber oder wenn noch wird sind hat haben kann für über ihnen heute guten mein sein bei aus "
-    "durch wurde als er es im vom beim nun da zwei",
-    "French": "et est une les des je vous nous elle dans pour pas que qui avec sur mais ce cette sont "
-    "être était très aussi bien plus comme tout mon ma votre c'est j'ai bonjour où à il du au",
-    "Spanish": "y el los las es una que por con para pero muy está como más su lo yo usted hola buenos "
-    "días qué este esta son hay también cuando todo nos al en",
-    "Italian": "e il gli che di è una non per con sono della nel questo questa anche più come ma "
-    "ciao buongiorno oggi io lei tutto molto alla dei mi ha sul",
+    "German": "und das ist nicht ich sie wir ein eine einen mit auf den dem wie auch nach von zum "
+    "zur sich aber oder wenn noch wird sind haben kann für über ihnen heute guten mein "
+    "sein bei aus durch wurde als er es im vom beim nun da zwei",
+    "French": "et est une les des je vous nous elle dans pas que qui avec sur mais ce cette sont "
+    "être était très aussi bien comme tout mon ma votre c'est j'ai bonjour où à il du au",
+    "Spanish": "y las es una que por para pero muy está como más su lo yo usted hola buenos días qué "
+    "este esta hay también cuando todo nos en",
+    "Italian": "e il gli che è una con sono della nel questo questa anche più ma ciao buongiorno "
+    "oggi io lei tutto molto alla dei mi ha sul",
     "Portuguese": "e os uma que não para com mas muito está como mais você eu isso são também quando "
-    "tudo ao da em um olá dia bom é nos foi",
-    "Dutch": "het een en niet ik je zijn naar met voor dat maar ook wordt heeft aan bij nog deze wij "
-    "zij hoe goedemorgen goede vandaag wat uit dit geen weer kunt mijn er die hij moe om te welke",
-    "Swedish": "och att det är inte en ett jag du vi på som för med har av till men också när hej",
-    "Polish": "nie się jest na to że jak dzień dobry co ale tak już czy jestem był dla po",
+    "tudo ao da em olá dia bom é nos foi",
+    "Dutch": "het een en niet ik je zijn naar voor dat maar ook wordt heeft aan bij nog deze wij "
+    "zij goedemorgen goede vandaag wat uit dit geen weer kunt mijn er hij moe om te welke",
+    "Swedish": "och att det är inte en ett jag du vi på som för med har av också när hej",
+    "Polish": "nie się jest na że jak dzień dobry ale tak już czy jestem był dla po",
 }
-# These frequent words also occur in names, titles and loans in English texts. They count only next
-# to a word of `_FREQUENT_WORDS`.
-_IN_NAMES = {
-    "German": "der die des am zu so war wo",
-    "French": "le la de en un",
-    "Spanish": "la de del un no se",
-    "Italian": "la le del a i un lo",
-    "Portuguese": "o a de do no na se por",
-    "Dutch": "de van der in is of na door was",
-    "Swedish": "den de i",
-    "Polish": "z w i do",
+# These frequent words are also English words, or occur in names, titles and loans in English texts.
+# They count only in a text that contains a word of `_FREQUENT_WORDS`.
+_AMBIGUOUS = {
+    "German": "der die des am zu so war wo hat",
+    "French": "le la de en un plus pour",
+    "Spanish": "la de del un no se el los al son con",
+    "Italian": "la le del a i un lo per di come non",
+    "Portuguese": "o a de do no na se por um",
+    "Dutch": "de van der in is of na door was met die hoe",
+    "Swedish": "den de i till men",
+    "Polish": "z w i do to co",
 }
 _FREQUENT = {language: frozenset(words.split()) for language, words in _FREQUENT_WORDS.items()}
-_ALL = {language: _FREQUENT[language].union(_IN_NAMES[language].split()) for language in _FREQUENT}
+_ALL = {language: _FREQUENT[language].union(_AMBIGUOUS[language].split()) for language in _FREQUENT}
 # Many English sentences contain some of these words.
 _ENGLISH = frozenset(
     "the and of to in is you that it he was for on are with as his they at be this have from or had "
     "by but not what all were we when your can said there an she do how if will up about out them "
     "then these so some her would him has my no who i a me our us their been".split()
 )
+_PUNCTUATION = "\"'“”„«»()[].,;:!?¿¡…–—-"
 # At least this number of different frequent words, and this share of all words of a text.
 _MIN_WORDS, _MIN_SHARE = 2, 0.2
 
@@ -56,7 +57,12 @@ def language_of(text: str) -> str:
     others = [script for script in scripts if script not in ("LATIN", "")]
     if 2 * len(others) > len(scripts):
         return f"a language with {max(others, key=others.count).capitalize()} letters"
-    words = re.findall(r"[^\W\d_]+(?:['’][^\W\d_]+)?", text.lower().replace("’", "'"))
+    tokens = [
+        token.strip(_PUNCTUATION)
+        for token in re.split(r"[\s\-–—]+", text.lower().replace("’", "'"))
+    ]
+    # Other tokens, such as a@b.com, are not words.
+    words = [token for token in tokens if re.fullmatch(r"[^\W\d_]+(?:'[^\W\d_]+)?", token)]
     counts = {
         language: sum(word in _ALL[language] for word in words)
         for language, frequent in _FREQUENT.items()

@@ -96,7 +96,8 @@ _CERTAIN_FORMS = (
     rf"(?i:{_any_of(BEFORE_NUMBERS)})\.\s?(?:{NUMBER}(?:\s?[-–]\s?{NUMBER})?|[IVX]{{2,}}|V)",
     rf"(?:{_any_of([*FIRST_NAMES, *STATES, *STATES_AFTER_TOWNS])})\.|v\.(?=\s[A-Z])|Co\.",
     rf"(?<=[a-z]\s)(?:{_any_of(STREETS)})(?=[,.]?\s|$)",
-    rf"(?:{MONTH_NAMES}|{DAY_NAMES})\.",
+    # Only after "on", "Sat." and "Sun." are certainly days of the week.
+    rf"(?:{MONTH_NAMES}|(?!Sat|Sun)(?:{DAY_NAMES})|(?<=\bon )(?:Sat|Sun))\.",
     r"(?i:[a-z]*[aeiou][a-z]*/[a-z]*[aeiou][a-z]*)",
     rf"{_any_of(MONARCHS)} [IVX]{{2,}}\.?",
     # symbols
@@ -218,7 +219,12 @@ def uncertain_note(text: str, cleaner_names: Sequence[str]) -> list[str]:
 
 def describe(found: Sequence[Uncertain]) -> str:
     """Format expressions and the words that are spoken for them, for a message."""
-    shown = [f"{one.expression!r} as {one.reading!r}" for one in found[:MAX_SHOWN]]
+    shown = [
+        f"{one.expression!r} without a change"
+        if one.expression == one.reading
+        else f"{one.expression!r} as {one.reading!r}"
+        for one in found[:MAX_SHOWN]
+    ]
     more = len(found) - len(shown)
     return ", ".join(shown) + (f" and {more:,} more" if more else "")
 

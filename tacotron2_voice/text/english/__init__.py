@@ -102,7 +102,8 @@ def plain_characters(text: str) -> str:
     text = _THOUSANDS.sub(lambda match: re.sub(r"\D", ",", match[0]), text)
     text = _LONE_MU.sub("µ", text)
     text = re.sub("[\u2160-\u217f]+", _roman_characters, text)
-    text = re.sub(r"(?<=\d)(?=[¼-¾⅐-⅞])", " ", text)  # 3¾ becomes 3 3/4
+    # 3¾ becomes 3 3/4, and ①② becomes 1 2.
+    text = re.sub(r"(?<=[\d①-⑳])(?=[¼-¾⅐-⅞①-⑳])", " ", text)
     return "".join(map(_plain_character, text))
 
 
@@ -373,6 +374,7 @@ RULES: list[Rule] = [
     rule(r"(?i)(?<!\d)(?<!\d\s)\bw/(?=\s?\w)", "with "),
     rule(r"(?i)\bc/o\b", "care of"),
     rule(r"\bAttn\b\.?", "attention"),
+    rule(r"(?<![\w.,-])24-7\b(?!-)", "twenty-four seven"),
     # The rules for days of the week come before the rules for dates, because a date may follow a
     # day of the week.
     rule(rf"\b({DAY_NAMES})\b\.?\s?[-–]\s?({DAY_NAMES})\b\.?", _read_days),
