@@ -330,8 +330,9 @@ def joined_pairs(rows: Sequence[Row]) -> list[Row]:
         for row, is_second, expected in zip(rows, are_second, cycle((False, True)), strict=False):
             if is_second != expected:
                 raise UserError(
-                    f"{row.where}: {'a second' if is_second else 'another first'} line, expected "
-                    "two lines per clip, where only the second line begins with the delimiter"
+                    f"{row.where}: this line {'begins' if is_second else 'does not begin'} with the "
+                    "delimiter (expected two lines per clip: a first line that does not begin with "
+                    "the delimiter, and a second line that begins with the delimiter)"
                 )
     first = rows[::2]
     second = rows[1::2]
