@@ -160,7 +160,7 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
         rows = rows_of_csv(table.path, text, delimiter)
         if rows and rows[0].fields == ["start", "end", "text"]:
             raise UserError(
-                f"{table.path}: the columns start, end and text list segments, but no column lists "
+                f"{table.path}: the columns 'start', 'end' and 'text' list segments, but no column lists "
                 "the audio file. If Whisper wrote this table, put the table next to its audio file, "
                 "give both files the same name, and leave out --csv"
             )
@@ -666,7 +666,7 @@ def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) ->
         return TimeColumns(starts[0], "", "duration")
     raise UserError(
         f"{path}: unsupported time columns {', '.join(map(repr, found))} (expected the "
-        "columns offset and duration, or start and end, in seconds). If the values are the times of "
+        "columns 'offset' and 'duration', or 'start' and 'end', in seconds). If the values are the times of "
         "segments in seconds, rename the columns; otherwise remove the columns"
     )
 
