@@ -236,7 +236,8 @@ def main(arguments: list[str] | None = None) -> None:
         "--numbers",
         type=number_range,
         metavar="FIRST-LAST",
-        help="synthesize these numbers instead of a file; only for models from scripts/demo.py",
+        help="synthesize these numbers instead of the texts in a file; only for models from "
+        "scripts/demo.py",
     )
     add("--language", default=ENGLISH, help="language of the texts (default: %(default)s)")
     add("--speaker", metavar="NAME", help="name of the speaker, if the model has several speakers")

@@ -140,9 +140,9 @@ def read_filelist(filelist: str | Path, hparams: HParams, *, new_run: bool = Fal
                 listed = line.partition("|")[0].strip()
                 if hparams.clips_folder and listed_as.setdefault(clip.path, listed) != listed:
                     raise UserError(
-                        f"{clip.path}: two listed paths lead to this file, {listed_as[clip.path]!r} "
-                        f"and {listed!r}; set clips_folder to a folder that contains the folders of "
-                        "both clips"
+                        f"{clip.path}: the filelist uses two paths for this file, "
+                        f"{listed_as[clip.path]!r} and {listed!r}; set clips_folder to "
+                        "a folder that contains the folders of both clips"
                     )
                 # Do not clean texts in threads, because the package inflect is not thread-safe.
                 yield number, replace(clip, symbols=symbols_of(clip.text, hparams, new_run))

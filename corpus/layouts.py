@@ -453,7 +453,7 @@ def _error_of_no_texts(
         )
     elif other := corpus_texts(corpus):
         listed = f"{other[0]}" + (f" and {len(other) - 1:,} more" if len(other) > 1 else "")
-        fix = f". No audio file has the name of {listed}{fix}"
+        fix = f". No audio file has the same name as {listed}{fix}"
     return UserError(
         f"{corpus}: {len(by_name):,} audio files but no text files. Expected {METADATA}, or a "
         "text file next to each audio file (a.wav, a.txt), or --text-folder with the folder of "
@@ -905,8 +905,8 @@ def problem_of_texts(entry: Entry, other: Entry) -> str:
     fix = "delete the wrong line"
     if not entry.segment:
         fix += (
-            ". If the texts are spoken in different segments of the file, use the titles start and "
-            "end, or offset and duration, for the columns with the times"
+            ". If the texts are spoken in different segments of the file, give the columns that "
+            "contain the times the titles 'start' and 'end', or 'offset' and 'duration'"
         )
     return (
         f"{entry.where}: {entry.name!r}: {other.where} has a different text for this audio; {fix}"

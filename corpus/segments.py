@@ -130,7 +130,7 @@ def _check_not_counting(path: Path, entries: Sequence[Entry]) -> None:
     counted = [str(number) for number in range(1, len(entries) + 1)]
     if len(entries) > 1 and [entry.text for entry in entries] == counted:
         raise UserError(
-            f"{path}: the texts of the segments are only their numbers, 1 to {len(entries):,} "
+            f"{path}: each segment has its own number, 1 to {len(entries):,}, instead of a text "
             "(expected the spoken words)"
         )
 

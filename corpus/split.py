@@ -89,7 +89,7 @@ def texts_in_both(sets: Mapping[str, Sequence[Clip]]) -> str | None:
         return None
     count = f"{len(known):,} of {len(sets['val']):,} clips"
     return (
-        f"warning: {count} for validation have a text that is also in the training set, such as "
+        f"warning: {count} for validation have the same text as a training clip, such as "
         f"{known[0].path}: {known[0].text[:60]!r}. Add --split-by-text to keep all clips of a text "
         "in the same set"
     )

@@ -160,7 +160,7 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
         rows = rows_of_csv(table.path, text, delimiter)
         if rows and rows[0].fields == ["start", "end", "text"]:
             raise UserError(
-                f"{table.path}: the columns start, end and text list segments, but no column lists "
+                f"{table.path}: the columns 'start', 'end' and 'text' list segments, but no column lists "
                 "the audio file. If Whisper wrote this table, put the table next to its audio file, "
                 "give both files the same name, and leave out --csv"
             )
@@ -330,8 +330,9 @@ def joined_pairs(rows: Sequence[Row]) -> list[Row]:
         for row, is_second, expected in zip(rows, are_second, cycle((False, True)), strict=False):
             if is_second != expected:
                 raise UserError(
-                    f"{row.where}: {'a second' if is_second else 'another first'} line, expected "
-                    "two lines per clip, where only the second line begins with the delimiter"
+                    f"{row.where}: this line {'begins' if is_second else 'does not begin'} with the "
+                    "delimiter (expected two lines per clip: a first line that does not begin with "
+                    "the delimiter, and a second line that begins with the delimiter)"
                 )
     first = rows[::2]
     second = rows[1::2]
@@ -665,7 +666,7 @@ def find_time_columns(path: Path, titles: Sequence[str], rows: Sequence[Row]) ->
         return TimeColumns(starts[0], "", "duration")
     raise UserError(
         f"{path}: unsupported time columns {', '.join(map(repr, found))} (expected the "
-        "columns offset and duration, or start and end, in seconds). If the values are the times of "
+        "columns 'offset' and 'duration', or 'start' and 'end', in seconds). If the values are the times of "
         "segments in seconds, rename the columns; otherwise remove the columns"
     )
 

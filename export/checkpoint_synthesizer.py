@@ -111,7 +111,7 @@ def _settings_of(saved: dict[str, Any], overrides: str, path: str | Path) -> HPa
         hparams = with_lexicon(create_hparams(overrides, trained))
     if hparams.speaker_embedding_dim and not hparams.speakers:
         width = f"speaker_embedding_dim={hparams.speaker_embedding_dim}"
-        raise UserError(f"{width}: {path} was trained without speakers (expected 0)")
+        raise UserError(f"{width}: {path} was trained without speaker names (expected 0)")
     hparams = check_text_settings(hparams)
     if not trained.symbol_table:
         return read_symbols(hparams)  # checkpoints from other projects contain no symbol table

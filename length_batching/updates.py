@@ -186,8 +186,8 @@ class UpdatePlanner:
         if self.batch_size > 1 and capacity < 2 * mean:
             warnings.warn(
                 f"batch_capacity={capacity:g}: a batch contains at most {capacity / mean:.1f} clips "
-                f"on average, because the mean length is {mean:.6g}. batch_capacity is the number "
-                "of clips times the longest length, not the maximum length.",
+                f"on average, because the mean length is {mean:.6g}. batch_capacity limits "
+                "the number of clips times the longest length, not the length of a clip.",
                 stacklevel=4,  # the warning shows the line that creates the sampler or dataset
             )
 

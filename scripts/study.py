@@ -113,7 +113,8 @@ def remember(path: Path, hparams: str, settings: Mapping[str, str]) -> None:
         before = known.setdefault(name, lines)
         if before != lines:
             problems.append(
-                f"{path}: {name} was trained with {before}, not {lines}; choose a different name or OUT"
+                f"{path}: {name} was trained with {before}, not {lines}; choose a different name, or "
+                "a different folder as OUT"
             )
     _check(problems)
     files.write_json(path, known)
@@ -299,10 +300,9 @@ def write_report(study: Study) -> None:
         "The cells contain means ± standard errors over seeds. The numbers in parentheses are "
         "differences in percent from the first row. Differences are paired by seed; \\* marks "
         "differences that are significant at the 5% level (Holm's method). Each column compares "
-        "the runs after the same amount of training, for example after 20 minutes. For each epoch "
-        "in --points, this amount is the smallest amount that any run needed to reach the epoch's "
-        "end. "
-        "Minutes only include training.",
+        "the runs after the same amount of training, for example after 20 minutes. Each "
+        "column belongs to an epoch in --points. Its amount of training is the smallest amount with "
+        "which any run finished this epoch. The minutes do not include validation.",
     ]
     for quantity in (LOSS, RATE):
         parts.append(f"## {quantity.replace('_', ' ').capitalize()}")

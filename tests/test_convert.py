@@ -257,7 +257,7 @@ def test_table_with_mp3_files_is_prepared_by_one_command(recordings, tmp_path, c
     sets = [(tmp_path / "lists" / f"{name}.txt").read_text() for name in ("train", "val")]
     texts = sorted(sorted(line.split("|")[1] for line in x.splitlines()) for x in sets)
     assert texts == [["X!", "x"], ["Y"]]
-    assert "have a text that is also in the training set" not in capsys.readouterr().out
+    assert "have the same text as a training clip" not in capsys.readouterr().out
     settings = json.loads((tmp_path / "out" / "wavs" / "conversion_settings.json").read_text())
     assert settings["level"] == LEVEL
 

@@ -787,7 +787,7 @@ def test_all_lines_are_reported_when_a_file_is_listed_with_different_texts(tmp_p
     assert {problem.partition(": ")[0] for problem in problems} == {
         f"{path}:{i}" for i in (2, 3, 4)
     }
-    assert all("offset and duration" in problem for problem in problems)
+    assert all("'offset' and 'duration'" in problem for problem in problems)
 
 
 def test_only_the_second_line_is_reported_when_a_file_is_listed_twice_with_the_same_text(tmp_path):

@@ -263,7 +263,7 @@ def test_resume_is_rejected_when_speakers_are_added_to_a_model_without_speakers(
     message = refusal(train.main, again, error=SystemExit)
     assert "speaker_embedding_dim=64: " in message
     assert (
-        "was trained without speakers. Leave this setting out, or start a new run with -c "
+        "was trained without speaker names. Leave this setting out, or start a new run with -c "
         in message
     )
     advised = message.partition("start a new run with ")[2].split()

@@ -226,7 +226,7 @@ def check_speakers(hparams: HParams, clips: Clips, resumed: Checkpoint | None = 
     other_run = f", or start a new run with {from_weights(resumed)}" if resumed else ""
     if resumed and not hparams.speakers:
         raise UserError(
-            f"{setting}: {resumed.path} was trained without speakers. Leave this setting "
+            f"{setting}: {resumed.path} was trained without speaker names. Leave this setting "
             f"out{other_run}"
         )
     for table in (clips.training, clips.validation):

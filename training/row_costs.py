@@ -98,7 +98,10 @@ def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
     text, difference = table_of(cost)
     costs, _ = parse_row_costs(text)
     if costs is None or min(costs.values()) <= 0:
-        return "", "the costs of the clips add up to more than the cost of a decoder step"
+        return "", (
+            "the measured costs of the clips in a batch add up to more than the measured cost of a "
+            "decoder step"
+        )
     if difference > MAX_ERROR:
         return text, (
             f"the time of a batch of {CHECK} clips differs by {difference:.0%} from its prediction"

@@ -115,7 +115,7 @@ def thread_count(text: str) -> int:
     rejected, because they would only compete for the same cores.
     """
     most = processors()
-    expected = f"a whole number from 1 to {most}, the number of CPU cores of this program"
+    expected = f"a whole number from 1 to {most}, the number of CPU cores that this program may use"
     return checked(int, expected, lambda value: 1 <= value <= most)(text)
 
 
