@@ -373,7 +373,7 @@ def have_several_speakers(clips: Sequence[Clip]) -> bool:
 
 
 def comparable_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
-    """Return a speaking rate for each clip that can be compared between speakers [clips].
+    """Return the speaking rate of each clip [clips], scaled so that speakers can be compared.
 
     With a single speaker, the rates are symbols per second. With several speakers, each rate is
     divided by the speaker's median rate, so that the clips of a slow speaker do not count as

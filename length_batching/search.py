@@ -84,8 +84,8 @@ def parameter_values(
     per_doubling: int = VALUES_PER_DOUBLING,
     include: Sequence[float] = (),
 ) -> list[Any]:
-    """Return the values to try for the strategy's parameter. The first value makes the order of the
-    clips the least random, and the last value makes it the most random.
+    """Return the values to try for the strategy's parameter, sorted by how random they make the
+    order of the clips: least random first.
 
     Local randomization factors range from 0 to 1.6. Bucket sizes are multiples of the batch size
     and smaller than the number of clips. The numbers of bins and of length classes range from 1 to
