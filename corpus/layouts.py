@@ -482,8 +482,9 @@ def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
     """Return the paths, without extension, at which the text of an audio file may be.
 
     Without a text folder, the text is next to the audio file. With a text folder, the text is in
-    this text folder or in one of its subfolders. The subfolder is named after the speaker, or it
-    has the same relative path in the text folder as the audio file's folder in the corpus.
+    this text folder or in one of its subfolders. The subfolder has the name of the audio file's
+    folder, such as the name of a speaker. Or the path of the subfolder relative to the text folder
+    equals the path of the audio file's folder relative to the corpus.
     """
     if folder is None:
         return [name]

@@ -370,9 +370,9 @@ def search(
         result.best.description()  # "SSB-exp-DBS-BR (factor 0.035)"
 
     Args:
-        min_novelty: minimum pair novelty, from 0 to 1. The pair novelty is the fraction of pairs
-            of clips in the same batch that were not in the same batch in the previous epoch.
-            Default: the pair novelty of SSB-DBS-BR, but at most 0.99.
+        min_novelty: minimum pair novelty, from 0 to 1. Consider all pairs of clips that share a
+            batch. The pair novelty is the fraction of these pairs that did not share a batch in the
+            previous epoch. Default: the pair novelty of SSB-DBS-BR, but at most 0.99.
         progress: a function, such as tqdm, that wraps an iterator and shows its progress. The
             iterator yields two results per strategy, one for fixed and one for dynamic batch sizes.
         batch_capacity, max_clips, too_long, size_multiple: see `plan_epoch`. `batch_capacity`
