@@ -165,8 +165,8 @@ def open_audio(path: str | Path) -> Iterator[Any]:
 
 
 def is_truncated(file: BinaryIO, file_format: str) -> bool:
-    """Return whether the end of an audio file is missing, because soundfile does not report a
-    missing end.
+    """Return whether the end of an audio file is missing. This check is needed because soundfile
+    does not report a missing end.
 
     For WAV, RF64 and AIFF files, compare the size of the file with the size in its header. For Ogg
     files, check whether the file ends with an Ogg page that has the end-of-stream flag. For all

@@ -503,9 +503,9 @@ class Tacotron2(nn.Module):
         """Synthesize texts with free-running inference.
 
         The speech for a text ends at the first decoder step whose stop probability exceeds
-        `gate_threshold`, or after `max_decoder_steps`. After this end, mel is 0 and gate is 1e3.
-        The result for a text depends on the prenet's dropout masks for this text. Except for
-        rounding errors, the result does not depend on the other texts in the batch.
+        `gate_threshold`, or after `max_decoder_steps`. After the end of the speech, mel is 0 and
+        gate is 1e3. The result for a text depends on the prenet's dropout masks for this text.
+        Except for rounding errors, the result does not depend on the other texts in the batch.
 
         Args:
             text: int64 [B, T_in]; padding may have any value.

@@ -137,8 +137,8 @@ class ClipTable:
         return self.numbers["speaker"]
 
     def identities(self, first: int, stop: int) -> list[Identity]:
-        """Return the sizes and the times that the files of clips `first` to `stop` - 1 had before
-        the check."""
+        """Return the size and the times of each clip's file before the check, for clips `first` to
+        `stop` - 1."""
         return [Identity(*values) for values in self._rows(Identity._fields, first, stop)]
 
     def _fingerprint(self) -> str:

@@ -390,7 +390,8 @@ def _read_text_files(
     text_files: dict[Path, Path], by_name: dict[Path, Path], texts: TextSource
 ) -> tuple[list[Clip], list[str]]:
     """Return the clips of the text files, and a message for each text that contains the name of its
-    audio file, unless all texts do."""
+    audio file. If there are several texts and all of them contain this name, the names are removed
+    from the texts instead."""
     plain_texts = {path for path in text_files.values() if not _has_segments(path)}
     decoded = decode({path: read_bytes(path) for path in sorted(plain_texts)}, texts.encoding)
     labels = {path for path, text in decoded.items() if are_labels(text) or is_textgrid(text)}
@@ -491,8 +492,9 @@ def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
     """Return the paths, without extension, at which the text of an audio file may be.
 
     Without a text folder, the text is next to the audio file. With a text folder, the text is in
-    this text folder or in one of its subfolders. The subfolder is named after the speaker, or it
-    has the same relative path in the text folder as the audio file's folder in the corpus.
+    this text folder or in one of its subfolders. The subfolder has the name of the audio file's
+    folder, such as the name of a speaker. Or the path of the subfolder relative to the text folder
+    equals the path of the audio file's folder relative to the corpus.
     """
     if folder is None:
         return [name]
@@ -685,7 +687,8 @@ def note_of_speakers(entries: Sequence[Entry], path: Path) -> str | None:
 
 
 def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container[str]) -> None:
-    """Raise UserError if most texts are names of audio files, because the columns are swapped.
+    """Raise UserError if most texts are names of audio files. In this case, the columns for paths
+    and texts are probably swapped.
 
     Args:
         names: the names in the entries, without folders and extensions, converted by `comparable`.
@@ -797,7 +800,8 @@ class AudioFinder:
     def unused_formats(self, entries: Sequence[Entry], clips: Sequence[Clip]) -> list[Path]:
         """Return the audio files that differ from a clip's file only in the extension.
 
-        A clip whose extension is listed does not count, because its file was chosen by the user.
+        If an entry contains the file name with its extension, the clip of this entry is skipped,
+        because the user chose this file.
         """
         listed = {entry.where: slashes(entry.name).rpartition("/")[2] for entry in entries}
         used = {clip.path for clip in clips}
@@ -917,9 +921,9 @@ def problem_of_duration(entry: Entry, path: Path) -> str:
     """Return a message if the duration in the table differs considerably from the length of the
     file.
 
-    Otherwise return "". The duration in the table may be in seconds or in milliseconds. The lengths
-    may differ because a NeMo manifest line without an offset may transcribe only the beginning of a
-    file.
+    Otherwise return "". The duration in the table may be in seconds or in milliseconds. For
+    example, a line of a NeMo manifest without an offset may have a shorter duration than the file,
+    because the line may transcribe only the beginning of the file.
     """
     assert entry.duration is not None
     try:
@@ -947,8 +951,8 @@ def problem_of_missing(clip: Clip) -> str:
 
 
 def advice_on_formats(clip: Clip) -> str:
-    """Return advice for a clip whose audio file is damaged while there is a file with the same name
-    in another readable format, otherwise ""."""
+    """Return advice for a clip whose audio file is damaged, if a file with the same name exists in
+    another readable format. Otherwise return ""."""
     path = Path(clip.path)
     others = [path.with_suffix(suffix) for suffix in READABLE if suffix != path.suffix.lower()]
     other = next((x for x in others if x.is_file()), None)
@@ -998,7 +1002,7 @@ def readable_first(files: Sequence[Path]) -> list[Path]:
 def note_of_unused_audio(
     clips: Sequence[Clip], problems: Sequence[str], corpus: Path
 ) -> str | None:
-    """Return a note about audio files that no clip uses and no error message names.
+    """Return a note about the audio files that neither a clip uses nor an error message lists.
 
     The note does not list a file if a clip uses a file of the same name in a different format.
     """

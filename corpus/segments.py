@@ -280,11 +280,10 @@ def without_rolling_lines(
 
 
 def _repeated_lines(cues: Sequence[tuple[float, float, str]]) -> list[int]:
-    """Return, for each subtitle, the number of lines that it repeats from the previous subtitle.
+    """Return, for each subtitle, how many of its first lines repeat the last lines of the previous
+    subtitle.
 
-    The first lines of a subtitle may repeat the last lines of the previous subtitle. A subtitle
-    that contains only repeated lines and is long enough for speech counts as a subtitle without
-    repeated lines.
+    The result is 0 for a subtitle that contains only repeated lines and is long enough for speech.
     """
     counts = []
     previous: list[str] = []

@@ -258,8 +258,8 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
 
 
 def _unknown_titles(lines: Sequence[str]) -> str:
-    """Return the fields of the first line for an error message if they may be column titles,
-    otherwise return ""."""
+    """Format the fields of the first line for an error message, if these fields may be column
+    titles. Otherwise return ""."""
     for delimiter in QUOTING_DELIMITERS:
         if all(line.count(delimiter) for line in lines):
             fields = next(csv.reader([lines[0][:1000]], delimiter=delimiter))
@@ -323,7 +323,8 @@ def joined_pairs(rows: Sequence[Row]) -> list[Row]:
     The BAKER corpus has two lines per clip; the second line contains the pinyin.
 
     Raises:
-        UserError: if nearly half of the lines begin with the delimiter, but not every second line.
+        UserError: if nearly half of the lines begin with the delimiter, but these lines do not
+            alternate with the other lines.
     """
     are_second = [row.fields[0] == "" for row in rows]
     if MIN_PAIRED * len(rows) <= 2 * sum(are_second) < 2 * len(rows):
@@ -485,11 +486,12 @@ def choose_columns(
 
 
 def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: int) -> None:
-    """Raise UserError if two columns cannot be a text and its normalized text, as in LJSpeech.
+    """Raise UserError if the column `spoken` cannot contain the normalized forms of the texts in
+    the column `written`. LJSpeech's metadata.csv has two such columns.
 
     The function rejects the columns in three cases:
 
-    - Most values of the second column are numbers.
+    - Most values of the column `spoken` are numbers.
     - Only one of the two columns has few distinct values, like a column of speaker names.
     - Too many words of the text are missing from the normalized text, as in a translation.
     """
@@ -535,12 +537,13 @@ def share_of_kept_words(pairs: Sequence[tuple[str, str]]) -> float:
 
 
 def _count_kept_words(written: str, spoken: str) -> tuple[int, int]:
-    """Return the number of ordinary words that two texts have in common, and the number of ordinary
-    words that the texts should have in common.
+    """Return the number of ordinary words in the written text that the spoken text also contains,
+    and the expected value of this number.
 
     A normalization changes numbers, symbols, abbreviations and words in capitals, but keeps
-    ordinary words. If the written text contains only ordinary words, the spoken text should contain
-    no additional words.
+    ordinary words. Therefore, the expected value is the number of ordinary words in the written
+    text. If the written text contains only ordinary words, the spoken text should contain no
+    additional words. In this case, the expected value is at least the number of spoken words.
     """
     spoken_words = Counter(WORD.findall(_comparable(spoken).casefold()))
     num_spoken = spoken_words.total()
@@ -594,8 +597,9 @@ def time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
 
 
 def paired_time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """Return the titles of two numeric columns that differ only in words for the start and the end
-    or length of a segment, such as vad_start and vad_end.
+    """Return the titles of two numeric columns: the start of a segment, and either its end or its
+    length. Apart from the words for start, end and length, the two titles must be equal, such as
+    vad_start and vad_end.
 
     In most rows, the start must be less than the end.
     """
@@ -618,7 +622,8 @@ def paired_time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
 
 
 def rests_of_title(title: str, words: Sequence[str]) -> set[tuple[str, ...]]:
-    """Return what remains of a title without one of the words, for each way to remove a word.
+    """Remove one of `words` from a title in every possible way. Return the set of the results, each
+    as a tuple of the remaining parts of the title.
 
     rests_of_title("t_start", ["start"])  # {("t",)}
     """

@@ -373,7 +373,7 @@ def have_several_speakers(clips: Sequence[Clip]) -> bool:
 
 
 def comparable_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
-    """Return a speaking rate for each clip that can be compared between speakers [clips].
+    """Return the speaking rate of each clip [clips], scaled so that speakers can be compared.
 
     With a single speaker, the rates are symbols per second. With several speakers, each rate is
     divided by the speaker's median rate, so that the clips of a slow speaker do not count as
@@ -390,10 +390,10 @@ def comparable_rates(clips: Sequence[Clip], sampling_rate: int) -> np.ndarray:
 def usual_rates(rates: np.ndarray) -> tuple[float, float, float]:
     """Return the lowest typical speaking rate, the median and the highest typical speaking rate.
 
-    A speaking rate is unusual if it fulfills two conditions. First, it is more than MIN_RATE_RATIO
-    times as high or as low as the median. Second, its logarithm is more than MAX_DEVIATIONS robust
-    standard deviations away from the logarithm of the median. A robust standard deviation is 1.4826
-    times the median absolute deviation.
+    A speaking rate is unusual if it fulfills two conditions. First, the rate is above the median
+    times MIN_RATE_RATIO, or below the median divided by MIN_RATE_RATIO. Second, the logarithm of
+    the rate is more than MAX_DEVIATIONS robust standard deviations away from the logarithm of the
+    median. A robust standard deviation is 1.4826 times the median absolute deviation.
     """
     logarithms = np.log(rates)
     middle = np.median(logarithms)

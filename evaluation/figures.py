@@ -196,8 +196,8 @@ def _draw_batches(
     audio, and the hatched part is padding.
 
     Args:
-        panels: for each panel, the strategy and whether batch sizes are dynamic.
-        max_clips: number of clips at the start of the epoch whose batches are drawn.
+        panels: one pair per panel: the strategy, and whether batch sizes are dynamic.
+        max_clips: draw the batches that begin within the first `max_clips` clips of the epoch.
         options: arguments for `plan_epoch`.
     """
     figure = Figure(figsize=(9, 2.3 * len(panels)), layout="constrained")

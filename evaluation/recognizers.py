@@ -99,8 +99,8 @@ def words_of(text: str, language: str = ENGLISH) -> str:
 
 
 def is_mostly_foreign(text: str) -> bool:
-    """Return whether most letters of a text are not Latin letters, which `words_of` omits in
-    English texts. Letters with accents count as Latin."""
+    """Return whether most letters of a text are not Latin. In English texts, `words_of` omits
+    letters that are not Latin. Letters with accents count as Latin."""
     letters = [x for x in unicodedata.normalize("NFD", text) if x.isalpha()]
     return 2 * sum(not x.isascii() for x in letters) > len(letters)
 

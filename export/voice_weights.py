@@ -149,8 +149,8 @@ def _tensors(graph: Any) -> dict[str, np.ndarray]:
 
 
 def _convolution(layer: str, weight: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the weights of a convolution, and the weights of a batch norm without effect that
-    follows the convolution."""
+    """Return the weights of a convolution and of the batch norm that follows the convolution. This
+    batch norm has no effect."""
     channels = len(bias)
     return {
         f"{layer}.0.conv.weight": weight,

@@ -8,8 +8,8 @@ and for any number of steps, because GPU programs without a clip or symbol retur
 objects are cached.
 
 If the GPU supports programmatic dependent launch (`uses_dependent_launches`), a kernel starts while
-the previous kernel is still running. The new kernel waits for the results of the previous kernel
-before it reads them.
+the previous kernel is still running. Before the new kernel reads results of the previous kernel, it
+waits until the previous kernel has finished.
 """
 
 import functools
@@ -63,9 +63,9 @@ class LSTM(NamedTuple):
     p_dropout: float
 
     def split(self) -> tuple[int, int]:
-        """Return into how many parts `gradient_product` splits its sum over 4 * size gates, and the
-        number of gates per part. With the returned numbers, there is about one GPU program per
-        multiprocessor.
+        """Return how `gradient_product` splits its sum over 4 * size gates: the number of parts,
+        and the number of gates per part. With the returned numbers, there is about one GPU program
+        per multiprocessor.
         """
         parts = max(1, PROCESSORS // -(-self.inner // COLUMNS))
         gates = -(-4 * self.size // (parts * INNER)) * INNER

@@ -11,9 +11,9 @@ one captured graph can be used for batches of any length, and no tensor needs pa
 the index of the step within a graph, counted from the first step in the forward pass and from the
 last step in the backward pass. GPU programs for steps beyond the end of a batch return at once.
 
-The sums in three places are split over several GPU programs: in matrix products, in the query, and
-in the energies. Each GPU program writes a partial sum. The GPU program that needs the whole sum
-adds the partial sums in a fixed order. No kernel uses atomic operations, so results are bitwise
+Three kinds of sums are split over several GPU programs: matrix products, the query and the
+energies. Each GPU program writes a partial sum. The GPU program that needs the whole sum adds the
+partial sums in a fixed order. No kernel uses atomic operations, so results are bitwise
 reproducible.
 
 Dimensions: T, B, N, D, E and K are the same as in recurrences.py. S is the size of an LSTM. W is
@@ -582,12 +582,12 @@ def cell_gradient(
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Replace the gates of a decoder step with their gradients, and store a copy of the gradients
-    in the dtype of matrix products (DGATES).
+    """Replace the gates of a decoder step with the gradients of the gates. Store a copy of these
+    gradients in DGATES, in the dtype of matrix products.
 
-    Program ids: (units, clips). If the first id is beyond the last unit block, the GPU program
-    processes one clip. This GPU program uses the gradients of the energies to compute the gradients
-    of the previous alignment and of the cumulative alignment.
+    Program ids: (units, clips). GPU programs whose first id is beyond the last unit block process
+    one clip each. Such a GPU program calls `_through_windows`, which uses the gradients of the
+    energies to compute the gradients of the previous alignment and of the cumulative alignment.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch = tl.load(table + BATCH)

@@ -107,7 +107,7 @@ class EncoderProblem:
 
     @classmethod
     def random(cls, lstm: torch.nn.LSTM, symbols: tuple[int, ...], seed: int) -> "EncoderProblem":
-        """Return a problem with random float32 texts that have the given numbers of symbols.
+        """Return a problem with random float32 inputs, for texts with the given numbers of symbols.
 
         The same seed always gives the same inputs.
         """

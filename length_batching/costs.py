@@ -132,8 +132,9 @@ def pair_novelty(batches: Batches, before: Batches) -> float:
         now, before = (plan_epoch(lengths, 16, "semi_sorted", epoch=e) for e in (1, 0))
         pair_novelty(now, before)  # 0.97
 
-    Pair novelty is the fraction of all pairs of clips in the same batch that were in different
-    batches in the previous epoch. Pair novelty is 1 if every batch contains only one clip.
+    Consider all pairs of clips that share a batch in this epoch. Pair novelty is the fraction of
+    these pairs that did not share a batch in the previous epoch. Pair novelty is 1 if every batch
+    contains only one clip.
 
     Raises:
         ValueError: if the two epochs contain different clips.

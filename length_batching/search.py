@@ -84,8 +84,8 @@ def parameter_values(
     per_doubling: int = VALUES_PER_DOUBLING,
     include: Sequence[float] = (),
 ) -> list[Any]:
-    """Return the values to try for the strategy's parameter. The first value makes the order of the
-    clips the least random, and the last value makes it the most random.
+    """Return the values to try for the strategy's parameter, sorted by how random they make the
+    order of the clips: least random first.
 
     Local randomization factors range from 0 to 1.6. Bucket sizes are multiples of the batch size
     and smaller than the number of clips. The numbers of bins and of length classes range from 1 to
@@ -370,9 +370,9 @@ def search(
         result.best.description()  # "SSB-exp-DBS-BR (factor 0.035)"
 
     Args:
-        min_novelty: minimum pair novelty, from 0 to 1. The pair novelty is the fraction of pairs
-            of clips in the same batch that were not in the same batch in the previous epoch.
-            Default: the pair novelty of SSB-DBS-BR, but at most 0.99.
+        min_novelty: minimum pair novelty, from 0 to 1. Consider all pairs of clips that share a
+            batch. The pair novelty is the fraction of these pairs that did not share a batch in the
+            previous epoch. Default: the pair novelty of SSB-DBS-BR, but at most 0.99.
         progress: a function, such as tqdm, that wraps an iterator and shows its progress. The
             iterator yields two results per strategy, one for fixed and one for dynamic batch sizes.
         batch_capacity, max_clips, too_long, size_multiple: see `plan_epoch`. `batch_capacity`

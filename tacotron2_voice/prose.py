@@ -126,9 +126,10 @@ def _page_numbers(lines: list[_Line]) -> set[int]:
     """Return the line numbers of the lines that contain only a page number.
 
     A number is a page number if it stands between blank lines, or in the first or last line of a
-    page. Numbers on lines inside paragraphs are page numbers if there is text between them and each
-    is one larger than the previous number. If the file contains nothing but numbers, these numbers
-    are kept as text.
+    page. Numbers on lines inside paragraphs are page numbers if all lines of the file that contain
+    only a number fulfill two conditions: There is text between these lines, and each number is one
+    larger than the previous number. If the file contains nothing but numbers, these numbers are
+    kept as text.
     """
     found = set()
     numbers = [line for line in lines if _PAGE_NUMBER.fullmatch(line.text)]

@@ -80,7 +80,7 @@ class SpeechStatistics:
         return self.offset + num_symbols * self.seconds_per_symbol
 
     def shortest_time(self, num_symbols: int) -> float:
-        """Return the shortest plausible duration of a text; shorter speech lacks words.
+        """Return the shortest plausible duration of a text. In shorter speech, words are missing.
 
         The result does not include the offset of the fitted line, because the offset is mostly
         silence, and speech of one syllable may contain no silence.
@@ -88,8 +88,8 @@ class SpeechStatistics:
         return self.fastest / MARGIN * num_symbols * self.seconds_per_symbol
 
     def longest_time(self, num_symbols: int) -> float:
-        """Return the longest plausible duration of a text; longer speech did not stop at the end of
-        the text."""
+        """Return the longest plausible duration of a text. If speech is longer, it did not stop at
+        the end of the text."""
         return self.slowest * MARGIN * self.seconds(num_symbols)
 
 

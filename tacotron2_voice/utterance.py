@@ -169,7 +169,8 @@ def _check_length(text: str) -> None:
 def _ids_of(
     text: str, settings: VoiceSettings, drop_unknown: bool, replaced: dict[str, str]
 ) -> list[int]:
-    """Convert a text to symbol ids, and add the phones that were replaced to `replaced`."""
+    """Convert a text to symbol ids. If the cleaners produce phones, replace unknown phones with
+    similar phones, and add these replacements to the dict `replaced`."""
     _check_length(text)  # check before cleaning, because cleaning long texts is slow
     text = apply_lexicon(text, settings.pronunciations, settings.text_cleaners)
     table = settings.table

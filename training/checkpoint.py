@@ -328,8 +328,8 @@ def last_good(directory: Path, diverged: int, best: int) -> Path | None:
 def set_aside_newer(directory: Path, iteration: int) -> list[tuple[Path, bool]]:
     """Rename all checkpoints newer than `iteration`. Also rename `best.pt` if it is damaged.
 
-    The newer checkpoints get other names because the next --resume would use the newest checkpoint.
-    No file is deleted.
+    Without the new names, the next --resume would use one of the newer checkpoints, because it uses
+    the newest checkpoint. No file is deleted.
 
     Returns:
         A list of tuples (new path of a checkpoint, whether the checkpoint is damaged).

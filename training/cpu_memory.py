@@ -113,7 +113,7 @@ class CpuEstimate:
         self._bytes_per_frame = [self._measure(shape) for shape in shapes]
 
     def bytes_of(self, shapes: list[Shape]) -> float:
-        """Return how many bytes the peak memory exceeds the current memory of the process.
+        """Estimate by how many bytes the peak memory exceeds the current memory of the process.
 
         `shapes` must have the same order and the same clip lengths as the `shapes` of the
         constructor.

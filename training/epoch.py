@@ -102,8 +102,8 @@ def read_pending(run: Run, leave: int = 0) -> None:
     weights.
 
     Args:
-        leave: number of newest optimizer steps whose losses are not read yet, so that the device
-            stays busy.
+        leave: number of optimizer steps, counted from the newest, whose losses are not read yet,
+            so that the device stays busy.
 
     Raises:
         UserError: if a loss is not finite or far above the lowest loss, or if too many

@@ -134,8 +134,8 @@ def linear_length(trainer: Trainer, symbols: int) -> int | None:
     """Return a batch length in frames above which the time of a batch grows linearly with its
     length.
 
-    Return None if the time does not grow linearly at any length up to MAX_FRAMES. With very short
-    batches, the time does not grow linearly, because the host is slower than the GPU.
+    If no length up to MAX_FRAMES has this property, return None. With very short batches, the time
+    does not grow linearly, because the host is slower than the GPU.
     """
     frames = FIRST_FRAMES
     while frames <= MAX_FRAMES:

@@ -155,7 +155,7 @@ def load_start(run: Run, start: Start) -> None:
     if start.weights is not None:
         path = start.weights.path
         ignored = run.hparams.ignore_layers
-        saved, notes = warm_start.fitted(start.weights, run.hparams)
+        saved, notes = warm_start.adapted_state(start.weights, run.hparams)
         print(*notes, sep="\n")
         if different := warm_start.different_audio(start.weights, run.hparams):
             print(

@@ -34,7 +34,8 @@ STOPPED_BY_CTRL_C = 128 + signal.SIGINT  # exit code of a process stopped by Ctr
 
 
 class StopRequest:
-    """Remember that SIGINT, SIGTERM or SIGHUP arrived until the training loop can save a checkpoint.
+    """Record that a stop signal (SIGINT, SIGTERM or SIGHUP) has arrived, so that the training loop
+    can save a checkpoint and stop.
 
         with StopRequest(SECONDS_FOR_STEP, lambda: "stopped without saving") as stop:
             train(run, stop)

@@ -38,8 +38,8 @@ ENVIRONMENT = {
 
 
 class LossWeights(NamedTuple):
-    """The loss weights of a micro-batch: the fractions of an optimizer step's frames and decoder
-    steps that are in this micro-batch."""
+    """The loss weights of a micro-batch. Each weight is a fraction: an amount in this micro-batch,
+    such as its number of frames, divided by the same amount in the whole optimizer step."""
 
     padded_frames: float = 1.0
     frames: float = 1.0  # real frames of the micro-batch / real frames of the optimizer step

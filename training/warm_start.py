@@ -2,7 +2,7 @@
 
 The symbols and speakers of the two models are matched by name.
 
-    saved, notes = fitted(source, hparams)
+    saved, notes = adapted_state(source, hparams)
     load_weights(model, saved, source.path, hparams, hparams.ignore_layers)
 """
 
@@ -37,15 +37,15 @@ READERS = (
 )
 
 
-def fitted(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[str]]:
+def adapted_state(source: Checkpoint, hparams: HParams) -> tuple[dict[str, Any], list[str]]:
     """Return a checkpoint's state, adapted to this run's symbols and speakers, and a list of notes.
 
     Each note describes one change in a sentence. Tensors in the setting `ignore_layers` do not
     change.
 
     Raises:
-        UserError: if the checkpoint does not contain the name of the symbol or speaker of each
-            embedding row.
+        UserError: if the checkpoint does not list a symbol for each row of the symbol embedding, or
+            a speaker for each row of the speaker embedding.
     """
     saved = source.state
     notes: list[str] = []

@@ -108,7 +108,7 @@ class Runs:
         return self.by_folder[self.table.index[self.table["label"] == label][0]]
 
     def differing(self, first: str, second: str) -> list[str]:
-        """Return the settings, except the settings of the strategy, in which two rows differ."""
+        """Return the settings in which two rows differ, without the settings of the strategy."""
         return sorted(self.rows.columns[_differences(self.rows.loc[[first, second]])[0, 1]])
 
 

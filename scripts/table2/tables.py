@@ -3,9 +3,10 @@
     measured = Measured(read_runs([Path("runs")]))
     for table in paper_tables(measured): ...
 
-The summary of a quantity is a DataFrame with one row per line of a table in the report. Its columns
-are `ours`, `standard_error`, `runs` and `note`. If a value is missing, the note contains the
-reason. The titles, notes and captions of the report are in texts.jinja.
+The summary of a quantity, such as a loss, is a DataFrame. Each row of a table in the report has its
+own row in the DataFrame. The DataFrame has the columns `ours`, `standard_error`, `runs` and `note`.
+If a value is missing, the note contains the reason. The titles, notes and captions of the report
+are in texts.jinja.
 """
 
 import itertools

@@ -85,13 +85,13 @@ def with_lexicon(settings: Settings, path: Path | None = None) -> Settings:
 
 
 def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Sequence[str]) -> str:
-    """Replace the words in a text with their respellings, and convert Roman numerals after the
-    replaced words to words.
+    """Replace the words in a text with their respellings. Write out Roman numerals that follow
+    these words.
 
     The rules for English (english/__init__.py) convert "John VI" to "John the sixth", because John
     is the name of kings, and drop the full stop of a title before a name. If a respelling has
-    already replaced a name, these rules no longer recognize the name. Therefore, the numerals and
-    full stops next to words in the lexicon are converted before the words are replaced.
+    already replaced a name, these rules no longer recognize the name. Therefore, the function
+    applies the two rules next to words in the lexicon before it replaces these words.
 
     Args:
         pronunciations: strings of the form "word<TAB>respelling", as in the settings.

@@ -412,10 +412,11 @@ def _code_point(letter: str, language: str) -> str:
 
 
 def _has_part(phones: str, code: str) -> bool:
-    """Return whether `phones` contains a part of `code`, the phones of a code point. The part must
-    have COMPARED characters.
+    """Return whether `phones` contains COMPARED consecutive characters of `code`, the phones of a
+    code point.
 
-    A part is enough, because eSpeak may reduce vowels if it speaks a code point inside a word.
+    The function does not compare the whole `code`, because eSpeak may reduce vowels if it speaks a
+    code point inside a word.
     """
     starts = range(max(1, len(code) - COMPARED + 1)) if code else ()
     return any(code[start : start + COMPARED] in phones for start in starts)

@@ -23,9 +23,9 @@ def clean(
 
     ARPAbet phones in braces (`{HH AH0 L OW1}`) are not cleaned if the table contains ARPAbet
     phones. IPA phones in slashes (`/hɛlˈoʊ/`) are not cleaned if the cleaners produce phones. As in
-    NVIDIA's code, an underscore in English text becomes the padding symbol. Also as in NVIDIA's
-    code, if the first line of a text contains phones, all later lines are dropped. To prevent
-    dropped lines, pass one line at a time.
+    NVIDIA's code, an underscore in English text becomes the padding symbol. If the first line of a
+    text contains phones, all later lines are dropped, as in NVIDIA's code. To prevent dropped
+    lines, pass one line at a time.
 
     Raises:
         UserError: if a cleaner is unknown, or if eSpeak cannot convert the text.

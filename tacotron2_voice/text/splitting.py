@@ -8,9 +8,9 @@ only exceeds the limit if the chunk is a single word. Words with more than MAX_W
 such as lists without spaces, are cut into pieces.
 
 Of all possible splits, the program chooses the split in which the fewest chunks end at positions of
-the worst kind. If several splits are tied, the program counts the chunks that end at positions of
-the next-worst kind, and so on. If splits are tied for all kinds of positions, the program chooses
-the split whose chunks have the most similar lengths.
+the worst kind. If several splits are tied, the program chooses the tied split in which the fewest
+chunks end at positions of the next-worst kind, and so on. If splits are tied for all kinds of
+positions, the program chooses the split whose chunks have the most similar lengths.
 """
 
 import re

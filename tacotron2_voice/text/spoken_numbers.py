@@ -87,8 +87,9 @@ def sentence_of(text: str, language: str = ENGLISH) -> str:
     """Return a number as a sentence: "4,072" and "4072" become "Four thousand seventy two."
 
     In English, the text may also be a number in words. In other languages, the text must consist of
-    digits. Only English sentences begin with a capital letter, because in other languages a capital
-    letter may change the word (the capital of the Turkish letter i is not I).
+    digits. The function capitalizes the first letter of English sentences. In other languages, the
+    first letter stays in lower case, because a capital letter may change the word (the capital of
+    the Turkish letter i is not I).
 
     Raises:
         UserError: if the text is not a number.

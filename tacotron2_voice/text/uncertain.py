@@ -201,7 +201,7 @@ def _uncertain_in(text: str) -> list[Uncertain]:
 
 
 def _shown(expression: str, reading: str) -> Uncertain:
-    """Remove the punctuation around an expression, and around the words that are spoken for it."""
+    """Remove the punctuation around an expression, and around the words of its reading."""
     expression, reading = expression.strip(_PUNCTUATION), reading.strip(_PUNCTUATION)
     if expression != reading:  # keep the full stop of an abbreviation that is read unchanged
         expression, reading = expression.rstrip("."), reading.rstrip(".")

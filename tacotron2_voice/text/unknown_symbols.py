@@ -109,8 +109,8 @@ def columns_of(
 ) -> list[int]:
     """Return the columns, counted from 1, of the characters in a text that become `symbol`.
 
-    In some texts, such as texts that are converted to phones, only a whole word becomes `symbol`.
-    In this case, return the columns at which these words begin.
+    In some texts, no single character becomes `symbol`, but a whole word does, for example if the
+    cleaners convert words to phones. In this case, return the columns at which such words begin.
     """
 
     def makes_symbol(part: str) -> bool:

@@ -84,11 +84,11 @@ def dropped_symbols(
     because they are common and not spoken. The returned characters depend on the symbol table:
 
     - If the table is not the English table, characters that have no symbol are returned.
-    - If the table is the English table, characters that affect no symbols except spaces, such as
-      "$" without an amount, are returned. Phones in braces that are not in the ARPAbet are returned
-      too.
-    - If texts are converted to phones, letters, numbers and symbols that have no phones, such as
-      "€" in Russian, are also returned.
+    - If the table is the English table, a character is returned if the text without this character
+      has the same symbols, apart from spaces. An example is "$" without an amount. Phones in braces
+      that are not in the ARPAbet are returned too.
+    - If the cleaners convert texts to phones, the result also contains the letters, numbers and
+      symbols that have no phones, such as "€" in Russian.
     """
     if not table.is_english:
         unknown = unknown_symbols(clean(text, cleaner_names, table, language), table)

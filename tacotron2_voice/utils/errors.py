@@ -62,7 +62,7 @@ def grouped(
 ) -> list[str]:
     """Format problems of the form "PLACE: what is wrong; fix" as lines, and group similar problems.
 
-    If several problems share a fix with a long text, they are always grouped. If there are more
+    Problems with the same fix are always grouped if the text of the fix is long. If there are more
     than `one_by_one` problems, all problems of the same kind are grouped. For each group, the first
     problem is shown in full, followed by the locations of the other problems without `prefix` and
     folders.
