@@ -88,8 +88,8 @@ def test_length_batching_command_recommends_the_strategy_of_the_guide(tmp_path, 
 def test_strategies_with_a_higher_loss_have_a_higher_loss_in_the_study():
     """The row of the recommended strategy contains "+12 ± 11" in the column of the loss compared
     with RAND after the same number of epochs."""
-    log = (ROOT / "research" / "log.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in log.splitlines()]
+    study = (ROOT / "research" / "ten-epochs.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in study.splitlines()]
     changes = {row[0]: row[6] for row in rows if len(row) > 6 and row[6].startswith("+")}
     assert changes["SSB-DBS-BR with `random_epochs=2`"] == "+12 ± 11"
     for strategy in report.WITH_HIGHER_LOSS:
