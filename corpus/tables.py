@@ -63,7 +63,8 @@ OTHER_RANGES = set(
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 # Delimiters of formats with quoted fields; in other formats, quotation marks are part of the text.
 QUOTING_DELIMITERS = ",;"
-# A table may have two lines per clip if at least this fraction of its lines could form pairs.
+# The second line of a clip begins with the delimiter. A table may have two lines per clip if twice
+# the number of these second lines is at least this fraction of all lines.
 MIN_PAIRED = 0.8
 MIN_SHARE = 0.9  # minimum fraction of the lines that must contain the delimiter
 # Minimum number of lines of a table in which repeated values are detected. In a shorter table,
