@@ -780,8 +780,8 @@ class AudioFinder:
         for path in audio_files(corpus):
             files[comparable(path.stem)].append(path)
         names = {entry.name for entry in entries}
-        # Two speakers may both have a file 001.wav. The files of such entries must be in different
-        # folders.
+        # Two speakers may both have a file 001.wav. `counts` contains the number of entries with each
+        # file name. Entries with the same file name need files in different folders.
         counts = Counter(comparable(without_folder_and_suffix(name)) for name in names)
         listed = {comparable(re.split(r"[/\\]", x)[-2]) for x in names if "/" in slashes(x)}
         return cls(corpus, base, files, counts, has_folders=len(listed) > 1)

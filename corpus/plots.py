@@ -122,8 +122,8 @@ def _draw_rates(axes: Axes, clips: list[Clip], rate: int) -> None:
     label = f"unusual clips: {(~usual).sum():,}"
     axes.scatter(symbols[~usual], seconds[~usual], 40, "#A33B00", marker="x", label=label)
     ends = np.array([0, 1.05 * symbols.max()])
-    # With several speakers, `median` is relative to the speakers' medians, so compute the median
-    # rate in symbols per second here.
+    # With several speakers, `median` is relative to the median rate of each speaker. The label
+    # needs symbols per second, so compute the median rate of all clips.
     if have_several_speakers(clips):
         median = float(np.median(symbol_rates(clips, rate)))
     label = f"median: {median:.1f} symbols per second"

@@ -246,7 +246,7 @@ def without_rolling_lines(
     is_flash = [
         count == len(x.split("\n")) for count, (_, _, x) in zip(repeated, cues, strict=True)
     ]
-    # ends[i] is the end time of the subtitle before subtitle i.
+    # The list begins with 0, so ends[i] is the end time of subtitle i - 1.
     ends = [0.0, *(end for _, end, _ in cues)]
     is_certain = [
         count > 0 and (flash or start - end < MAX_ROLLING_GAP)

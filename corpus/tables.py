@@ -55,7 +55,7 @@ END_WORDS = ("end stop fin offset to out e t1 t2 tmax xmax ende bis fine fim has
 LENGTH_WORDS = ("dur", "duration", "length", "len")
 # Minimum length of a word that is recognized inside another word, as in tstart.
 MIN_PART_LETTERS = 3
-# Words in the titles of columns with ranges that are not times.
+# Words in column titles that mean a range of other values, such as years or pages, not of times.
 OTHER_RANGES = set(
     "year years date day month age pitch freq frequency hz f0 char chars character characters byte "
     "bytes token tokens page line verse chapter row index idx id price".split()
@@ -63,7 +63,8 @@ OTHER_RANGES = set(
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 # Delimiters of formats with quoted fields; in other formats, quotation marks are part of the text.
 QUOTING_DELIMITERS = ",;"
-# A table may have two lines per clip if at least this fraction of its lines could form pairs.
+# The second line of a clip begins with the delimiter. A table may have two lines per clip if twice
+# the number of these second lines is at least this fraction of all lines.
 MIN_PAIRED = 0.8
 MIN_SHARE = 0.9  # minimum fraction of the lines that must contain the delimiter
 # Minimum number of lines of a table in which repeated values are detected. In a shorter table,
@@ -74,9 +75,10 @@ MIN_LINES = 5
 MAX_REPEATING_SHARE = 0.2
 # Matches a number, a date, or a time such as 1:02.
 IS_NUMBER = re.compile(r"[-\d.,:/ ]*\d[-\d.,:/ ]*")
-# Minimum fraction of the ordinary words in the texts that must occur in the normalized texts.
+# Of the ordinary words in the texts, at least this fraction must occur in the normalized texts.
 MIN_KEPT_WORDS = 0.85
-# If at most this fraction of the lines lack ordinary words, these lines are exceptions.
+# Lines whose normalized text lacks ordinary words of the text are exceptions if they are at most
+# this fraction of all lines.
 MAX_CHANGED_LINES = 0.2
 WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 TOKEN = re.compile(r"[^\s–—-]+")  # matches a word with its punctuation

@@ -140,9 +140,9 @@ def _dot(a, b, total, PRECISION: tl.constexpr):
 
 @triton.jit
 def _product(
-    rows,  # [ROWS], addresses of the rows of the first factor
+    rows,  # [ROWS], addresses of the rows of the first matrix
     has_row,
-    columns,  # [COLUMNS], addresses of the columns of the second factor
+    columns,  # [COLUMNS], addresses of the columns of the second matrix
     has_column,
     INNER: tl.constexpr,
     BLOCK: tl.constexpr,

@@ -26,7 +26,7 @@ class Problem:
     mask: Tensor  # [B, N] bool, True at padding
     mel: Tensor  # [B, n_mels, T_out]
     dropout_masks: DropoutMasks
-    seed: int  # seed for the random weights of the output values in the loss
+    seed: int  # seed for the random weights in the loss, one per output value
 
     @classmethod
     def random(cls, decoder: Decoder, symbols: tuple[int, ...], steps: int, seed: int) -> "Problem":
@@ -103,7 +103,7 @@ class EncoderProblem:
     lstm: torch.nn.LSTM
     inputs: Tensor  # [B, N, in]
     lengths: Tensor  # [B]
-    seed: int  # seed for the random weights of the output values in the loss
+    seed: int  # seed for the random weights in the loss, one per output value
 
     @classmethod
     def random(cls, lstm: torch.nn.LSTM, symbols: tuple[int, ...], seed: int) -> "EncoderProblem":

@@ -89,7 +89,7 @@ def print_report(lengths: np.ndarray, batch_size: int, options: dict[str, Any]) 
     sizes = {name: value for name, value in options.items() if name in SIZES}
     result = search(surveyor, batch_size, **sizes)
     print(*describe_result(result), "", *recommend(result), sep="\n")
-    # The recommended options contain the `batch_capacity` if their batches use it.
+    # `recommended_options` adds `batch_capacity` if the recommended batches have a frame budget.
     sizes.pop("batch_capacity", None)
     call = recommended_options(result) | sizes
     arguments = "".join(f"\n    {name}={value!r}," for name, value in call.items())

@@ -193,9 +193,9 @@ def _semi_sorted_exponential(clips: ShuffledClips) -> Order:
     frames instead of clips."""
     # A short clip in a batch of longer clips adds padding only to itself. A long clip in a batch of
     # shorter clips adds padding to all clips of the batch. Therefore, for the same amount of
-    # padding, noise mixes clips best if it moves clips only towards longer clips. If ranks are
-    # measured in frames, the noise replaces the same fraction of the clips in a batch of many short
-    # clips as in a batch of few long clips.
+    # padding, noise mixes clips best if it moves clips only towards longer clips. With ranks in
+    # frames, the noise replaces the same fraction of the clips in every batch, whether the batch
+    # contains many short clips or few long clips.
     order, starts = _sorted(clips)
     if clips.dynamic_batch_size:
         rank = np.cumsum(clips.lengths[order])

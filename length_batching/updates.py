@@ -28,8 +28,8 @@ from length_batching.plan import BatchCosts, EpochPlan, check_clips, plan_epoch,
 from length_batching.strategies import StrategyName
 
 BatchesPerEpoch = int | Literal["constant", "per_phase"]
-# If several epochs must have the same number of batches, the planner multiplies the number of
-# batches of the first of these epochs by this factor, because later epochs may need more batches.
+# Later epochs may need more batches than the first epoch. If all these epochs must have the same
+# number of batches, the planner uses this factor times the number that the first epoch needs.
 CONSTANT_MARGIN = 1.01
 # With a constant number of batches per epoch, the planner warns if random epochs need more than
 # WASTEFUL times as many batches as later epochs.

@@ -226,7 +226,7 @@ def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) ->
             if tokens:
                 times[owner] += found
     timings: list[Timing] = []
-    unplaced = ""  # written words before the first written word that has a time
+    unplaced = ""  # written words before the first written word that has timestamps
     for token, own in zip(tokens, times, strict=True):
         if own:
             timings.append(Timing(f"{unplaced}{token}", own[0].start, own[-1].end))

@@ -190,7 +190,7 @@ def test_record_option_is_rejected_when_random_epochs_have_more_batches_than_lat
 
 @pytest.mark.parametrize("trained", [2, None])
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_saved_state_with_another_batches_per_epoch_is_accepted_only_in_random_epochs(
+def test_changed_batches_per_epoch_is_accepted_in_random_epochs_and_rejected_in_later_epochs(
     epoch, trained
 ):
     """Both values of `batches_per_epoch` give the same batches in random epochs, but different

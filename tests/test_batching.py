@@ -255,7 +255,8 @@ def test_frequency_of_clip_pairs_in_batches_matches_its_closed_form(
     """The strategy `semi_sorted` adds noise to the lengths of clips. The other strategies add noise
     to the ranks of clips."""
     lengths = np.linspace(1, 10, 20_000) ** power
-    # A factor of 0.05 gives the noise a range of 1000 ranks.
+    # With a factor of 0.05, uniform noise has a range of 5% of all ranks (1000 ranks), and
+    # exponential noise has a mean of 500 ranks.
     options = {"local_randomization_factor": 0.05, "batch_randomization": True}
     before, now = (plan_epoch(lengths, 20, strategy, epoch=e, **options) for e in (0, 1))
     ranks = now.order.reshape(-1, 20)  # [batches, clips]; the index of a clip is its rank by length

@@ -68,8 +68,8 @@ def assert_same(outputs, expected):
 
 
 def ends_at(longest, texts, r):
-    """Return a model that speaks the first `texts` of the test texts. The longest speech has `longest` decoder
-    steps."""
+    """Return a model for `inputs(model, texts)`. The longest speech of these texts has `longest`
+    decoder steps."""
     model = speaker(n_frames_per_step=r)
     make_stop(model, *inputs(model, texts), wanted=lambda steps: steps.max() == longest)
     return model

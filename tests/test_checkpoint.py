@@ -344,7 +344,7 @@ OF_TRAINING = [  # changes that synthesis accepts and training rejects (even wit
     ("iteration", put("iteration", -1)),
     ("loop: tokens", put("loop", "tokens", 1)),
 ]
-OF_A_RUN = [  # changes that only a resumed run rejects, because the weights are intact
+OF_A_RUN = [  # changes of entries that only a resumed run uses, so only a resumed run rejects them
     ("logs", drop("logs")),
     ("optimizer: RAdam, expected Adam", put("optimizer_class", "RAdam")),
     ("optimizer", drop("optimizer", "state", 39)),

@@ -316,7 +316,7 @@ def test_settings_page_contains_the_unit_of_the_value():
     page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
     units = {row[0].strip("| `"): row[3] for row in rows}
-    assert units["row_costs"] == "microseconds"  # and not "clips", which the meaning also contains
+    assert units["row_costs"] == "microseconds"  # the meaning also contains "clips"
     assert units["win_time"] == "ms"
     assert units["batch_size"] == "clips"
 

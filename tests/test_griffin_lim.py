@@ -32,8 +32,8 @@ def test_convolution_in_pieces_equals_convolution_of_the_whole_signal(sizes, con
 
 
 def distance(samples: np.ndarray, mel: torch.Tensor) -> float:
-    """Return the mean difference between two log-mels, ignoring the ends of the clip, which are
-    mirrored."""
+    """Return the mean difference between the log-mel of `samples` and `mel`. Leave out the first and
+    last four frames, because these frames contain mirrored samples."""
     again = log_mel_spectrogram(torch.from_numpy(np.clip(samples, -1, 1)), HParams())
     return float((again[:, : mel.shape[1]] - mel)[:, 4:-4].abs().mean())
 

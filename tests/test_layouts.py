@@ -445,7 +445,7 @@ def test_recording_name_is_removed_together_with_its_extension_its_folder_and_th
 
 
 @pytest.mark.parametrize("beginning", ["{}.wav ", "{}|", "s1/{} "])
-def test_name_of_the_recording_is_removed_when_it_has_an_extension_a_pipe_or_a_folder(
+def test_word_at_the_start_is_removed_when_an_extension_pipe_or_folder_marks_it_as_a_file_name(
     beginning, tmp_path
 ):
     for name in ("hello", "yes"):

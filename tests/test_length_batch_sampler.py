@@ -613,7 +613,8 @@ def test_sampler_plans_fewer_batches_after_the_random_epochs(size):
     for epoch in range(4):
         assert sorted(plans[epoch].order) == list(range(600))
         assert steps_of(plans[epoch]) < 1.05 * steps_of(needed[epoch])
-    # Batches of random epochs must not change, because older runs saved states and records of them.
+    # Batches of random epochs must not change, because saved states and records of older runs refer
+    # to these batches.
     for epoch in range(2):
         assert list(map(list, plans[epoch])) == list(map(list, constant[epoch]))
 

@@ -85,7 +85,7 @@ def test_length_batching_command_recommends_the_strategy_of_the_guide(tmp_path, 
     assert float(saving) == pytest.approx(100 * (1 - stats[1] / stats[0]), abs=1)
 
 
-def test_strategies_with_a_higher_loss_have_a_higher_loss_in_the_study():
+def test_every_strategy_listed_with_a_higher_loss_has_a_higher_loss_in_the_research_log():
     """The row of the recommended strategy contains "+12 ± 11" in the column of the loss compared
     with RAND after the same number of epochs."""
     study = (ROOT / "research" / "ten-epochs.md").read_text(encoding="utf-8")

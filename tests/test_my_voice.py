@@ -225,7 +225,7 @@ def test_remaining_time_is_printed_when_training_resumes(
     assert f"about {(300 - finished) * 1.2 / 60:.0f} minutes" in printed
 
 
-def test_checkpoint_for_start_option_is_rejected_before_the_first_stage_when_it_does_not_exist(
+def test_start_option_is_rejected_before_the_first_stage_when_its_checkpoint_does_not_exist(
     commands, tmp_path
 ):
     for name in ("checkpoint_500.pt", "checkpoint_1000.pt"):
@@ -239,7 +239,7 @@ def test_checkpoint_for_start_option_is_rejected_before_the_first_stage_when_it_
     assert commands == []
 
 
-def test_folder_for_start_option_is_rejected_before_the_first_stage_when_it_contains_no_voice(
+def test_start_option_is_rejected_before_the_first_stage_when_its_folder_contains_no_voice(
     commands, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(my_voice, "read_weights", read_weights)

@@ -192,7 +192,7 @@ def test_later_checkpoints_are_renamed_when_resuming_from_an_earlier_checkpoint(
     }
     assert "renamed a checkpoint that is newer than the resumed checkpoint" in printed
     assert len(metrics(out, "epoch")) == 3
-    # The record of the only validation, after epoch 2, was removed.
+    # The run was validated once, after epoch 2. The record of this validation was removed.
     assert not metrics(out, "validation")
     steps_drawn = [step for step, _ in curves(out)["training/loss"]]
     assert steps_drawn == sorted(set(steps_drawn))

@@ -104,7 +104,7 @@ def test_row_cost_measurement_fails_when_costs_per_clip_exceed_the_cost_of_a_dec
 
 
 def measure_as_on_a_gpu(monkeypatch, text: str, problem: str = "") -> None:
-    """Let runs on this CPU use the costs in `text`, as if a GPU had been measured."""
+    """Make runs on this CPU behave like runs on a GPU with the measured costs in `text`."""
     monkeypatch.setattr(row_costs, "measure", lambda *_: (text, problem))
     monkeypatch.setattr(row_costs, "is_useful_on", lambda _: True)
 

@@ -35,8 +35,8 @@ def test_nearest_speaker_has_the_largest_cosine_similarity():
 
 
 def test_recording_is_excluded_from_its_own_centroid():
-    """If anna's centroid contained the recording at 60 degrees, the centroid would be at 30 degrees
-    and would be the nearest centroid to this recording."""
+    """Anna's recordings are at 0 and 60 degrees. A centroid of both recordings would be at 30
+    degrees, and would be the nearest centroid to the recording at 60 degrees."""
     recorded, names = [unit(0), unit(60), unit(100), unit(104)], ["anna", "anna", "bert", "bert"]
     assert nearest_speaker(unit(60), centroids_of(recorded, names)) == "anna"
     assert nearest_without_own(recorded, recorded, names) == ["anna", "bert", "bert", "bert"]

@@ -119,7 +119,7 @@ def test_error_suggests_a_speaker_when_the_speaker_name_is_unknown():
 # ---------------------------------------------------------------------------- batches and model
 
 
-def test_batches_contain_indices_of_sorted_speaker_names(lists):
+def test_batches_contain_the_index_of_each_speaker_in_the_sorted_list_of_speakers(lists):
     hparams = replace(
         TINY_MODEL, speaker_embedding_dim=4, speakers=("anna", "bert", "carl", "dora")
     )

@@ -168,7 +168,9 @@ NUMBERS = np.array([*[0] * 90, *[1] * 10])
 
 
 def test_draws_of_clips_equal_values_computed_by_hand_when_speakers_are_balanced():
-    """Each speaker gets half of the training time, so short clips are drawn twice as often."""
+    """The speaker with long clips gets half of the training time, and the speaker with short clips
+    gets the other half. The short clips are half as long, so the speaker with short clips is drawn
+    twice as often."""
     weights = balancing_weights(FRAMES, NUMBERS, replace(SPEAKERS, speaker_balance=1))
     draws = draws_of_clips(weights)
     assert draws[0] * 90 == pytest.approx(100 / 3)

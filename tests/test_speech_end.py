@@ -136,7 +136,7 @@ def test_speech_ends_when_attention_leaves_the_last_symbols_and_moves_back_by_mo
     assert ended == [False] * (len(steps) - 1) + [ends]
 
 
-def test_speech_ends_at_the_highest_stop_probability_when_attention_rests():
+def test_speech_ends_at_the_highest_stop_probability_when_attention_stays_on_the_last_symbols():
     gates = [0.1, 0.2, 0.45, 0.3, 0.2, 0.1, 0.1, 0.1]
     finder, told = run(through(gates, [LOUD] + [QUIET] * 7))
     assert (finder.reason, finder.num_steps) == (StopReason.REST, 7 + 3)
@@ -144,7 +144,7 @@ def test_speech_ends_at_the_highest_stop_probability_when_attention_rests():
     assert finder.is_quiet
 
 
-def test_speech_ends_in_a_quiet_decoder_step_when_attention_rests():
+def test_speech_ends_at_the_only_quiet_step_when_attention_stays_on_the_last_symbols():
     gates = [0.45, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
     finder, _ = run(through(gates, [LOUD, LOUD, QUIET, *[LOUD] * 5]))
     assert (finder.reason, finder.num_steps) == (StopReason.REST, 10)

@@ -77,7 +77,7 @@ def test_compatible_cleaners_return_the_same_text_as_the_nvidia_cleaners(text, e
     assert spoken(text) == expected
 
 
-def test_years_have_the_same_words_as_pairs_of_digits_in_inflect():
+def test_years_are_spoken_as_inflect_speaks_pairs_of_digits():
     engine = inflect.engine()
     for year in range(1001, 3000):
         if year % 100 and not 2000 < year < 2010:

@@ -61,7 +61,7 @@ def test_voice_chunks_have_the_same_mels_as_the_torch_model(voices, monkeypatch)
     np.testing.assert_allclose(np.concatenate(found.alignments, axis=1).sum(1), 2, atol=1e-4)
 
 
-def test_attention_window_of_a_voice_equals_the_attention_window_in_torch(voices):
+def test_voice_with_an_attention_window_has_the_same_outputs_as_the_torch_model(voices):
     settings = "p_prenet_dropout=0,attention_window=2"
     exact = Voice(voices.fp32[0], settings)
     words = text_to_ids("It sat down, and it ate.", exact.settings)

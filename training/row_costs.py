@@ -143,8 +143,8 @@ def linear_length(trainer: Trainer, symbols: int) -> int | None:
             pass_seconds(trainer, TILE, factor * frames, symbols) for factor in (1, 2, 4)
         )
         is_proportional = middle - short >= (1 - MAX_CURVATURE) * (long - middle) / 2
-        # If the host is slower than the GPU at all three lengths, the three times are equal, and
-        # `is_proportional` is true by mistake. Therefore also require that the time grows.
+        # If the host is slower than the GPU at all three lengths, all three batches take equally
+        # long, and `is_proportional` is true by mistake. Therefore also require that the time grows.
         if is_proportional and long > 1.5 * middle:
             return frames
         frames *= 2

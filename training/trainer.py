@@ -43,7 +43,7 @@ class LossWeights(NamedTuple):
 
     padded_frames: float = 1.0
     frames: float = 1.0  # real frames of the micro-batch / real frames of the optimizer step
-    steps: float = 1.0  # the same fraction of the real decoder steps
+    steps: float = 1.0  # as `frames`, but for real decoder steps
 
 
 NO_WEIGHT = LossWeights(0.0, 0.0, 0.0)

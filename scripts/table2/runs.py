@@ -318,8 +318,8 @@ def deviations(runs: Runs) -> list[str]:
     facts = runs.facts.copy()
     facts["epochs"] = facts["epochs"].astype(int).clip(upper=published.EPOCHS).astype(str)
     is_other = ~facts["batching_strategy"].isin(published.STRATEGIES)
-    # The paper does not contain these strategies, so their parameters cannot differ from
-    # parameters in the paper.
+    # The paper does not contain these strategies, so it has no parameter values to compare
+    # with the values in the runs.
     facts.loc[is_other, [p.name for p in PARAMETERS]] = np.nan
     return [
         f"{name} {value} instead of {paper[name]}{where}"

@@ -129,8 +129,8 @@ def _with_numeral_read(text: str, start: int, end: int) -> str:
     if len(around) != 2 or not (read.startswith(around[0]) and read.endswith(around[1])):
         return text
     words = read[len(around[0]) : len(read) - len(around[1])]
-    # If `read_english` keeps the letters, as a word or as single letters, the letters are a name
-    # instead of a numeral. Keep the name.
+    # If `read_english` keeps the letters, together or separated by spaces, the letters are a
+    # name instead of a numeral. In this case, return the text unchanged.
     if words.replace(" ", "").upper() == text[start:end].upper():
         return text
     return text[:start] + (words.upper() if text.isupper() else words) + text[end:]

@@ -48,9 +48,9 @@ _JOINED_PHONES = re.compile(
     rf"(?<!\w)(?=(?:[A-Z]+[0-2]){{2}}){_JOINED_PHONE}*{_STRESSED}{_JOINED_PHONE}*{_STRESSED}"
     rf"{_JOINED_PHONE}*(?!\w)"
 )
-# Pinyin syllables that are also English words. Two of these words with digits, such as ping1 pong2,
-# may be names instead of pinyin. Two capitalized words with digits, such as Ben1 Dan2, may be names
-# too.
+# Pinyin syllables that are also English words. A pair of such syllables with tone digits, such as
+# ping1 pong2, may be names instead of pinyin. A pair of capitalized syllables with tone digits,
+# such as Ben1 Dan2, may be names too.
 _ENGLISH_SYLLABLES = set(
     "an ban bang bin bun can den die ding dong fan fin fun gang gong gun hang he hen hung king lan lie "
     "ling long man me men min pan pen pie pin ping pong ran rang run sang she sing song sun sung tan "

@@ -46,7 +46,9 @@ _ENGLISH = frozenset(
     "then these so some her would him has my no who i a me our us their been".split()
 )
 _PUNCTUATION = "\"'“”„«»()[].,;:!?¿¡…–—-"
-# At least this number of different frequent words, and this share of all words of a text.
+# A language is recognized by its words only if the text contains at least _MIN_WORDS different
+# frequent words of this language. All occurrences of frequent words must make up at least the
+# fraction _MIN_SHARE of the words in the text.
 _MIN_WORDS, _MIN_SHARE = 2, 0.2
 
 

@@ -355,8 +355,8 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
     if spelled or _count_parts(phones) < words.count(" ") + 3:
         return spelled
     for word in re.findall(r"[^\W\d_]{3,}", words):
-        # Skip words in capitals, which may be initials, and Chinese characters, which are whole
-        # words.
+        # Skip words in capitals, because these words may be initials. Skip Chinese characters,
+        # because a Chinese character is a whole word instead of a letter.
         if word.isupper() or len(NOT_LATIN.findall(word)) < len(word) or _script(word) == "CJK":
             continue
         spoken = _phones_of_word(word, language)

@@ -45,7 +45,8 @@ class ChunkSpan:
     ending: Ending
 
 
-# matches a letter or a phone in a string with one character per symbol
+# Matches a letter or a phone. The searched string contains one character for each symbol of the
+# text.
 _SPOKEN = re.compile(r"[^\W_]|@")
 # A unit is the smallest part of a text that can form a chunk. It ends before a space, after a dash
 # between words, or after full-width punctuation and closing quotation marks. Chinese and Japanese
