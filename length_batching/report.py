@@ -139,7 +139,7 @@ def strategy_table() -> str:
 def describe_result(result: SearchResult) -> list[str]:
     """Return lines that describe the best options, or a line that says that no strategy mixes the
     clips well enough."""
-    needed = f"{100 * result.min_novelty:.2f}%"
+    needed = f"{100 * result.min_pair_novelty:.2f}%"
     best = result.best
     if best is None:
         most = max(result.tried, key=lambda survey: survey.novelty)
