@@ -194,8 +194,8 @@ def recommend(result: SearchResult) -> list[str]:
             "with RAND after the same number of epochs."
         ),
         *_item(
-            "After the same training time, the loss in our study was 9 ± 4% lower than with RAND, "
-            f"which is not a significant difference. See {GUIDE} in the repository."
+            "After the same training time, the loss in our study did not differ significantly from "
+            f"the loss with RAND. See {GUIDE} in the repository."
         ),
     ]
     if best is not None and price(best) < price(default):
