@@ -176,6 +176,11 @@ def describe_costs(
             f"  predicted time of an epoch {ours.step_cost / 1e6:,.1f} s, {saved:.1%} less than with "
             f"random batches ({random.step_cost / 1e6:,.1f} s), from row_costs={hparams.row_costs}"
         )
+    if hparams.batching_strategy != "random":
+        lines.append(
+            "  in our studies, the model learned less per epoch than with random batches: see "
+            "docs/batching/choosing-a-strategy.md"
+        )
     return "\n".join(lines)
 
 

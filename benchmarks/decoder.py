@@ -6,7 +6,7 @@
 
 The benchmark trains the full-size model on clips of equal length, with random texts and mels. An
 optimizer step consists of forward pass, loss, backward pass, gradient clipping and fused Adam. The
-fast decoder and the reference decoder take turns in the same process. Each ratio in the report is a
+fast decoder and the reference decoder run interleaved in the same process. Each ratio in the report is a
 ratio of median times.
 
 In each repeat, the reference decoder runs one optimizer step, and the fast decoder runs --steps

@@ -13,7 +13,7 @@ On a CPU, the decoder steps run one by one. On a GPU, the benchmark compares sin
 with CUDA graphs of decoder steps (fast_decoder/captured_steps.py), and checks that the mels are
 equal. The time for CUDA graphs includes the time for capturing the graphs. With --voices, the
 benchmark also times the same model as an exported voice, which synthesizes one text after another.
-The compared methods take turns, so that changes in the speed of the machine affect all methods
+The compared methods run interleaved, so that changes in the speed of the machine affect all methods
 equally.
 """
 

@@ -1,6 +1,6 @@
-"""Time several tasks that take turns, print the results, and write the results to a file.
+"""Time several interleaved tasks, print the results, and write the results to a file.
 
-Because the tasks take turns, a machine that becomes slower during a benchmark slows all tasks
+Because the tasks are interleaved, a machine that becomes slower during a benchmark slows all tasks
 equally.
 """
 

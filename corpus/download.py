@@ -126,7 +126,7 @@ def _receive(part: Path, bar: tqdm) -> None:
     Raise one of the exceptions in LOST if the connection breaks.
     """
     start = _size(part)
-    headers = {"User-Agent": "tacotron2-recipe", "Range": f"bytes={start}-"}
+    headers = {"User-Agent": "tacotron2-length-batching", "Range": f"bytes={start}-"}
     request = urllib.request.Request(URL, headers=headers)
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)

@@ -39,8 +39,10 @@ PROGRAMS = (
     "scripts/study.py",
     "scripts/demo.py",
     "scripts/make_demo_corpus.py",
+    "examples/synthetic_corpus.py",
     "-m scripts.table2.report",
     "-m length_batching",
+    "-m tacotron2_voice",
     "-m tacotron2_voice speak",
     "-m tacotron2_voice serve",
     "scripts/serve.py",
@@ -53,6 +55,7 @@ PROGRAMS = (
     "-m benchmarks.peers",
     "-m benchmarks.gpu_report",
     "-m benchmarks.audio_problems",
+    "docs/make_reference.py",
 )
 # If the comment of a setting in hparams.py contains one of these units, the program writes the
 # unit to the table of settings.
@@ -158,7 +161,7 @@ def settings_page() -> Iterator[str]:
 
 def commands_page() -> Iterator[str]:
     yield "# Commands\n"
-    yield "The `--help` output of every program. Run programs from the root of the repository.\n"
+    yield "The `--help` output of the programs. Run programs from the root of the repository.\n"
     # Use a fixed width and a fixed default number of threads, so that the pages are the same on
     # every machine.
     environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "OMP_NUM_THREADS": "2"}

@@ -226,7 +226,7 @@ def _draw_batches(
         name = batching_name(strategy, dynamic, options.get("batch_randomization", False))
         axes.set_title(
             f"{name}: ZPR {stats.zero_padding_rate:.1%}, {len(plan):,} batches, "
-            f"{stats.decoder_steps:,.0f} frames in total",
+            f"{stats.decoder_steps:,.0f} decoder steps",
             loc="left",
             fontsize=11,
         )

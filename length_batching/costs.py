@@ -40,22 +40,33 @@ def batch_of_position(plan: EpochPlan) -> np.ndarray:
 class PaddingStats:
     """The amount of padding in an epoch's batches. Rates are fractions, not percentages.
 
-    The comments use these variables. B_j: number of clips in batch j; L_j: length of the longest
+    The formulas use these variables. B_j: number of clips in batch j; L_j: length of the longest
     clip in batch j; x: lengths of the clips; r: `frames_per_step`; P_j = ceil(L_j / r) * r: length
     to which batch j is padded.
+
+    Attributes:
+        num_batches: number of batches.
+        zero_padding_rate: mean of 1 - x / L_j over all clips (Ge et al. 2021, eq. 1).
+        average_batch_length: sum(B_j L_j) / sum(B_j), as in Ge et al. 2021.
+        padded_to_original_rate: (sum(B_j L_j) - sum x) / sum x, as in Gonzalez et al. 2023.
+        padded_fraction: 1 - sum x / sum(B_j P_j), padding frames as a fraction of all frames.
+        padded_frames: sum(B_j P_j), the number of frames including padding.
+        decoder_steps: sum(P_j / r), the number of sequential steps of a recurrent model.
+        largest_batch_size: max B_j, the largest number of clips in a batch.
+        largest_batch_frames: max B_j P_j, the size of the batch that needs the most memory.
+        step_cost: predicted time of an epoch, sum(P_j / r (row cost of B_j clips + clip_cost B_j)).
+            None: the row costs are unknown.
     """
 
     num_batches: int
-    zero_padding_rate: float  # mean of 1 - x / L_j over all clips (Ge et al. 2021, eq. 1)
-    average_batch_length: float  # sum(B_j L_j) / sum(B_j), as in Ge et al. 2021
-    padded_to_original_rate: float  # (sum(B_j L_j) - sum x) / sum x, as in Gonzalez et al. 2023
-    padded_fraction: float  # 1 - sum x / sum(B_j P_j), padding frames as a fraction of all frames
-    padded_frames: float  # sum(B_j P_j), the number of frames including padding
-    decoder_steps: float  # sum(P_j / r), the number of sequential steps of a recurrent model
-    largest_batch_size: int  # max B_j, the largest number of clips in a batch
-    largest_batch_frames: float  # max B_j P_j, the size of the batch that needs the most memory
-    # Predicted time of an epoch: sum(P_j / r (row cost of B_j clips + clip_cost B_j)). None: the row
-    # costs are unknown.
+    zero_padding_rate: float
+    average_batch_length: float
+    padded_to_original_rate: float
+    padded_fraction: float
+    padded_frames: float
+    decoder_steps: float
+    largest_batch_size: int
+    largest_batch_frames: float
     step_cost: float | None
 
 

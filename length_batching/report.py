@@ -139,7 +139,7 @@ def strategy_table() -> str:
 def describe_result(result: SearchResult) -> list[str]:
     """Return lines that describe the best options, or a line that says that no strategy mixes the
     clips well enough."""
-    needed = f"{100 * result.min_novelty:.2f}%"
+    needed = f"{100 * result.min_pair_novelty:.2f}%"
     best = result.best
     if best is None:
         most = max(result.tried, key=lambda survey: survey.novelty)
@@ -194,8 +194,8 @@ def recommend(result: SearchResult) -> list[str]:
             "with RAND after the same number of epochs."
         ),
         *_item(
-            "After the same training time, the loss in our study was 9 ± 4% lower than with RAND, "
-            f"which is not a significant difference. See {GUIDE} in the repository."
+            "After the same training time, the loss in our study did not differ significantly from "
+            f"the loss with RAND. See {GUIDE} in the repository."
         ),
     ]
     if best is not None and price(best) < price(default):

@@ -49,7 +49,7 @@ PARAMETER_OF: dict[str, Parameter] = {n: s.parameter for n, s in REGISTRY.items(
 DEFAULTS: dict[str, Any] = {parameter.name: parameter.default for parameter in PARAMETERS}
 # Fields of `Survey` that are maxima over epochs. All other numeric fields of `Survey` are means.
 MAXIMA = ("largest_batch_size", "largest_batch_frames")
-# Upper limit for the default of `min_novelty`. In a large corpus, the pair novelty exceeds this
+# Upper limit for the default of `min_pair_novelty`. In a large corpus, the pair novelty exceeds this
 # limit even with little noise.
 MAX_NEEDED_NOVELTY = 0.99
 MIN_EPOCHS = 5
@@ -309,29 +309,29 @@ class SearchResult:
     Attributes:
         tried: the costs of every strategy, with fixed and with dynamic batch sizes. Each strategy
             uses the parameter value that makes the order least random while the pair novelty is at
-            least `min_novelty`. If no value reaches `min_novelty`, the strategy uses the value that
+            least `min_pair_novelty`. If no value reaches `min_pair_novelty`, the strategy uses the value that
             makes the order most random.
         random: the costs of random batches (RAND) of a fixed size, for comparison.
         default: the costs of SSB-DBS-BR, the best strategy of Ge et al. (2021).
-        min_novelty: the required pair novelty.
+        min_pair_novelty: the required pair novelty.
     """
 
     tried: list[Survey]
     random: Survey
     default: Survey
-    min_novelty: float
+    min_pair_novelty: float
 
     @property
     def ranked(self) -> list[Survey]:
-        """Return the sets of options whose pair novelty is at least `min_novelty`, the cheapest set
+        """Return the sets of options whose pair novelty is at least `min_pair_novelty`, the cheapest set
         first."""
         surveys = [*self.tried, self.default]
-        allowed = [survey for survey in surveys if mixes(survey, self.min_novelty)]
+        allowed = [survey for survey in surveys if mixes(survey, self.min_pair_novelty)]
         return sorted(allowed, key=lambda survey: (price(survey), -_novelty_or_0(survey)))
 
     @property
     def best(self) -> Survey | None:
-        """Return the cheapest set of options whose pair novelty is at least `min_novelty`, or None
+        """Return the cheapest set of options whose pair novelty is at least `min_pair_novelty`, or None
         if there is no such set."""
         return self.ranked[0] if self.ranked else None
 
@@ -347,17 +347,17 @@ def price(survey: Survey) -> float:
     return survey.decoder_steps if survey.step_cost is None else survey.step_cost
 
 
-def mixes(survey: Survey, min_novelty: float) -> bool:
-    """Return whether the pair novelty of these options is at least `min_novelty`, or is unknown
+def mixes(survey: Survey, min_pair_novelty: float) -> bool:
+    """Return whether the pair novelty of these options is at least `min_pair_novelty`, or is unknown
     (NaN)."""
-    return not survey.novelty < min_novelty
+    return not survey.novelty < min_pair_novelty
 
 
 def search(
     surveyor: Surveyor,
     batch_size: int,
     *,
-    min_novelty: float | None = None,
+    min_pair_novelty: float | None = None,
     progress: Progress = iter,
     batch_capacity: float | None = None,
     max_clips: int | None = None,
@@ -370,7 +370,7 @@ def search(
         result.best.description()  # "SSB-exp-DBS-BR (factor 0.035)"
 
     Args:
-        min_novelty: minimum pair novelty, from 0 to 1. Consider all pairs of clips that share a
+        min_pair_novelty: minimum pair novelty, from 0 to 1. Consider all pairs of clips that share a
             batch. The pair novelty is the fraction of these pairs that did not share a batch in the
             previous epoch. Default: the pair novelty of SSB-DBS-BR, but at most 0.99.
         progress: a function, such as tqdm, that wraps an iterator and shows its progress. The
@@ -394,8 +394,8 @@ def search(
     random = surveyor.survey(batch_size, "random", **fixed)
     default = surveyor.survey(batch_size, "semi_sorted", **dynamic)
     enough = min(_novelty_or_0(default), MAX_NEEDED_NOVELTY)
-    if min_novelty is not None:
-        enough = min_novelty
+    if min_pair_novelty is not None:
+        enough = min_pair_novelty
 
     def find_least_random(job: tuple[str, PlanOptions]) -> Survey:
         strategy, sizes = job

@@ -47,18 +47,31 @@ StrategyName = Literal[
 
 @dataclass(frozen=True)
 class Parameter:
-    """An argument of `plan_epoch` that controls how much a strategy mixes the clips."""
+    """An argument of `plan_epoch` that controls how much a strategy mixes the clips.
+
+    Attributes:
+        name: name of the argument.
+        label: axis label for plots, with the unit.
+        value_text: format string that describes a value, such as "{} bins".
+        default: default value.
+        is_factor: True: a real number >= 0; False: a whole number >= 1.
+        at_least_batch_size: True: the smallest allowed value is the batch size.
+        at_most_clips: True: the largest allowed value is the number of clips.
+        maximum: largest allowed value, unless `is_factor` or `at_most_clips` is True.
+        larger_mixes_more: whether larger values mix the clips more.
+        larger_values: effect of larger values, shown in tables.
+    """
 
     name: str
-    label: str  # axis label for plots, with the unit
-    value_text: str  # format string that describes a value, such as "{} bins"
+    label: str
+    value_text: str
     default: float
-    is_factor: bool = False  # True: a real number >= 0; False: a whole number >= 1
-    at_least_batch_size: bool = False  # True: the smallest allowed value is the batch size
-    at_most_clips: bool = False  # True: the largest allowed value is the number of clips
+    is_factor: bool = False
+    at_least_batch_size: bool = False
+    at_most_clips: bool = False
     maximum: int = MAX_COUNT
     larger_mixes_more: bool = True
-    larger_values: str = "Larger values mix clips more and add padding."  # shown in tables
+    larger_values: str = "Larger values mix clips more and add padding."
 
     def limits(self, num_clips: int = MAX_COUNT, batch_size: int = 1) -> tuple[int, int]:
         """Return the smallest and largest allowed values of the parameter."""
@@ -71,11 +84,20 @@ class Parameter:
 
 @dataclass(frozen=True)
 class ShuffledClips:
-    """The input of a strategy: the clips of an epoch in random order, and the options."""
+    """The input of a strategy: the clips of an epoch in random order, and the options.
 
-    lengths: np.ndarray  # [clips] float64, in corpus order
-    order: np.ndarray  # [clips] clip indices in random order
-    parameter_value: float  # never 0, because `plan_epoch` uses `sorted` if the factor is 0
+    Attributes:
+        lengths: array [clips] of the lengths in corpus order, float64.
+        order: array [clips] of clip indices in random order.
+        parameter_value: value of the strategy's parameter. The value is never 0, because
+            `plan_epoch` uses `sorted` if the factor is 0.
+        dynamic_batch_size: whether batches of short clips contain more clips.
+        rng: random number generator of the epoch.
+    """
+
+    lengths: np.ndarray
+    order: np.ndarray
+    parameter_value: float
     dynamic_batch_size: bool
     rng: np.random.Generator
 
@@ -88,7 +110,17 @@ OrderFunction = Callable[[ShuffledClips], Order]
 
 @dataclass(frozen=True)
 class Strategy:
-    """A batching strategy, with the texts that describe it in tables."""
+    """A batching strategy, with the texts that describe it in tables.
+
+    Attributes:
+        name: name of the strategy, as in `STRATEGIES`.
+        order: function that returns the order of the clips, and the positions at which a new batch
+            must begin.
+        description: the order of the clips in words.
+        short_name: abbreviation, such as "SSB".
+        source: paper or project that the strategy comes from.
+        parameter: parameter of the strategy, or None.
+    """
 
     name: str
     order: OrderFunction

@@ -78,7 +78,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     novelty = (
         "required pair novelty, from 0 to 1 (default: the pair novelty of SSB-DBS-BR, at most 0.99)"
     )
-    add("--min-novelty", type=share, help=novelty)
+    add("--min-pair-novelty", "--min-novelty", type=share, metavar="FRACTION", help=novelty)
     return parser.parse_args(arguments)
 
 
@@ -197,7 +197,7 @@ def main(arguments: list[str] | None = None) -> None:
     result = search(
         surveyor,
         hparams.batch_size,
-        min_novelty=args.min_novelty,
+        min_pair_novelty=args.min_pair_novelty,
         progress=progress,
         batch_capacity=hparams.batch_capacity,
     )

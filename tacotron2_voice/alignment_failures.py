@@ -45,7 +45,7 @@ def find_failures(
     skips silent letters and punctuation at the end of a word.
 
     Args:
-        alignment: attention weights [steps, symbols].
+        alignment: attention weights [decoder steps, symbols].
         statistics: statistics of the training clips. Without statistics, the speaking rate is
             not checked.
     """

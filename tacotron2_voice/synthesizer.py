@@ -97,7 +97,7 @@ class DecoderSteps(NamedTuple):
 
     frames: np.ndarray  # log-mel before the postnet [steps, n_frames_per_step, n_mels]
     gate: np.ndarray  # stop probabilities [steps]
-    alignments: np.ndarray  # attention weights [steps, symbols]
+    alignments: np.ndarray  # attention weights [decoder steps, symbols]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class SpokenChunk:
 
     ids: list[int]  # symbol ids
     seed: int  # seed of the prenet dropout
-    alignment: np.ndarray  # attention weights [steps, symbols]
+    alignment: np.ndarray  # attention weights [decoder steps, symbols]
     stop_reason: StopReason
     failures: list[Failure]
     died_away: bool  # whether the audio is quiet at the end, so that no fade-out was needed
@@ -186,7 +186,7 @@ class Speech(_Reported):
 
     @property
     def alignments(self) -> list[np.ndarray]:
-        """Return the attention weights [steps, symbols] of each chunk."""
+        """Return the attention weights [decoder steps, symbols] of each chunk."""
         return [chunk.alignment for chunk in self.chunks]
 
     @property
@@ -457,7 +457,7 @@ class Synthesizer(ABC):
 
     # ------------------------------------------------------------------------ limits of a text
 
-    def with_final_mark(self, ids: Sequence[int]) -> list[int]:
+    def with_end_punctuation(self, ids: Sequence[int]) -> list[int]:
         """Add the most frequent end punctuation of the training texts to a chunk without end
         punctuation. If the training texts have no common end punctuation, nothing is added."""
         table = self.settings.table
@@ -533,7 +533,7 @@ class Synthesizer(ABC):
         num_frames = 0  # total number of frames before the current chunk
         for number, chunk in enumerate(chunks, 1):
             if chunk.ids:
-                ids = self.with_final_mark(chunk.ids)
+                ids = self.with_end_punctuation(chunk.ids)
                 place = ""
                 if len(chunks) > 1:
                     text = sequence_to_text(ids, settings.table)

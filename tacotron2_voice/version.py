@@ -1,3 +1,3 @@
 """Define the version of this project, which programs print and checkpoints store."""
 
-__version__ = "0.4.0"
+__version__ = "0.5.0.dev0"

@@ -55,7 +55,7 @@ def without_rendering(monkeypatch):
         ("--hparams batch_sise=3", "batch_sise"),
         ("--hparams batch_capacity=9", "batch_capacity=9"),
         ("--epochs 0", "--epochs: '0'"),
-        ("--min-novelty 2", "--min-novelty: '2'"),
+        ("--min-pair-novelty 2", "--min-novelty: '2'"),
         ("-o lengths.csv", "lengths.csv"),
     ],
 )
@@ -126,7 +126,7 @@ def recommended_settings(shown):
 
 
 @pytest.mark.usefixtures("without_rendering")
-@pytest.mark.parametrize("options", [(), ("--min-novelty", 0.7), ("--min-novelty", 1)])
+@pytest.mark.parametrize("options", [(), ("--min-pair-novelty", 0.7), ("--min-pair-novelty", 1)])
 def test_compare_batching_recommends_the_default_strategy_of_training(tmp_path, capsys, options):
     path = write_csv(tmp_path / "lengths.csv")
     common = (path, "-o", tmp_path / "out", "--epochs", 4, "--hparams", "batch_size=4")
@@ -144,8 +144,8 @@ def test_compare_batching_prints_the_requested_pair_novelty(tmp_path, capsys):
     common = (path, "-o", tmp_path / "out", "--epochs", 4, "--hparams", "batch_size=4")
     paper = survey(lengths, 4, "semi_sorted", epochs=4, dynamic_batch_size=True)
     assert f"pair novelty of at least {100 * paper.novelty:.2f}%" in run(capsys, *common)
-    assert "pair novelty of at least 70.00%" in run(capsys, *common, "--min-novelty", 0.7)
-    shown = run(capsys, *common, "--min-novelty", 1)
+    assert "pair novelty of at least 70.00%" in run(capsys, *common, "--min-pair-novelty", 0.7)
+    shown = run(capsys, *common, "--min-pair-novelty", 1)
     assert "No strategy reaches a pair novelty of 100.00%" in shown
 
 

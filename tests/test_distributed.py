@@ -132,7 +132,7 @@ def assert_agrees(out: Path, alone: Path) -> None:
     steps. In training, batch norm cancels the convolution biases. In validation, the convolution
     biases are not canceled completely, because the running mean of batch norm lags behind.
     """
-    for name in ("loss", "loss_unpadded", "gradient_norm"):
+    for name in ("loss", "masked_loss", "gradient_norm"):
         a, b = (np.array(curves(x)[f"training/{name}"]) for x in (out, alone))
         assert a.shape == (12, 2)
         np.testing.assert_allclose(a, b, rtol=1e-5, err_msg=name)

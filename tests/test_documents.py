@@ -163,6 +163,34 @@ def smaller(command: str) -> list[str]:
     return [*arguments, *added]
 
 
+def options_of_programs() -> dict[str, set[str]]:
+    """Return the options of each program on the generated page of commands, which contains the
+    help of argparse."""
+    page = DOCUMENTS["docs/reference/commands.md"]
+    sections = re.findall(r"^## (.+?)\n\n```text\n(.*?)```", page, flags=re.DOTALL | re.MULTILINE)
+    return {
+        program: set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", text)) for program, text in sections
+    }
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_options_of_commands_in_sh_blocks_exist(name):
+    known = options_of_programs()
+    blocks = re.findall(r"^ *```sh\n(.*?)^ *```", DOCUMENTS[name], flags=re.DOTALL | re.MULTILINE)
+    for block in blocks:
+        block = block.partition("cd hifi-gan\n")[0]  # later commands belong to another repository
+        for line in block.replace("\\\n", " ").splitlines():
+            command = re.split(r"  #| \| ", line)[0]
+            command = command.replace("tacotron2-voice ", "python -m tacotron2_voice ")
+            found = [program for program in known if f" {program} " in f" {command} "]
+            if found:
+                # The longest name is the name of a subcommand, such as "-m tacotron2_voice speak".
+                program = max(found, key=len)
+                arguments = shlex.split(command.partition(program)[2], comments=True)
+                given = {word.split("=")[0] for word in arguments if re.match("--?[a-z]", word)}
+                assert given <= known[program], f"{line}: {given - known[program]}"
+
+
 def commands_of(documents: tuple[str, ...]) -> dict[str, None]:
     return dict.fromkeys(command for name in documents for command in commands(DOCUMENTS[name]))
 

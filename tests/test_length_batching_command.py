@@ -72,9 +72,7 @@ def test_length_batching_command_recommends_the_strategy_of_the_guide(tmp_path, 
     printed = " ".join(capsys.readouterr().out.split())
     [saving] = re.findall(r"an epoch with these clips needs ([\d.]+)% fewer steps", printed)
     assert "loss was 14 ± 4% higher than with RAND after the same number of epochs" in printed
-    assert (
-        "loss in our study was 9 ± 4% lower than with RAND, which is not a significant" in printed
-    )
+    assert "loss in our study did not differ significantly from the loss with RAND" in printed
     assert "loss with SSB-exp was higher than with the recommended strategy" in printed
     assert (ROOT / report.GUIDE).is_file()
     assert report.GUIDE in printed

@@ -21,7 +21,14 @@ from training.tensorboard import Example, FreeRunningPrediction, Prediction, plo
 
 PLOTS = {"alignment", "mel", "stop_token"}
 RUN = {"iteration": 0, "hparams": {"batch_size": 3, "text_cleaners": ["a", "b"]}}
-EPOCH = {"epoch": 1, "iteration": 4, "train_loss": 2.5, "num_batches": 4}
+EPOCH = {
+    "epoch": 1,
+    "iteration": 4,
+    "train_loss": 2.5,
+    "train_loss_unpadded": 2.75,
+    "skipped_updates": 1,
+    "step_imbalance": 1.5,
+}
 VALIDATION = {
     "epoch": 1,
     "iteration": 4,
@@ -68,14 +75,17 @@ def scalars(directory) -> dict[str, list[tuple[int, float]]]:
 def test_tensorboard_contains_settings_curves_plots_and_audio(tmp_path):
     logger = RunLogger(tmp_path, tmp_path / "logs")
     logger.log_run(RUN)
-    logger.log_step(3, {"loss": 1.5})
+    logger.log_step(3, {"loss": 1.5, "loss_unpadded": 1.75})
     logger.log_epoch(EPOCH)
     logger.log_validation(VALIDATION, [example()])
     logger.close()
     assert scalars(tmp_path) == {
         "training/loss": [(3, 1.5)],
-        "epoch/train_loss": [(4, 2.5)],
-        "epoch/num_batches": [(4, 4.0)],
+        "training/masked_loss": [(3, 1.75)],
+        "epoch/loss": [(4, 2.5)],
+        "epoch/masked_loss": [(4, 2.75)],
+        "epoch/skipped_optimizer_steps": [(4, 1.0)],
+        "epoch/imbalance": [(4, 1.5)],
         "validation/loss": [(4, 0.5)],
         "validation/masked_loss": [(4, 0.75)],
         "validation/focus_rate": [(4, 0.25)],
@@ -83,6 +93,7 @@ def test_tensorboard_contains_settings_curves_plots_and_audio(tmp_path):
     }
     found = events(tmp_path)
     [settings] = found.Tensors("hparams/text_summary")
+    assert b"| setting | value |" in settings.tensor_proto.string_val[0]
     assert b"| batch_size | 3 |" in settings.tensor_proto.string_val[0]
     assert set(found.Tags()["images"]) == {f"{x}{y}" for x in ("", "spoken/") for y in PLOTS}
     for name in found.Tags()["images"]:
@@ -105,7 +116,7 @@ def test_tensorboard_plots_show_the_text_and_the_end_of_speech():
     titles = {name: figure.axes[0].get_title() for name, figure in figures.items()}
     assert titles == {
         "alignment": "alignment: a dog",
-        "mel": "target",
+        "mel": "recording",
         "stop_token": "stop token",
         "spoken/alignment": "alignment, free-running: a dog.",
         "spoken/mel": "spoken",
@@ -141,7 +152,7 @@ def test_logs_are_truncated_to_the_checkpoint_when_a_run_resumes(tmp_path):
     assert metrics(folder) == [{"kind": "run"} | RUN, {"kind": "epoch"} | changed]
     found = scalars(folder)
     assert found["training/loss"] == [(step, float(step)) for step in range(6)]
-    assert found["epoch/train_loss"] == [(4, 7.0)]
+    assert found["epoch/loss"] == [(4, 7.0)]
 
 
 def test_saved_log_state_includes_buffered_lines(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ SENTENCE = (
 
 
 def diagonal(steps: int, symbols: int) -> np.ndarray:
-    """Return weights [steps, symbols], which are 1 on the diagonal and 0 elsewhere."""
+    """Return weights [decoder steps, symbols], which are 1 on the diagonal and 0 elsewhere."""
     return np.eye(symbols, dtype=np.float32)[np.arange(steps) * symbols // steps]
 
 

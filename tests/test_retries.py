@@ -166,7 +166,7 @@ def test_limit_of_decoder_steps_depends_on_the_length_of_the_text():
     [("one", "one."), ("one.", "one."), ("one?", "one?"), ("(one)", "(one)."), ("one,", "one,")],
 )
 def test_end_punctuation_is_added_when_the_text_has_none(text, ended):
-    found = Scripted(GOOD).with_final_mark(text_to_sequence(text, ["basic_cleaners"]))
+    found = Scripted(GOOD).with_end_punctuation(text_to_sequence(text, ["basic_cleaners"]))
     assert sequence_to_text(found, ENGLISH) == ended
 
 
@@ -175,7 +175,7 @@ def test_end_punctuation_is_not_added_when_the_corpus_statistics_contain_no_vali
     unknown = [replace(LJSPEECH, final_mark=mark) for mark in ("", "é")]
     for statistics in (None, *unknown):
         speaker.set_statistics(statistics)
-        assert speaker.with_final_mark(TEXT[:3]) == TEXT[:3]
+        assert speaker.with_end_punctuation(TEXT[:3]) == TEXT[:3]
 
 
 def test_chunk_never_lasts_longer_than_two_minutes():

@@ -116,7 +116,7 @@ def test_search_tries_eight_values_for_each_doubling_of_a_parameter():
 
 def test_search_finds_the_same_options_as_an_exhaustive_search():
     lengths = np.random.default_rng(2).integers(80, 800, 160)
-    best = search(Surveyor(lengths, epochs=3), 8, min_novelty=0.8).best
+    best = search(Surveyor(lengths, epochs=3), 8, min_pair_novelty=0.8).best
     every = []
     for strategy, dynamic in product(STRATEGIES, (False, True)):
         values = parameter_values(strategy, 160, 8)
@@ -131,11 +131,11 @@ def test_recommended_options_never_need_more_decoder_steps_than_the_default(coun
     lengths = np.random.default_rng(count).integers(80, 800, count)
     advice = search(Surveyor(lengths, epochs=3), 4)
     assert advice.best.decoder_steps <= advice.default.decoder_steps
-    assert advice.min_novelty <= 0.99
+    assert advice.min_pair_novelty <= 0.99
 
 
 def test_search_finds_no_options_when_all_pairs_of_clips_must_be_new():
-    advice = search(Surveyor(distinct_lengths(40), epochs=2), 4, min_novelty=1.0)
+    advice = search(Surveyor(distinct_lengths(40), epochs=2), 4, min_pair_novelty=1.0)
     assert advice.best is None
     assert len(advice.tried) == 2 * len(STRATEGIES)
 

@@ -220,7 +220,7 @@ def test_optimizer_step_weights_batches_by_frames(r, corpus, tmp_path, monkeypat
     means = [np.average(losses, axis=0, weights=weights) for losses, weights in updates]
     expected = {
         "loss": [padded for padded, _, _ in means],
-        "loss_unpadded": [mel + gate for _, mel, gate in means],
+        "masked_loss": [mel + gate for _, mel, gate in means],
     }
     for name, values in expected.items():
         drawn = [value for _, value in curves(out)[f"training/{name}"]]

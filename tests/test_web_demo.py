@@ -97,7 +97,7 @@ def test_web_demo_lists_speakers_when_the_user_has_entered_the_key_of_the_server
         page.goto(server.address)
         page.get_by_label("API key").fill("wrong")
         page.keyboard.press("Tab")
-        page.get_by_text("Problem: the API key").wait_for()
+        page.get_by_text("Error: the API key").wait_for()
         page.get_by_label("API key").fill("secret")
         page.keyboard.press("Tab")
         page.wait_for_selector("option", state="attached")

@@ -20,7 +20,18 @@ LOSSES_OF_SPEAKERS = "masked_loss_of_speakers"  # TensorBoard tag of the losses 
 # Entries of a metrics record that TensorBoard does not show as curves.
 NOT_CURVES = ("epoch", "iteration", "speakers")
 # TensorBoard tags of quantities whose names in metrics.jsonl come from earlier versions.
-TAGS = {"loss_unpadded": "masked_loss", "alignment_sharpness": "focus_rate"}
+TAGS = {
+    "loss_unpadded": "masked_loss",
+    "alignment_sharpness": "focus_rate",
+    "skipped_updates": "skipped_optimizer_steps",
+    "step_imbalance": "imbalance",
+}
+# Prefixes of keys in metrics.jsonl that TensorBoard tags do not repeat, keyed by kind of line.
+PREFIXES = {"epoch": "train_", "validation": "validation_"}
+
+
+def _tag(kind: str, quantity: str) -> str:
+    return f"{kind}/{TAGS.get(quantity, quantity)}"
 
 
 class RunLogger:
@@ -91,7 +102,7 @@ class RunLogger:
         """Write a `run` line to metrics.jsonl, and the settings to TensorBoard as a text page."""
         self._write("run", record)
         rows = [f"| {name} | {value} |" for name, value in record["hparams"].items()]
-        table = "\n".join(["| hyper-parameter | value |", "|---|---|", *rows])
+        table = "\n".join(["| setting | value |", "|---|---|", *rows])
         self.tensorboard.write("add_text", "hparams", table, record["iteration"])
         if record["hparams"].get("speakers"):
             # Show the curves of all speakers in one chart. The tags of such a chart are regular
@@ -107,7 +118,7 @@ class RunLogger:
     def log_step(self, iteration: int, values: dict[str, float]) -> None:
         """Write the values of an optimizer step to TensorBoard (not to metrics.jsonl)."""
         for name, value in values.items():
-            self.tensorboard.write("add_scalar", f"training/{name}", value, iteration)
+            self.tensorboard.write("add_scalar", _tag("training", name), value, iteration)
 
     def log_epoch(self, record: dict[str, Any]) -> None:
         """Write an `epoch` line to metrics.jsonl, and each of its numbers to TensorBoard."""
@@ -133,8 +144,7 @@ class RunLogger:
             return
         for name, value in record.items():
             if name not in NOT_CURVES:
-                quantity = name.removeprefix(f"{kind}_")
-                tag = f"{kind}/{TAGS.get(quantity, quantity)}"
+                tag = _tag(kind, name.removeprefix(PREFIXES[kind]))
                 self.tensorboard.write("add_scalar", tag, value, record["iteration"])
 
     def _write_lines(self) -> None:

@@ -84,7 +84,7 @@ def plots_of(example: Example) -> dict[str, Figure]:
     spoken = example.free_running
     plots = {
         "alignment": draw_alignment(forced.alignment, texts=[forced.symbols]),
-        "mel": draw_mels(target=example.recording, predicted=forced.mel),
+        "mel": draw_mels(recording=example.recording, predicted=forced.mel),
         "stop_token": draw_stop_token(forced.gate, target=example.gate_target),
     }
     if spoken is None:

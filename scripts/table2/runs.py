@@ -116,7 +116,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
     """Read all finished runs in `folders` and their subfolders.
 
     Raises:
-        UserError: if there is no finished run. The error message says why each run was ignored.
+        UserError: if there is no finished run. The error message contains the reason for
+            each ignored run.
     """
     directories: dict[Path, Path] = {}
     left_out, finished = [], []

@@ -18,14 +18,14 @@ MAX_LINES_SHOWN = 20  # maximum number of bad lines to list individually in a me
 class UserError(ValueError):
     """Raised for mistakes in the user's input or files.
 
-    Programs print the message and exit with code 1. The message says where the mistake is (file and
-    line, setting or option), which value is wrong, and what is expected.
+    Programs print the message and exit with code 1. The message contains the place of the mistake
+    (file and line, setting or option), the wrong value, and the expected value.
     """
 
 
 def explained(error: UserError | OSError) -> str:
-    """Return the message of an error. For a system error, the message says that checkpoints are
-    unchanged and, if the disk is full, suggests a fix."""
+    """Return the message of an error. For a system error, the message also states that
+    checkpoints are unchanged and, if the disk is full, contains a fix."""
     if isinstance(error, UserError) or error.errno is None:
         return str(error)
     advice = ": free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
