@@ -218,6 +218,10 @@ def test_words_with_inner_punctuation_have_the_same_phones_as_in_espeak(language
         ("de", "Haus–Baum (Ende.Anfang)", "–(.)"),
         ("hi", "है.मैं", "."),
         ("hy", "Հա՞, այո։", "՞,։"),
+        ("fr-fr", "bon՝jour", "՝"),
+        ("el", "καλό.παιδί κ.λπ.", "..."),
+        ("uk", "місто:село", ":"),
+        ("ka", "კარგი.კაცი", "."),
     ],
 )
 def test_punctuation_between_words_is_kept_when_there_is_no_space(language, text, marks):
@@ -359,6 +363,14 @@ def test_prepare_lists_the_lines_with_letters_whose_names_espeak_speaks(tmp_path
         ("ja", "㌔ ｶﾞｷ", "キロ ガキ"),
         ("ja", "すごーーい ラーメンーー", "すごーい ラーメンン"),
         ("ar", "ﺳﻼﻡ", "سلام"),
+        ("he", "תל־אביב", "תל-אביב"),
+        ("he", "שָׁל־ל", "של-ל"),
+        ("el", "ό,τι", "ότι"),
+        ("el", "ο\u0301,τι Ο,ΤΙ \u1f79,τιδήποτε", "ότι ότι οτιδήποτε"),
+        ("uk", "п`ять п´ять", "п'ять п'ять"),
+        ("it", "l`acqua", "l'acqua"),
+        ("cmn", "lü4 se4 Nü3ren2 lu:4", "lv4 se4 Nv3ren2 lv4"),
+        ("cmn", "lüe4 qü4 yüan2 jv2", "lve4 qu4 yuan2 ju2"),
     ],
 )
 def test_text_with_unusual_characters_has_the_phones_of_its_plain_spelling(language, text, plain):

@@ -38,7 +38,22 @@ WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
 CASED_WORD_MARKS = ".:"
 HEBREW_MARKS = "׳״"  # Hebrew punctuation that belongs to a word even at the end of the word
 HEBREW_POINTS = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]")
-APOSTROPHES = re.compile(r"(?<=\w)[\u02bc\uff07\u2032](?=\w)|(?<!\w)\u02bc(?=\w)")
+# Armenian marks inside words. eSpeak speaks the names of these marks in all other languages.
+ARMENIAN_MARKS = "՚՛՜՝՞՟"
+ARMENIAN = ("hy", "hyw")
+# Between letters, people also type accents and primes as apostrophes: п`ять, l´eau.
+APOSTROPHES = re.compile(
+    r"(?<=[^\W\d_])[`´\u02b9\u02bd\u02ca\u02cb\u201b\uff07\u2032\uff40](?=[^\W\d_])"
+    r"|(?<=\w)\u02bc(?=\w)|(?<!\w)\u02bc(?=\w)"
+)
+# Hyphens that join words, but that eSpeak speaks by name: Hebrew, Canadian and Mongolian hyphens.
+HYPHENS = re.compile(r"(?<=\w)[\u05be\u1400\u1806](?=\w)")
+# Greek words with a comma inside: ό,τι (whatever). The pronunciation is that of ότι.
+GREEK_COMMA = re.compile(r"\b[όο],(?:(τι)|(τιδήποτε))\b", re.IGNORECASE)
+# Pinyin with a tone digit. eSpeak reads the vowel ü as English letters, and reads v (after l and n)
+# and u (after j, q, x and y) correctly.
+PINYIN_UMLAUT = re.compile(r"(?<=[lnLN])(?:ü|Ü|[uU]:)(?=[a-zA-Z]{0,2}[0-5])")
+PINYIN_U = re.compile(r"(?<=[jqxyJQXY])(?:ü|Ü|[uU]:|[vV])(?=[a-zA-Z]{0,2}[0-5])")
 # Matches variants of ordinary letters, digits and symbols: full-width and half-width forms,
 # ligatures, and symbols such as ℃, ㎝ and ㈱. Unicode's NFKC normalization replaces these variants
 # with the ordinary characters.
@@ -246,7 +261,7 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
     language = check_language(language)
     plain = [with_plain_numbers(with_plain_letters(text, language), language) for text in texts]
     plain = [re.sub(r"\s+", " ", without_pictures(text)) for text in plain]
-    pieces = [_split_at_marks(text) for text in plain]
+    pieces = [_split_at_marks(text, language) for text in plain]
     origin = {
         x.strip(): text for text, piece in zip(texts, pieces, strict=True) for x in piece[::2]
     }
@@ -256,7 +271,7 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
     return ["".join(x if i % 2 else _put(x, phones) for i, x in enumerate(p)) for p in pieces]
 
 
-def _split_at_marks(text: str) -> list[str]:
+def _split_at_marks(text: str, language: str) -> list[str]:
     """Split a text at the punctuation marks outside words.
 
     The result alternates between text and single punctuation marks. The result begins and ends with
@@ -264,7 +279,7 @@ def _split_at_marks(text: str) -> list[str]:
     """
     pieces = [""]
     for index, character in enumerate(text):
-        if _is_mark(character) and not _is_inside_word(text, index):
+        if _is_mark(character) and not _is_inside_word(text, index, language):
             pieces += [character, ""]
         else:
             pieces[-1] += character
@@ -275,7 +290,7 @@ def _is_mark(character: str) -> bool:
     return unicodedata.category(character)[0] == "P" and character not in SPOKEN
 
 
-def _is_inside_word(text: str, index: int) -> bool:
+def _is_inside_word(text: str, index: int, language: str) -> bool:
     """Return whether the punctuation mark at `index` belongs to a word or to a number."""
     mark = text[index]
     before = text[index - 1 : index]
@@ -293,12 +308,23 @@ def _is_inside_word(text: str, index: int) -> bool:
         is_ending = before.isdecimal() and mark == ":"
         is_cased = is_ending or before.lower() != before.upper()
         is_cased = is_cased and after.lower() != after.upper()
+        # eSpeak may speak the name of a dot or colon between words in other scripts than Latin.
+        if NOT_LATIN.match(before) and NOT_LATIN.match(after):
+            is_cased = mark == "." and _is_between_single_letters(text, index)
         # After a lower-case word, a capital letter starts a new sentence, as in "the end.Then".
         starts_sentence = index > 1 and text[index - 2 : index].islower() and after.isupper()
         return is_cased and not (starts_sentence and text[index - 2].isalpha())
     if mark == '"':
         return _script(before) == _script(after) == "HEBREW"
+    if mark in ARMENIAN_MARKS and language not in ARMENIAN:
+        return False
     return mark in WORD_MARKS
+
+
+def _is_between_single_letters(text: str, index: int) -> bool:
+    """Return whether the mark at `index` is between two single letters, as in the Greek π.χ."""
+    start, end = text[max(0, index - 2) : index - 1], text[index + 2 : index + 3]
+    return not start.isalpha() and not end.isalpha()
 
 
 # ---------------------------------------------------------------------------- spelled letters
@@ -480,15 +506,24 @@ def _phones_of_word(word: str, language: str) -> str:
 def with_plain_letters(text: str, language: str) -> str:
     """Rewrite a text so that eSpeak does not speak the names of its letters or marks.
 
-    Rare apostrophes in words become plain apostrophes, and full-width letters become plain
-    letters (`OTHER_FORMS`). In Japanese, spaces separate kana from Latin letters, and repeated
+    Rare apostrophes and hyphens in words become plain apostrophes and hyphens, and full-width
+    letters become plain letters (`OTHER_FORMS`). In Japanese, spaces separate kana from Latin letters, and repeated
     marks for long vowels (ー) become a single mark. In Mandarin, 儿 after another character becomes
-    而, which has the same pronunciation. In Hebrew, vowel points are removed, because eSpeak ignores
-    vowel points.
+    而, which has the same pronunciation, and ü in pinyin with tone digits becomes v or u. In Greek,
+    ό,τι becomes ότι. In Hebrew, vowel points are removed, because eSpeak ignores vowel points.
     """
+    text = APOSTROPHES.sub("'", text)
+    if language == "cmn":
+        text = PINYIN_UMLAUT.sub("v", unicodedata.normalize("NFC", text))
+        text = PINYIN_U.sub("u", text)
     if text.isascii():
         return text
-    text = APOSTROPHES.sub("'", text)
+    if language == "he":
+        text = HEBREW_POINTS.sub("", text)
+    if language == "el":
+        text = unicodedata.normalize("NFC", text)
+        text = GREEK_COMMA.sub(lambda x: "ότι" if x[1] else "οτιδήποτε", text)
+    text = HYPHENS.sub("-", text)
     text = OTHER_FORMS.sub(lambda x: unicodedata.normalize("NFKC", x[0]), text)
     if language == "ja":
         text = BETWEEN_SCRIPTS.sub(" ", text)
@@ -496,8 +531,6 @@ def with_plain_letters(text: str, language: str) -> str:
         text = LONG_N.sub(lambda x: x.string[x.start() - 1], text)
     if language == "cmn":
         text = ERHUA.sub("而", text)
-    if language == "he":
-        text = HEBREW_POINTS.sub("", text)
     return text
 
 
