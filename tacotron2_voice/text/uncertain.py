@@ -17,13 +17,14 @@ from typing import NamedTuple
 from tacotron2_voice.text.cleaners import read_brackets
 from tacotron2_voice.text.english import (
     ADDRESS,
+    AFTER_ASSOCIATE,
     DAY_NAMES,
     MONTH_NAMES,
     plain_characters,
     read_english,
     roman_value,
 )
-from tacotron2_voice.text.english.quantities import NUMBER
+from tacotron2_voice.text.english.quantities import MAYBE_INCHES, NUMBER
 from tacotron2_voice.text.english.words import (
     ABBREVIATIONS,
     BEFORE_NUMBERS,
@@ -34,6 +35,8 @@ from tacotron2_voice.text.english.words import (
     CURRENCY_CODES,
     FIRST_NAMES,
     MONARCHS,
+    MONTHS,
+    OPENERS,
     PER,
     STATES,
     STATES_AFTER_TOWNS,
@@ -72,6 +75,10 @@ _PER = _any_of({*PER, *UNITS})
 _TIME = r"(?:\d{1,2}(?:[:.]\d\d)?\s?[ap]\.?m\.?|\d{1,2}:\d\d(?::\d\d)?)"
 # Patterns for the number of a month (1 to 12), and for a day that cannot be a month (13 to 31).
 _MONTH, _DAY = r"(?:0?\d|1[0-2])", r"(?:1[3-9]|2\d|3[01])"
+# A year with two digits that may be a month (October 2005) or a later year (2005 to 2010).
+_YEAR_OR_MONTH = "|".join(
+    f"[12]\\d{year:02}[-–]{month:02}\\b" for year in range(11) for month in range(year + 2, 13)
+)
 # Without these words, "30s" may mean 30 seconds.
 _BEFORE_DECADES = "mid-|" + "|".join(
     f"(?<={word} )" for word in ("the", "The", "early", "late", "mid", "his", "her", "their")
@@ -86,18 +93,22 @@ _CERTAIN_FORMS = (
     # times, dates, verses and telephone numbers
     rf"{_TIME}(?:\s?[-–]\s?{_TIME})?",
     rf"\d{{4}}-\d\d-\d\d|{_MONTH}/{_DAY}/(?:\d\d|\d{{4}})|{_DAY}[/.]{_MONTH}[/.]\d{{4}}",
+    rf"(?i:May|{MONTH_NAMES}|{'|'.join(MONTHS.values())})-[12]\d{{3}}",
     rf"(?:{'|'.join(BIBLE)}) \d+:\d+(?:[-–]\d+)?",
     r"[A-Z]{2} \d{5}|\d+(?:-\d+){2,}|\(?\d{3}\)?[-.\s]\d{3}[-.\s]\d{4}|\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}",
     # letters with digits, such as B-52s and 3D
-    r"(?!GMT|UTC)[A-Z]{1,5}-?\d{1,3}s?|[A-Z][a-z]+-\d{1,2}|\d{1,3}[AC-JLN-SU-Z]",
+    rf"(?!GMT|UTC)[A-Z]{{1,5}}-?\d{{1,3}}s?|(?!(?:May|{MONTH_NAMES})-)[A-Z][a-z]+-\d{{1,2}}|\d{{1,3}}[AC-JLN-SU-Z]",
     # initials, abbreviations, and two words with a slash, such as "and/or"
     r"(?:[A-Za-z]\.){2,}(?:-[A-Za-z]+)?|(?<!\d\s)[A-Z]\.",
+    rf"[Aa]sst\.(?=\s[A-Z])|[Aa]ssoc\.(?=\s{AFTER_ASSOCIATE})|[Rr]ev\. ed\.",
     rf"(?i:{_any_of([*TITLES, *ABBREVIATIONS])})\.|{_any_of(STREETS)}\.",
     rf"(?i:{_any_of(BEFORE_NUMBERS)})\.\s?(?:{NUMBER}(?:\s?[-–]\s?{NUMBER})?|[IVX]{{2,}}|V)",
     rf"(?:{_any_of([*FIRST_NAMES, *STATES, *STATES_AFTER_TOWNS])})\.|v\.(?=\s[A-Z])|Co\.",
     rf"(?<=[a-z]\s)(?:{_any_of(STREETS)})(?=[,.]?\s|$)",
     # Only after "on", "Sat." and "Sun." are certainly days of the week.
     rf"(?:{MONTH_NAMES}|(?!Sat|Sun)(?:{DAY_NAMES})|(?<=\bon )(?:Sat|Sun))\.",
+    rf"cols?\.\s?{NUMBER}(?:\s?[-–]\s?{NUMBER})?",
+    rf"(?:{DAY_NAMES})\.?(?:(?:,\s|,?\s(?:and|or|&|to|through|thru)\s|\s?/\s?)(?:{DAY_NAMES})\.?)+",
     r"(?i:[a-z]*[aeiou][a-z]*/[a-z]*[aeiou][a-z]*)",
     rf"{_any_of(MONARCHS)} [IVX]{{2,}}\.?",
     # symbols
@@ -107,7 +118,7 @@ _CERTAIN_FORMS = (
     r"\d*(?:1st|2nd|3rd|\dth)(?:-[a-z]+)*|\d{1,2}/\d-inch",
     rf"(?:{_BEFORE_DECADES})'?\d0'?s|'\d0s|(?:mid-)?\d{{4}}'?s",
     rf"(?:{NUMBER}|\.\d+)(?:-[a-z]{{3,}})+",
-    rf"(?!\d{{1,2}}-\d{{4}}\b){_PLAIN_NUMBER}(?:\s?%)?\s?[-–]\s?{NUMBER}(?:\s?%)?",
+    rf"(?!\d{{1,2}}-\d{{4}}\b|{_YEAR_OR_MONTH}){_PLAIN_NUMBER}(?:\s?%)?\s?[-–]\s?{NUMBER}(?:\s?%)?",
     # "at 6.30" may be a time.
     rf"[-−]?(?!(?<=\bat )\d{{1,2}}\.[0-5]\d\b|(?<=\bafter )\d{{1,2}}\.[0-5]\d\b)(?:{_PLAIN_NUMBER}|\.\d+)(?:\s?%)?",
 )
@@ -131,7 +142,7 @@ _SIGNS = re.compile(
 )
 # Short forms of months, of days and of "your" that the cleaner does not change if no number is next
 # to them. Short forms that are also words, such as "sun", are not listed.
-_SHORT = set("oct nov dec feb aug apr jul sept mon tue tues thu thurs fri ur".split())
+_SHORT = set("oct nov dec feb aug apr jul sept mon tue tues thu thurs fri ur ie eg".split())
 # Words and names after which Roman numerals are converted reliably.
 _BEFORE_NUMERALS = {
     *COUNTED,
@@ -140,9 +151,16 @@ _BEFORE_NUMERALS = {
     *map(str.capitalize, BEFORE_NUMBERS),
     *("War", "And", "To"),
 }
-# In "James I was", the letter may be a numeral or a pronoun.
+_OPENER = rf"{_any_of(OPENERS)}\b"
+# In "James I wrote", the letter may be a numeral or a pronoun. Before these verbs, the letter is
+# certainly a pronoun. In "Robert I. Brown", the letter is an initial.
 _FIRST = re.compile(
-    rf"(?:{'|'.join(MONARCHS)}) I (?:was|is|had|ruled|reigned|became|died|married|succeeded)\b"
+    rf"({'|'.join(MONARCHS)}) I(?![\w'’]|\.\w|\.\s(?!{_OPENER})[A-Z]|\s(?:am|have|haven't|do|don't|guess|hope|mean)\b)"
+)
+_INCHES = re.compile(MAYBE_INCHES)
+# Matches a number with spaces, which may separate thousands: "1 234". The rules read 10 000 reliably.
+_SPACED_NUMBER = re.compile(
+    r"(?<![\d+.,:/-])(?<!\d )(?!0)\d{1,3}(?: \d{3})+(?<! 000)(?! ?\d|[-–/:]\d)"
 )
 # Matches a short word that ends with a consonant and a full stop, but does not end a sentence.
 _ABBREVIATION = re.compile(r"\w{0,4}[^\W\d_aeiouy]\.(?:,|\s+(?:[a-z\d]|[B-HJ-Z]\b))")
@@ -181,11 +199,23 @@ def _uncertain_in(text: str) -> list[Uncertain]:
         _is_uncertain(certain, *word.span()) or bool(_SIGNS.fullmatch(word[0])) for word in words
     ]
     numerals = [_is_numeral(word[0].strip(f".{_PUNCTUATION}")) for word in words]
+    in_inches = {
+        max(match.end("number"), match.end("fraction"))
+        for match in _INCHES.finditer(text)
+        if not _is_after_name(text, match.start())
+    }
+    spaced = [match.span() for match in _SPACED_NUMBER.finditer(text)]
+    for i, word in enumerate(words):
+        if any(start < word.end() and word.start() < end for start, end in spaced):
+            uncertain[i] = True
+        if word.end() in in_inches:
+            uncertain[i] = True
     # After other names, a numeral may be a number or an ordinal: "Rocky III", "Henry Watts III".
     for i, before in enumerate(words[:-1]):
         if numerals[i + 1] and before[0].rstrip(".").capitalize() not in _BEFORE_NUMERALS:
             uncertain[i + 1] = True
-        if _FIRST.match(text, before.start()) and read_english(text).count(" the first") == 0:
+        first = _FIRST.match(text, before.start())
+        if first and f"{first[1]} the first" not in read_english(text):
             uncertain[i + 1] = True
     if not (any(uncertain) or any(numerals) or _has_short_form(text)):
         return []
@@ -193,11 +223,19 @@ def _uncertain_in(text: str) -> list[Uncertain]:
     read = read_english(text).split()
     for span, reading in _aligned([word[0] for word in words], read):
         expression = text[words[span.start].start() : words[span.stop - 1].end()]
+        if words[span.stop - 1].end() in in_inches:
+            expression, reading = f"{expression} in", f"{reading} in"
         is_spelled = _comparable(reading).replace(" ", "") == _comparable(expression)
         is_unchanged_numeral = any(numerals[span]) and is_spelled
         if any(uncertain[span]) or is_unchanged_numeral or _has_short_form(reading):
             found.append(_shown(expression, reading))
     return found
+
+
+def _is_after_name(text: str, index: int) -> bool:
+    """Return whether a number belongs to the word before it, as in "Symphony No. 5 in"."""
+    before = text[:index].split()
+    return bool(before) and (before[-1][-1] == "." or (len(before) > 1 and before[-1].istitle()))
 
 
 def _shown(expression: str, reading: str) -> Uncertain:

@@ -261,6 +261,8 @@ def _read_title(match: Match) -> str:
     return TITLES[match[1].capitalize()] + ("." if at_the_end else " " if beside_a_name else "")
 
 
+# Matches a word after "Assoc." that shows that "Assoc." does not mean "association".
+AFTER_ASSOCIATE = r"(?:Prof|Professor|Dean|Dir|Director|Editor|Justice|Producer|Member)\b"
 _NAME_FOLLOWS = re.compile(r"\s+[A-Z]")
 
 
@@ -301,6 +303,11 @@ def _read_state(match: Match) -> str:
 def _read_days(match: Match) -> str:
     days = [DAYS[short.lower()] for short in match.groups() if short]
     return " to ".join(days) + full_stop(match)
+
+
+def _read_listed_days(match: Match) -> str:
+    words = re.sub(rf"\b({DAY_NAMES})\b\.?", lambda x: DAYS[x[1].lower()], match[0])
+    return re.sub(r"\s?/\s?", ", ", words) + full_stop(match)
 
 
 DAY_NAMES = "|".join(sorted(map(str.capitalize, DAYS), key=len, reverse=True))
@@ -372,6 +379,7 @@ RULES: list[Rule] = [
     rule(r"(?i)\bw/o\b", "without"),
     # Expand "w/" to "with", but do not change the unit in "100 W/m²".
     rule(r"(?i)(?<!\d)(?<!\d\s)\bw/(?=\s?\w)", "with "),
+    rule(r"(?i)(?<!\d)(?<!\d\s)\bw/(?=[.,;:!?)]|$)", "with"),
     rule(r"(?i)\bc/o\b", "care of"),
     rule(r"\bAttn\b\.?", "attention"),
     rule(r"(?<![\w.,-])24-7\b(?!-)", "twenty-four seven"),
@@ -379,6 +387,12 @@ RULES: list[Rule] = [
     # day of the week.
     rule(rf"\b({DAY_NAMES})\b\.?\s?[-–]\s?({DAY_NAMES})\b\.?", _read_days),
     rule(rf"\b({DAY_NAMES})\b(?:\.(?=,)|\.?(?=,?\s+(?:{MONTH}|\d)))", _read_days),
+    # If several days are listed ("Sat or Sun"), "Sat" and "Sun" are certainly days.
+    rule(
+        rf"\b(?:{DAY_NAMES})\b\.?(?:(?:,\s|,?\s(?:and|or|&|to|through|thru)\s|\s?/\s?)"
+        rf"(?:{DAY_NAMES})\b\.?)+(?!')",
+        _read_listed_days,
+    ),
     # "Sun." and "Sat." are days only after "on", because "sun" and "sat" are also words.
     rule(rf"(?:(?<=\bon )|(?!S))\b({DAY_NAMES})\.", _read_days),
     # The rules for dates and telephone numbers come before the rules for ranges, because dates,
@@ -395,6 +409,11 @@ RULES: list[Rule] = [
         r"\.\s?(?=\d|[IVX]{2,}\b|V\b)",
         _read_before_number,
     ),
+    rule(r"(?<![\w.])col(s?)\.\s?(?=\d)", r"column\1 "),
+    rule(r"\b[Rr]ev\.\sed\b\.?", lambda match: f"revised edition{full_stop(match)}"),
+    # In lower case, "asst." may mean "assorted".
+    rule(r"\b[Aa]sst\b\.?(?=\s[A-Z])", "assistant"),
+    rule(rf"\b[Aa]ssoc\b\.?(?=\s{AFTER_ASSOCIATE})", "associate"),
     *CODE_RULES,
     rule(r"\bApp\.\s(?=[A-Z]\b)", "appendix "),
     rule(r"\bRte\s(?=\d)", "Route "),
@@ -413,7 +432,7 @@ RULES: list[Rule] = [
     rule(rf"\b({_KINGS}) ([IVX]{{2,}}|[VX](?!\.\s*\w))(?!\w)", _read_regnal_number),
     rule(
         rf"\b((?:{'|'.join(CROWNS)}) (?:{_KINGS})|(?:{_KINGS})(?= I (?:of [A-Z]|and [A-Z][a-z]+ I)"
-        r"| I'))\s(I)(?![.\w])",
+        r"| I's\b))\s(I)(?![.\w])",
         _read_regnal_number,
     ),
     rule(

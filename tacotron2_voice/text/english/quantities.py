@@ -101,6 +101,14 @@ def _read_day_first(match: Match) -> str:
     return _with_year(words, match[5])
 
 
+def _read_year_and_month(match: Match) -> str:
+    """Convert 2020-03 to words. The expressions 2007-08 and 2005-10 may be ranges of years."""
+    year, month = match.groups()
+    if int(month) > int(year[2:]):
+        return match[0]
+    return f"{_NAMES[int(month) - 1]} {spell_number_or_year(year)}"
+
+
 _CAPITALIZED = "|".join(map(str.capitalize, MONTHS))
 
 
@@ -116,6 +124,12 @@ DATE_RULES: list[Rule] = [
         r"(?<![\w/.-])(\d{4})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])(T(?=\d))?(?![\d-])",
         _read_iso_date,
     ),
+    rule(
+        r"(?<![\w/.,:#$£€¥-])(?<!\bNo\. )([12]\d{3})[-–](0[1-9]|1[0-2])"
+        r"(?![\w/%-]|[.,:]\d|\s*=)",
+        _read_year_and_month,
+    ),
+    rule(rf"\b({MONTH})-(?=[12]\d{{3}}(?![\w-]))", lambda match: f"{_month(match[1])} "),
     rule(r"(?<![\w/.,-])(\d{1,2})([/.])(\d{1,2})\2(\d{4})(?![\w/])", _read_numeric_date),
     rule(r"(?<![\w/.,-])(\d{1,2})(/)(\d{1,2})/(\d{2})(?![\w/])", _read_numeric_date),
     rule(
@@ -285,6 +299,37 @@ _UNIT = "|".join(map(re.escape, sorted(UNITS.keys() - {"in"}, key=len, reverse=T
 # sentence.
 _NOUN = r"(?=\s+(?!(?:as|at|and|by|for|from|in|is|of|on|or|per|than|to|was|with)\b)[a-z])"
 _NOUN_FOLLOWS = re.compile(_NOUN)
+# Matches a device that an amount describes even without an article, as in "60W bulb".
+_DEVICE = re.compile(
+    r"\s(?:LED|light|lamp|bulb|battery|batteries|charger|adapter|motor|heater|speaker|supply)s?\b"
+)
+
+
+# Matches a word after "in" that shows that "in" may be a preposition, as in "5 in the morning",
+# "1 1/2 in total" and "2 1/2 in length".
+AFTER_IN = (
+    r"(?:(?:\d|[A-Z])|(?:a|an|the|all|any|both|each|every|some|this|that|these|those|my|your|his|her"
+    r"|its|our|their|which|what|and|or|of|to|with|from|between|one|two|three|four|five|six|seven"
+    r"|eight|nine|ten|twelve|twenty|fifty|hundred|total|attendance|stock|favou?r|number|weight|front|addition|turn|order|use|bed|hand|town|class|school|case"
+    r"|it|him|them|there|here|general|particular|fact|time|early|late|spring|summer|autumn|fall"
+    r"|winter|straight|just|under|over|about|less|more|most|such|case|line|place|prison|jail|custody"
+    r"|hospital|reserve|court|cash|debt|play|good|succession|sequence|part|public|private"
+    r"|only|exactly|nearly|almost|another|other|different|many|several|round|game|service)\b)"
+)
+
+_DIMENSIONS = r"(?:length|width|height|depth|diameter|thickness|size|circumference)\b"
+_NOT_INCH = rf"\s(?:{AFTER_IN}|{_DIMENSIONS})"
+# Matches inches that the text writes as "in" without a full stop, but not the preposition "in".
+_INCH = (
+    rf"(?:in(?=[.),;])|(?<=\d)in|(?:(?<=\d-)|(?<=\d/\d )|(?<=\d/\d\d ))in(?!{_NOT_INCH})"
+    r"|(?<=\d )in(?=\s(?:wide|long|tall|thick|deep|high)[.,;]))"
+)
+# Matches a number and "in", which may mean inches or be a preposition: "a 5 in pipe".
+MAYBE_INCHES = (
+    r"(?<![\w.,$£€¥/:–-])(?P<number>\d{1,3}(?:\.\d+)?)\sin(?=\s[a-z])"
+    rf"(?!\s{AFTER_IN}|\s(?:wide|long|tall|thick|deep|high)[.,;])"
+    rf"|(?P<fraction>\d/\d{{1,2}})\sin(?=\s{_DIMENSIONS})"
+)
 
 
 def _read_bill(match: Match) -> str:
@@ -296,13 +341,17 @@ def _read_unit(match: Match) -> str:
     """Expand the unit in an amount such as 5 kg, 1 1/2 ft, 3/4 mi, 100 m², 3 km/h or a 5 kg bag."""
     article, whole, fraction = match["article"] or "", match["whole"], match["fraction"] or ""
     noun_follows = _NOUN_FOLLOWS.match(match.string, match.end())
-    describes = noun_follows and (article or match["join"] == "-")
+    is_device = _DEVICE.match(match.string, match.end()) and not match["per"]
+    describes = is_device or (noun_follows and (article or match["join"] == "-"))
     is_singular = not whole or describes or (whole == "1" and not fraction)
     name = _POWERS.get(match["power"], "") + UNITS[match["unit"]][0 if is_singular else 1]
     if match["per"]:
         squared = match["per"] == "s" and match["per_power"]
         power = "" if squared else _POWERS.get(match["per_power"], "")
         name += f" per {power}{_PER[match['per']]}{' squared' if squared else ''}"
+    if not whole and article and describes:
+        fraction = "half" if match["only"] == "1/2" else spell_fraction(match["only"])
+        return f"{article}{fraction} {name}"
     if not whole:
         the = "an" if re.match("[aeio]|hour", name) else "a"
         parts = "half" if match["only"] == "1/2" else f"{spell_fraction(match['only'])} of"
@@ -336,6 +385,7 @@ AMOUNT_RULES: list[Rule] = [
         lambda match: CURRENCY_CODES[match[2]] + match[1],
     ),
     rule(rf"(?<![\w.,$£€¥₹])({NUMBER})\s?([£€¥₹])(?!\d)", r"\2\1"),
+    rule(rf"(?<![\w.,$£€¥₹/-])({NUMBER})\s?\$(?!\s?[\d.])(?!\w)", r"$\1"),
     rule(rf"(?<![\w.,])({NUMBER})\s?¢", lambda m: f"{m[1]} cent{'s' * (m[1] != '1')}"),
     rule(r"(?<![\w.,])(\d{1,2})p\b", lambda m: "1 penny" if m[1] == "1" else f"{m[1]} pence"),
     rule(
@@ -403,7 +453,7 @@ AMOUNT_RULES: list[Rule] = [
         rf"(?P<fraction>[\s-]{_FRACTION}|\s(?:hundred|thousand|million|billion|trillion))?"
         rf"|(?P<only>{_FRACTION}))"
         r"(?P<join>[\s-]?)(?!(?<=\d)s\b)"  # "20s" means twenties, not 20 seconds
-        rf"(?P<unit>{_UNIT}|in(?=[.),;])|(?<=\d)in)(?P<power>[²³23])?"
+        rf"(?P<unit>{_UNIT}|{_INCH})(?P<power>[²³23])?"
         rf"(?:\s?/\s?(?P<per>{_UNIT}|{'|'.join(PER)})(?P<per_power>[²³23])?)?"
         # If the sentence continues after a unit with a dot ("6 ft. 2 in."), the match includes the
         # dot.

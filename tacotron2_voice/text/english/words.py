@@ -297,6 +297,7 @@ UNITS = {
         "wks": "week|weeks",
         "yr": "year|years",
         "yrs": "year|years",
+        "mos": "month|months",
         "mpg": "mile per gallon|miles per gallon",
         "mph": "mile per hour|miles per hour",
         "kph": "kilometer per hour|kilometers per hour",
