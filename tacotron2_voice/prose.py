@@ -13,8 +13,11 @@ import unicodedata
 from itertools import pairwise
 from typing import NamedTuple
 
-# Matches a line that contains only a page number, such as "12" or "- 12 -".
-_PAGE_NUMBER = re.compile(r"[-–— ]*\d{1,4}[-–— ]*")
+# Matches a line that contains only a page number: "12", "- 12 -", "Page 12" or "12 of 30".
+_PAGE_NUMBER = re.compile(
+    r"[-–— ]*(?:(?:page|p\.|pg\.?)\s*)?(?P<number>\d{1,4})(?:\s+of\s+\d{1,4})?[-–— ]*",
+    re.IGNORECASE,
+)
 _SENTENCE_END = re.compile(r"[.!?…:。！？।։؟]['\")\]»”’」』]*$")
 _BROKEN_WORD = re.compile(r"[^\W\d_][-‐]")
 _WITHOUT_SPACES = (
@@ -81,13 +84,14 @@ def paragraphs_of(source: str, text: str) -> Prose:
         notes.append(
             f"{source}: dropped {len(page_numbers):,} page number{plural}, line{plural} {numbers}{more}"
         )
-    spoken = [line for group in groups for line in group[1:] if line.text.isdecimal()]
-    is_list = all(line.text.isdecimal() for group in groups for line in group)
+    spoken = [line for group in groups for line in group[1:] if _page_number(line) is not None]
+    is_list = all(_page_number(line) is not None for group in groups for line in group)
     if spoken and not is_list:
         others = f" ({len(spoken) - 1:,} more such lines)" if len(spoken) > 1 else ""
+        text = spoken[0].text
+        shown = f"the number {text}" if text.isdecimal() else repr(text)
         notes.append(
-            f"{source}:{spoken[0].number}: the line contains only the number {spoken[0].text}, "
-            f"which is spoken{others}"
+            f"{source}:{spoken[0].number}: the line contains only {shown}, which is spoken{others}"
         )
     return Prose(paragraphs, notes)
 
@@ -132,18 +136,25 @@ def _page_numbers(lines: list[_Line]) -> set[int]:
     kept as text.
     """
     found = set()
-    numbers = [line for line in lines if _PAGE_NUMBER.fullmatch(line.text)]
-    values = [int("".join(filter(str.isdecimal, line.text))) for line in numbers]
+    values_of_lines = {line.number: _page_number(line) for line in lines}
+    numbers = [line for line in lines if values_of_lines[line.number] is not None]
+    values = [value for value in values_of_lines.values() if value is not None]
     has_text_between = all(b.number - a.number > 1 for a, b in pairwise(numbers))
     if len(values) > 1 and has_text_between and values == [*range(values[0], values[-1] + 1)]:
         found = {line.number for line in numbers}
     for line, before, after in zip(lines, [None, *lines], [*lines[1:], None], strict=False):
         is_alone = not (before and before.text) and not (after and after.text)
         at_page_break = line.starts_page or (after is not None and after.starts_page)
-        if (is_alone or at_page_break) and _PAGE_NUMBER.fullmatch(line.text):
+        if (is_alone or at_page_break) and values_of_lines[line.number] is not None:
             found.add(line.number)
     has_text = any(line.text and line.number not in found for line in lines)
     return found if has_text else set()
+
+
+def _page_number(line: _Line) -> int | None:
+    """Return the number in a line that looks like a page number. Return None for other lines."""
+    found = _PAGE_NUMBER.fullmatch(line.text)
+    return int(found["number"]) if found else None
 
 
 def _continues(before: str, line: str) -> bool:

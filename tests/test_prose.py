@@ -38,6 +38,9 @@ H = create_hparams()
         ("thir-\n\n12\n\fteen", [(1, "thirteen")]),
         ("it was\n\fthe end", [(1, "it was the end")]),
         ("It was\n12\nor 13.", [(1, "It was 12 or 13.")]),
+        ("One\n\nPage 12 of 30\n\nTwo.", [(1, "One"), (5, "Two.")]),
+        ("It\nPage 1\nwas\nPage 2\nlate.", [(1, "It was late.")]),
+        ("It was\n12 of 30\npages.", [(1, "It was 12 of 30 pages.")]),
         ("12\n\n13\n", [(1, "12"), (3, "13")]),  # a list of numbers
         ("", []),
         (" \n\f\n", []),
@@ -74,6 +77,14 @@ def test_numbers_inside_paragraphs_are_page_numbers_only_when_they_count_pages()
         "a.txt:2: the line contains only the number 1, which is spoken (2 more such lines)"
     ]
     assert paragraphs_of("a.txt", "1\n2\n3").notes == []
+    assert paragraphs_of("a.txt", "- 1\n- 2\n- 3").notes == []
+
+
+@pytest.mark.parametrize("line", ["- 12 -", "Page 12", "12 of 30", "p. 12"])
+def test_note_is_printed_when_a_page_number_inside_a_paragraph_is_spoken(line):
+    [(_, text)], notes = paragraphs_of("a.txt", f"It was\n{line}\nlate.")
+    assert text == f"It was {line} late."
+    assert notes == [f"a.txt:2: the line contains only {line!r}, which is spoken"]
 
 
 MARKDOWN = """---

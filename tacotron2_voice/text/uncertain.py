@@ -113,6 +113,8 @@ _CERTAIN_FORMS = (
     rf"{_any_of(MONARCHS)} [IVX]{{2,}}\.?",
     # symbols
     rf"#\d+|&|[+=×÷±≤≥≠≈]|@\w+|#[A-Za-z]+|w/o?|[A-G][#♯♭]|C\+\+|(?!<3)[<>~±+]\s?{NUMBER}%?|{NUMBER}\+",
+    # numbers with spaces between thousands
+    r"\d{1,3}(?: \d{3})* 000(?! ?\d)",
     # fractions, ordinals, decades, words such as "14-year-old", ranges and numbers
     r"(?:\d{1,3}[\s-])?(?:1/2|1/3|2/3|[13]/4|[1-4]/5|[1357]/8)|24/7",
     r"\d*(?:1st|2nd|3rd|\dth)(?:-[a-z]+)*|\d{1,2}/\d-inch",
