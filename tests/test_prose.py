@@ -207,6 +207,18 @@ def test_pause_between_paragraphs_is_longer_than_between_lines(
     assert lengths[1] - 2 * lengths[0] == round(0.4 * factor * rate)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2*3*4 is *24*, `2*3`", "2*3*4 is 24, 2*3"),
+        (r"Write \[pause 1\] or \[speaker anna] here.", "Write pause 1 or speaker anna here."),
+        (r"Now [pause 1] wait\[1\] 2\*3.", "Now [pause 1] wait[1] 2*3."),
+    ],
+)
+def test_products_and_tags_with_backslashes_stay_text_in_markdown(text, expected):
+    assert read_markdown("a.md", text).paragraphs == [(1, expected)]
+
+
 def test_markdown_line_breaks_become_spaces_and_a_note_counts_the_images():
     prose = read_markdown("a.md", "Stay here.<br>Next ![a dog](dog.png) one.<BR/>End.\n")
     assert [text for _, text in prose.paragraphs] == ["Stay here. Next  one. End."]
