@@ -48,6 +48,10 @@ APOSTROPHES = re.compile(
 )
 # Hyphens that join words, but that eSpeak speaks by name: Hebrew, Canadian and Mongolian hyphens.
 HYPHENS = re.compile(r"(?<=\w)[\u05be\u1400\u1806](?=\w)")
+# In some languages, eSpeak also speaks the names of these dots: étudiant·e·s.
+MIDDLE_DOTS = re.compile(r"(?<=[^\W\d_])[·•‧](?=[^\W\d_])")
+PROBE = ("mano", "pela")  # two words to test whether eSpeak speaks the name of a mark between them
+MIN_MARK = 4  # the name of a mark, such as "colon", adds at least this number of phone characters
 # Greek words with a comma inside: ό,τι (whatever). The pronunciation is that of ότι.
 GREEK_COMMA = re.compile(r"\b[όο],(?:(τι)|(τιδήποτε))\b", re.IGNORECASE)
 # Pinyin with a tone digit. eSpeak reads the vowel ü as English letters, and reads v (after l and n)
@@ -311,6 +315,8 @@ def _is_inside_word(text: str, index: int, language: str) -> bool:
         # eSpeak may speak the name of a dot or colon between words in other scripts than Latin.
         if NOT_LATIN.match(before) and NOT_LATIN.match(after):
             is_cased = mark == "." and _is_between_single_letters(text, index)
+        elif mark == ":" and not is_ending and _speaks_name(mark, language):
+            return False
         # After a lower-case word, a capital letter starts a new sentence, as in "the end.Then".
         starts_sentence = index > 1 and text[index - 2 : index].islower() and after.isupper()
         return is_cased and not (starts_sentence and text[index - 2].isalpha())
@@ -319,6 +325,13 @@ def _is_inside_word(text: str, index: int, language: str) -> bool:
     if mark in ARMENIAN_MARKS and language not in ARMENIAN:
         return False
     return mark in WORD_MARKS
+
+
+@functools.cache
+def _speaks_name(mark: str, language: str) -> bool:
+    """Return whether eSpeak speaks the name of a mark between two words, such as "colon"."""
+    together = _joined(_phones_of_word(mark.join(PROBE), language))
+    return len(together) >= len(_joined(_phones_of_word(" ".join(PROBE), language))) + MIN_MARK
 
 
 def _is_between_single_letters(text: str, index: int) -> bool:
@@ -524,6 +537,7 @@ def with_plain_letters(text: str, language: str) -> str:
         text = unicodedata.normalize("NFC", text)
         text = GREEK_COMMA.sub(lambda x: "ότι" if x[1] else "οτιδήποτε", text)
     text = HYPHENS.sub("-", text)
+    text = MIDDLE_DOTS.sub(lambda x: "-" if _speaks_name(x[0], language) else x[0], text)
     text = OTHER_FORMS.sub(lambda x: unicodedata.normalize("NFKC", x[0]), text)
     if language == "ja":
         text = BETWEEN_SCRIPTS.sub(" ", text)
