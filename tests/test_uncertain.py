@@ -66,6 +66,7 @@ def test_possibly_misread_expression_is_returned_with_its_spoken_form(text, expr
         "9am-5pm on 25/12/1999 or 12/25/1999, -$5, $15/hour, ½ km, 5 million kg, x-ray.",
         "James I am sorry, Robert I don't know, Robert I. Brown and 3 in ten of 5 in a row.",
         "See col. 5, 2020-03, 2011-12, Mar-2020, Sat or Sun, Asst. Prof. Lee and a 5-in pipe.",
+        "It is 5 in x 3 in big and costs 5 $.",
         "Some 10 000 people came, and Symphony No. 5 in full was played at 7-5 in straight sets.",
         "Hmm, colo[u]r and {HH AH0} words.",
         "See p. 45, pp. 10–12, Vol. IV, Op. 9 and the 19th-century C++ in Roe v. Wade.",

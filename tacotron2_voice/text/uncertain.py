@@ -87,8 +87,9 @@ _BEFORE_DECADES = "mid-|" + "|".join(
 # pattern for plain numbers comes last.
 _CERTAIN_FORMS = (
     # amounts of money, and amounts with units
+    rf"{NUMBER} in (?:x|×|by) {NUMBER} in",
     rf"[-−]?{_MONEY}{NUMBER}(?:\s?(?:k|m|bn|b|K|M|B))?(?:\s?[-–]\s?{_MONEY}?{NUMBER})?(?:/{_PER})?",
-    rf"{NUMBER}\s?(?:[£€¥₹¢]|{_CODE})|{_CODE}\s?{NUMBER}",
+    rf"{NUMBER}\s?(?:[£€¥₹¢$]|{_CODE})|{_CODE}\s?{NUMBER}",
     rf"[-−]?(?:{NUMBER}|(?:\d+\s)?\d/\d)(?:\s?[-–]\s?{NUMBER})?(?:\s[mb]illion)?[\s-]?(?!(?<=\d)m(?![\w²³/]))(?!(?<=\d)s\b){_UNIT}[²³]?(?:/{_PER}[²³]?)?\.?",
     # times, dates, verses and telephone numbers
     rf"{_TIME}(?:\s?[-–]\s?{_TIME})?",

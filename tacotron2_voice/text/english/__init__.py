@@ -409,7 +409,7 @@ RULES: list[Rule] = [
         r"\.\s?(?=\d|[IVX]{2,}\b|V\b)",
         _read_before_number,
     ),
-    rule(r"(?<![\w.])col(s?)\.\s?(?=\d)", r"column\1 "),
+    rule(r"(?<![\w.])col(s?)\.\s?(?=\d|[A-Z]\b(?!'))", r"column\1 "),
     rule(r"\b[Rr]ev\.\sed\b\.?", lambda match: f"revised edition{full_stop(match)}"),
     # In lower case, "asst." may mean "assorted".
     rule(r"\b[Aa]sst\b\.?(?=\s[A-Z])", "assistant"),

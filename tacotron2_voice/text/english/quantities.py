@@ -324,10 +324,11 @@ _INCH = (
     rf"(?:in(?=[.),;])|(?<=\d)in|(?:(?<=\d-)|(?<=\d/\d )|(?<=\d/\d\d ))in(?!{_NOT_INCH})"
     r"|(?<=\d )in(?=\s(?:wide|long|tall|thick|deep|high)[.,;]))"
 )
+_BY_INCHES = rf"in\.? (?:x|×|by) (?P<width>{NUMBER}) in\b(?!\s[A-Z\d]|\s(?:the|a)\b)"
 # Matches a number and "in", which may mean inches or be a preposition: "a 5 in pipe".
 MAYBE_INCHES = (
-    r"(?<![\w.,$£€¥/:–-])(?P<number>\d{1,3}(?:\.\d+)?)\sin(?=\s[a-z])"
-    rf"(?!\s{AFTER_IN}|\s(?:wide|long|tall|thick|deep|high)[.,;])"
+    r"(?<![\w.,$£€¥/:–-])(?<!in x )(?<!in × )(?<!in by )(?P<number>\d{1,3}(?:\.\d+)?)\sin(?=\s[a-z])"
+    rf"(?!\s{AFTER_IN}|\s(?:x|×|by)\s\d+ in\b|\s(?:wide|long|tall|thick|deep|high)[.,;])"
     rf"|(?P<fraction>\d/\d{{1,2}})\sin(?=\s{_DIMENSIONS})"
 )
 
@@ -385,7 +386,7 @@ AMOUNT_RULES: list[Rule] = [
         lambda match: CURRENCY_CODES[match[2]] + match[1],
     ),
     rule(rf"(?<![\w.,$£€¥₹])({NUMBER})\s?([£€¥₹])(?!\d)", r"\2\1"),
-    rule(rf"(?<![\w.,$£€¥₹/-])({NUMBER})\s?\$(?!\s?[\d.])(?!\w)", r"$\1"),
+    rule(rf"(?<![\w.,$£€¥₹/-])({NUMBER})\s?\$(?!\s?\.?\d)(?!\w)", r"$\1"),
     rule(rf"(?<![\w.,])({NUMBER})\s?¢", lambda m: f"{m[1]} cent{'s' * (m[1] != '1')}"),
     rule(r"(?<![\w.,])(\d{1,2})p\b", lambda m: "1 penny" if m[1] == "1" else f"{m[1]} pence"),
     rule(
@@ -414,6 +415,10 @@ AMOUNT_RULES: list[Rule] = [
     rule(
         r"(?:(?<=shillings )|(?<=shilling ))(\d+)d\b\.?",
         lambda m: "1 penny" if m[1] == "1" else f"{m[1]} pence",
+    ),
+    rule(
+        rf"(?<![\w.,/])({NUMBER}) {_BY_INCHES}",
+        lambda match: f"{match[1]} inches by {match['width']} inches",
     ),
     rule(r"(?<!\d)(\d{1,2})\"\s?[x×]\s?(\d{1,2})\"", r"\1 inches by \2 inches"),
     rule(
