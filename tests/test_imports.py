@@ -32,6 +32,7 @@ OWNERS = {
     "librosa": "audio.py",
     "inflect": "tacotron2_voice/text/english/numbers.py",
     "unidecode": "tacotron2_voice/text/cleaners.py",
+    "py3langid": "tacotron2_voice/text/other_languages.py",
     "phonemizer": "tacotron2_voice/text/espeak.py",
     "triton": "fast_decoder/kernels.py",
     "srt": "corpus/segments.py",

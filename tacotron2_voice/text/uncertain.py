@@ -208,13 +208,15 @@ def _shown(expression: str, reading: str) -> Uncertain:
     return Uncertain(expression, reading)
 
 
-def uncertain_note(text: str, cleaner_names: Sequence[str]) -> list[str]:
-    """Return a list with one note if the text is probably not English, or if some of its
-    expressions may be read wrongly. Otherwise, return []."""
+def uncertain_notes(text: str, cleaner_names: Sequence[str]) -> list[str]:
+    """Return notes about a text for an English model: a note if the text is probably not English,
+    and a note about expressions that may be read wrongly."""
+    notes = []
     if uses_english_rules(cleaner_names) and (language := language_of(text)):
-        return [f"the text looks like {language}, but this model reads all texts as English"]
-    found = uncertain_expressions(text, cleaner_names)
-    return [f"these expressions may be read wrongly: {describe(found)}. {ADVICE}"] if found else []
+        notes.append(f"the text looks like {language}, but this model reads all texts as English")
+    if found := uncertain_expressions(text, cleaner_names):
+        notes.append(f"these expressions may be read wrongly: {describe(found)}. {ADVICE}")
+    return notes
 
 
 def describe(found: Sequence[Uncertain]) -> str:
