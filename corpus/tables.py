@@ -63,8 +63,8 @@ OTHER_RANGES = set(
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 # Delimiters of formats with quoted fields; in other formats, quotation marks are part of the text.
 QUOTING_DELIMITERS = ",;"
-# The second line of a clip begins with the delimiter. A table may have two lines per clip if twice
-# the number of these second lines is at least this fraction of all lines.
+# A table may have two lines per clip. The second line of each clip then begins with the delimiter.
+# At least this fraction of the lines must belong to such pairs.
 MIN_PAIRED = 0.8
 MIN_SHARE = 0.9  # minimum fraction of the lines that must contain the delimiter
 # Minimum number of lines of a table in which repeated values are detected. In a shorter table,
@@ -601,8 +601,8 @@ def time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
 
 def paired_time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """Return the titles of two numeric columns: the start of a segment, and either its end or its
-    length. Apart from the words for start, end and length, the two titles must be equal, such as
-    vad_start and vad_end.
+    length. Apart from the words for start, end and length, the two titles must be equal. For
+    example, vad_start and vad_end are a pair.
 
     In most rows, the start must be less than the end.
     """

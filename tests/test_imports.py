@@ -26,7 +26,7 @@ LAYERS = [
 ]
 PROGRAMS = {"synthesize", "train", "benchmarks", "scripts"}  # no module imports these programs
 LIBRARIES = {"tacotron2_voice", "length_batching"}  # packages that must not import the recipe
-# These packages are slow to import, or the recipe may replace them.
+# These packages are slow to import, or they may later be replaced by other packages.
 # Only the listed files may import each package.
 OWNERS = {
     "librosa": "audio.py",

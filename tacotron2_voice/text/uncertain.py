@@ -120,7 +120,8 @@ _NO_WORD = re.compile(
     r"(?!(?:[Hh]m+|[Mm]+|[Ss]h+|[Pp]s+t|[Tt]sk|[Bb]r+|nth|Mrs?|Ms|Dr|St|Mt|Ft)$)"
     r"(?:[B-DF-HJ-NP-TV-XZb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]+|[b-df-hj-np-rtv-xz]|\w*[KHkh]wy)"
 )
-# Short words with a capital letter inside, such as "NaCl". PhD, MSc and BSc have rules.
+# Short words with a capital letter inside, such as "NaCl". The expressions PhD, MSc and BSc are
+# excluded, because they have their own rules.
 _CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc|pH|iOS)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
 # Letters of other scripts than Latin. The English rules transliterate such words.
 _OTHER_SCRIPT = re.compile("[^\\W\\d_\u0000-\u024f\u1e00-\u1eff]")
