@@ -9,6 +9,7 @@ import math
 import os
 import re
 import warnings
+import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +36,8 @@ MAX_SAMPLES = 2**28
 READABLE_FORMATS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC", "OGG", "MP3")
 EXPECTED_FORMATS = "expected WAV, FLAC, Ogg, MP3 or AIFF"
 OGG_END_OF_STREAM = 4  # flag that marks the last page of an Ogg stream
-OGG_PAGE = re.compile(rb"OggS\0.(.{8})", re.DOTALL)
+# For each byte, the byte with the opposite order of bits.
+REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 MAX_OGG_PAGE = 27 + 255 + 255 * 255  # maximum size of an Ogg page in bytes
 # If the first frame of an MP3 file contains one of the following tags, this frame also contains the
 # length of the file.
@@ -154,10 +156,12 @@ def open_audio(path: str | Path) -> Iterator[Any]:
                 raise UserError(
                     "the file is truncated: it is shorter than its header states; copy it again"
                 )
-            if audio.subtype == "VORBIS" and audio.frames < min_ogg_samples(file):
+            status = os.fstat(file.fileno())
+            if audio.format == "OGG" and has_damaged_page(
+                str(path), status.st_size, status.st_mtime_ns
+            ):
                 raise UserError(
-                    f"the file is damaged: only {audio.frames:,} samples can be read, but its Ogg pages "
-                    f"contain at least {min_ogg_samples(file):,}; copy it again"
+                    "the file is damaged: the checksum of an Ogg page is wrong; copy it again"
                 )
             if audio.format == "MP3":
                 check_mp3_length(path, audio.frames, contains_mp3_length(file.fileno()))
@@ -294,20 +298,33 @@ def ends_with_last_page(content: bytes) -> bool:
     return num_segments == len(lengths) and len(page) >= 27 + num_segments + sum(lengths)
 
 
-def min_ogg_samples(file: BinaryIO) -> int:
-    """Return the number of samples between the first and the last page of an Ogg Vorbis file.
+@lru_cache(maxsize=2**12)
+def has_damaged_page(path: str, size: int, modified: int) -> bool:
+    """Return whether the checksum of an Ogg page is wrong (RFC 3533, section 6).
 
-    libsndfile does not read the Ogg pages after a damaged page. Each Ogg page contains the position
-    of its last sample. The function subtracts the position of the first Ogg page, because this
-    position can be greater than 0 if the file is a part of a recorded stream.
+    libsndfile does not read the Ogg pages after a damaged page, and reports no error. The results
+    are cached. `size` and `modified` are part of the cache key.
     """
-    size = os.fstat(file.fileno()).st_size
-    beginning = os.pread(file.fileno(), 3 * MAX_OGG_PAGE, 0)
-    end = os.pread(file.fileno(), MAX_OGG_PAGE, max(0, size - MAX_OGG_PAGE))
-    positions = (int.from_bytes(x[1], "little", signed=True) for x in OGG_PAGE.finditer(beginning))
-    first = next((position for position in positions if position > 0), None)
-    last = end[end.rfind(b"OggS") + 6 :][:8]
-    return 0 if first is None else int.from_bytes(last, "little", signed=True) - first
+    content = Path(path).read_bytes()
+    position = 0
+    while position < len(content):
+        header = content[position : position + 27]
+        if len(header) < 27 or not header.startswith(b"OggS"):
+            return True
+        lengths = content[position + 27 : position + 27 + header[26]]
+        page = content[position : position + 27 + header[26] + sum(lengths)]
+        # The checksum is computed as if its own four bytes were 0.
+        if ogg_checksum(page[:22] + bytes(4) + page[26:]) != int.from_bytes(page[22:26], "little"):
+            return True
+        position += len(page)
+    return False
+
+
+def ogg_checksum(page: bytes) -> int:
+    """Return the checksum of an Ogg page: a CRC with the polynomial of zlib, but with the opposite
+    order of bits, and without the inversions at both ends."""
+    inverted = zlib.crc32(page.translate(REVERSED_BITS), 0xFFFFFFFF) ^ 0xFFFFFFFF
+    return int(f"{inverted:032b}"[::-1], 2)
 
 
 def read_samples(audio: Any, dtype: str, most: int, **options: Any) -> np.ndarray:

@@ -79,8 +79,8 @@ def packing(lengths: torch.Tensor, max_length: int) -> tuple[torch.Tensor, torch
     """Return the row indices and the `batch_sizes` for packing a padded batch into a
     PackedSequence.
 
-    The indices are rows of the batch flattened to [B * max_length], sorted by time step. Within a
-    time step, rows of longer sequences come first.
+    The function flattens the batch to B * max_length rows, and returns the indices of rows in this
+    flattened batch, sorted by time step. Within a time step, rows of longer sequences come first.
 
     Raises:
         ValueError: if a length is less than 1 or greater than max_length.

@@ -768,8 +768,10 @@ class AudioFinder:
 
     corpus: Path
     base: Path  # folder to which the paths of entries are relative
-    files: Mapping[str, Sequence[Path]]  # audio files of the corpus by comparable names
-    counts: Mapping[str, int]  # number of different entries by comparable names
+    files: Mapping[
+        str, Sequence[Path]
+    ]  # {name converted by `comparable`: audio files of the corpus}
+    counts: Mapping[str, int]  # {name converted by `comparable`: number of different entries}
     # Whether the entries list several folders. If these folders are speakers, a file with the same
     # name in another folder is a different recording.
     has_folders: bool

@@ -63,8 +63,8 @@ OTHER_RANGES = set(
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 # Delimiters of formats with quoted fields; in other formats, quotation marks are part of the text.
 QUOTING_DELIMITERS = ",;"
-# The second line of a clip begins with the delimiter. A table may have two lines per clip if twice
-# the number of these second lines is at least this fraction of all lines.
+# A table may have two lines per clip. The second line of each clip then begins with the delimiter.
+# At least this fraction of the lines must belong to such pairs.
 MIN_PAIRED = 0.8
 MIN_SHARE = 0.9  # minimum fraction of the lines that must contain the delimiter
 # Minimum number of lines of a table in which repeated values are detected. In a shorter table,
@@ -178,7 +178,6 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
     if titles is not None:
         num_fields = len(titles)
     columns = choose_columns(table, speaker_column, titles, rows, num_fields, delimiter)
-    print_assumptions(table, titles, num_fields, columns, delimiter)
     times = find_time_columns(table.path, titles or [], rows)
     needed = 1 + max(index for index in columns if index is not None)
     speaker_index = columns.speaker
@@ -187,6 +186,8 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
     speaker_title = "speaker"
     if titles and speaker_index is not None:
         speaker_title = titles[speaker_index]
+    columns = columns._replace(speaker=speaker_index)
+    print_assumptions(table, titles, num_fields, columns, times, delimiter)
     entries = []
     problems = []
     with_start = {
@@ -600,8 +601,8 @@ def time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
 
 def paired_time_titles(titles: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """Return the titles of two numeric columns: the start of a segment, and either its end or its
-    length. Apart from the words for start, end and length, the two titles must be equal, such as
-    vad_start and vad_end.
+    length. Apart from the words for start, end and length, the two titles must be equal. For
+    example, vad_start and vad_end are a pair.
 
     In most rows, the start must be less than the end.
     """
@@ -716,17 +717,30 @@ def _number(name: str, value: str) -> float:
 
 
 def print_assumptions(
-    table: Table, titles: list[str] | None, num_fields: int, columns: Columns, delimiter: str
+    table: Table,
+    titles: list[str] | None,
+    num_fields: int,
+    columns: Columns,
+    times: TimeColumns | None,
+    delimiter: str,
 ) -> None:
     """Print which delimiter and columns are used, unless the table has the format of LJSpeech's
-    metadata.csv."""
+    metadata.csv.
+
+    If the program does not recognize a column with times or speakers, the user finds this column in
+    the list of unused columns.
+    """
     is_usual = titles is None and delimiter == "|" and columns.path == 0
-    if is_usual and columns.text == num_fields - 1:
+    if is_usual and columns.text == num_fields - 1 < 3:
         return
     form = f"fields separated by {DELIMITERS.get(delimiter, repr(delimiter))}"
     if titles:
         form = f"{form}, with a header" if delimiter else "read as JSON"
-    path, text = (repr(titles[i]) if titles else i + 1 for i in (columns.path, columns.text))
+    names = [repr(title) for title in titles] if titles else [*map(str, range(1, num_fields + 1))]
+    used = {names[i] for i in columns if i is not None} | {repr(x) for x in times or ()}
+    unused = [name for name in names if name not in used | {"'duration'", "''"}]
+    more = f"; unused columns: {', '.join(unused)}" if unused else ""
     print(
-        f"note: {table.path}: {form}; paths are read from column {path}, texts from column {text}"
+        f"note: {table.path}: {form}; paths are read from column {names[columns.path]}, "
+        f"texts from column {names[columns.text]}{more}"
     )

@@ -117,7 +117,7 @@ class Intelligibility:
             f"speaker accuracy of the recordings resynthesized with {self.vocoder}": (
                 self.right_speaker_after_griffin_lim
             ),
-            "speaker accuracy of the model": self.right_speaker,
+            "speaker identification accuracy of the model": self.right_speaker,
         }
         measured = {name: value for name, value in values.items() if value is not None}
         width = max([46, *(len(name) + 1 for name in measured)])

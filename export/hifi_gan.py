@@ -72,7 +72,8 @@ class GeneratorConfig:
 
 
 class ResidualBlock(nn.Module):
-    """A residual block, which adds the output of one dilated convolution per dilation to its input.
+    """A residual block with one dilated convolution per dilation. It adds the output of each
+    convolution to the input of this convolution.
 
     In HiFi-GAN's residual blocks of kind "1", each dilated convolution is followed by a convolution
     without dilation.

@@ -202,7 +202,9 @@ def write_graph(
 def quantize_lstms(path: Path) -> None:
     """Quantize the decoder LSTMs, which contain nearly all weights of the decoder, to int8. Each
     column of a weight matrix has its own scale."""
-    logging.disable(logging.WARNING)  # hide advice from ONNX Runtime that is only for developers
+    logging.disable(
+        logging.WARNING
+    )  # hide the messages of ONNX Runtime that only its developers need
     quantize_dynamic(
         path,
         path,

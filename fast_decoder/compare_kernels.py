@@ -24,7 +24,7 @@ from hparams import HParams
 from model import Decoder
 
 # Number of symbols of each clip in two batches. The first batch has 20 clips, a common number with
-# dynamic batch sizes. The second batch runs the GPU programs for large batches and long texts.
+# dynamic batch sizes. The second batch runs the kernels for large batches and long texts.
 BATCHES = ((40, 23, *range(1, 19)), (100, *range(1, 33)))
 # Number of decoder steps in the second chunk. The second chunk is incomplete, because the kernels
 # must also be correct for incomplete chunks.

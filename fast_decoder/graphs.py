@@ -4,7 +4,7 @@
 
 `Graphs` objects run the same steps as the loops in plain.py, on the same buffers. One graph
 contains CHUNK steps. A `Graphs` object can be used for all batches of one size class (see `bucket`)
-and for any number of steps, because GPU programs without a clip or symbol return at once. `Graphs`
+and for any number of steps, because program instances without a clip or symbol return at once. `Graphs`
 objects are cached.
 
 If the GPU supports programmatic dependent launch (`uses_dependent_launches`), a kernel starts while
@@ -25,24 +25,25 @@ from fast_decoder.recurrences import AttentionBuffers, AttentionGradients, LSTMB
 
 CHUNK = 32  # number of decoder steps per CUDA graph
 MAX_GRAPHS = 64  # maximum number of cached `Graphs` objects; each needs a few megabytes
-UNITS = 8  # LSTM cells per GPU program; 1,024 cells use 128 of an H200's 132 multiprocessors
+# LSTM cells per program instance of a kernel; 1,024 cells use 128 of an H200's 132 multiprocessors
+UNITS = 8
 PROCESSORS = 132
-COLUMNS = 64  # result columns per GPU program of a backward product
+COLUMNS = 64  # result columns per program instance of a backward product
 INNER = 64  # number of values of the inner dimension that a backward product reads at a time
-ROWS = 64  # maximum number of clips per GPU program of `lstm_step` and `gradient_product`
-CLIPS = 16  # clips per GPU program of `cell_gradient`
-SYMBOLS = 32  # symbols per GPU program in the attention backward pass
+ROWS = 64  # maximum number of clips per program instance of `lstm_step` and `gradient_product`
+CLIPS = 16  # clips per program instance of `cell_gradient`
+SYMBOLS = 32  # symbols per program instance in the attention backward pass
 GROUPS = 4  # number of groups of steps that `attention_sums` sums up concurrently
-ENERGIES = 8  # symbols per GPU program of `attention_energies`
-# Symbols and attention dimensions per GPU program of `attention_energies` if the attention
+ENERGIES = 8  # symbols per program instance of `attention_energies`
+# Symbols and attention dimensions per program instance of `attention_energies` if the attention
 # dimensions are split.
 SPLIT_ENERGIES = 32
 SPLIT_DIMS = 32
-# Maximum number of clips for which `attention_energies` loads the past attention weights early, and
-# splits the attention dimensions of long texts.
+# With at most this number of clips, `attention_energies` loads the past attention weights early.
+# With long texts, it also splits the attention dimensions.
 FEW_CLIPS = 32
-CONTEXT = 64  # maximum number of context columns per GPU program of `attention_context`
-# Maximum number of values of the encoder memory that a GPU program of `attention_context` reads.
+CONTEXT = 64  # maximum number of context columns per program instance of `attention_context`
+# Maximum number of values of the encoder memory that a program instance of `attention_context` reads.
 CONTEXT_VALUES = 2**14
 # Number of warps that split the inner dimension of the float32 product in `lstm_step`; 1: no split.
 WARPS = 4
@@ -64,7 +65,7 @@ class LSTM(NamedTuple):
 
     def split(self) -> tuple[int, int]:
         """Return how `gradient_product` splits its sum over 4 * size gates: the number of parts,
-        and the number of gates per part. With the returned numbers, there is about one GPU program
+        and the number of gates per part. With the returned numbers, there is about one program instance
         per multiprocessor.
         """
         parts = max(1, PROCESSORS // -(-self.inner // COLUMNS))
@@ -266,8 +267,9 @@ class _Loop:
         for done in range(0, num_steps, CHUNK):
             count = min(CHUNK, num_steps - done)
             start = num_steps - done - count if self.backwards else done
-            # Without a CUDA graph, write the table for every chunk, because the next launch may
-            # read the table before the kernel `next_chunk` has updated it.
+            # Write the table once. In a CUDA graph, the kernel `next_chunk` updates the table after
+            # each chunk. Without a CUDA graph, the next launch may read the table before this kernel
+            # has updated it, so write the table for every chunk.
             if done == 0 or (self.table.is_cuda and self.graph is None):
                 self._write({"START": start, "STOP": start + count, "STEPS": num_steps, **entries})
             if self.graph is None:
@@ -374,7 +376,7 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
     # warps do not split the inner dimension. Products with 64 rows are not split either, because
     # their tensor-core instructions need several warps.
     warps = WARPS if rows < 64 and not half else 1
-    # With larger blocks, a GPU program would need too many registers.
+    # With larger blocks, a program instance would need too many registers.
     block = 128 if (warps > 1 and rows == 16) or (half and rows == 64) else 64
     return _launch(
         setting,
@@ -393,10 +395,10 @@ def _lstm_step(setting: Setting, lstm: LSTM) -> Callable:
 
 
 def _energies_grid(setting: Setting) -> tuple[int, int, int]:
-    """Return (symbols per GPU program, dimensions per GPU program, number of GPU programs per
+    """Return (symbols per program instance, dimensions per program instance, number of instances per
     symbol).
 
-    With few clips and long texts, splitting the dimensions is faster, because each GPU program then
+    With few clips and long texts, splitting the dimensions is faster, because each program instance then
     reads only a quarter of the partial sums of the query.
     """
     dim = setting.attention.query
@@ -462,7 +464,7 @@ def _attention_gradient(setting: Setting) -> Callable:
 
 
 def _cell_gradient(setting: Setting, lstm: LSTM) -> Callable:
-    # Numbers of LSTM cells per GPU program that were the fastest on an H100.
+    # Numbers of LSTM cells per program instance that were the fastest on an H100.
     units = 16 if lstm.query else 32
     warps = 4
     # Tensor cores need an inner dimension of at least 16.

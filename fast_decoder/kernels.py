@@ -9,10 +9,10 @@ The first argument of each kernel is an int64 table on the device. The table con
 run, the sizes, and the addresses of all buffers. Only the table contains sizes and addresses, so
 one captured graph can be used for batches of any length, and no tensor needs padding. `offset` is
 the index of the step within a graph, counted from the first step in the forward pass and from the
-last step in the backward pass. GPU programs for steps beyond the end of a batch return at once.
+last step in the backward pass. Program instances for steps beyond the end of a batch return at once.
 
-Three kinds of sums are split over several GPU programs: matrix products, the query and the
-energies. Each GPU program writes a partial sum. The GPU program that needs the whole sum adds the
+Three kinds of sums are split over several program instances: matrix products, the query and the
+energies. Each program instance writes a partial sum. The program instance that needs the whole sum adds the
 partial sums in a fixed order. No kernel uses atomic operations, so results are bitwise
 reproducible.
 
@@ -90,10 +90,10 @@ def _buffer(table, place, dtype: tl.constexpr):
 def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     """Wait until the previous launch has finished, and allow the next launch to start.
 
-    The GPU programs of the next launch then start, call this function too, and wait for this
+    The program instances of the next launch then start, call this function too, and wait for this
     launch. Every program instance must call this function, even if it has nothing to compute.
 
-    Before this call, a GPU program may read only the following values:
+    Before this call, a program instance may read only the following values:
 
     - the table,
     - buffers that no earlier launch of the same graph writes,
@@ -103,9 +103,9 @@ def _wait(EARLY: tl.constexpr, LET_NEXT: tl.constexpr = True):
     loads of other values from this sector must use `.cg`, which bypasses the cache. During a
     capture, the table contains only zeros, and there are no buffers.
 
-    If LET_NEXT is False, the next launch starts only after all GPU programs of this launch have
-    ended. Set LET_NEXT to False if the GPU cannot run all GPU programs of this launch and of the
-    next launch at the same time. With LET_NEXT=True, the GPU programs of the next launch would
+    If LET_NEXT is False, the next launch starts only after all program instances of this launch have
+    ended. Set LET_NEXT to False if the GPU cannot run all program instances of this launch and of the
+    next launch at the same time. With LET_NEXT=True, the program instances of the next launch would
     crowd onto the few free multiprocessors.
     """
     if EARLY:
@@ -203,7 +203,7 @@ def lstm_step(
     """Compute one step of an LSTM, and partial sums of the query over the LSTM cells.
 
     Program ids: (units, clips). The kernel multiplies the state of the previous step by the
-    recurrent weight, and adds the product to the gates. The columns of a GPU program are the gates
+    recurrent weight, and adds the product to the gates. The columns of a program instance are the gates
     i, f, g, o of its first unit, then the gates of its second unit, and so on.
     """
     t = tl.load(table + START) + offset
@@ -296,7 +296,7 @@ def _lstm_cell(table, total, cell, step, unit, inside, SIZE: tl.constexpr, DTYPE
 def attention_energies(
     table,
     offset,
-    PARTS: tl.constexpr,  # number of GPU programs into which lstm_step divides the LSTM cells
+    PARTS: tl.constexpr,  # number of program instances into which lstm_step divides the LSTM cells
     PARTS_BLOCK: tl.constexpr,
     DIM: tl.constexpr,  # D
     DIMS: tl.constexpr,  # dimensions per program
@@ -312,7 +312,7 @@ def attention_energies(
     """Compute the energies v . tanh(processed_memory + query + location), which are -inf at
     padding.
 
-    Program ids: (clip, symbols, dimensions). Each GPU program sums over some of the D attention
+    Program ids: (clip, symbols, dimensions). Each program instance sums over some of the D attention
     dimensions.
     """
     t = tl.load(table + START) + offset
@@ -501,8 +501,8 @@ def attention_gradient(
 
     Program ids: (clip, symbols). The softmax backward pass subtracts the sum of alignment_n *
     dalignment_n over all symbols n. The part of this sum that comes from the context equals
-    dcontext . context. Only the rest is summed over the symbols. Each GPU program computes the
-    whole sum, so that no GPU program waits for another GPU program.
+    dcontext . context. Only the rest is summed over the symbols. Each program instance computes the
+    whole sum, so that no program instance waits for another program instance.
     """
     t = tl.load(table + STOP) - 1 - offset
     batch, symbols = tl.load(table + BATCH), tl.load(table + SYMBOLS)
@@ -585,8 +585,8 @@ def cell_gradient(
     """Replace the gates of a decoder step with the gradients of the gates. Store a copy of these
     gradients in DGATES, in the dtype of matrix products.
 
-    Program ids: (units, clips). GPU programs whose first id is beyond the last unit block process
-    one clip each. Such a GPU program calls `_through_windows`, which uses the gradients of the
+    Program ids: (units, clips). Program instances whose first id is beyond the last unit block process
+    one clip each. Such a program instance calls `_through_windows`, which uses the gradients of the
     energies to compute the gradients of the previous alignment and of the cumulative alignment.
     """
     t = tl.load(table + STOP) - 1 - offset
@@ -841,7 +841,7 @@ def next_chunk(table, CHUNK: tl.constexpr, BACKWARDS: tl.constexpr, EARLY: tl.co
     """Write the range of steps of the next chunk (START and STOP) to the table, so that the host
     does not need to write this range.
 
-    The kernel needs only a single GPU program.
+    The kernel needs only a single program instance.
     """
     _wait(EARLY)
     start, stop, steps = tl.load(table + START), tl.load(table + STOP), tl.load(table + STEPS)

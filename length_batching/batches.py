@@ -32,7 +32,8 @@ from length_batching.strategies import StrategyName
 from length_batching.updates import BatchesPerEpoch, EpochUpdates, UpdatePlanner
 
 MAX_WORKERS = 1024
-# Used as the start of a pass if the framework itself skips the trained batches on resume.
+# The first batch of a pass, if the framework itself skips the batches that were trained before the
+# resume.
 UNKNOWN_START = -1
 
 

@@ -50,7 +50,7 @@ DEFAULTS: dict[str, Any] = {parameter.name: parameter.default for parameter in P
 # Fields of `Survey` that are maxima over epochs. All other numeric fields of `Survey` are means.
 MAXIMA = ("largest_batch_size", "largest_batch_frames")
 # Upper limit for the default of `min_pair_novelty`. In a large corpus, the pair novelty exceeds this
-# limit even with little noise.
+# limit even if the strategy changes the ranks of the clips only a little.
 MAX_NEEDED_NOVELTY = 0.99
 MIN_EPOCHS = 5
 MAX_EPOCHS = 40

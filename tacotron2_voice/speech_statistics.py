@@ -216,8 +216,8 @@ def _fit_speaker(
 ) -> tuple[float, float]:
     """Return the offset and slope of a line that fits the durations of a speaker's clips.
 
-    If the lengths of the clips are too similar to determine the slope, return the line of the whole
-    corpus, multiplied by the mean relative duration of the speaker's clips.
+    If the lengths of the clips are too similar to determine the slope, return the regression line
+    of the whole corpus, multiplied by the mean relative duration of the speaker's clips.
     """
     offset, slope = _fit_line(symbols, seconds)
     if len(np.unique(symbols)) > 2:

@@ -47,7 +47,7 @@ from tacotron2_voice.speech_statistics import (
 from tacotron2_voice.text import rules_version, sequence_to_text, uses_english_rules
 from tacotron2_voice.text.lexicon import respell, with_lexicon
 from tacotron2_voice.text.tags import without_tags
-from tacotron2_voice.text.uncertain import uncertain_note
+from tacotron2_voice.text.uncertain import uncertain_notes
 from tacotron2_voice.text.unspoken import left_out
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utterance import (
@@ -428,7 +428,7 @@ class Synthesizer(ABC):
             report.warnings += left_out(
                 text, settings.text_cleaners, settings.table, settings.language
             )
-            report.notes += uncertain_note(without_tags(text), settings.text_cleaners)
+            report.notes += uncertain_notes(without_tags(text), settings.text_cleaners)
         if utterance.replaced:
             pairs = ", ".join(f"{one!r} as {other!r}" for one, other in utterance.replaced.items())
             report.warnings.append(f"phones that the training texts lack are spoken as: {pairs}")

@@ -38,7 +38,7 @@ CASES = [  # for each case: number of clips, number of symbols, and precision
     (64, 32, "fp32"),
 ]
 LSTMS = graphs.LSTM(1024, 1536, 128, 0.1), graphs.LSTM(1024, 1024, 0, 0.1)
-# The values after the two LSTMs are the fields of graphs.Setting from `context_size` to `stream`.
+# The arguments after the two LSTMs are the fields of graphs.Setting from `context_size` to `stream`.
 FULL: tuple[Any, ...] = (*LSTMS, 512, 31, True, True, True, 0)
 ENCODER = graphs.LSTM(0, 0, 0, 0.0), graphs.LSTM(256, 256, 0, 0.0), 0, 1, *FULL[-4:]
 

@@ -62,7 +62,7 @@ class Stop(NamedTuple):
     """How one start of the run ended."""
 
     kind: str  # how the start was stopped: one of KINDS
-    phase: str  # when the start was stopped: in "set-up" (including imports) or in "training"
+    phase: str  # in which phase the program was stopped: "set-up" (including imports) or "training"
     exit_code: int
     failure: str | None
     lost: bool = False  # true if the start reported lost metrics or a lost validation

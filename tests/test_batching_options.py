@@ -105,7 +105,7 @@ def test_costs_replace_lengths_when_a_cost_function_is_given(strategy, randomize
 @every_strategy
 @pytest.mark.parametrize("capacity", [3_000, 200_000])
 def test_plan_stays_the_same_when_each_clip_gets_a_second_length_of_0(strategy, capacity):
-    """If each clip has two lengths, different code plans the batches. The plan must stay the
+    """If each clip has two lengths, a different function plans the batches. The plan must stay the
     same."""
     lengths, options = LJSPEECH[:2000], DBS | {"epoch": 5, "batch_capacity": capacity}
     plan = plan_epoch(lengths, 16, strategy, **options)

@@ -26,12 +26,13 @@ LAYERS = [
 ]
 PROGRAMS = {"synthesize", "train", "benchmarks", "scripts"}  # no module imports these programs
 LIBRARIES = {"tacotron2_voice", "length_batching"}  # packages that must not import the recipe
-# These packages are slow to import, or the recipe may replace them.
+# These packages are slow to import, or they may later be replaced by other packages.
 # Only the listed files may import each package.
 OWNERS = {
     "librosa": "audio.py",
     "inflect": "tacotron2_voice/text/english/numbers.py",
     "unidecode": "tacotron2_voice/text/cleaners.py",
+    "py3langid": "tacotron2_voice/text/other_languages.py",
     "phonemizer": "tacotron2_voice/text/espeak.py",
     "triton": "fast_decoder/kernels.py",
     "srt": "corpus/segments.py",

@@ -149,7 +149,8 @@ def test_log_mel_of_any_attempt_contains_only_whole_decoder_steps(steps, gates, 
 
 
 def test_limit_of_decoder_steps_depends_on_the_length_of_the_text():
-    """In LJSpeech, 14 symbols take at most 2.0 s. Attention may rest for another 0.8 s."""
+    """In LJSpeech, 14 symbols take at most 2.0 s. The attention may stay on the same symbol for
+    another 0.8 s."""
     speaker = Scripted(ENDLESS, settings=create_hparams("n_frames_per_step=2,n_mel_channels=4"))
     step = 2 * 256 / 22050
     longest = LJSPEECH.longest_time(LETTERS) + 0.8

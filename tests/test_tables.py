@@ -146,6 +146,22 @@ def test_note_lists_the_columns_that_were_assumed(path, capsys):
 
 
 @pytest.mark.parametrize(
+    ("header", "line", "unused"),
+    [
+        ("path;text;bt;et\n", "c{i};{text};0.0;1.5", "unused columns: 'bt', 'et'"),
+        ("path;duration;text;speaker\n", "c{i};1.5;{text};anna", ""),
+        ("", "c{i}|0.0|1.5|{text}", "unused columns: 2, 3"),
+    ],
+)
+def test_note_lists_the_unused_columns(header, line, unused, path, capsys):
+    plain = ("A dog came", "The cat left", "We all sat", "It was late")
+    read(path, header + rows(line, plain), text_column="" if header else "4")
+    output = capsys.readouterr().out
+    assert unused in output
+    assert ("unused columns" in output) == bool(unused)
+
+
+@pytest.mark.parametrize(
     "lines",
     [
         rows('c{i},"{text}"'),

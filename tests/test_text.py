@@ -96,7 +96,7 @@ def test_years_are_spoken_as_inflect_speaks_pairs_of_digits():
         ("{{ B} D}", "{B} d"),
         ("{} {B}", ""),  # these braces contain the unknown phones "}" and "{B"
         ("{}", ""),
-        # The texts before and after the phones are cleaned separately.
+        # The text before the phones and the text after the phones are cleaned separately.
         ("1{B}000", "one{B}zero"),
         # Phones in braces are read only in the first line of a text.
         # If the first line contains phones in braces, all later lines are dropped.
@@ -145,7 +145,7 @@ def test_corrected_cleaners_return_the_expected_words(text, expected):
     assert spoken(text, CORRECTED) == expected
 
 
-TABLE = [  # these values were written by a person, without running the code
+TABLE = [  # a person wrote these readings, without running the code
     row.split("|") for row in (DATA / "spoken_english.csv").read_text("utf-8").splitlines()[1:]
 ]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacotron2_voice.text.english import read_english
-from tacotron2_voice.text.uncertain import uncertain_expressions, uncertain_note
+from tacotron2_voice.text.uncertain import uncertain_expressions, uncertain_notes
 
 CLEANERS = ["english_cleaners_corrected"]
 
@@ -102,10 +102,10 @@ def test_phones_between_slashes_are_not_possibly_misread_when_the_model_accepts_
 
 
 def test_note_lists_five_possibly_misread_expressions_and_counts_the_rest():
-    [note] = uncertain_note("Here 1/7, and 1/9, and 1/11, and 1/12, and 1/13, and 1/14.", CLEANERS)
+    [note] = uncertain_notes("Here 1/7, and 1/9, and 1/11, and 1/12, and 1/13, and 1/14.", CLEANERS)
     assert "'1/13' as 'one thirteenth'" in note
     assert "and 1 more" in note
-    assert uncertain_note("Good morning.", CLEANERS) == []
+    assert uncertain_notes("Good morning.", CLEANERS) == []
 
 
 def test_expressions_of_a_long_text_are_the_expressions_of_its_sentences():

@@ -130,8 +130,8 @@ def run_python(environment, folder, *arguments):
 
 
 def test_library_works_when_installed_in_an_empty_environment(environment, folder, wheel):
-    """Plans, the sampler and the command need only numpy. Files of the user have no effect, even if
-    they have the names of the library's modules."""
+    """Plans, the sampler and the command need only numpy. The library does not import files of the
+    user that have the names of the library's modules."""
     python, _ = environment
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
     subprocess.run([*pip, "--no-deps", "--no-index", wheel], check=True)

@@ -4,75 +4,98 @@ language_of("Guten Morgen, wie geht es Ihnen heute?")  # "German"
 language_of("Good morning, how are you today?")  # ""
 """
 
+import functools
 import re
 import unicodedata
+from typing import Any
 
-# Frequent words that are not English words.
-_FREQUENT_WORDS = {
-    "German": "und das ist nicht ich sie wir ein eine einen mit auf den dem wie auch nach von zum "
-    "zur sich aber oder wenn noch wird sind haben kann für über ihnen heute guten mein "
-    "sein bei aus durch wurde als er es im vom beim nun da zwei",
-    "French": "et est une les des je vous nous elle dans pas que qui avec sur mais ce cette sont "
-    "être était très aussi bien comme tout mon ma votre c'est j'ai bonjour où à il du au",
-    "Spanish": "y las es una que por para pero muy está como más su lo yo usted hola buenos días qué "
-    "este esta hay también cuando todo nos en",
-    "Italian": "e il gli che è una con sono della nel questo questa anche più ma ciao buongiorno "
-    "oggi io lei tutto molto alla dei mi ha sul",
-    "Portuguese": "e os uma que não para com mas muito está como mais você eu isso são também quando "
-    "tudo ao da em olá dia bom é nos foi",
-    "Dutch": "het een en niet ik je zijn naar voor dat maar ook wordt heeft aan bij nog deze wij "
-    "zij goedemorgen goede vandaag wat uit dit geen weer kunt mijn er hij moe om te welke",
-    "Swedish": "och att det är inte en ett jag du vi på som för med har av också när hej",
-    "Polish": "nie się jest na że jak dzień dobry ale tak już czy jestem był dla po",
-}
-# These frequent words are also English words, or occur in names, titles and loans in English texts.
-# They count only in a text that contains a word of `_FREQUENT_WORDS`.
-_AMBIGUOUS = {
-    "German": "der die des am zu so war wo hat",
-    "French": "le la de en un plus pour",
-    "Spanish": "la de del un no se el los al son con",
-    "Italian": "la le del a i un lo per di come non",
-    "Portuguese": "o a de do no na se por um",
-    "Dutch": "de van der in is of na door was met die hoe",
-    "Swedish": "den de i till men",
-    "Polish": "z w i do to co",
-}
-_FREQUENT = {language: frozenset(words.split()) for language, words in _FREQUENT_WORDS.items()}
-_ALL = {language: _FREQUENT[language].union(_AMBIGUOUS[language].split()) for language in _FREQUENT}
-# Many English sentences contain some of these words.
+# Frequent English words. A text that contains one of these words counts as English.
 _ENGLISH = frozenset(
-    "the and of to in is you that it he was for on are with as his they at be this have from or had "
-    "by but not what all were we when your can said there an she do how if will up about out them "
-    "then these so some her would him has my no who i a me our us their been".split()
+    "the and it you that for with his they be one this from by hot word but what some we can out "
+    "other all there when up use your how said each she which their time if will way about many "
+    "then them write would like these make thing see look two more day could go my over know than "
+    "first who down been find any new work take get where after back little only round year came "
+    "show every good our under name very through just form great think say help low before turn "
+    "much mean right boy old too same tell does three want air well also play small end home read "
+    "hand large spell add even must big high such follow act why ask change went light kind off "
+    "need house picture try us again mother world near build self earth father mr mrs dr not its "
+    "let's don't can't isn't won't i'm it's he's she's that's there's we're you're they're i'll "
+    "we'll never always please thank hello morning yes today tomorrow yesterday between during "
+    "while against without within upon until because those being into next last another both few "
+    "own should might still since ago left open close door did were said her are long all here".split()
 )
+# These English words are also words in other languages, so they are less certain.
+_SHARED = frozenset(
+    "a i in no me do as part come was is an man so on men most or he has of to at am set son sale "
+    "place side late had point note".split()
+)
+_MAX_SHARED = 1 / 3  # a text with a larger share of these words counts as English
+_MIN_WORDS = 2  # the language of a single word is too uncertain
+_MIN_PROBABILITY = 0.3
+_MAX_CHARACTERS = 1000  # the beginning of a text is sufficient
 _PUNCTUATION = "\"'“”„«»()[].,;:!?¿¡…–—-"
-# A language is recognized by its words only if the text contains at least _MIN_WORDS different
-# frequent words of this language. All occurrences of frequent words must make up at least the
-# fraction _MIN_SHARE of the words in the text.
-_MIN_WORDS, _MIN_SHARE = 2, 0.2
+# Codes of py3langid for English and for Nigerian Pidgin, which uses English words.
+_ENGLISH_CODES = {"en", "pcm"}
+# Names of languages by the codes of py3langid.
+_NAMES = {
+    "af": "Afrikaans", "ca": "Catalan", "cs": "Czech", "cy": "Welsh", "da": "Danish",
+    "de": "German", "es": "Spanish", "et": "Estonian", "eu": "Basque", "fi": "Finnish",
+    "fr": "French", "ga": "Irish", "gl": "Galician", "hr": "Croatian", "hu": "Hungarian",
+    "id": "Indonesian", "is": "Icelandic", "it": "Italian", "la": "Latin", "lt": "Lithuanian",
+    "lv": "Latvian", "nb": "Norwegian", "nl": "Dutch", "nn": "Norwegian", "no": "Norwegian",
+    "pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "sk": "Slovak", "sl": "Slovenian",
+    "sv": "Swedish", "sw": "Swahili", "tr": "Turkish", "vi": "Vietnamese",
+}  # fmt: skip
 
 
 def language_of(text: str) -> str:
     """Return the probable language of a text, such as "German" or "a language with Greek letters".
-    Return "" if the text may be English."""
-    scripts = [unicodedata.name(letter, "").split(" ")[0] for letter in text if letter.isalpha()]
-    others = [script for script in scripts if script not in ("LATIN", "")]
-    if 2 * len(others) > len(scripts):
-        return f"a language with {max(others, key=others.count).capitalize()} letters"
-    tokens = [
-        token.strip(_PUNCTUATION)
-        for token in re.split(r"[\s\-–—]+", text.lower().replace("’", "'"))
-    ]
+    Return "" if the text may be English.
+
+    py3langid estimates the language of texts in Latin letters that contain no frequent English word.
+    """
+    letters = [letter for letter in text if letter.isalpha()]
+    others = [letter for letter in letters if not _is_latin(letter)]
+    if len(others) > 1 and 2 * len(others) > len(letters):
+        scripts = [unicodedata.name(letter, "unknown").split(" ")[0] for letter in others]
+        return f"a language with {max(scripts, key=scripts.count).capitalize()} letters"
+    text = unicodedata.normalize("NFKC", text[:_MAX_CHARACTERS]).lower().replace("’", "'")
+    tokens = [token.strip(_PUNCTUATION) for token in re.split(r"[\s\-–—]+", text)]
     # Other tokens, such as a@b.com, are not words.
     words = [token for token in tokens if re.fullmatch(r"[^\W\d_]+(?:'[^\W\d_]+)?", token)]
-    counts = {
-        language: sum(word in _ALL[language] for word in words)
-        for language, frequent in _FREQUENT.items()
-        if not frequent.isdisjoint(words)
-    }
-    language = max(counts, key=lambda name: counts[name], default="")
-    if not language or counts[language] <= sum(word in _ENGLISH for word in words):
+    num_shared = sum(word in _SHARED for word in words)
+    if (
+        len(words) < _MIN_WORDS
+        or not _ENGLISH.isdisjoint(words)
+        or num_shared > _MAX_SHARED * len(words)
+    ):
         return ""
-    num_different = len(_ALL[language].intersection(words))
-    is_sure = num_different >= _MIN_WORDS and counts[language] >= _MIN_SHARE * len(words)
-    return language if is_sure else ""
+    code, probability = _identify(" ".join(words))
+    if code in _ENGLISH_CODES or probability < _MIN_PROBABILITY:
+        return ""
+    return _NAMES.get(code, "a language other than English")
+
+
+def _is_latin(letter: str) -> bool:
+    """Return whether a letter is a Latin letter, a variant of a Latin letter, or a symbol."""
+    plain = unicodedata.normalize("NFKC", letter)[0]
+    return letter == "µ" or not plain.isalpha() or unicodedata.name(plain, "").startswith("LATIN")
+
+
+def _identify(text: str) -> tuple[str, float]:
+    """Return the code of the most probable language, and its probability."""
+    identifier = _identifier()
+    if identifier is None:
+        return "en", 1.0
+    code, probability = identifier.classify(text)
+    return code, float(probability)
+
+
+@functools.cache
+def _identifier() -> Any:
+    """Load py3langid's model, which takes about a second. Return None if it is not installed."""
+    try:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    except ModuleNotFoundError:  # GPU machines may lack this package
+        return None
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

@@ -134,7 +134,8 @@ _NO_WORD = re.compile(
     r"(?!(?:[Hh]m+|[Mm]+|[Ss]h+|[Pp]s+t|[Tt]sk|[Bb]r+|nth|Mrs?|Ms|Dr|St|Mt|Ft)$)"
     r"(?:[B-DF-HJ-NP-TV-XZb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]+|[b-df-hj-np-rtv-xz]|\w*[KHkh]wy)"
 )
-# Short words with a capital letter inside, such as "NaCl". PhD, MSc and BSc have rules.
+# Short words with a capital letter inside, such as "NaCl". The expressions PhD, MSc and BSc are
+# excluded, because they have their own rules.
 _CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc|pH|iOS)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
 # Letters of other scripts than Latin. The English rules transliterate such words.
 _OTHER_SCRIPT = re.compile("[^\\W\\d_\u0000-\u024f\u1e00-\u1eff]")
@@ -249,13 +250,15 @@ def _shown(expression: str, reading: str) -> Uncertain:
     return Uncertain(expression, reading)
 
 
-def uncertain_note(text: str, cleaner_names: Sequence[str]) -> list[str]:
-    """Return a list with one note if the text is probably not English, or if some of its
-    expressions may be read wrongly. Otherwise, return []."""
+def uncertain_notes(text: str, cleaner_names: Sequence[str]) -> list[str]:
+    """Return notes about a text for an English model: a note if the text is probably not English,
+    and a note about expressions that may be read wrongly."""
+    notes = []
     if uses_english_rules(cleaner_names) and (language := language_of(text)):
-        return [f"the text looks like {language}, but this model reads all texts as English"]
-    found = uncertain_expressions(text, cleaner_names)
-    return [f"these expressions may be read wrongly: {describe(found)}. {ADVICE}"] if found else []
+        notes.append(f"the text looks like {language}, but this model reads all texts as English")
+    if found := uncertain_expressions(text, cleaner_names):
+        notes.append(f"these expressions may be read wrongly: {describe(found)}. {ADVICE}")
+    return notes
 
 
 def describe(found: Sequence[Uncertain]) -> str:
