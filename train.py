@@ -259,8 +259,8 @@ def build_run(
     if hparams.speakers:
         print(describe_speakers(clips, hparams, weights))
     print(describe_costs(sampler, hparams, weights))
-    warning = few_updates(sampler, hparams)
-    if warning:
+    # A model that starts from other weights has already learned attention.
+    if start == Start() and (warning := few_updates(sampler, hparams)):
         print(warning)
     print("checking whether the worst-case batches fit into memory ...", flush=True)
     peak = processes.all_or_none(

@@ -15,6 +15,7 @@ requirements/onnx.txt in addition to requirements.txt (docs/guides/deploy.md).
 import project_root
 
 import io
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -118,14 +119,14 @@ def main(arguments: list[str] | None = None) -> None:
         metavar="FILE",
         help="write the vocoder to this file",
     )
-    model = parser.add_mutually_exclusive_group()
-    model.add_argument(
+    matching = parser.add_mutually_exclusive_group()
+    matching.add_argument(
         "--voice",
         type=Path,
         metavar="FOLDER",
         help="check that the vocoder matches this exported voice",
     )
-    model.add_argument(
+    matching.add_argument(
         "--checkpoint",
         type=Path,
         dest="voice",
@@ -137,8 +138,14 @@ def main(arguments: list[str] | None = None) -> None:
     config_path = args.config or args.weights.with_name(CONFIG)
     generator = load_generator(args.weights, config_path)
     settings = generator.config.mel_settings()
+    model = "--voice VOICE"
     if args.voice:
-        check_mel_settings(config_path, settings, load_synthesizer(args.voice).settings)
+        voice_settings = load_synthesizer(args.voice).settings
+        check_mel_settings(config_path, settings, voice_settings)
+        option = "--checkpoint" if args.voice.is_file() else "--voice"
+        model = f"{option} {shlex.quote(str(args.voice))}"
+        if len(voice_settings.speakers) > 1:
+            model += f" --speaker {shlex.quote(voice_settings.speakers[0])}"
     graph = make_graph(generator)
     if args.fp16:
         to_fp16(graph)
@@ -160,8 +167,7 @@ def main(arguments: list[str] | None = None) -> None:
         + ", ".join(f"{name}={value:g}" for name, value in settings.items())
     )
     print(f"wrote {args.out}, {len(content) / 1e6:.1f} MB")
-    voice = args.voice or "VOICE"
-    options = f"--voice {voice} --vocoder {args.out} --text ... -o out.wav"
+    options = f"{model} --vocoder {shlex.quote(str(args.out))} --text ... -o out.wav"
     print(f"To synthesize speech with this vocoder, run: python synthesize.py {options}")
 
 

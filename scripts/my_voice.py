@@ -401,7 +401,7 @@ def main(arguments: list[str] | None = None) -> None:
     remaining = max(0, args.steps - sum(finished))
     print(
         f"{remaining:,} of {args.steps:,} optimizer steps remain. They take about "
-        f"{remaining * step / 60:.0f} minutes on this machine"
+        f"{remaining * step / 60:.0f} minutes on this machine if no other programs run"
     )
     settings = training_settings(args.steps, batches)
     checkpoint = train(out, args.start, settings)

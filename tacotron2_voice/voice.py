@@ -91,7 +91,7 @@ class Voice(Synthesizer):
     """Synthesize speech with the exported voice in a folder.
 
         voice = Voice("voices/english")
-        voice.settings.speakers             # ("linda", "kathleen", "hibari")
+        voice.settings.speakers             # ("hibari", "kathleen", "linda")
         speech = voice.synthesize("It was a quiet evening.", speaker="linda")
 
     A voice has all methods of `Synthesizer`.
