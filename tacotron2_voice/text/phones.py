@@ -51,6 +51,8 @@ HYPHENS = re.compile(r"(?<=\w)[\u05be\u1400\u1806](?=\w)")
 # In some languages, eSpeak also speaks the names of these dots: étudiant·e·s.
 MIDDLE_DOTS = re.compile(r"(?<=[^\W\d_])[·•‧](?=[^\W\d_])")
 PROBE = ("mano", "pela")  # two words to test whether eSpeak speaks the name of a mark between them
+LONE_ACCENTED = re.compile(r"(?<!\w)[À-ÖØ-öø-ÿ](?!\w)")  # a word of one accented letter
+MIN_ACCENT = 3  # the name of an accent adds at least this number of phone characters
 MIN_MARK = 4  # the name of a mark, such as "colon", adds at least this number of phone characters
 # Greek words with a comma inside: ό,τι (whatever). The pronunciation is that of ότι.
 GREEK_COMMA = re.compile(r"\b[όο],(?:(τι)|(τιδήποτε))\b", re.IGNORECASE)
@@ -523,7 +525,7 @@ def with_plain_letters(text: str, language: str) -> str:
     letters become plain letters (`OTHER_FORMS`). In Japanese, spaces separate kana from Latin letters, and repeated
     marks for long vowels (ー) become a single mark. In Mandarin, 儿 after another character becomes
     而, which has the same pronunciation, and ü in pinyin with tone digits becomes v or u. In Greek,
-    ό,τι becomes ότι. In Hebrew, vowel points are removed, because eSpeak ignores vowel points.
+    ό,τι becomes ότι. A word such as à loses its accent if eSpeak speaks the name of the accent. In Hebrew, vowel points are removed, because eSpeak ignores vowel points.
     """
     text = APOSTROPHES.sub("'", text)
     if language == "cmn":
@@ -539,6 +541,7 @@ def with_plain_letters(text: str, language: str) -> str:
     text = HYPHENS.sub("-", text)
     text = MIDDLE_DOTS.sub(lambda x: "-" if _speaks_name(x[0], language) else x[0], text)
     text = OTHER_FORMS.sub(lambda x: unicodedata.normalize("NFKC", x[0]), text)
+    text = LONE_ACCENTED.sub(lambda x: _without_spoken_accent(x[0], language), text)
     if language == "ja":
         text = BETWEEN_SCRIPTS.sub(" ", text)
         text = LONG_VOWELS.sub("ー", text)
@@ -546,6 +549,15 @@ def with_plain_letters(text: str, language: str) -> str:
     if language == "cmn":
         text = ERHUA.sub("而", text)
     return text
+
+
+@functools.cache
+def _without_spoken_accent(letter: str, language: str) -> str:
+    """Return a letter without its accent if eSpeak speaks the name of the accent, as in the Dutch
+    "a grave" for à."""
+    plain = unicodedata.normalize("NFD", letter)[0]
+    phones, plain_phones = (_joined(_phones_of_word(x, language)) for x in (letter, plain))
+    return plain if len(phones) >= len(plain_phones) + MIN_ACCENT else letter
 
 
 def without_pictures(text: str) -> str:

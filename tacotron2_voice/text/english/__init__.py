@@ -50,6 +50,7 @@ from tacotron2_voice.text.english.words import (
     NUMBERED_WITH_I,
     ONSETS,
     OPENERS,
+    SAINTS,
     SIGNS,
     SPELLED_IN_ADDRESSES,
     STATES,
@@ -263,7 +264,8 @@ def _read_title(match: Match) -> str:
 
 # Matches a word after "Assoc." that shows that "Assoc." does not mean "association".
 AFTER_ASSOCIATE = r"(?:Prof|Professor|Dean|Dir|Director|Editor|Justice|Producer|Member)\b"
-_NAME_FOLLOWS = re.compile(r"\s+[A-Z]")
+_NAME_FOLLOWS = re.compile(r"\s+([A-Z]\w*)")
+_AFTER_PREPOSITION = re.compile(r"\b(?:at|on|onto|along|down|off|near|from|to|of) $")
 
 
 def _read_street(match: Match) -> str:
@@ -273,10 +275,27 @@ def _read_street(match: Match) -> str:
     """
     before, short = match[1], match[2].capitalize()
     ends = full_stop(match)
-    name_follows = not ends and _NAME_FOLLOWS.match(match.string, match.end())
-    if before in OPENERS or before in TITLES or (short in TITLES and name_follows):
+    if before in OPENERS or before in TITLES:
         return match[0]
+    follows = None if ends else _NAME_FOLLOWS.match(match.string, match.end())
+    if short in TITLES and follows:
+        if not _is_street(match, before, short, follows[1]):
+            return match[0]
+        ends = "."
     return f"{before} {STREETS[short]}{ends}"
+
+
+def _is_street(match: Match, before: str, short: str, after: str) -> bool:
+    """Return whether "St." or "Dr." between two capitalized words ends a sentence, as in "Turn at
+    Elm Dr. Go left."."""
+    if not match[0].endswith("."):
+        return False
+    if before[0].isdigit():
+        return True
+    if short == "St":
+        return after not in SAINTS
+    is_after_preposition = _AFTER_PREPOSITION.search(match.string, 0, match.start())
+    return bool(is_after_preposition) and not before.endswith("day")  # "on Monday Dr. Smith said"
 
 
 def _read_before_number(match: Match) -> str:
@@ -441,6 +460,13 @@ RULES: list[Rule] = [
         _read_two_roman_numbers,
     ),
     rule(rf"\b((?:{_either_case(COUNTED)})|World War)\s([IVXLC]+)\b(?!')", _read_roman_number),
+    # In a heading, "CHAPTER I" ends with punctuation or with the text.
+    rule(
+        rf"\b({'|'.join(map(str.upper, COUNTED))})\s([IVXLC]{{2,}}|[VXLC]|I(?=\s*(?:[.:;,–—-]|$)))\b",
+        _read_roman_number,
+    ),
+    rule(r"(?<=\d(?:st|nd|rd|th)) ed\.(?=\s?(?:\W|[a-z\d]|$))", " edition"),
+    rule(r"(?<=\b[Tt]he )WHO\b", "w h o"),
     rule(rf"\b({_either_case(COUNTED_OR_LETTERED)})\s([IVXLC]{{2,}})\b", _read_roman_number),
     rule(rf"\b([A-Z]\w+) ({'|'.join(SURE_NUMERALS)})\b", _read_roman_number),
     rule(rf"\b({_either_case(COUNTED)})\s([ivx]{{2,}})\b", _read_roman_number),

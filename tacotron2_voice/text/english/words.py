@@ -60,6 +60,20 @@ TITLES = {
     "St": "saint",
     "Ft": "fort",
 }
+# Names that follow "Saint" in names of places, churches and days. Before another word, as in "We live
+# on Oak St. Come and see us.", "St." is a street.
+SAINTS = set(
+    "Agnes Alban Albans Andrew Andrews Ann Anne Anselm Anthony Augustine Barnabas Bartholomew Bede "
+    "Benedict Bernard Boniface Brendan Bridget Catharines Catherine Cecilia Charles Christopher "
+    "Clair Clare Cloud Columba Croix Cuthbert Cyril David Davids Denis Dominic Dunstan Edmund Edward "
+    "Elizabeth Eustace Francis Gabriel Gall Gallen George Germain Giles Helena Helens Helier Hilda "
+    "Hubert Ignatius Isidore Ives James Jean Jerome Joan John Johns Johnsbury Joseph Jude Julian "
+    "Kevin Kilda Kitts Laurent Lawrence Lazarus Leger Leo Leonard Leonards Louis Lucia Lucie Luke "
+    "Magnus Malo Margaret Maria Mark Martin Martins Mary Marys Matthew Michael Michaels Moritz "
+    "Nazaire Neots Nicholas Nick Olaf Oswald Pancras Patrick Patricks Paul Pauls Peter Peters "
+    "Petersburg Philip Pius Regis Rose Simon Stephen Stephens Swithin Teresa Thomas Tropez Ursula "
+    "Valentine Valentines Vincent Vitus Wenceslas Winifred Xavier".split()
+)
 # Abbreviations that mean a street if they follow a name: "Elm Dr.", "Main St.".
 STREETS = {
     "St": "street",
