@@ -113,8 +113,8 @@ class Intelligibility:
             "DistillMOS of the recordings": self.quality_of_recordings,
             f"DistillMOS of the recordings resynthesized with {self.vocoder}": self.quality_after_griffin_lim,
             "DistillMOS of the model": self.quality,
-            "speaker accuracy of the recordings": self.right_speaker_of_recordings,
-            f"speaker accuracy of the recordings resynthesized with {self.vocoder}": (
+            "speaker identification accuracy of the recordings": self.right_speaker_of_recordings,
+            f"speaker identification accuracy of the recordings resynthesized with {self.vocoder}": (
                 self.right_speaker_after_griffin_lim
             ),
             "speaker identification accuracy of the model": self.right_speaker,
@@ -134,8 +134,8 @@ class Intelligibility:
             "identification": "identification_rate",
             "DistillMOS of the recordings": "quality_of_recordings",
             "DistillMOS of the model": "quality",
-            "speaker accuracy of the recordings": "right_speaker_of_recordings",
-            "speaker accuracy of the model": "right_speaker",
+            "speaker identification accuracy of the recordings": "right_speaker_of_recordings",
+            "speaker identification accuracy of the model": "right_speaker",
         }
         columns = {}
         for title, name in fields.items():

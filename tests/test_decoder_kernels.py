@@ -252,6 +252,7 @@ def test_kernels_match_the_reference_when_a_bucket_has_more_than_16_clips(clips,
     assert_parity(problem(many_clips(clips, symbols=20), DTYPES[-1]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("clips", "symbols"), [(3, 70), (17, 20), pytest.param(17, 70, marks=pytest.mark.thorough)]
 )

@@ -394,8 +394,8 @@ def test_speaker_accuracy_is_measured_for_each_speaker_and_for_all_speakers(
     assert (bert.right_speaker, bert.right_speaker_of_recordings) == (2 / 3, 2 / 3)
     assert [t.nearest_speaker for t in heard.transcripts] == ["anna"] * 3 + ["bert"] * 2
     printed = capsys.readouterr().out
-    assert re.search(r"^speaker accuracy of the model +0\.800$", printed, re.M)
-    vocoded = r"^speaker accuracy of the recordings resynthesized with Griffin-Lim +0\.000$"
+    assert re.search(r"^speaker identification accuracy of the model +0\.800$", printed, re.M)
+    vocoded = r"^speaker identification accuracy of the recordings resynthesized with Griffin-Lim +0\.000$"
     assert re.search(vocoded, printed, re.M)
     assert re.search(r"^\| bert +\| +3 \|.* 0\.667 \| +0\.667 \|$", printed, re.M)
     used = StandInEncoder.used

@@ -380,6 +380,7 @@ def test_server_returns_an_error_when_a_client_violates_the_protocol(content, se
     assert 400 <= status_of(everything(client)) < 500
 
 
+@pytest.mark.thorough
 def test_server_responds_when_there_are_many_idle_connections(server):
     clients = [server.connect() for _ in range(300)]
     for client in clients[::2]:
