@@ -195,14 +195,8 @@ def commands_of(documents: tuple[str, ...]) -> dict[str, None]:
     return dict.fromkeys(command for name in documents for command in commands(DOCUMENTS[name]))
 
 
-@pytest.mark.parametrize(
-    "documents",
-    [
-        pytest.param(group, marks=() if group == ("README.md",) else pytest.mark.thorough)
-        for group in (("README.md",), *GROUPS)
-    ],
-    ids=" and ".join,
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("documents", [("README.md",), *GROUPS], ids=" and ".join)
 def test_documented_commands_succeed_when_run_in_page_order(documents, clone):
     if "README.md" not in documents:
         prepare(clone)

@@ -64,6 +64,7 @@ def test_length_batching_command_prints_the_cost_of_each_strategy(tmp_path, caps
     assert found["bucket", "BKT-DBS"][2:5] == expected
 
 
+@pytest.mark.thorough
 def test_length_batching_command_recommends_the_strategy_of_the_guide(tmp_path, capsys):
     lengths = np.random.default_rng(0).integers(50, 800, 1500)
     np.savetxt(tmp_path / "lengths", lengths)

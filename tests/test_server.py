@@ -326,6 +326,7 @@ def test_synthesis_stops_when_the_http_client_hangs_up(paused):
         assert status_of(everything(server.post(input=SENTENCES))) == 200
 
 
+@pytest.mark.thorough
 def test_other_clients_are_served_when_one_client_does_not_read_its_reply(voice):
     with running(voice, send_seconds=0.5) as server:
         slow = socket.socket()

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("clean_process")
         ("after half of a checkpoint is written", (0, 1)),
         pytest.param("before a checkpoint gets its final name", (1, 0), marks=pytest.mark.thorough),
         pytest.param("before older checkpoints are removed", (0, 0), marks=pytest.mark.thorough),
-        ("before best.pt is linked", (0, 0)),
+        pytest.param("before best.pt is linked", (0, 0), marks=pytest.mark.thorough),
         pytest.param(
             "after the last checkpoint, before best.pt is linked",
             (0, 0),
