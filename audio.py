@@ -143,9 +143,8 @@ def open_audio(path: str | Path) -> Iterator[Any]:
         except soundfile.SoundFileError as error:
             # Do not use str(error), which would also contain the number of the file descriptor.
             reason = str(getattr(error, "error_string", error)).rstrip(".")
-            if (
-                "does not exist" in reason
-            ):  # libsndfile prints this for some MP3 files without frames
+            # libsndfile prints "File does not exist" for some MP3 files without frames.
+            if "does not exist" in reason:
                 reason = "the file is damaged or in an unknown format"
             found = f"cannot read this file as audio ({reason})"
             raise UserError(f"{found}, {EXPECTED_FORMATS}") from None

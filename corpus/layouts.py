@@ -768,10 +768,9 @@ class AudioFinder:
 
     corpus: Path
     base: Path  # folder to which the paths of entries are relative
-    files: Mapping[
-        str, Sequence[Path]
-    ]  # {name converted by `comparable`: audio files of the corpus}
-    counts: Mapping[str, int]  # {name converted by `comparable`: number of different entries}
+    # The keys of both mappings are names that are converted by `comparable`.
+    files: Mapping[str, Sequence[Path]]  # audio files of the corpus
+    counts: Mapping[str, int]  # number of different entries
     # Whether the entries list several folders. If these folders are speakers, a file with the same
     # name in another folder is a different recording.
     has_folders: bool
