@@ -308,8 +308,9 @@ def has_damaged_page(path: str, size: int, modified: int) -> bool:
     position = 0
     while position < len(content):
         header = content[position : position + 27]
-        if len(header) < 27 or not header.startswith(b"OggS"):
-            return True
+        if not header.startswith(b"OggS"):
+            # Data after the last page, such as a tag, is not audio.
+            return b"OggS" in content[position:]
         lengths = content[position + 27 : position + 27 + header[26]]
         page = content[position : position + 27 + header[26] + sum(lengths)]
         # The checksum is computed as if its own four bytes were 0.

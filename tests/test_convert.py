@@ -367,6 +367,32 @@ def test_ogg_file_is_rejected_when_one_byte_is_wrong(tmp_path, position, subtype
     assert "checksum" in refusal(read_channels, path)
 
 
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_data_after_the_last_page_of_an_ogg_file_is_ignored(tmp_path, subtype):
+    path = tmp_path / "a.ogg"
+    soundfile.write(path, speech(), 48000, format="OGG", subtype=subtype)
+    samples, _ = read_channels(path)
+    content = path.read_bytes()
+    path.write_bytes(content + b"TAG" + bytes(125))
+    assert len(read_channels(path)[0]) == len(samples)
+    second_page = content.index(b"OggS", 1)
+    path.write_bytes(content[:second_page] + b"TAG" + content[second_page:])
+    assert "checksum" in refusal(read_channels, path)
+
+
+def test_file_is_rejected_when_its_header_states_no_samples(tmp_path):
+    soundfile.write(tmp_path / "a.wav", speech()[:0], RATE)
+    assert "no samples" in refusal(read_channels, tmp_path / "a.wav")
+
+
+def test_mp3_with_only_its_first_bytes_is_called_damaged(tmp_path):
+    """libsndfile prints "File does not exist" for this file."""
+    path = tmp_path / "a.mp3"
+    soundfile.write(path, speech(), RATE, format="MP3")
+    path.write_bytes(path.read_bytes()[:300])
+    assert "exist" not in refusal(read_channels, path)
+
+
 @pytest.mark.parametrize("form", ["W64", "AU", "NIST"])
 def test_recording_is_rejected_when_its_format_does_not_reveal_truncation(tmp_path, form):
     path = tmp_path / "a.wav"

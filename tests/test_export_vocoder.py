@@ -7,6 +7,7 @@ any other kind and print the reason.
 import importlib
 import json
 import os
+import shlex
 import shutil
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 import soundfile
 import torch
 from corpora import refusal
-from helpers import DATA
+from helpers import DATA, ROOT
 
 import synthesize
 from export.hifi_gan import Generator, load_generator
@@ -129,6 +130,23 @@ def test_export_command_succeeds_when_copied_from_the_vocoder_error(voices, tmp_
     export_vocoder.main(["--weights", "LJ V1/generator", "-o", "vocoder.onnx"])
     synthesize.main([*speak, "vocoder.onnx"])
     assert soundfile.info("a.wav").frames > 0
+
+
+@pytest.mark.parametrize("kind", ["voice", "checkpoint", "voice with several speakers"])
+def test_export_prints_a_command_that_synthesizes_with_the_vocoder(
+    kind, voices, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(DATA / "hifi_gan" / KINDS[0], "LJ V1")
+    models = {"voice": voices.fp32[0], "checkpoint": voices.checkpoint[0]}
+    model = models.get(kind, ROOT / "voices" / "english")
+    option = f"--{kind.split(' ')[0]}"
+    weights = ["--weights", "LJ V1/generator", "-o", "my vocoder.onnx"]
+    export_vocoder.main([*weights, option, str(model)])
+    command = shlex.split(capsys.readouterr().out.splitlines()[-1].partition("synthesize.py ")[2])
+    assert option in command
+    synthesize.main(["A dog." if word == "..." else word for word in command])
+    assert soundfile.info("out.wav").frames > 0
 
 
 class Thief:

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from corpora import refusal
 from helpers import ROOT
 
+from corpus.layouts import TextSource, read_layout
 from scripts.prepare import main
 
 PAGE = (ROOT / "docs" / "guides" / "corpora.md").read_text("utf-8")
@@ -198,3 +200,10 @@ def test_corpus_is_prepared_with_the_options_in_its_row(name, tmp_path, monkeypa
     assert [line[1] for line in lines if len(line) == 3] == speakers
     assert len(Path("lists/train.txt").read_text().splitlines()) == 4
     assert all(soundfile.info(x).duration > 0.4 for x in Path("copies/wavs").glob("*.wav"))
+
+
+def test_librispeech_is_rejected_when_the_options_are_for_texts_next_to_the_audio(tmp_path):
+    librispeech(tmp_path)
+    message = refusal(read_layout, tmp_path, texts=TextSource(suffix="srt"))
+    assert "--transcripts" in message
+    assert ".trans.txt" in message

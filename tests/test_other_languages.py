@@ -30,6 +30,8 @@ from tacotron2_voice.text.uncertain import uncertain_notes
         ("The letter α is Greek.", ""),
         ("π", ""),
         ("ｆｕｌｌ ｗｉｄｔｈ", ""),
+        ("on November twenty-four.", ""),
+        ("Reykjavik", ""),
         ("a@b.com", ""),
         ("1984", ""),
     ],

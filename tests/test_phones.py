@@ -384,6 +384,11 @@ def test_text_with_unusual_characters_has_the_phones_of_its_plain_spelling(langu
     assert to_phones([text], language) == to_phones([plain], language)
 
 
+@pytest.mark.parametrize(("language", "letter", "plain"), [("hu", "ó", "o"), ("pl", "ó", "o")])
+def test_word_of_one_letter_keeps_its_accent_when_espeak_pronounces_it(language, letter, plain):
+    assert to_phones([letter], language) != to_phones([plain], language)
+
+
 def test_english_text_normalization_rules_can_run_before_espeak():
     cleaners = ["english_cleaners_corrected", "phones"]
     [written] = clean_pieces(["Dr. Smith paid $5."], cleaners, "en-us")

@@ -321,6 +321,9 @@ def test_printed_batching_costs_exclude_random_epochs():
     )
     same = replace(hparams, batching_strategy="random", dynamic_batch_size=False)
     assert "from epoch" not in describe_costs(make_sampler(FRAMES, same), same)
+    # A saving is printed next to the page about the loss.
+    assert "choosing-a-strategy.md" in shown[-1]
+    assert "choosing-a-strategy.md" not in describe_costs(make_sampler(FRAMES, same), same)
 
 
 def test_warning_suggests_a_smaller_frame_budget_when_the_budget_limits_batches():

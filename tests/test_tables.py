@@ -150,6 +150,7 @@ def test_note_lists_the_columns_that_were_assumed(path, capsys):
     [
         ("path;text;bt;et\n", "c{i};{text};0.0;1.5", "unused columns: 'bt', 'et'"),
         ("path;duration;text;speaker\n", "c{i};1.5;{text};anna", ""),
+        ("path;start;end;text\n", "c{i};0.0;1.5;{text}", ""),
         ("", "c{i}|0.0|1.5|{text}", "unused columns: 2, 3"),
     ],
 )
