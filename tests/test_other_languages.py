@@ -31,6 +31,7 @@ from tacotron2_voice.text.uncertain import uncertain_notes
         ("π", ""),
         ("ｆｕｌｌ ｗｉｄｔｈ", ""),
         ("on November twenty-four.", ""),
+        ("Come on, Del Mar challenged.", ""),
         ("Reykjavik", ""),
         ("a@b.com", ""),
         ("1984", ""),
