@@ -19,6 +19,8 @@ endif
 DEMO := demo$(patsubst %,-%,$(filter-out en-us,$(LANGUAGE)))$(if $(PHONES),-phones)$(if $(FULL),-full)
 DEMO_VOICE := $(DEMO)/voice
 NUMBERS := --numbers$(patsubst %,=%,$(LANGUAGE))
+# Keep dollar signs, as in TEXT='It costs $5.'.
+override TEXT := $(value TEXT)
 export TEXT SPEAKER  # through the environment, so that the shell does not expand them
 
 VOICE := voices/english

@@ -64,6 +64,7 @@ from tacotron2_voice.utils.errors import UserError, grouped
 from tacotron2_voice.utils.files import read_bytes
 
 METADATA = "metadata.csv"
+LJSPEECH = "LJSpeech-1.1"  # the folder name in the archive of LJSpeech
 METADATA_NAMES = (METADATA, "metadata.jsonl")  # in order of preference
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 # Suffixes of text files, in order of preference. The corpus LibriTTS uses .normalized.txt.
@@ -136,10 +137,10 @@ def read_layout(
     """
     if not corpus.is_dir():
         found = "not a folder" if corpus.exists() else "no such folder"
-        raise UserError(
-            f"{corpus}: {found} (expected the folder of the recordings). Add --download to download "
-            "LJSpeech-1.1 (2.7 GB) into a new folder"
-        )
+        advice = ""
+        if corpus.name == LJSPEECH and not corpus.exists():
+            advice = ". To download LJSpeech-1.1 (2.7 GB), run scripts/prepare.py with --download"
+        raise UserError(f"{corpus}: {found} (expected the folder of the recordings){advice}")
     if speakers.folders:
         if table is None:
             return _read_folders(corpus, texts)
@@ -229,8 +230,15 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
     problems = [
         f"{path}: not in a speaker's folder; move it into its speaker's folder" for path in loose
     ]
+    for folder in sorted(path for path in corpus.iterdir() if path.is_dir()):
+        if folder.name not in names and any(folder.rglob("*.txt")):
+            problems.append(f"{folder}: contains texts, but no audio files")
     clips = list[Clip]()
     speakers = speakers_of_folders(corpus, names)
+    if len(speakers) == 1:
+        print(
+            f"note: all recordings are in the folder {names[0]} of {corpus}, so there is only one speaker"
+        )
     for name in speakers:
         if nested := _tables_in_folders(corpus / name, "*/**"):
             raise UserError(

@@ -189,4 +189,7 @@ def _load_whisper(model: str) -> Any:
         return faster_whisper.WhisperModel(model, device="cpu", compute_type="int8")
     except Exception as error:  # disk, network and format errors have many types
         reason = first_line(error)
-        raise UserError(f"--whisper-model {model}: cannot load this model ({reason})") from None
+        raise UserError(
+            f"--whisper-model {model}: cannot load this model ({reason}). Without an internet "
+            "connection, pass the folder of a model"
+        ) from None

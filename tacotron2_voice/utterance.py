@@ -69,7 +69,8 @@ class NothingToSpeak(UserError):
     """Raised when a cleaned text, such as "* * *", contains no letter, phone or digit."""
 
     def __init__(self, text: str):
-        super().__init__(f"{_quoted(text)}: contains no words")
+        reason = " that this model can speak" if any(map(str.isalpha, text)) else ""
+        super().__init__(f"{_quoted(text)}: contains no words{reason}")
 
 
 class UnknownSymbols(UserError):

@@ -377,7 +377,8 @@ def test_note_lists_audio_files_that_are_not_in_the_metadata(corpus, tmp_path, c
 
 def test_folder_is_rejected_when_it_contains_no_corpus(corpus, tmp_path):
     lists = tmp_path / "lists"
-    assert "--download" in refusal(prepare_with, tmp_path / "absent", lists)
+    assert "--download" in refusal(prepare_with, tmp_path / "LJSpeech-1.1", lists)
+    assert "--download" not in refusal(prepare_with, tmp_path / "absent", lists)
     metadata = corpus / "metadata.csv"
     assert f"{metadata}: not a folder" in refusal(prepare_with, metadata, lists)
     message = refusal(prepare_with, corpus, lists, "sampling_rate=16000,mel_fmax=8000")

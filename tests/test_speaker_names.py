@@ -227,6 +227,20 @@ def test_speaker_folders_work_with_any_layout(readers, tmp_path):
     assert (out / "train.txt").read_text("utf-8") == before
 
 
+def test_speaker_folder_is_reported_when_it_contains_only_texts(readers):
+    (readers / "Bo").mkdir()
+    (readers / "Bo" / "1.txt").write_text("Bo reads.")
+    clips, problems = read_layout(readers, None, FOLDERS)
+    assert len(clips) == 6
+    assert problems == [f"{readers / 'Bo'}: contains texts, but no audio files"]
+
+
+def test_note_is_printed_when_all_speaker_folders_are_in_one_folder(readers, capsys):
+    shutil.rmtree(readers / "anna")
+    read_layout(readers, None, FOLDERS)
+    assert "only one speaker" in capsys.readouterr().out
+
+
 def test_speaker_folders_can_be_links(readers, tmp_path):
     """The links in the corpus point to folders in different places. Each folder is read once."""
     linked = tmp_path / "linked"

@@ -139,6 +139,10 @@ def letters(spoken: str) -> str:
     return "".join(filter(str.isalpha, spoken))
 
 
+def test_number_after_an_abbreviation_is_not_listed_when_it_is_read_as_a_number():
+    assert uncertain_notes("Read Vol. II and Vol. III.", CLEANERS) == []
+
+
 def test_texts_of_many_kinds_are_read_as_expected_or_listed_in_a_note():
     """The authors of the 1,600 texts and readings did not know the rules."""
     rows = (DATA / "english_texts.tsv").read_text("utf-8").splitlines()[1:]

@@ -125,7 +125,8 @@ _CERTAIN_FORMS = (
     # "at 6.30" may be a time.
     rf"[-−]?(?!(?<=\bat )\d{{1,2}}\.[0-5]\d\b|(?<=\bafter )\d{{1,2}}\.[0-5]\d\b)(?:{_PLAIN_NUMBER}|\.\d+)(?:\s?%)?",
 )
-_SENTENCE_ENDS = re.compile(r"(?<=[.!?])(?<!\b\w\.)\s+(?=[A-Z\"'“])")
+# "Vol. II" is not the end of a sentence.
+_SENTENCE_ENDS = re.compile(r"(?<=[.!?])(?<!\b\w\.)\s+(?![IVXLC]{2,}\b)(?=[A-Z\"'“])")
 _LEFT, _RIGHT = r"(?<![\w/.,:$£€¥+*=^<>~-])", r"(?![\w/:+*=^<>°²³·%-]|[.,]\w)"
 _CERTAIN = re.compile("|".join([ADDRESS, *(f"{_LEFT}(?:{x}){_RIGHT}" for x in _CERTAIN_FORMS)]))
 _PUNCTUATION = "\"'“”‘’()[]{}«»,;:!?…–—-*_"

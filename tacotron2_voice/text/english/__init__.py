@@ -44,6 +44,7 @@ from tacotron2_voice.text.english.words import (
     DOMAINS,
     FILE_ENDINGS,
     FIRST_NAMES,
+    HEADINGS,
     INITIALISMS,
     MONARCHS,
     MONTHS,
@@ -414,6 +415,7 @@ RULES: list[Rule] = [
     ),
     # "Sun." and "Sat." are days only after "on", because "sun" and "sat" are also words.
     rule(rf"(?:(?<=\bon )|(?!S))\b({DAY_NAMES})\.", _read_days),
+    rule(r"(?<=[a-z] )(Sat)\.", _read_days),
     # The rules for dates and telephone numbers come before the rules for ranges, because dates,
     # telephone numbers and ranges all contain hyphens.
     *DATE_RULES,
@@ -460,9 +462,9 @@ RULES: list[Rule] = [
         _read_two_roman_numbers,
     ),
     rule(rf"\b((?:{_either_case(COUNTED)})|World War)\s([IVXLC]+)\b(?!')", _read_roman_number),
-    # In a heading, "CHAPTER I" ends with punctuation or with the text.
+    # In a heading in capitals, "CHAPTER I" ends with punctuation or with the text.
     rule(
-        rf"\b({'|'.join(map(str.upper, COUNTED))})\s([IVXLC]{{2,}}|[VXLC]|I(?=\s*(?:[.:;,–—-]|$)))\b",
+        rf"\b({'|'.join(map(str.upper, HEADINGS))})\s([IVXLC]{{2,}}|[VXLC]|I(?=\s*(?:[.:;,–—-]|$)))\b",
         _read_roman_number,
     ),
     rule(r"(?<=\d(?:st|nd|rd|th)) ed\.(?=\s?(?:\W|[a-z\d]|$))", " edition"),

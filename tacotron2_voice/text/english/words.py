@@ -221,6 +221,8 @@ BEFORE_NUMBERS = {
 # If one of these words precedes a Roman numeral, the numeral is a number: "Chapter IV". After a
 # word in COUNTED_OR_LETTERED, a single letter stays a letter: "Appendix C".
 COUNTED = "Act Article Book Canto Chapter Part Phase Scene Schedule Stage Title Volume".split()
+# Words of headings in capitals, such as "CHAPTER I".
+HEADINGS = [*COUNTED, *"Appendix Lesson Letter Section Stave".split()]
 COUNTED_OR_LETTERED = (
     "Annex Appendix Bowl Class Figure Level Mark Number Section Table Type".split()
 )
