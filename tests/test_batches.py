@@ -25,8 +25,10 @@ WORKERS: list[dict] = [
     {"num_workers": 3, "persistent_workers": True},
     {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"},
 ]
-every_kind_of_worker = pytest.mark.parametrize("workers", WORKERS, ids=str)
-# Workers with the start method spawn take seconds to start, so only slow tests use them.
+# Workers with the start method spawn take seconds to start, so only thorough tests use them.
+every_kind_of_worker = pytest.mark.parametrize(
+    "workers", [*WORKERS[:3], pytest.param(WORKERS[3], marks=pytest.mark.thorough)], ids=str
+)
 without_spawn = pytest.mark.parametrize("workers", WORKERS[:3], ids=str)
 
 

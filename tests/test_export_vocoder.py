@@ -132,7 +132,14 @@ def test_export_command_succeeds_when_copied_from_the_vocoder_error(voices, tmp_
     assert soundfile.info("a.wav").frames > 0
 
 
-@pytest.mark.parametrize("kind", ["voice", "checkpoint", "voice with several speakers"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "voice",
+        "checkpoint",
+        pytest.param("voice with several speakers", marks=pytest.mark.thorough),
+    ],
+)
 def test_export_prints_a_command_that_synthesizes_with_the_vocoder(
     kind, voices, tmp_path, monkeypatch, capsys
 ):
