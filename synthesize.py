@@ -26,6 +26,12 @@ import os
 # Make idle threads sleep instead of spin. This variable must be set before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import signal
+
+if __name__ == "__main__":
+    # Exit without a traceback if Ctrl-C is pressed during the imports, which take seconds.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+
 from pathlib import Path
 
 from export.loading import load_synthesizer
@@ -74,4 +80,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     run_program(main)
