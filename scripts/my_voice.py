@@ -63,7 +63,6 @@ STEPS = 1000  # number of optimizer steps; about 1,000 steps led to the best spe
 DECAY_START = 0.3  # the learning rate decays after this fraction of the optimizer steps
 HALVINGS = 4.6  # the learning rate halves this many times while it decreases from 5e-4 to 2e-5
 VALIDATION = 0.05  # fraction of the clips to hold out for validation
-MIN_VALIDATION = 10  # minimum number of clips to hold out for validation
 TIMED_STEPS = 2  # number of optimizer steps for measuring the time per optimizer step
 # Options of scripts/prepare.py that this program sets itself. Users cannot pass these options with
 # --prepare.

@@ -31,7 +31,10 @@ _SHARED = frozenset(
 )
 _MAX_SHARED = 1 / 3  # a text with a larger share of these words counts as English
 _MIN_WORDS = 2  # the language of a single word is too uncertain
-_MIN_PROBABILITY = 0.3
+# Thresholds for the probabilities of py3langid. With these values, 211 of 230 short texts in other
+# languages and 9 of about 10,000 English texts are recognized as another language.
+_MIN_PROBABILITY = 0.2
+_MAX_ENGLISH = 0.02
 _MAX_CHARACTERS = 1000  # the beginning of a text is sufficient
 _PUNCTUATION = "\"'“”„«»()[].,;:!?¿¡…–—-"
 # Codes of py3langid for English and for Nigerian Pidgin, which uses English words.
@@ -70,8 +73,10 @@ def language_of(text: str) -> str:
         or num_shared > _MAX_SHARED * len(words)
     ):
         return ""
-    code, probability = _identify(" ".join(words))
-    if code in _ENGLISH_CODES or probability < _MIN_PROBABILITY:
+    probabilities = _identify(" ".join(words))
+    code = max(probabilities, key=lambda code: probabilities[code])
+    english = sum(probabilities[code] for code in _ENGLISH_CODES)
+    if probabilities[code] < _MIN_PROBABILITY or english > _MAX_ENGLISH:
         return ""
     return _NAMES.get(code, "a language other than English")
 
@@ -82,13 +87,12 @@ def _is_latin(letter: str) -> bool:
     return letter == "µ" or not plain.isalpha() or unicodedata.name(plain, "").startswith("LATIN")
 
 
-def _identify(text: str) -> tuple[str, float]:
-    """Return the code of the most probable language, and its probability."""
+def _identify(text: str) -> dict[str, float]:
+    """Return the probability of each language, by its code."""
     identifier = _identifier()
     if identifier is None:
-        return "en", 1.0
-    code, probability = identifier.classify(text)
-    return code, float(probability)
+        return dict.fromkeys(_ENGLISH_CODES, 1.0)
+    return {code: float(probability) for code, probability in identifier.rank(text)}
 
 
 @functools.cache
