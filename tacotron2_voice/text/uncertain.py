@@ -24,7 +24,7 @@ from tacotron2_voice.text.english import (
     read_english,
     roman_value,
 )
-from tacotron2_voice.text.english.quantities import MAYBE_INCHES, NUMBER
+from tacotron2_voice.text.english.quantities import MAYBE_INCHES, NUMBER, SECRET_CODE
 from tacotron2_voice.text.english.words import (
     ABBREVIATIONS,
     BEFORE_NUMBERS,
@@ -96,6 +96,7 @@ _CERTAIN_FORMS = (
     rf"\d{{4}}-\d\d-\d\d|{_MONTH}/{_DAY}/(?:\d\d|\d{{4}})|{_DAY}[/.]{_MONTH}[/.]\d{{4}}",
     rf"(?i:May|{MONTH_NAMES}|{'|'.join(MONTHS.values())})-[12]\d{{3}}",
     rf"(?:{'|'.join(BIBLE)}) \d+:\d+(?:[-–]\d+)?",
+    SECRET_CODE,
     r"[A-Z]{2} \d{5}|\d+(?:-\d+){2,}|\(?\d{3}\)?[-.\s]\d{3}[-.\s]\d{4}|\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}",
     # letters with digits, such as B-52s and 3D
     rf"(?!GMT|UTC)[A-Z]{{1,5}}-?\d{{1,3}}s?|(?!(?:May|{MONTH_NAMES})-)[A-Z][a-z]+-\d{{1,2}}|\d{{1,3}}[AC-JLN-SU-Z]",

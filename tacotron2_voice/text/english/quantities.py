@@ -16,9 +16,11 @@ from tacotron2_voice.text.english.numbers import (
 )
 from tacotron2_voice.text.english.words import (
     BIBLE,
+    CODES,
     CURRENCIES,
     CURRENCY_CODES,
     MONTHS,
+    NUMBERED_CODES,
     OPENERS,
     PER,
     REGIONS,
@@ -160,7 +162,7 @@ def _read_groups(match: Match) -> str:
 
 
 # No noun that the number counts, such as the "people" in "112 people", follows.
-_NO_COUNT = r"(?!\s(?:people|[a-z]+(?<!s)s)\b)"
+_NO_COUNT = r"(?!\s(?:people|(?!(?:is|was|has|does|as|its|his|this|pages)\b)[a-z]+(?<!s)s)\b)"
 
 
 def _read_emergency_number(match: Match) -> str:
@@ -170,15 +172,40 @@ def _read_emergency_number(match: Match) -> str:
     return spell_digits(match[0]) if is_call else match[0]
 
 
+_NUMBER_SIGN = r"(?:number\b|no\b\.?|num\b\.?|#)"
+# Matches a code of digits after a word such as "PIN", but not a number that counts something, as in
+# "the code has 2000 lines" and "the account is 5000 dollars short", and not the year of a law, as
+# in "Penal Code 1860".
+SECRET_CODE = (
+    rf"\b(?P<name>(?:(?i:(?:{'|'.join(CODES)})(?:\s?{_NUMBER_SIGN})?)"
+    rf"|(?i:(?:{'|'.join(NUMBERED_CODES)})\s?{_NUMBER_SIGN}))"
+    r"(?:\s?[:=]\s?|\s(?:is|was)(?:\snow)?:?\s|\s?))"
+    r"(?<!\w)(?<![A-Z][a-z]{3} (?=[12]\d{3}(?!\d)))(?P<code>\d{3,}(?:[\s-]\d{3,})*)"
+    rf"(?![\w/%$£€¥(-]|[.,:]\d){_NO_COUNT}"
+)
+
+
+def _read_secret_code(match: Match) -> str:
+    """Read a code digit by digit, but not three digits after "error code", as in "error code 500"."""
+    is_status = re.search(r"(?i)\b(?:error|status|response|exit) $", match.string[: match.start()])
+    if len(match["code"]) == 3 and is_status:
+        return match[0]
+    groups = ", ".join(map(spell_digits, re.split(r"\D", match["code"])))
+    return re.sub(rf"(?i)\s?{_NUMBER_SIGN}\s?", " number ", match["name"]) + groups
+
+
 def _read_ip_address(match: Match) -> str:
     return " dot ".join(map(spell_number, match[0].split(".")))
 
 
 def _read_code(match: Match) -> str:
-    """Read a number of three digits in two parts: 150 -> one fifty, 101 -> one oh one."""
+    """Read a number of three or four digits in two parts: 150 -> one fifty, 2490 -> twenty-four
+    ninety, 101 -> one oh one."""
     before, hundreds, rest = match.groups()
     if not before.endswith(" "):
         before = f"{before} "
+    if rest == "00" and hundreds.endswith("0"):
+        return f"{before}{spell_number(hundreds + rest)}"
     if rest == "00":
         return f"{before}{spell_number(hundreds)} hundred"
     zero = "oh " if rest[0] == "0" else ""
@@ -197,9 +224,9 @@ PHONE_RULES: list[Rule] = [
     rule(r"(?<![\w.,$£€¥-])(?:911|999)(?=\s(?:calls?|operators?|dispatchers?)\b)", _read_groups),
     rule(rf"(?<![\w.,$£€¥-])(?:911|999|112)(?![\w%-]|[.,]\d){_NO_COUNT}", _read_emergency_number),
     rule(r"(?<=\b[A-Z]{2} )\d{5}\b|(?<=[A-Z]\.[A-Z]\. )\d{5}\b", _read_groups),  # postal codes
-    rule(r"(?i)(?<=\bzip code is )\d{5}\b|(?<=\bzip code )\d{5}\b", _read_groups),
     rule(r"(?i)(?<=\bdial )\d{3}\b|(?<=\bcall )\d{3}\b" + _NO_COUNT, _read_groups),
-    rule(r"(?i)\b(ext)\. (\d{3,5})\b", lambda m: f"extension {spell_digits(m[2])}"),
+    rule(r"(?i)\bext\.?:? (?=\d{3,5}\b)", "extension "),
+    rule(SECRET_CODE, _read_secret_code),
     rule(r"(?i)(?<=\bno\. )(\d\d)-(\d{3,5})\b", r"\1, \2"),  # a docket number is not a range
     rule(r"(?<![\w.,])\d{1,3}(?:\.\d{1,3}){3}(?![\w.,]\w)", _read_ip_address),
 ]
@@ -209,8 +236,9 @@ CODE_RULES: list[Rule] = [
     # or room. These numbers are read in two parts: "one fifty", "one seventeen".
     rule(r"(?<![\w$-])([A-Z]{1,3})-?([1-9])(\d\d)(?![\w-]|[.,]\d)", _read_code),
     rule(
-        r"\b((?:Boeing|Route|Rte\.?|Highway|Hwy\.?|Interstate|Flight|Room|Suite|[Ee]rror)\s)"
-        r"([1-9])(\d\d)(?![\w-]|[.,]\d)",
+        r"\b((?:Boeing|Rte\.?|Hwy\.?|Interstate|[Rr]oute|[Hh]ighway|[Ff]light(?:\s[A-Z]{1,3})?|[Rr]oom"
+        r"|[Ss]uite|[Mm]odel|(?:[Ee]rror|[Ss]tatus|[Rr]esponse|[Ee]xit)(?:\scode)?)\s)"
+        rf"([1-9]\d?)(\d\d)(?![\w-]|[.,]\d){_NO_COUNT}",
         _read_code,
     ),
     rule(r"\b404(?= error)", "four oh four"),

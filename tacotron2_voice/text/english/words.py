@@ -218,6 +218,15 @@ BEFORE_NUMBERS = {
     "c": "circa",
 }
 
+# After these words, digits are spoken one by one: "My PIN is 4321".
+CODES = "code passcode password passphrase pin otp serial extension ext acct account id".split()
+# After one of these words and "number", digits are spoken one by one: "phone number 5551234".
+NUMBERED_CODES = (
+    "phone telephone mobile cell fax routing tracking confirmation reference booking order invoice "
+    "ticket case card passport license licence policy member membership customer employee badge "
+    "registration security part batch lot"
+).split()
+
 # If one of these words precedes a Roman numeral, the numeral is a number: "Chapter IV". After a
 # word in COUNTED_OR_LETTERED, a single letter stays a letter: "Appendix C".
 COUNTED = "Act Article Book Canto Chapter Part Phase Scene Schedule Stage Title Volume".split()
