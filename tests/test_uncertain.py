@@ -49,6 +49,9 @@ CLEANERS = ["english_cleaners_corrected"]
         ("The 2005-10 report is out.", "2005-10", "two thousand five to ten"),
         ("Some 1 234 people came.", "1 234", "one two hundred thirty-four"),
         ("He left, ie now.", "ie", "ie"),
+        ("Move the 1:1 to Monday.", "1:1", "one to one"),
+        ("The answer is no. 6 people left.", "is no. 6", "is no. six"),
+        ("No 10 said no.", "No 10", "Number ten"),
     ],
 )
 def test_possibly_misread_expression_is_returned_with_its_spoken_form(text, expression, reading):

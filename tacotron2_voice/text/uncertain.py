@@ -24,7 +24,12 @@ from tacotron2_voice.text.english import (
     read_english,
     roman_value,
 )
-from tacotron2_voice.text.english.quantities import MAYBE_INCHES, NUMBER, SECRET_CODE
+from tacotron2_voice.text.english.quantities import (
+    MAYBE_INCHES,
+    NO_BEFORE_COUNT,
+    NUMBER,
+    SECRET_CODE,
+)
 from tacotron2_voice.text.english.words import (
     ABBREVIATIONS,
     BEFORE_NUMBERS,
@@ -164,6 +169,16 @@ _FIRST = re.compile(
     rf"({'|'.join(MONARCHS)}) I(?![\w'’]|\.\w|\.\s(?!{_OPENER})[A-Z]|\s(?:am|have|haven't|do|don't|guess|hope|mean)\b)"
 )
 _INCHES = re.compile(MAYBE_INCHES)
+# Expressions with two usual meanings that `_CERTAIN_FORMS` does not distinguish.
+_AMBIGUOUS = re.compile(
+    "|".join(
+        [
+            # "No" at the start of a sentence and "no." may be words or mean "number".
+            r"(?:^|(?<=[.!?]\s))No \d{1,3}\b(?![,.:/-]\d|-?\s?year)",
+            NO_BEFORE_COUNT,
+        ]
+    )
+)
 # Matches a number with spaces, which may separate thousands: "1 234". The rules read 10 000 reliably.
 _SPACED_NUMBER = re.compile(
     r"(?<![\d+.,:/-])(?<!\d )(?!0)\d{1,3}(?: \d{3})+(?<! 000)(?! ?\d|[-–/:]\d)"
@@ -210,9 +225,11 @@ def _uncertain_in(text: str) -> list[Uncertain]:
         for match in _INCHES.finditer(text)
         if not _is_after_name(text, match.start())
     }
-    spaced = [match.span() for match in _SPACED_NUMBER.finditer(text)]
+    ambiguous = [
+        match.span() for pattern in (_SPACED_NUMBER, _AMBIGUOUS) for match in pattern.finditer(text)
+    ]
     for i, word in enumerate(words):
-        if any(start < word.end() and word.start() < end for start, end in spaced):
+        if any(start < word.end() and word.start() < end for start, end in ambiguous):
             uncertain[i] = True
         if word.end() in in_inches:
             uncertain[i] = True
@@ -227,7 +244,10 @@ def _uncertain_in(text: str) -> list[Uncertain]:
         return []
     found = []
     read = read_english(text).split()
-    for span, reading in _aligned([word[0] for word in words], read):
+    aligned = [*_aligned([word[0] for word in words], read)]
+    for first, last in ambiguous:
+        aligned = [*_joined(aligned, [first < x.end() and x.start() < last for x in words])]
+    for span, reading in aligned:
         expression = text[words[span.start].start() : words[span.stop - 1].end()]
         if words[span.stop - 1].end() in in_inches:
             expression, reading = f"{expression} in", f"{reading} in"
@@ -319,7 +339,22 @@ def _aligned(words: list[str], read: list[str]) -> Iterable[tuple[slice, str]]:
             for i in range(end - start):
                 yield slice(start + i, start + i + 1), read[read_start + i]
         elif end > start:
+            # In "the 1:1 to ten", SequenceMatcher aligns "to" with the first "to" of "one to one to".
+            alone = read_english(" ".join(words[start:end])).split()
+            if read[read_start : read_start + len(alone)] == alone:
+                read_end = max(read_end, read_start + len(alone))
             yield slice(start, end), " ".join(read[read_start:read_end])
+
+
+def _joined(aligned: list[tuple[slice, str]], is_inside: list[bool]) -> Iterable[tuple[slice, str]]:
+    """Join the items of `aligned` that contain the words of one expression."""
+    inside = [item for item in aligned if any(is_inside[item[0]])]
+    for item in aligned:
+        if item not in inside:
+            yield item
+        elif item is inside[-1]:
+            span = slice(inside[0][0].start, item[0].stop)
+            yield span, " ".join(reading for _, reading in inside)
 
 
 def _comparable(word: str) -> str:

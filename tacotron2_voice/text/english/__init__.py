@@ -23,8 +23,10 @@ from tacotron2_voice.text.english.quantities import (
     AMOUNT_RULES,
     ARITHMETIC_RULES,
     CODE_RULES,
+    COUNT,
     DATE_RULES,
     MONTH,
+    NO_BEFORE_COUNT,
     PHONE_RULES,
     PLURAL_RULES,
     RANGE_RULES,
@@ -254,7 +256,9 @@ ADDRESS = (
 
 def _read_abbreviation(match: Match) -> str:
     words = ABBREVIATIONS[match[1].lower()]
-    return words if words in ("for example", "that is", "versus") else words + full_stop(match)
+    if words in ("for example", "that is", "versus"):
+        return words
+    return words + full_stop(match, before_names=words == "et cetera")
 
 
 def _read_title(match: Match) -> str:
@@ -275,7 +279,7 @@ def _read_street(match: Match) -> str:
     later rules expand titles.
     """
     before, short = match[1], match[2].capitalize()
-    ends = full_stop(match)
+    ends = full_stop(match, before_names=short not in TITLES)
     if before in OPENERS or before in TITLES:
         return match[0]
     follows = None if ends else _NAME_FOLLOWS.match(match.string, match.end())
@@ -299,6 +303,10 @@ def _is_street(match: Match, before: str, short: str, after: str) -> bool:
     return bool(is_after_preposition) and not before.endswith("day")  # "on Monday Dr. Smith said"
 
 
+def _read_no(match: Match) -> str:
+    return f"{match['before']}no. {spell_number(match['number'])}"
+
+
 def _read_before_number(match: Match) -> str:
     return f"{BEFORE_NUMBERS[match[1].lower()].capitalize()} "
 
@@ -311,9 +319,20 @@ def _read_dotted_letters(match: Match) -> str:
     return _letters(match[0]) + full_stop(match)
 
 
+# Matches a word after which "Jan." is a month. After another word, "Jan." at the end of a sentence is
+# the name Jan.
+_BEFORE_MONTHS = re.compile(
+    r"(?i)\b(?:after|before|by|during|early|end of|every|for|from|in|last|late|mid|next|since|this|until"
+    r"|till)[ -]$"
+)
+
+
 def _read_month(match: Match) -> str:
-    ends = full_stop(match)
-    return match[0] if ends and match[1] in ("Jan", "Mar") else MONTHS[match[1].lower()] + ends
+    ends = full_stop(match, before_names=True)
+    is_month = _BEFORE_MONTHS.search(match.string, 0, match.start())
+    if match[1] in ("Jan", "Mar") and ends and not is_month:
+        return match[0]
+    return MONTHS[match[1].lower()] + ends
 
 
 def _read_state(match: Match) -> str:
@@ -322,12 +341,12 @@ def _read_state(match: Match) -> str:
 
 def _read_days(match: Match) -> str:
     days = [DAYS[short.lower()] for short in match.groups() if short]
-    return " to ".join(days) + full_stop(match)
+    return " to ".join(days) + full_stop(match, before_names=True)
 
 
 def _read_listed_days(match: Match) -> str:
     words = re.sub(rf"\b({DAY_NAMES})\b\.?", lambda x: DAYS[x[1].lower()], match[0])
-    return re.sub(r"\s?/\s?", ", ", words) + full_stop(match)
+    return re.sub(r"\s?/\s?", ", ", words) + full_stop(match, before_names=True)
 
 
 DAY_NAMES = "|".join(sorted(map(str.capitalize, DAYS), key=len, reverse=True))
@@ -425,10 +444,16 @@ RULES: list[Rule] = [
     *PHONE_RULES,
     # Abbreviations before a number ("No. 5") are expanded before Roman numerals are converted,
     # because the number may be a Roman numeral ("Vol. IV"). Without a number, "No." is a word.
+    rule(NO_BEFORE_COUNT, _read_no),
     rule(
         rf"(?i)(?<![\w.])({'|'.join(sorted(BEFORE_NUMBERS, key=len, reverse=True))})"
         r"\.\s?(?=\d|[IVX]{2,}\b|V\b)",
         _read_before_number,
+    ),
+    # In "No 10 said", "No" means "number", but not in "No 2 people are alike".
+    rule(
+        rf"(?:(?<=[a-z] )|(?<=[a-z], )|(?<!\S))No (?!{COUNT}|\d+[ -]year|\d\s(?:of|are|will|can)\b)(?=\d{{1,3}}\b(?![,.:/-]\d))",
+        "Number ",
     ),
     rule(r"(?<![\w.])col(s?)\.\s?(?=\d|[A-Z]\b(?!'))", r"column\1 "),
     rule(r"\b[Rr]ev\.\sed\b\.?", lambda match: f"revised edition{full_stop(match)}"),
@@ -467,7 +492,10 @@ RULES: list[Rule] = [
         rf"\b({'|'.join(map(str.upper, HEADINGS))})\s([IVXLC]{{2,}}|[VXLC]|I(?=\s*(?:[.:;,–—-]|$)))\b",
         _read_roman_number,
     ),
-    rule(r"(?<=\d(?:st|nd|rd|th)) ed\.(?=\s?(?:\W|[a-z\d]|$))", " edition"),
+    rule(
+        r"(?<=\d(?:st|nd|rd|th)) ed\.(?=\s?(?:\W|\w|$))",
+        lambda match: f" edition{full_stop(match)}",
+    ),
     rule(r"(?<=\b[Tt]he )WHO\b", "w h o"),
     rule(rf"\b({_either_case(COUNTED_OR_LETTERED)})\s([IVXLC]{{2,}})\b", _read_roman_number),
     rule(rf"\b([A-Z]\w+) ({'|'.join(SURE_NUMERALS)})\b", _read_roman_number),

@@ -19,6 +19,7 @@ from tacotron2_voice.text.english.words import (
     CODES,
     CURRENCIES,
     CURRENCY_CODES,
+    DAYS,
     MONTHS,
     NUMBERED_CODES,
     OPENERS,
@@ -36,11 +37,24 @@ NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?"
 _SENTENCE_ENDS = re.compile(
     rf"['\")\]”]*(?:\s*$|\s+['\"(“]?(?:{'|'.join(sorted(OPENERS, key=len, reverse=True))})\b)"
 )
+# Matches a capitalized word, except a word that belongs to a date or an address.
+_CAPITALIZED_WORD = re.compile(
+    r"['\")\]”]*\s+['\"(“]?(?!(?:Apt|Suite|Ste|Unit|Room|Rm|Bldg|Floor|[NS][EW]"
+    rf"|{'|'.join(map(str.capitalize, [*MONTHS, *MONTHS.values(), *DAYS, *DAYS.values()]))})\b)[A-Z][a-z]"
+)
 
 
-def full_stop(match: Match) -> str:
-    """Return "." if the full stop of an abbreviation also ends a sentence, otherwise ""."""
-    return "." if match[0].endswith(".") and _SENTENCE_ENDS.match(match.string, match.end()) else ""
+def full_stop(match: Match, before_names: bool = False) -> str:
+    """Return "." if the full stop of an abbreviation also ends a sentence, otherwise "".
+
+    Args:
+        before_names: whether any capitalized word begins a sentence, because no name can follow
+            this abbreviation, as in "in Jan. Bob left". Without this argument, only the words in
+            OPENERS begin a sentence, as in "Acme Inc. They left".
+    """
+    ends = [_SENTENCE_ENDS, _CAPITALIZED_WORD] if before_names else [_SENTENCE_ENDS]
+    is_end = any(pattern.match(match.string, match.end()) for pattern in ends)
+    return "." if match[0].endswith(".") and is_end else ""
 
 
 # ---------------------------------------------------------------------------- dates
@@ -161,8 +175,15 @@ def _read_groups(match: Match) -> str:
     return f"plus {groups}" if match[0].startswith("+") else groups
 
 
-# No noun that the number counts, such as the "people" in "112 people", follows.
-_NO_COUNT = r"(?!\s(?:people|(?!(?:is|was|has|does|as|its|his|this|pages)\b)[a-z]+(?<!s)s)\b)"
+# Matches a noun that a number counts, such as the "people" in "112 people".
+_COUNTED = r"\s(?:people|men|women|children|(?!(?:is|was|has|does|as|its|his|this|pages)\b)[a-z]+(?<!s)s)\b"
+_NO_COUNT = rf"(?!{_COUNTED})"
+COUNT = rf"\d+{_COUNTED}"
+# Matches the word "no" and a sentence that begins with a number: "The answer is no. 6 people left."
+NO_BEFORE_COUNT = (
+    r"(?P<before>\b(?:is|was|said|says|say|answered|replied|voted|meant|means)\s)no\.\s"
+    rf"(?P<number>\d{{1,3}})(?={_COUNTED})"
+)
 
 
 def _read_emergency_number(match: Match) -> str:

@@ -19,9 +19,13 @@ DAYS = dict(
 # stop also ends the sentence ("at 5 p.m. He left"). If such a word precedes "St." or "Dr.", the
 # abbreviation does not mean a street.
 OPENERS = set(
-    "A After All An And As At Before But By Each Every For From He Her Here His How I If In It Its "
-    "Many My No Not Now On Once One Or Our She So Some That The Their Then There These They This "
-    "Those To Was We What When Where Which While Who Why Will With Yes You Your".split()
+    "A After All Also An And Are As Ask At Because Before Both Bring But By Bye Call Can Come Could "
+    "Did Do Does Each Every Everyone Finally For From Get Give Go Goodbye He Hello Her Here His How "
+    "However I If Immediately In Instead Is It Its Just Keep Later Let Look Maybe Meanwhile Meet Most My "
+    "Nearly No Nobody Not Nothing Now On Once One Only Or Our Perhaps Please Put See Send Several She Should "
+    "Since So Some Someone Sometimes Soon Stay Still Take Tell Thank Thanks That The Their Then There "
+    "These They This Those Though Thus To Today Tomorrow Try Turn Until Wait Was We Were What When "
+    "Where Whether Which While Who Why Will With Would Yes Yesterday Yet You Your".split()
 )
 
 # Titles before a name, with or without a full stop: "Dr. Brown", "Mr Smith".
