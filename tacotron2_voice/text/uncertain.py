@@ -39,8 +39,10 @@ from tacotron2_voice.text.english.words import (
     CURRENCIES,
     CURRENCY_CODES,
     FIRST_NAMES,
+    INITIALS_BEFORE,
     MONARCHS,
     MONTHS,
+    NEVER_INITIALS,
     OPENERS,
     PER,
     STATES,
@@ -48,6 +50,7 @@ from tacotron2_voice.text.english.words import (
     STREETS,
     TITLES,
     UNITS,
+    WORDS_IN_CAPITALS,
 )
 from tacotron2_voice.text.other_languages import language_of
 from tacotron2_voice.text.phone_spans import CORRECTED
@@ -169,6 +172,9 @@ _FIRST = re.compile(
     rf"({'|'.join(MONARCHS)}) I(?![\w'’]|\.\w|\.\s(?!{_OPENER})[A-Z]|\s(?:am|have|haven't|do|don't|guess|hope|mean)\b)"
 )
 _INCHES = re.compile(MAYBE_INCHES)
+_SURE_INITIALS = (
+    rf"(?<=[Tt]he ){_any_of(INITIALS_BEFORE)}\b(?! gate| operator)|AM\s(?:radio|and FM)"
+)
 # Expressions with two usual meanings that `_CERTAIN_FORMS` does not distinguish.
 _AMBIGUOUS = re.compile(
     "|".join(
@@ -176,6 +182,12 @@ _AMBIGUOUS = re.compile(
             # "No" at the start of a sentence and "no." may be words or mean "number".
             r"(?:^|(?<=[.!?]\s))No \d{1,3}\b(?![,.:/-]\d|-?\s?year)",
             NO_BEFORE_COUNT,
+            # Words in capitals between other words may be initials, as in "ICE agents". After "the",
+            # the words in INITIALS_BEFORE are initials.
+            rf"(?<![A-Z] )(?<![\w.&'-])(?<!\d )(?!{_SURE_INITIALS})(?:{_any_of(WORDS_IN_CAPITALS - NEVER_INITIALS)})\b(?![.&'-]\w|\s[A-Z]{{2}})",
+            # "IT" and "US" are read as letters, but may be pronouns.
+            r"\b(?:do|did|done|doing|love|hate|like|want|need|get|got|make|made) IT\b",
+            r"\b(?:tell|told|give|gave|let|help|ask|show|to|with|for) US(?=[.,;!?]|$)",
         ]
     )
 )

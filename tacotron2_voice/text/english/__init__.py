@@ -48,6 +48,7 @@ from tacotron2_voice.text.english.words import (
     FIRST_NAMES,
     HEADINGS,
     INITIALISMS,
+    INITIALS_BEFORE,
     MONARCHS,
     MONTHS,
     NUMBERED_WITH_I,
@@ -496,7 +497,18 @@ RULES: list[Rule] = [
         r"(?<=\d(?:st|nd|rd|th)) ed\.(?=\s?(?:\W|\w|$))",
         lambda match: f" edition{full_stop(match)}",
     ),
-    rule(r"(?<=\b[Tt]he )WHO\b", "w h o"),
+    # "WHO" in a question is the pronoun. "The OR gate" is the word "or".
+    rule(
+        rf"(\b(?i:the|an?|our|your|my|his|her|their|this|each|every|has|have|had|with) )({'|'.join(INITIALS_BEFORE)})\b"
+        r"(?!\s(?:gate|operator|function|statement|condition|clause|key|button)s?\b)",
+        lambda match: match[1] + _letters(match[2]),
+    ),
+    *(
+        rule(rf"\b{initials}(?=\s(?:{words.replace(' ', '|')})\b)", _letters(initials))
+        for initials, words in INITIALS_BEFORE.items()
+    ),
+    rule(r"\bAM(?= (?:and|or) FM\b)|(?<=\bFM and )AM\b|(?<=\bFM or )AM\b", "a m"),
+    rule(r"(?<![A-Z] )\bWHO\b(?! [A-Z]{2})(?=[^.?!]*(?:\.|$))", "w h o"),
     rule(rf"\b({_either_case(COUNTED_OR_LETTERED)})\s([IVXLC]{{2,}})\b", _read_roman_number),
     rule(rf"\b([A-Z]\w+) ({'|'.join(SURE_NUMERALS)})\b", _read_roman_number),
     rule(rf"\b({_either_case(COUNTED)})\s([ivx]{{2,}})\b", _read_roman_number),

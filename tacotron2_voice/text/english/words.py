@@ -504,6 +504,25 @@ WORDS_IN_CAPITALS = set(
     "WIN WON WOW YES YET YOU HEY AGO END TRY ZOO "
     "GIF JAR LAN PIN RAM ROM SARS SIM WAN ZIP".split()
 )
+# Words in WORDS_IN_CAPITALS that authors write in capitals for emphasis, or that are always names.
+# The other words in WORDS_IN_CAPITALS may be initials, as in "ICE agents".
+NEVER_INITIALS = set(
+    "AN AS AT BE BY DO GO HE HI IF IN IS ME MY NO OF OH ON SO TO UP WE AH ALL AND ANY ARE BAD BIG BUT "
+    "CAN DID DON DUE FAR FEW FOR FUN GET GOT HAD HAS HER HIM HIS HOT HOW ITS LET LOT LOW MAD MAY NEW NOR "
+    "NOT NOW OFF OLD ONE OUR OUT OWN PAY PUT RAN RED SAD SAW SAY SEE SHE SIX TEN THE TOO TRY TWO USE "
+    "WAR WAS WET WHY WIN WON WOW YES YET YOU HEY AGO END "
+    "GIF JAR LAN PIN RAM ROM SARS SIM WAN ZIP".split()
+)
+# Words in capitals that are initials after an article, before the given words, or after "has" and
+# "with": "the OR", "AM radio", "has ADD".
+INITIALS_BEFORE = {
+    "ADD": "diagnosis medication symptoms",
+    "AM": "radio radios station stations band broadcast broadcasts frequency",
+    "LED": "bulb bulbs display displays lamp lamps light lights screen strip strips TV",
+    "OR": "nurse nurses staff table",
+    "SAT": "exam exams prep score scores test tests",
+    "WHO": "chief director guidelines report",
+}
 # Groups of two or three consonants that begin English words. Words in capitals that begin with other
 # groups of consonants, such as NCAA and HDMI, are spelled out letter by letter.
 ONSETS = (
