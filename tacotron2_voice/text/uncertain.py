@@ -18,6 +18,7 @@ from tacotron2_voice.text.cleaners import read_brackets
 from tacotron2_voice.text.english import (
     ADDRESS,
     AFTER_ASSOCIATE,
+    BEFORE_STATES,
     DAY_NAMES,
     MONTH_NAMES,
     plain_characters,
@@ -26,6 +27,7 @@ from tacotron2_voice.text.english import (
 )
 from tacotron2_voice.text.english.quantities import (
     MAYBE_INCHES,
+    MILITARY_TIME,
     NO_BEFORE_COUNT,
     NUMBER,
     SECRET_CODE,
@@ -105,6 +107,7 @@ _CERTAIN_FORMS = (
     rf"(?i:May|{MONTH_NAMES}|{'|'.join(MONTHS.values())})-[12]\d{{3}}",
     rf"(?:{'|'.join(BIBLE)}) \d+:\d+(?:[-–]\d+)?",
     SECRET_CODE,
+    rf"(?:(?=0)|(?<=\bat )|(?<=\bby )){MILITARY_TIME}",
     r"[A-Z]{2} \d{5}|\d+(?:-\d+){2,}|\(?\d{3}\)?[-.\s]\d{3}[-.\s]\d{4}|\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}",
     # letters with digits, such as B-52s and 3D
     rf"(?!GMT|UTC)[A-Z]{{1,5}}-?\d{{1,3}}s?|(?!(?:May|{MONTH_NAMES})-)[A-Z][a-z]+-\d{{1,2}}|\d{{1,3}}[AC-JLN-SU-Z]",
@@ -113,7 +116,7 @@ _CERTAIN_FORMS = (
     rf"[Aa]sst\.(?=\s[A-Z])|[Aa]ssoc\.(?=\s{AFTER_ASSOCIATE})|[Rr]ev\. ed\.",
     rf"(?i:{_any_of([*TITLES, *ABBREVIATIONS])})\.|{_any_of(STREETS)}\.",
     rf"(?i:{_any_of(BEFORE_NUMBERS)})\.\s?(?:{NUMBER}(?:\s?[-–]\s?{NUMBER})?|[IVX]{{2,}}|V)",
-    rf"(?:{_any_of([*FIRST_NAMES, *STATES, *STATES_AFTER_TOWNS])})\.|v\.(?=\s[A-Z])|Co\.",
+    rf"(?:{_any_of([*FIRST_NAMES, *STATES])})\.|{BEFORE_STATES}{_any_of(STATES_AFTER_TOWNS)}\.|v\.(?=\s[A-Z])|Co\.",
     rf"(?<=[a-z]\s)(?:{_any_of(STREETS)})(?=[,.]?\s|$)",
     # Only after "on", "Sat." and "Sun." are certainly days of the week.
     rf"(?:{MONTH_NAMES}|(?!Sat|Sun)(?:{DAY_NAMES})|(?<=\bon )(?:Sat|Sun))\.",
@@ -185,6 +188,14 @@ _AMBIGUOUS = re.compile(
             # Words in capitals between other words may be initials, as in "ICE agents". After "the",
             # the words in INITIALS_BEFORE are initials.
             rf"(?<![A-Z] )(?<![\w.&'-])(?<!\d )(?!{_SURE_INITIALS})(?:{_any_of(WORDS_IN_CAPITALS - NEVER_INITIALS)})\b(?![.&'-]\w|\s[A-Z]{{2}})",
+            # "Rd." is a round or a road, "Sr." may be a Spanish title, a sister or "senior", and "c."
+            # may be a chapter.
+            r"\b[a-z]+ Rd\b\.? ?\d+\b|(?<!\bAct )\(c\. \d{1,3}\)|(?:^|\b[a-z]+ )Sr\.?(?=$|\s[A-Z])",
+            # A sentence cannot end after these short forms of states: "Pa. died", "Miss. Smith".
+            rf"(?!{BEFORE_STATES})\b(?<!-){_any_of(STATES_AFTER_TOWNS)}\.(?=[,;]?\s\w)(?!\s(?:and|or) [A-Z][a-z]+\.)|^Miss\.$",
+            # "A" after a number may be a letter or mean "ampere". Four digits before "hours" may be
+            # a time of day or a duration.
+            rf"\b\d+(?:\.\d+)? A(?=[.,;:)]|$)|(?<!\bat )(?<!\bby )(?!0){MILITARY_TIME}",
             # "IT" and "US" are read as letters, but may be pronouns.
             r"\b(?:do|did|done|doing|love|hate|like|want|need|get|got|make|made) IT\b",
             r"\b(?:tell|told|give|gave|let|help|ask|show|to|with|for) US(?=[.,;!?]|$)",

@@ -37,6 +37,7 @@ from tacotron2_voice.text.english.quantities import (
 from tacotron2_voice.text.english.words import (
     ABBREVIATIONS,
     ADDRESS_SIGNS,
+    BEFORE_LETTERS,
     BEFORE_NUMBERS,
     COUNTED,
     COUNTED_OR_LETTERED,
@@ -49,6 +50,7 @@ from tacotron2_voice.text.english.words import (
     HEADINGS,
     INITIALISMS,
     INITIALS_BEFORE,
+    LABELS,
     MONARCHS,
     MONTHS,
     NUMBERED_WITH_I,
@@ -340,6 +342,19 @@ def _read_state(match: Match) -> str:
     return (STATES | STATES_AFTER_TOWNS)[match[1]] + full_stop(match)
 
 
+# Matches before the short form of a state: a town, the party of a politician ("R-Ky."), or a
+# preposition.
+BEFORE_STATES = (
+    r"(?:(?<=[a-z],\s)|(?<=\b[RDI]-)|(?<=\b[Ii]n\s)|(?<=\bof\s)|(?<=\b[Tt]o\s)|(?<=\b[Ff]rom\s))"
+)
+_LATER_STATES = "|".join(STATES_AFTER_TOWNS)
+
+
+def _read_states(match: Match) -> str:
+    first, last = STATES_AFTER_TOWNS[match[1]], STATES_AFTER_TOWNS[match[3]]
+    return f"{first}{match[2]}{last}{full_stop(match)}"
+
+
 def _read_days(match: Match) -> str:
     days = [DAYS[short.lower()] for short in match.groups() if short]
     return " to ".join(days) + full_stop(match, before_names=True)
@@ -418,7 +433,7 @@ RULES: list[Rule] = [
     rule(r"&c\.", "etc."),
     rule(r"(?i)\bw/o\b", "without"),
     # Expand "w/" to "with", but do not change the unit in "100 W/m²".
-    rule(r"(?i)(?<!\d)(?<!\d\s)\bw/(?=\s?\w)", "with "),
+    rule(r"(?i)(?<!\d)(?<!\d\s)\bw/(?=\s?\w)|\bw/(?=\s\w)", "with "),
     rule(r"(?i)(?<!\d)(?<!\d\s)\bw/(?=[.,;:!?)]|$)", "with"),
     rule(r"(?i)\bc/o\b", "care of"),
     rule(r"\bAttn\b\.?", "attention"),
@@ -445,6 +460,7 @@ RULES: list[Rule] = [
     *PHONE_RULES,
     # Abbreviations before a number ("No. 5") are expanded before Roman numerals are converted,
     # because the number may be a Roman numeral ("Vol. IV"). Without a number, "No." is a word.
+    rule(r"(?<=\bAct )\(c\.\s?(?=\d)", "(chapter "),
     rule(NO_BEFORE_COUNT, _read_no),
     rule(
         rf"(?i)(?<![\w.])({'|'.join(sorted(BEFORE_NUMBERS, key=len, reverse=True))})"
@@ -456,6 +472,18 @@ RULES: list[Rule] = [
         rf"(?:(?<=[a-z] )|(?<=[a-z], )|(?<!\S))No (?!{COUNT}|\d+[ -]year|\d\s(?:of|are|will|can)\b)(?=\d{{1,3}}\b(?![,.:/-]\d))",
         "Number ",
     ),
+    rule(rf"(?i)\b({'|'.join(LABELS)})\b\.?(?=\s?:)", lambda m: LABELS[m[1].lower()].capitalize()),
+    rule(
+        rf"\b({'|'.join(BEFORE_LETTERS)})\.\s(?=(?![AI]\b)[A-Z]\b(?!\.\w|'))"
+        rf"|\b({'|'.join(map(str.capitalize, BEFORE_LETTERS))})\.\s(?=(?!I\b)[A-Z]\b(?!\.\w|'))",
+        lambda match: f"{BEFORE_NUMBERS[(match[1] or match[2]).lower()]} ",
+    ),
+    rule(r"\bSte\s(?=\d)", "suite "),
+    rule(r"\bUtd\b(?!\.)", "united"),
+    rule(r"\bWash\.\s?(?=D\.?\s?C)", "washington "),
+    rule(r"\bMiss\.\s(?=River\b)", "mississippi "),
+    rule(r"(?i)(\bblood (?:type|group)(?: is|:)? (?:A|B|AB|O))[-−](?!\w)", r"\1 negative"),
+    rule(r"(?i)(\bblood (?:type|group)(?: is|:)? (?:A|B|AB|O))\+(?!\w)", r"\1 positive"),
     rule(r"(?<![\w.])col(s?)\.\s?(?=\d|[A-Z]\b(?!'))", r"column\1 "),
     rule(r"\b[Rr]ev\.\sed\b\.?", lambda match: f"revised edition{full_stop(match)}"),
     # In lower case, "asst." may mean "assorted".
@@ -475,6 +503,7 @@ RULES: list[Rule] = [
     # Roman numerals letter by letter. A single letter is a numeral only after a royal title or
     # before "of". Elsewhere, a single letter may be "I" or an initial.
     rule(r"\b([IVX]+)(?=\s(?:century|centuries|dynasty|Olympiad|Dynasty)\b)", _read_roman_ordinal),
+    rule(r"\b([IVX]{2,}|[VX](?=th))(?:st|nd|rd|th)\b", _read_roman_ordinal),
     rule(r"\bWW(I{1,2})\b", r"World War \1"),
     rule(rf"\b({_KINGS}) ([IVX]{{2,}}|[VX](?!\.\s*\w))(?!\w)", _read_regnal_number),
     rule(
@@ -515,7 +544,9 @@ RULES: list[Rule] = [
     rule(rf"\b({'|'.join(NUMBERED_WITH_I)})\s([IV])\b(?!\.\s?[A-Z]|')", _read_roman_number),
     rule(rf"\b({'|'.join(FIRST_NAMES)})\.(?=\s[A-Z])", lambda match: FIRST_NAMES[match[1]]),
     rule(rf"\b({'|'.join(STATES)})\.", _read_state),
-    rule(rf"(?<=[a-z],\s)({'|'.join(STATES_AFTER_TOWNS)})\.", _read_state),
+    # A state follows the name of a town, a preposition or another state: "Ill. and Ind."
+    rule(rf"\b({_LATER_STATES})\.(,?\s(?:and|or|&)\s)({_LATER_STATES})\.", _read_states),
+    rule(rf"{BEFORE_STATES}({_LATER_STATES})\.", _read_state),
     rule(rf"\bCo\.\s(?={'|'.join(COUNTIES)})", "county "),
     # The rule for streets comes before the rules for titles, because "St." and "Dr." can be streets
     # or titles.

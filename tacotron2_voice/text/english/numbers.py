@@ -118,7 +118,7 @@ def _spell_whole(digits: str) -> str:
 
 def _spell_money(currency: str, whole: str, fraction: str, magnitude: str) -> str:
     unit, units, subunit, subunits = CURRENCIES[currency]
-    if magnitude or len(fraction) > 3 or fraction.count(".") > 1:
+    if magnitude or len(fraction) > 3 or (fraction and not subunit) or fraction.count(".") > 1:
         return f"{_spell_decimal(whole, fraction)}{magnitude} {units}"
     whole = whole.lstrip("0")
     hundredths = fraction[1:].ljust(2, "0").lstrip("0")

@@ -315,6 +315,29 @@ def _read_time(match: Match) -> str:
     return f"{words} {half.lower()} m{full_stop(match)}" if half else words
 
 
+def _read_military_time(match: Match) -> str:
+    """Convert a time of day, such as the 1630 of "at 1630 hrs", to words."""
+    hour, minute = match["hour"], match["minute"]
+    spell_part = [
+        ("zero " if part[0] == "0" else "") + spell_number(part) for part in (hour, minute)
+    ]
+    words = f"{spell_part[0]} hundred" if minute == "00" else " ".join(spell_part)
+    return f"{words} hours{full_stop(match)}"
+
+
+def _read_duration(match: Match) -> str:
+    """Convert a duration, such as 25:00 min or 2:30 hours, to words."""
+    is_hours = match[3].startswith("h")
+    large, small = ("hour", "minute") if is_hours else ("minute", "second")
+    amounts = [(int(match[1]), large), (int(match[2]), small)]
+    words = [f"{spell_number(str(n))} {name}{'s' * (n != 1)}" for n, name in amounts if n]
+    return (" ".join(words) or f"zero {large}s") + full_stop(match)
+
+
+# Matches a time of day in four digits. A duration, such as "1630 hours of work", is not matched.
+MILITARY_TIME = r"(?<![\w.,$£€¥:/-])(?P<hour>[01]\d|2[0-4])(?P<minute>[0-5]\d)\s?(?:hrs?|hours)\b\.?(?!\s(?:of|per|a)\b)"
+
+
 def _read_verse(match: Match) -> str:
     to = " to " if match[0][-1] in "-–" else ""
     return f"{match[1]} {match[2]} {match[3]}{to}"
@@ -331,6 +354,11 @@ TIME_RULES: list[Rule] = [
     # of a book is not a chapter.
     rule(rf"\b({'|'.join(BIBLE)}) (\d+):(\d+)\b(?:[-–](?=\d))?", _read_verse),
     rule(r"\b(\d{1,2}):00(?=\s+o'clock)", r"\1"),
+    rule(
+        rf"(?:(?<=\b[Aa]t )|(?<=\b[Bb]y )|(?<=\bfrom )|(?<=\buntil )|(?<=\bafter )|(?<=\bbefore )|(?=0)){MILITARY_TIME}",
+        _read_military_time,
+    ),
+    rule(r"(?<![\w:.,])(\d{1,3}):([0-5]\d)\s?(min|minutes|hrs|hours)\b\.?", _read_duration),
     rule(_TIME, _read_time),
     rule(r"(?<![\w:.,])(\d+):(\d+)(?![\d:]|\.\d)", r"\1 to \2"),
 ]
@@ -380,6 +408,22 @@ MAYBE_INCHES = (
     rf"(?!\s{AFTER_IN}|\s(?:x|×|by)\s\d+ in\b|\s(?:wide|long|tall|thick|deep|high)[.,;])"
     rf"|(?P<fraction>\d/\d{{1,2}})\sin(?=\s{_DIMENSIONS})"
 )
+
+
+# Matches after the "A" of "10 A" if the "A" may mean "ampere".
+_AMPERES = r"(?=\s?(?:[.,;:)/]|$)|\s(?:fuse|breaker|current|supply|circuit|plug)\b)"
+_LETTERED = re.compile(
+    r"(?i)\b(?:room|flat|apt|apartment|unit|suite|section|block|row|seat|gate|class|grade|no|number"
+    r"|platform|exhibit|bus|route|hall|house|level|part|chapter|page|figure|table|type)\.? $"
+)
+
+
+def _read_amperes(match: Match) -> str:
+    """Expand the "A" of "10 A", but keep the letter of "room 10 A"."""
+    if _LETTERED.search(match.string, 0, match.start()):
+        return match[0]
+    is_singular = match[1] == "1" or match.string[match.end() :][1:2].isalpha()
+    return f"{match[1]} ampere{'' if is_singular else 's'}"
 
 
 def _read_bill(match: Match) -> str:
@@ -497,6 +541,7 @@ AMOUNT_RULES: list[Rule] = [
         r"|(?<=\d\sft\.\s)(\d{1,2})\sin\b(?!\.)",
         lambda m: f"{m[1] or m[2] or m[3]} inch{'es' * ((m[1] or m[2] or m[3]) != '1')}",
     ),
+    rule(rf"(?<![\w.,])({NUMBER}) A{_AMPERES}", _read_amperes),
     rule(r"(?<![\w.,])(\d+)\s?h\s?(\d+)\s?m\b", r"\1 h \2 min"),
     rule(r"(?<![\w.,])(\d+)\s?m\s(\d+)\s?s\b", r"\1 min \2 sec"),
     # The rule for units comes before the rule for fractions, because the number before a unit may

@@ -191,7 +191,11 @@ ABBREVIATIONS = {
     "avg": "average",
     "orig": "original",
     "feat": "featuring",
+    "utd": "united",
+    "qty": "quantity",
 }
+# Abbreviations that are expanded before a colon, as in forms: "Qty: 5".
+LABELS = {name: ABBREVIATIONS[name] for name in "qty approx avg dept apt misc".split()}
 # Abbreviations that are expanded only before a number.
 BEFORE_NUMBERS = {
     "no": "number",
@@ -214,6 +218,7 @@ BEFORE_NUMBERS = {
     "figs": "figures",
     "sec": "section",
     "art": "article",
+    "ste": "suite",
     "ext": "extension",
     "tel": "telephone",
     "op": "opus",
@@ -221,6 +226,8 @@ BEFORE_NUMBERS = {
     "ca": "circa",
     "c": "circa",
 }
+# Abbreviations that are expanded before a single capital letter: "Fig. A".
+BEFORE_LETTERS = "bldg fig figs rm sec vol".split()
 
 # After these words, digits are spoken one by one: "My PIN is 4321".
 CODES = "code passcode password passphrase pin otp serial extension ext acct account id".split()
@@ -285,6 +292,8 @@ UNITS = {
         "cm": "centimeter|centimeters",
         "m": "meter|meters",
         "km": "kilometer|kilometers",
+        "ly": "light-year|light-years",
+        "Å": "angstrom|angstroms",
         "in": "inch|inches",
         "ft": "foot|feet",
         "yd": "yard|yards",
@@ -364,6 +373,17 @@ UNITS = {
         "cal": "calorie|calories",
         "kcal": "kilocalorie|kilocalories",
         "kJ": "kilojoule|kilojoules",
+        "MJ": "megajoule|megajoules",
+        "GJ": "gigajoule|gigajoules",
+        "TWh": "terawatt hour|terawatt hours",
+        "GWh": "gigawatt hour|gigawatt hours",
+        "MWh": "megawatt hour|megawatt hours",
+        "Wh": "watt hour|watt hours",
+        "MPa": "megapascal|megapascals",
+        "kN": "kilonewton|kilonewtons",
+        "keV": "kiloelectronvolt|kiloelectronvolts",
+        "MeV": "megaelectronvolt|megaelectronvolts",
+        "eV": "electronvolt|electronvolts",
         "KB": "kilobyte|kilobytes",
         "kB": "kilobyte|kilobytes",
         "MB": "megabyte|megabytes",
@@ -393,7 +413,7 @@ CURRENCIES = {
     "$": ("dollar", "dollars", *_CENTS),
     "£": ("pound", "pounds", "penny", "pence"),
     "€": ("euro", "euros", *_CENTS),
-    "¥": ("yen", "yen", "sen", "sen"),
+    "¥": ("yen", "yen", "", ""),
     "₹": ("rupee", "rupees", "paisa", "paise"),
     "R$": ("brazilian real", "brazilian reals", "centavo", "centavos"),
 } | {
