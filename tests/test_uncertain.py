@@ -60,6 +60,10 @@ CLEANERS = ["english_cleaners_corrected"]
         ("It needs 10 A.", "10 A", "ten amperes"),
         ("It took 1500 hours.", "1500 hours", "fifteen hundred hours"),
         ("He wrote it (c. 42).", "c. 42)", "Circa forty-two)"),
+        ("Tell me what 2 do.", "2 do", "two do"),
+        ("Come 4 me.", "4 me", "four me"),
+        ("He lied, lmao, again.", "lmao", "lmao"),
+        ("So ily my dear.", "ily", "ily"),
         ("Move the 1:1 to Monday.", "1:1", "one to one"),
         ("The answer is no. 6 people left.", "is no. 6", "is no. six"),
         ("No 10 said no.", "No 10", "Number ten"),
@@ -84,6 +88,7 @@ def test_possibly_misread_expression_is_returned_with_its_spoken_form(text, expr
         "Some 10 000 people came, and Symphony No. 5 in full was played at 7-5 in straight sets.",
         "Hmm, colo[u]r and {HH AH0} words.",
         "I am SO tired that I will NOT go to THE END of AM radio, the WHO, the OR and PIN 4321.",
+        "omg idk, fyi yesss and hmm, in row 2 they see 4 of them.",
         "See p. 45, pp. 10–12, Vol. IV, Op. 9 and the 19th-century C++ in Roe v. Wade.",
     ],
 )

@@ -21,6 +21,7 @@ from tacotron2_voice.text.english import (
     BEFORE_STATES,
     DAY_NAMES,
     MONTH_NAMES,
+    is_pronounceable,
     plain_characters,
     read_english,
     roman_value,
@@ -36,6 +37,7 @@ from tacotron2_voice.text.english.words import (
     ABBREVIATIONS,
     BEFORE_NUMBERS,
     BIBLE,
+    CHAT,
     COUNTED,
     COUNTED_OR_LETTERED,
     CURRENCIES,
@@ -47,6 +49,7 @@ from tacotron2_voice.text.english.words import (
     NEVER_INITIALS,
     OPENERS,
     PER,
+    SPELLED_IN_CHATS,
     STATES,
     STATES_AFTER_TOWNS,
     STREETS,
@@ -147,6 +150,7 @@ _NO_WORD = re.compile(
     r"(?!(?:[Hh]m+|[Mm]+|[Ss]h+|[Pp]s+t|[Tt]sk|[Bb]r+|nth|Mrs?|Ms|Dr|St|Mt|Ft)$)"
     r"(?:[B-DF-HJ-NP-TV-XZb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]+|[b-df-hj-np-rtv-xz]|\w*[KHkh]wy)"
 )
+_SHORT_WORD = re.compile("(?=[a-z]{0,4}[aeiouy])[a-z]{3,5}")
 # Short words with a capital letter inside, such as "NaCl". The expressions PhD, MSc and BSc are
 # excluded, because they have their own rules.
 _CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc|pH|iOS)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
@@ -196,6 +200,9 @@ _AMBIGUOUS = re.compile(
             # "A" after a number may be a letter or mean "ampere". Four digits before "hours" may be
             # a time of day or a duration.
             rf"\b\d+(?:\.\d+)? A(?=[.,;:)]|$)|(?<!\bat )(?<!\bby )(?!0){MILITARY_TIME}",
+            # In chats, "2" and "4" may mean "to", "too" and "for".
+            r"\b(?:me|u|you) 2(?=[.,!?]|$)|(?<=[a-z] )[24] (?:do|go|be|see|get|say|me|u|ur|you|your|my|him"
+            r"|her|us|them|ever|it|know)\b|\b(?:go|going|come|back|wanna|gonna|want|need) [24] the\b",
             # "IT" and "US" are read as letters, but may be pronouns.
             r"\b(?:do|did|done|doing|love|hate|like|want|need|get|got|make|made) IT\b",
             r"\b(?:tell|told|give|gave|let|help|ask|show|to|with|for) US(?=[.,;!?]|$)",
@@ -334,6 +341,10 @@ def _is_uncertain(text: str, start: int, end: int) -> bool:
         # cannot be read wrongly. text/unspoken.py warns about symbols that are not spoken.
         return False
     if not all(x.isalpha() or x in "'’&-:—" for x in word):
+        return True
+    if word in SPELLED_IN_CHATS:
+        return False
+    if word in CHAT or (_SHORT_WORD.fullmatch(word) and not is_pronounceable(word.upper())):
         return True
     return bool(_NO_WORD.fullmatch(word) or _CAPITAL_INSIDE.fullmatch(word))
 

@@ -39,6 +39,7 @@ from tacotron2_voice.text.english.words import (
     ADDRESS_SIGNS,
     BEFORE_LETTERS,
     BEFORE_NUMBERS,
+    CODAS,
     COUNTED,
     COUNTED_OR_LETTERED,
     COUNTIES,
@@ -59,6 +60,7 @@ from tacotron2_voice.text.english.words import (
     SAINTS,
     SIGNS,
     SPELLED_IN_ADDRESSES,
+    SPELLED_IN_CHATS,
     STATES,
     STATES_AFTER_TOWNS,
     STREETS,
@@ -202,20 +204,25 @@ def _read_shouted_it(match: Match) -> str:
     return match[0] if match[1] in INITIALISMS else match[0].replace("IT", "it")
 
 
+def is_pronounceable(word: str) -> bool:
+    """Return whether a word in capitals has a vowel, and begins and ends like an English word."""
+    consonants = re.split("[AEIOUY]", re.sub(r"(.)\1{2,}", r"\1", word))  # "yesss"
+    onset, coda = consonants[0], consonants[-1]
+    is_word = (len(onset) < 2 or onset in ONSETS) and (len(coda) < 2 or coda in CODAS)
+    return is_word and len(consonants) > 1
+
+
 def _read_capitals(match: Match) -> str:
     """Convert a name in capitals to single letters (FBI) or to a word (NASA).
 
     A name in capitals is spelled out letter by letter if it is in INITIALISMS, has no vowel, or
-    begins with consonants that no English word begins with. Any other name becomes a word if it has
+    begins or ends with consonants that no English word begins or ends with. Any other name becomes a word if it has
     at least four letters or is in WORDS_IN_CAPITALS, and is spelled out otherwise. A plural such as
     TVs is treated like TV's.
     """
     word, ending = match[1], match[2] or ""
-    onset = re.split("[AEIOUY]", word)[0]
     a_word = len(word) > 3 or word in WORDS_IN_CAPITALS
-    if len(onset) == len(word) or (len(onset) > 1 and onset not in ONSETS):
-        a_word = False
-    if a_word and word not in INITIALISMS:
+    if a_word and word not in INITIALISMS and is_pronounceable(word):
         return word.lower() + ending
     return _letters(word) + ("'s" if ending else "")
 
@@ -595,6 +602,9 @@ RULES: list[Rule] = [
     # in capitals.
     rule(r"\b(pH|iOS)\b", lambda match: _letters(match[1])),
     rule(r"\bCtrl\b", "control"),
+    rule(
+        rf"(?<![\w.-])({'|'.join(SPELLED_IN_CHATS)})\b(?![.-]\w)", lambda match: _letters(match[1])
+    ),
     rule(r"\b(PhD|MSc|BSc)(s?)\b", lambda m: _letters(m[1]) + ("'s" if m[2] else "")),
     rule(r"\b(?!IT\b)([A-Z]{2,})\sIT\b", _read_shouted_it),
     rule(r"\bIT\s(?!IT\b)([A-Z]{2,})\b", _read_shouted_it),

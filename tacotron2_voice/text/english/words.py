@@ -549,3 +549,18 @@ ONSETS = (
     "BL BR CH CHR CL CR DR DW FL FR GH GL GN GR KN KR PH PL PR PS PN RH SC SCH SCR SH SHR SK SL SM "
     "SN SP SPH SPL SPR SQ ST STR SW TH THR TR TW WH WR"
 ).split()
+# Groups of consonants that end English words. Words in capitals that end with other groups of
+# consonants, such as UCSD and IETF, are spelled out letter by letter.
+CODAS = set(
+    "BS BT BTS CH CHS CK CKS CS CT CTS DD DDS DS DST DTH FF FFS FS FT FTH FTS GG GGS GH GHS GHT GHTH "
+    "GHTS GN GNS GS KS LB LBS LCH LD LDS LF LFS LFTH LK LKS LL LLS LM LMS LN LNS LP LPS LPT LS LT LTH "
+    "LTS LTZ LVE MB MBS MM MN MNS MP MPH MPHS MPS MPT MPTS MS NCH ND NDS NG NGS NGST NGTH NGTHS NK NKS "
+    "NN NNS NS NST NT NTH NTHS NTS NX NZ PH PHS PP PPS PS PT PTH PTHS PTS RB RBS RC RCH RCS RD RDS RF "
+    "RFS RG RGS RK RKS RL RLD RLDS RLS RM RMS RMTH RN RNS RNT RP RPS RR RRS RS RSH RST RSTS RT RTH RTHS "
+    "RTS RTZ SC SCS SH SK SKS SM SMS SP SPS SS ST STS TCH TH THS TS TT TTS VS WD WDS WK WKS WL WLS WN "
+    "WNS WS WTH XT XTH XTHS XTS ZZ".split()
+)
+# Abbreviations in lower case that are spelled out letter by letter.
+SPELLED_IN_CHATS = "asap brb btw fyi idc idk iirc ikr imho imo irl lmk nvm omg tbh ttyl wtf".split()
+# Chat abbreviations that look like words. Others, such as "lmao", cannot be pronounced.
+CHAT = "abt afaik dm ily wyd".split()
