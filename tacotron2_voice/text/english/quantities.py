@@ -378,7 +378,8 @@ _NOUN = r"(?=\s+(?!(?:as|at|and|by|for|from|in|is|of|on|or|per|than|to|was|with)
 _NOUN_FOLLOWS = re.compile(_NOUN)
 # Matches a device that an amount describes even without an article, as in "60W bulb".
 _DEVICE = re.compile(
-    r"\s(?:LED|light|lamp|bulb|battery|batteries|charger|adapter|motor|heater|speaker|supply)s?\b"
+    r"\s(?:LED|light|lamp|bulb|battery|batteries|charger|adapter|motor|heater|speaker|supply|pin|rail|relay"
+    r"|regulator|resistor|capacitor|fuse|outlet|socket|output|input|logic|signal|transformer|inverter)s?\b"
 )
 
 
@@ -398,7 +399,7 @@ _DIMENSIONS = r"(?:length|width|height|depth|diameter|thickness|size|circumferen
 _NOT_INCH = rf"\s(?:{AFTER_IN}|{_DIMENSIONS})"
 # Matches inches that the text writes as "in" without a full stop, but not the preposition "in".
 _INCH = (
-    rf"(?:in(?=[.),;])|(?<=\d)in|(?:(?<=\d-)|(?<=\d/\d )|(?<=\d/\d\d ))in(?!{_NOT_INCH})"
+    rf"(?:in(?=[.),;])|(?<=\d)in|(?:(?<=\d-)|(?<=\d/[248] )|(?<=\d/16 )|(?<=\d/32 ))in(?!{_NOT_INCH})"
     r"|(?<=\d )in(?=\s(?:wide|long|tall|thick|deep|high)[.,;]))"
 )
 _BY_INCHES = rf"in\.? (?:x|×|by) (?P<width>{NUMBER}) in\b(?!\s[A-Z\d]|\s(?:the|a)\b)"
@@ -406,7 +407,7 @@ _BY_INCHES = rf"in\.? (?:x|×|by) (?P<width>{NUMBER}) in\b(?!\s[A-Z\d]|\s(?:the|
 MAYBE_INCHES = (
     r"(?<![\w.,$£€¥/:–-])(?<!in x )(?<!in × )(?<!in by )(?P<number>\d{1,3}(?:\.\d+)?)\sin(?=\s[a-z])"
     rf"(?!\s{AFTER_IN}|\s(?:x|×|by)\s\d+ in\b|\s(?:wide|long|tall|thick|deep|high)[.,;])"
-    rf"|(?P<fraction>\d/\d{{1,2}})\sin(?=\s{_DIMENSIONS})"
+    rf"|(?P<fraction>\d/(?:[248]|16|32))\sin(?=\s{_DIMENSIONS})"
 )
 
 
@@ -426,9 +427,16 @@ def _read_amperes(match: Match) -> str:
     return f"{match[1]} ampere{'' if is_singular else 's'}"
 
 
+# Nouns that an amount of money describes even without an article, as in "$25 deposit".
+_PRICED = (
+    r"(?:bill|bonus|bonuses|bounty|budget|check|cheque|coin|contract|coupon|deal|deposit|discount|fee|fine"
+    r"|fund|grant|investment|lawsuit|loan|note|prize|refund|reward|settlement|surcharge|ticket|voucher)s?\b"
+)
+
+
 def _read_bill(match: Match) -> str:
     article, currency, amount, magnitude = match.groups("")
-    return f"{article} {amount}{magnitude} {CURRENCIES[currency][0]}"
+    return f"{article}{amount}{magnitude} {CURRENCIES[currency][0]}"
 
 
 def _read_unit(match: Match) -> str:
@@ -470,6 +478,12 @@ def _read_fraction(match: Match) -> str:
     return f"{whole} {words}" if whole else words
 
 
+def _read_score(match: Match) -> str:
+    """Convert a score, such as 9/10 in spelling, to words."""
+    total = match["of"] or match["out_of"]
+    return f"{match['verb'] or ''}{match['first'] or match['last']} out of {spell_number(total)}"
+
+
 AMOUNT_RULES: list[Rule] = [
     # The rules for amounts with a currency come first, because "$5 m" is five million dollars, not
     # five meters.
@@ -490,7 +504,14 @@ AMOUNT_RULES: list[Rule] = [
         rf"(?<![\w.,])({NUMBER})\s?(bn|tn)\b",
         lambda match: f"{match[1]} {_MAGNITUDES[match[2]]}",
     ),
-    rule(rf"\b([Aa]n?) ({CURRENCY})(\d[\d,]*)(\s(?:million|billion|trillion))?{_NOUN}", _read_bill),
+    rule(
+        rf"(\b[Aa]n? )({CURRENCY})(\d[\d,]*|\d[\d,]*\.\d+(?=\s[mbt]))(\s(?:million|billion|trillion))?{_NOUN}",
+        _read_bill,
+    ),
+    rule(
+        rf"()({CURRENCY})(\d[\d,]*|\d[\d,]*\.\d+(?=\s[mbt]))(\s(?:million|billion|trillion))?(?=\s{_PRICED})",
+        _read_bill,
+    ),
     rule(
         rf"(?<![\w.,])({NUMBER}(?:\s(?:thousand|[mb]illion|trillion))?)\s?/\s?({'|'.join(PER)})\b(?:\.(?=\s[a-z]))?",
         lambda m: f"{m[1]} per {PER[m[2]]}",
@@ -564,6 +585,12 @@ AMOUNT_RULES: list[Rule] = [
         lambda match: f"{match[1]} feet {match[2]} inch{'es' * (match[2] != '1')}",
     ),
     rule(r"(?<![\w.,])(\d+)'\s?[x×]\s?(\d+)'", r"\1 feet by \2 feet"),
+    rule(
+        r"(?<![\w/.,])(?<!\d[ -])(?P<first>\d{1,3}(?:\.5)?)/(?P<of>10|20|25|50|100)"
+        rf"(?=\sin\s(?!{_DIMENSIONS})[a-z])|(?i:(?P<verb>\b(?:got|get|gets|give|gave|rate|rated|scored?)"
+        r"\s(?:(?:a|an|it|me|them|him|her|this)\s)?))(?P<last>\d{1,3}(?:\.5)?)/(?P<out_of>10|20|25|50|100)\b",
+        _read_score,
+    ),
     rule(r"(?<![\w/.,])(?:(\d{1,3})[\s-])?(\d{1,3})/(\d{1,3})(?![\w/]|[.,]\d)", _read_fraction),
 ]
 
