@@ -13,9 +13,9 @@ import unicodedata
 from itertools import pairwise
 from typing import NamedTuple
 
-# Matches a line that contains only a page number: "12", "- 12 -", "Page 12" or "12 of 30".
+# Matches a line that contains only a page number: "12", "- 12 -", "~ 12 ~", "Page 12" or "12 of 30".
 _PAGE_NUMBER = re.compile(
-    r"[-–— ]*(?:(?:page|p\.|pg\.?)\s*)?(?P<number>\d{1,4})(?:\s+of\s+\d{1,4})?[-–— ]*",
+    r"[-–—~*•·| ]*(?:(?:page|p\.|pg\.?)\s*)?(?P<number>\d{1,4})(?:\s+of\s+\d{1,4})?[-–—~*•·| ]*",
     re.IGNORECASE,
 )
 _SENTENCE_END = re.compile(r"[.!?…:。！？।։؟]['\")\]»”’」』]*$")

@@ -29,6 +29,8 @@ from tacotron2_voice.utterance import (
 )
 
 MAX_FILE_BYTES = 2**26  # maximum size of a text file or a pipe (about a hundred books)
+# Matches a time at the start of a line, such as "00:01 Hello" in a transcript.
+_TIME = re.compile(r"\s*[\[(]?(\d{1,2}(?::\d\d){1,2}(?:[.,]\d+)?)[\])]?\s")
 # Matches the line of a subtitle (SRT or VTT) that contains its times.
 _SUBTITLE_TIMES = re.compile(r"\s*[\d:]+[.,]\d+\s*-->\s*[\d:]+[.,]\d+")
 MARKDOWN_SUFFIXES = (".md", ".markdown")
@@ -197,6 +199,10 @@ def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
     source = STANDARD_INPUT if is_standard_input else str(args.text_file)
     lines = numbered_lines(source, content=content)
     _check_is_not_subtitles(source, lines)
+    times = [_TIME.match(line) for _, line in lines]
+    if len(times) > 1 and times[0] and all(times):
+        text = f"{len(times):,} lines begin with a time, such as {times[0][1]!r}, which is spoken"
+        print(f"note: {source}: {text}", file=sys.stderr, flush=True)
     if not reads_lines(args):
         prose = _read_prose(source, decode_utf8(source, content))
         notes = prose.notes

@@ -75,6 +75,7 @@ NAMES = "John jon\nNguyen win\nHenry hen ree\nLouis lewey\nXi shee\nDr doctor\nC
         ("Chapter XI is about President Xi.", "chapter eleven is about president shee."),
         ("PRESIDENT XI CAME TODAY", "president shee came today"),
         ("Dr. Smith is a Dr.", "doctor smith is a doctor."),
+        ("Dr. Who met Dr. My.", "doctor who met doctor my."),
         (
             "Smith Co. is closed. I left Smith Co. It is closed.",
             "smith company is closed. i left smith company. it is closed.",

@@ -31,6 +31,7 @@ H = create_hparams()
         ("한국\n말", [(1, "한국 말")]),
         # texts with page numbers
         ("One\n\n12\n\nTwo.", [(1, "One"), (5, "Two.")]),
+        ("One\n\n~ 12 ~\n\nTwo\n\n* 13 *\n\nThree.", [(1, "One"), (5, "Two"), (9, "Three.")]),
         ("it was\n\n- 12 -\n\n\fthe end.", [(1, "it was the end.")]),
         ("It ended.\n\n12\n\n\fThe next.", [(1, "It ended."), (5, "The next.")]),
         ("it was\n12\n\fthe end", [(1, "it was the end")]),
@@ -168,6 +169,18 @@ def test_note_suggests_lines_option_when_each_line_of_a_file_is_a_sentence(tmp_p
     path.write_text("One\ntwo.\n")
     texts_of(path)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("options", [{}, {"lines": True}])
+def test_note_is_printed_when_each_line_of_a_file_begins_with_a_time(options, tmp_path, capsys):
+    path = tmp_path / "a.txt"
+    path.write_text("00:01 Hello\n[00:04] there\n1:02:03.5 Anna.\n")
+    texts_of(path, **options)
+    note = f"note: {path}: 3 lines begin with a time, such as '00:01', which is spoken"
+    assert note in capsys.readouterr().err
+    path.write_text("00:01 Hello\nthere at 9:00\n10:00 Anna.\n")
+    texts_of(path, **options)
+    assert "begin with a time" not in capsys.readouterr().err
 
 
 def test_markdown_parser_is_needed_only_for_markdown_files(tmp_path, monkeypatch):

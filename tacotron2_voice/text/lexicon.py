@@ -48,6 +48,7 @@ _ABBREVIATION = re.compile(
     rf"(?<![\w.])({'|'.join(map(re.escape, [*TITLES, *STREETS, *ABBREVIATIONS]))})\.",
     re.IGNORECASE,
 )
+_AFTER_NAME = re.compile(r"\b[A-Z][\w'’-]* $")
 HEADERS = ("respelling", "pronunciation", "phones", "phonemes")
 _CURRENCIES = "$€£¥"
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -111,7 +112,10 @@ def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Seq
 
 def _without_stop(match: re.Match[str]) -> str:
     """Return an abbreviation without its full stop, unless the full stop ends the sentence."""
-    is_title = match[1].capitalize() in TITLES and match[1].capitalize() not in STREETS
+    short = match[1].capitalize()
+    # "Dr." after a name is a street: "Elm Dr."
+    is_street = short in STREETS and _AFTER_NAME.search(match.string, 0, match.start())
+    is_title = short in TITLES and not is_street
     is_at_end = not match.string[match.end() :].strip()
     return match[1] + ("." if is_at_end or (not is_title and full_stop(match)) else "")
 

@@ -544,7 +544,7 @@ RULES: list[Rule] = [
         for initials, words in INITIALS_BEFORE.items()
     ),
     rule(r"\bAM(?= (?:and|or) FM\b)|(?<=\bFM and )AM\b|(?<=\bFM or )AM\b", "a m"),
-    rule(r"(?<![A-Z] )\bWHO\b(?! [A-Z]{2})(?=[^.?!]*(?:\.|$))", "w h o"),
+    rule(r"(?<![A-Z] )\bWHO\b(?! [A-Z]{2})(?=[^.?!]{0,300}(?:\.|$))", "w h o"),
     rule(rf"\b({_either_case(COUNTED_OR_LETTERED)})\s([IVXLC]{{2,}})\b", _read_roman_number),
     rule(rf"\b([A-Z]\w+) ({'|'.join(SURE_NUMERALS)})\b", _read_roman_number),
     rule(rf"\b({_either_case(COUNTED)})\s([ivx]{{2,}})\b", _read_roman_number),
