@@ -89,6 +89,7 @@ def test_possibly_misread_expression_is_returned_with_its_spoken_form(text, expr
         "Hmm, colo[u]r and {HH AH0} words.",
         "I am SO tired that I will NOT go to THE END of AM radio, the WHO, the OR and PIN 4321.",
         "omg idk, fyi yesss and hmm, in row 2 they see 4 of them.",
+        "The tsar in khaki left ACT I at 10:45 A.M., etc, for Ill. and Ind. by 1630 hrs.",
         "See p. 45, pp. 10–12, Vol. IV, Op. 9 and the 19th-century C++ in Roe v. Wade.",
     ],
 )

@@ -114,7 +114,9 @@ def _without_stop(match: re.Match[str]) -> str:
     """Return an abbreviation without its full stop, unless the full stop ends the sentence."""
     short = match[1].capitalize()
     # "Dr." after a name is a street: "Elm Dr."
-    is_street = short in STREETS and _AFTER_NAME.search(match.string, 0, match.start())
+    is_street = short in STREETS and _AFTER_NAME.search(
+        match.string, max(0, match.start() - 50), match.start()
+    )
     is_title = short in TITLES and not is_street
     is_at_end = not match.string[match.end() :].strip()
     return match[1] + ("." if is_at_end or (not is_title and full_stop(match)) else "")

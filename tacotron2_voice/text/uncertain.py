@@ -118,6 +118,7 @@ _CERTAIN_FORMS = (
     r"(?:[A-Za-z]\.){2,}(?:-[A-Za-z]+)?|(?<!\d\s)[A-Z]\.",
     rf"[Aa]sst\.(?=\s[A-Z])|[Aa]ssoc\.(?=\s{AFTER_ASSOCIATE})|[Rr]ev\. ed\.",
     rf"(?i:{_any_of([*TITLES, *ABBREVIATIONS])})\.|{_any_of(STREETS)}\.",
+    rf"{_any_of(STATES_AFTER_TOWNS)}\.,?\s(?:and|or|&)\s{_any_of(STATES_AFTER_TOWNS)}\.",
     rf"(?i:{_any_of(BEFORE_NUMBERS)})\.\s?(?:{NUMBER}(?:\s?[-–]\s?{NUMBER})?|[IVX]{{2,}}|V)",
     rf"(?:{_any_of([*FIRST_NAMES, *STATES])})\.|{BEFORE_STATES}{_any_of(STATES_AFTER_TOWNS)}\.|v\.(?=\s[A-Z])|Co\.",
     rf"(?<=[a-z]\s)(?:{_any_of(STREETS)})(?=[,.]?\s|$)",
@@ -150,7 +151,9 @@ _NO_WORD = re.compile(
     r"(?!(?:[Hh]m+|[Mm]+|[Ss]h+|[Pp]s+t|[Tt]sk|[Bb]r+|nth|Mrs?|Ms|Dr|St|Mt|Ft)$)"
     r"(?:[B-DF-HJ-NP-TV-XZb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]+|[b-df-hj-np-rtv-xz]|\w*[KHkh]wy)"
 )
-_SHORT_WORD = re.compile("(?=[a-z]{0,4}[aeiouy])[a-z]{3,5}")
+# Words of 3 to 5 letters with a vowel. The words "tsar" and "khaki" begin like words of other
+# languages, and the rules read "etc".
+_SHORT_WORD = re.compile("(?!etc|cz|dh|kh|ll|mn|pt|sv|ts|tz|zh)(?=[a-z]{0,4}[aeiouy])[a-z]{3,5}")
 # Short words with a capital letter inside, such as "NaCl". The expressions PhD, MSc and BSc are
 # excluded, because they have their own rules.
 _CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc|pH|iOS)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
@@ -191,15 +194,15 @@ _AMBIGUOUS = re.compile(
             NO_BEFORE_COUNT,
             # Words in capitals between other words may be initials, as in "ICE agents". After "the",
             # the words in INITIALS_BEFORE are initials.
-            rf"(?<![A-Z] )(?<![\w.&'-])(?<!\d )(?!{_SURE_INITIALS})(?:{_any_of(WORDS_IN_CAPITALS - NEVER_INITIALS)})\b(?![.&'-]\w|\s[A-Z]{{2}})",
+            rf"(?<![A-Z] )(?<![\w.&'-])(?<!\d )(?!{_SURE_INITIALS})(?:{_any_of(WORDS_IN_CAPITALS - NEVER_INITIALS)})\b(?![.&'-]\w|\s(?:[A-Z]{{2}}|[IVX]+\b))",
             # "Rd." is a round or a road, "Sr." may be a Spanish title, a sister or "senior", and "c."
             # may be a chapter.
             r"\b[a-z]+ Rd\b\.? ?\d+\b|(?<!\bAct )\(c\. \d{1,3}\)|(?:^|\b[a-z]+ )Sr\.?(?=$|\s[A-Z])",
             # A sentence cannot end after these short forms of states: "Pa. died", "Miss. Smith".
-            rf"(?!{BEFORE_STATES})\b(?<!-){_any_of(STATES_AFTER_TOWNS)}\.(?=[,;]?\s\w)(?!\s(?:and|or) [A-Z][a-z]+\.)|^Miss\.$",
+            rf"(?!{BEFORE_STATES})\b(?<!-)(?<!\.\sand\s)(?<!\.\sor\s){_any_of(STATES_AFTER_TOWNS)}\.(?=[,;]?\s\w)(?!\s(?:and|or) [A-Z][a-z]+\.)|^Miss\.$",
             # "A" after a number may be a letter or mean "ampere". Four digits before "hours" may be
             # a time of day or a duration.
-            rf"\b\d+(?:\.\d+)? A(?=[.,;:)]|$)|(?<!\bat )(?<!\bby )(?!0){MILITARY_TIME}",
+            rf"(?<![\d:.,])\d+(?:\.\d+)? A(?=[,;:)]|\.(?!\s?[Mm]\b)|$)|(?<!\bat )(?<!\bby )(?!0){MILITARY_TIME}",
             # In chats, "2" and "4" may mean "to", "too" and "for".
             r"\b(?:me|u|you) 2(?=[.,!?]|$)|(?<=[a-z] )[24] (?:do|go|be|see|get|say|me|u|ur|you|your|my|him"
             r"|her|us|them|ever|it|know)\b|\b(?:go|going|come|back|wanna|gonna|want|need) [24] the\b",
@@ -275,8 +278,9 @@ def _uncertain_in(text: str) -> list[Uncertain]:
     found = []
     read = read_english(text).split()
     aligned = [*_aligned([word[0] for word in words], read)]
-    for first, last in ambiguous:
-        aligned = [*_joined(aligned, [first < x.end() and x.start() < last for x in words])]
+    for start, end in ambiguous:
+        is_inside = [start < word.end() and word.start() < end for word in words]
+        aligned = [*_joined(aligned, is_inside)]
     for span, reading in aligned:
         expression = text[words[span.start].start() : words[span.stop - 1].end()]
         if words[span.stop - 1].end() in in_inches:

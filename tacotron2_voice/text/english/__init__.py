@@ -309,7 +309,9 @@ def _is_street(match: Match, before: str, short: str, after: str) -> bool:
         return True
     if short == "St":
         return after not in SAINTS
-    is_after_preposition = _AFTER_PREPOSITION.search(match.string, 0, match.start())
+    is_after_preposition = _AFTER_PREPOSITION.search(
+        match.string, max(0, match.start() - 20), match.start()
+    )
     return bool(is_after_preposition) and not before.endswith("day")  # "on Monday Dr. Smith said"
 
 
@@ -339,7 +341,7 @@ _BEFORE_MONTHS = re.compile(
 
 def _read_month(match: Match) -> str:
     ends = full_stop(match, before_names=True)
-    is_month = _BEFORE_MONTHS.search(match.string, 0, match.start())
+    is_month = _BEFORE_MONTHS.search(match.string, max(0, match.start() - 20), match.start())
     if match[1] in ("Jan", "Mar") and ends and not is_month:
         return match[0]
     return MONTHS[match[1].lower()] + ends

@@ -208,7 +208,8 @@ SECRET_CODE = (
 
 def _read_secret_code(match: Match) -> str:
     """Read a code digit by digit, but not three digits after "error code", as in "error code 500"."""
-    is_status = re.search(r"(?i)\b(?:error|status|response|exit) $", match.string[: match.start()])
+    before = match.string[max(0, match.start() - 20) : match.start()]
+    is_status = re.search(r"(?i)\b(?:error|status|response|exit) $", before)
     if len(match["code"]) == 3 and is_status:
         return match[0]
     groups = ", ".join(map(spell_digits, re.split(r"\D", match["code"])))
@@ -355,7 +356,7 @@ TIME_RULES: list[Rule] = [
     rule(rf"\b({'|'.join(BIBLE)}) (\d+):(\d+)\b(?:[-–](?=\d))?", _read_verse),
     rule(r"\b(\d{1,2}):00(?=\s+o'clock)", r"\1"),
     rule(
-        rf"(?:(?<=\b[Aa]t )|(?<=\b[Bb]y )|(?<=\bfrom )|(?<=\buntil )|(?<=\bafter )|(?<=\bbefore )|(?=0)){MILITARY_TIME}",
+        rf"(?:(?<=\b[Aa]t )|(?<=\b[Bb]y )|(?<=\bfrom )|(?<=\buntil )|(?<=\bafter )|(?<=\bbefore )|(?=0|\d\d(?!00)\d\d\shrs)){MILITARY_TIME}",
         _read_military_time,
     ),
     rule(r"(?<![\w:.,])(\d{1,3}):([0-5]\d)\s?(min|minutes|hrs|hours)\b\.?", _read_duration),
@@ -412,7 +413,7 @@ MAYBE_INCHES = (
 
 
 # Matches after the "A" of "10 A" if the "A" may mean "ampere".
-_AMPERES = r"(?=\s?(?:[.,;:)/]|$)|\s(?:fuse|breaker|current|supply|circuit|plug)\b)"
+_AMPERES = r"(?=\s?(?:[,;:)/]|\.(?!\s?[Mm]\b)|$)|\s(?:fuse|breaker|current|supply|circuit|plug)\b)"
 _LETTERED = re.compile(
     r"(?i)\b(?:room|flat|apt|apartment|unit|suite|section|block|row|seat|gate|class|grade|no|number"
     r"|platform|exhibit|bus|route|hall|house|level|part|chapter|page|figure|table|type)\.? $"
@@ -421,7 +422,7 @@ _LETTERED = re.compile(
 
 def _read_amperes(match: Match) -> str:
     """Expand the "A" of "10 A", but keep the letter of "room 10 A"."""
-    if _LETTERED.search(match.string, 0, match.start()):
+    if _LETTERED.search(match.string, max(0, match.start() - 20), match.start()):
         return match[0]
     is_singular = match[1] == "1" or match.string[match.end() :][1:2].isalpha()
     return f"{match[1]} ampere{'' if is_singular else 's'}"
@@ -562,7 +563,7 @@ AMOUNT_RULES: list[Rule] = [
         r"|(?<=\d\sft\.\s)(\d{1,2})\sin\b(?!\.)",
         lambda m: f"{m[1] or m[2] or m[3]} inch{'es' * ((m[1] or m[2] or m[3]) != '1')}",
     ),
-    rule(rf"(?<![\w.,])({NUMBER}) A{_AMPERES}", _read_amperes),
+    rule(rf"(?<![\w.,:])({NUMBER}) A{_AMPERES}", _read_amperes),
     rule(r"(?<![\w.,])(\d+)\s?h\s?(\d+)\s?m\b", r"\1 h \2 min"),
     rule(r"(?<![\w.,])(\d+)\s?m\s(\d+)\s?s\b", r"\1 min \2 sec"),
     # The rule for units comes before the rule for fractions, because the number before a unit may
