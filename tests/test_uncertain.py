@@ -50,6 +50,8 @@ CLEANERS = ["english_cleaners_corrected"]
         ("Some 1 234 people came.", "1 234", "one two hundred thirty-four"),
         ("He left, ie now.", "ie", "ie"),
         ("The ICE agents left.", "ICE", "ice"),
+        ("A PET scan was ordered.", "PET", "pet"),
+        ("I'm gonna go 2 bed.", "go 2 bed", "go two bed"),
         ("WHO declared it.", "WHO", "w h o"),
         ("He has ADD.", "ADD", "a d d"),
         ("I just do IT.", "do IT", "do i t"),

@@ -194,7 +194,7 @@ _AMBIGUOUS = re.compile(
             NO_BEFORE_COUNT,
             # Words in capitals between other words may be initials, as in "ICE agents". After "the",
             # the words in INITIALS_BEFORE are initials.
-            rf"(?<![A-Z] )(?<![\w.&'-])(?<!\d )(?!{_SURE_INITIALS})(?:{_any_of(WORDS_IN_CAPITALS - NEVER_INITIALS)})\b(?![.&'-]\w|\s(?:[A-Z]{{2}}|[IVX]+\b))",
+            rf"(?<![A-Z]{{2}} )(?<![\w.&'-])(?<!\d )(?!{_SURE_INITIALS})(?:{_any_of(WORDS_IN_CAPITALS - NEVER_INITIALS)})\b(?![.&'-]\w|\s(?:[A-Z]{{2}}|[IVX]+\b))",
             # "Rd." is a round or a road, "Sr." may be a Spanish title, a sister or "senior", and "c."
             # may be a chapter.
             r"\b[a-z]+ Rd\b\.? ?\d+\b|(?<!\bAct )\(c\. \d{1,3}\)|(?:^|\b[a-z]+ )Sr\.?(?=$|\s[A-Z])",
@@ -205,7 +205,7 @@ _AMBIGUOUS = re.compile(
             rf"(?<![\d:.,])\d+(?:\.\d+)? A(?=[,;:)]|\.(?!\s?[Mm]\b)|$)|(?<!\bat )(?<!\bby )(?!0){MILITARY_TIME}",
             # In chats, "2" and "4" may mean "to", "too" and "for".
             r"\b(?:me|u|you) 2(?=[.,!?]|$)|(?<=[a-z] )[24] (?:do|go|be|see|get|say|me|u|ur|you|your|my|him"
-            r"|her|us|them|ever|it|know)\b|\b(?:go|going|come|back|wanna|gonna|want|need) [24] the\b",
+            r"|her|us|them|ever|it|know|good|late|much|sale|real)\b|\b(?:go|going|come|back|wanna|gonna|want|need) [24] (?!\w+s\b)[a-z]+\b",
             # "IT" and "US" are read as letters, but may be pronouns.
             r"\b(?:do|did|done|doing|love|hate|like|want|need|get|got|make|made) IT\b",
             r"\b(?:tell|told|give|gave|let|help|ask|show|to|with|for) US(?=[.,;!?]|$)",

@@ -176,7 +176,7 @@ def _read_groups(match: Match) -> str:
 
 
 # Matches a noun that a number counts, such as the "people" in "112 people".
-_COUNTED = r"\s(?:people|men|women|children|(?!(?:is|was|has|does|as|its|his|this|pages)\b)[a-z]+(?<!s)s)\b"
+_COUNTED = r"\s(?:people|men|women|children|feet|(?!(?:is|was|has|does|as|its|his|this|pages)\b)[a-z]+(?<!s)s)\b"
 _NO_COUNT = rf"(?!{_COUNTED})"
 COUNT = rf"\d+{_COUNTED}"
 # Matches the word "no" and a sentence that begins with a number: "The answer is no. 6 people left."
@@ -199,8 +199,8 @@ _NUMBER_SIGN = r"(?:number\b|no\b\.?|num\b\.?|#)"
 # in "Penal Code 1860".
 SECRET_CODE = (
     rf"\b(?P<name>(?:(?i:(?:{'|'.join(CODES)})(?:\s?{_NUMBER_SIGN})?)"
-    rf"|(?i:(?:{'|'.join(NUMBERED_CODES)})\s?{_NUMBER_SIGN}))"
-    r"(?:\s?[:=]\s?|\s(?:is|was)(?:\snow)?:?\s|\s?))"
+    rf"|(?i:(?:{'|'.join(NUMBERED_CODES)})\s?{_NUMBER_SIGN})|(?i:phone|mobile|cell|fax)(?=(?::|\sis)\s\d{{7}}))"
+    r"(?:\s?[:=]\s?|\s(?:is|was)(?:\snow)?:?\s|\s?)#?)"
     r"(?<!\w)(?<![A-Z][a-z]{3} (?=[12]\d{3}(?!\d)))(?P<code>\d{3,}(?:[\s-]\d{3,})*)"
     rf"(?![\w/%$£€¥(-]|[.,:]\d){_NO_COUNT}"
 )
@@ -413,7 +413,9 @@ MAYBE_INCHES = (
 
 
 # Matches after the "A" of "10 A" if the "A" may mean "ampere".
-_AMPERES = r"(?=\s?(?:[,;:)/]|\.(?!\s?[Mm]\b)|$)|\s(?:fuse|breaker|current|supply|circuit|plug)\b)"
+_AMPERES = (
+    r"(?=\s?(?:[,;:)/]|\.(?!\s?[Mm]\b)|$)|\s(?:fuse|breaker|power|current|supply|circuit|plug)\b)"
+)
 _LETTERED = re.compile(
     r"(?i)\b(?:room|flat|apt|apartment|unit|suite|section|block|row|seat|gate|class|grade|no|number"
     r"|platform|exhibit|bus|route|hall|house|level|part|chapter|page|figure|table|type)\.? $"
