@@ -60,6 +60,7 @@ CLEANERS = ["english_cleaners_corrected"]
         ("Sr. Garcia came.", "Sr", "senior"),
         ("Wash. your hands.", "Wash.", "Wash."),
         ("It needs 10 A.", "10 A", "ten amperes"),
+        ("It fell by 2000 hours.", "2000 hours", "twenty hundred hours"),
         ("It took 1500 hours.", "1500 hours", "fifteen hundred hours"),
         ("He wrote it (c. 42).", "c. 42)", "Circa forty-two)"),
         ("Tell me what 2 do.", "2 do", "two do"),
@@ -91,7 +92,7 @@ def test_possibly_misread_expression_is_returned_with_its_spoken_form(text, expr
         "Hmm, colo[u]r and {HH AH0} words.",
         "I am SO tired that I will NOT go to THE END of AM radio, the WHO, the OR and PIN 4321.",
         "omg idk, fyi yesss and hmm, in row 2 they see 4 of them.",
-        "The tsar in khaki left ACT I at 10:45 A.M., etc, for Ill. and Ind. by 1630 hrs.",
+        "The tsar in khaki left ACT I at 10:45 A.M., etc, for Ill. and Ind. at 1630 hrs.",
         "See p. 45, pp. 10–12, Vol. IV, Op. 9 and the 19th-century C++ in Roe v. Wade.",
     ],
 )

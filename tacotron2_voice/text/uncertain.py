@@ -110,7 +110,7 @@ _CERTAIN_FORMS = (
     rf"(?i:May|{MONTH_NAMES}|{'|'.join(MONTHS.values())})-[12]\d{{3}}",
     rf"(?:{'|'.join(BIBLE)}) \d+:\d+(?:[-–]\d+)?",
     SECRET_CODE,
-    rf"(?:(?=0)|(?<=\bat )|(?<=\bby )){MILITARY_TIME}",
+    rf"(?:(?=0)|(?<=\bat )){MILITARY_TIME}",
     r"[A-Z]{2} \d{5}|\d+(?:-\d+){2,}|\(?\d{3}\)?[-.\s]\d{3}[-.\s]\d{4}|\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}",
     # letters with digits, such as B-52s and 3D
     rf"(?!GMT|UTC)[A-Z]{{1,5}}-?\d{{1,3}}s?|(?!(?:May|{MONTH_NAMES})-)[A-Z][a-z]+-\d{{1,2}}|\d{{1,3}}[AC-JLN-SU-Z]",
@@ -202,7 +202,7 @@ _AMBIGUOUS = re.compile(
             rf"(?!{BEFORE_STATES})\b(?<!-)(?<!\.\sand\s)(?<!\.\sor\s){_any_of(STATES_AFTER_TOWNS)}\.(?=[,;]?\s\w)(?!\s(?:and|or) [A-Z][a-z]+\.)|^Miss\.$",
             # "A" after a number may be a letter or mean "ampere". Four digits before "hours" may be
             # a time of day or a duration.
-            rf"(?<![\d:.,])\d+(?:\.\d+)? A(?=[,;:)]|\.(?!\s?[Mm]\b)|$)|(?<!\bat )(?<!\bby )(?!0){MILITARY_TIME}",
+            rf"(?<![\d:.,])\d+(?:\.\d+)? A(?=[,;:)]|\.(?!\s?[Mm]\b)|$)|(?<!\bat )(?!0){MILITARY_TIME}",
             # In chats, "2" and "4" may mean "to", "too" and "for".
             r"\b(?:me|u|you) 2(?=[.,!?]|$)|(?<=[a-z] )[24] (?:do|go|be|see|get|say|me|u|ur|you|your|my|him"
             r"|her|us|them|ever|it|know|good|late|much|sale|real)\b|\b(?:go|going|come|back|wanna|gonna|want|need) [24] (?!\w+s\b)[a-z]+\b",

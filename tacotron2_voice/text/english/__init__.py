@@ -216,9 +216,9 @@ def _read_capitals(match: Match) -> str:
     """Convert a name in capitals to single letters (FBI) or to a word (NASA).
 
     A name in capitals is spelled out letter by letter if it is in INITIALISMS, has no vowel, or
-    begins or ends with consonants that no English word begins or ends with. Any other name becomes a word if it has
-    at least four letters or is in WORDS_IN_CAPITALS, and is spelled out otherwise. A plural such as
-    TVs is treated like TV's.
+    begins or ends with consonants that no English word begins or ends with. Any other name becomes
+    a word if it has at least four letters or is in WORDS_IN_CAPITALS, and is spelled out otherwise.
+    A plural such as TVs is treated like TV's.
     """
     word, ending = match[1], match[2] or ""
     a_word = len(word) > 3 or word in WORDS_IN_CAPITALS
@@ -532,7 +532,7 @@ RULES: list[Rule] = [
         _read_roman_number,
     ),
     rule(
-        r"(?<=\d(?:st|nd|rd|th)) ed\.(?=\s?(?:\W|\w|$))",
+        r"(?<=\d(?:st|nd|rd|th)) ed\.",
         lambda match: f" edition{full_stop(match)}",
     ),
     # "WHO" in a question is the pronoun. "The OR gate" is the word "or".

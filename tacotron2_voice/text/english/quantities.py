@@ -207,10 +207,11 @@ SECRET_CODE = (
 
 
 def _read_secret_code(match: Match) -> str:
-    """Read a code digit by digit, but not three digits after "error code", as in "error code 500"."""
+    """Read a code digit by digit, but not round hundreds ("area code 800"), and not three digits after
+    "error code"."""
     before = match.string[max(0, match.start() - 20) : match.start()]
     is_status = re.search(r"(?i)\b(?:error|status|response|exit) $", before)
-    if len(match["code"]) == 3 and is_status:
+    if len(match["code"]) == 3 and (is_status or match["code"].endswith("00")):
         return match[0]
     groups = ", ".join(map(spell_digits, re.split(r"\D", match["code"])))
     return re.sub(rf"(?i)\s?{_NUMBER_SIGN}\s?", " number ", match["name"]) + groups
@@ -356,7 +357,7 @@ TIME_RULES: list[Rule] = [
     rule(rf"\b({'|'.join(BIBLE)}) (\d+):(\d+)\b(?:[-–](?=\d))?", _read_verse),
     rule(r"\b(\d{1,2}):00(?=\s+o'clock)", r"\1"),
     rule(
-        rf"(?:(?<=\b[Aa]t )|(?<=\b[Bb]y )|(?<=\bfrom )|(?<=\buntil )|(?<=\bafter )|(?<=\bbefore )|(?=0|\d\d(?!00)\d\d\shrs)){MILITARY_TIME}",
+        rf"(?:(?<=\b[Aa]t )|(?<=\b[Bb]y )|(?<=\bfrom )|(?<=\buntil )|(?=0|\d\d(?!00)\d\d\shrs)){MILITARY_TIME}",
         _read_military_time,
     ),
     rule(r"(?<![\w:.,])(\d{1,3}):([0-5]\d)\s?(min|minutes|hrs|hours)\b\.?", _read_duration),
@@ -426,7 +427,7 @@ def _read_amperes(match: Match) -> str:
     """Expand the "A" of "10 A", but keep the letter of "room 10 A"."""
     if _LETTERED.search(match.string, max(0, match.start() - 20), match.start()):
         return match[0]
-    is_singular = match[1] == "1" or match.string[match.end() :][1:2].isalpha()
+    is_singular = match[1] == "1" or match.string[match.end() + 1 : match.end() + 2].isalpha()
     return f"{match[1]} ampere{'' if is_singular else 's'}"
 
 
@@ -508,11 +509,11 @@ AMOUNT_RULES: list[Rule] = [
         lambda match: f"{match[1]} {_MAGNITUDES[match[2]]}",
     ),
     rule(
-        rf"(\b[Aa]n? )({CURRENCY})(\d[\d,]*|\d[\d,]*\.\d+(?=\s[mbt]))(\s(?:million|billion|trillion))?{_NOUN}",
+        rf"(\b[Aa]n? )({CURRENCY})(\d[\d,]*|\d[\d,]*\.\d+(?=\s[mbt]r?illion))(\s(?:million|billion|trillion))?{_NOUN}",
         _read_bill,
     ),
     rule(
-        rf"()({CURRENCY})(\d[\d,]*|\d[\d,]*\.\d+(?=\s[mbt]))(\s(?:million|billion|trillion))?(?=\s{_PRICED})",
+        rf"()({CURRENCY})(\d[\d,]*|\d[\d,]*\.\d+(?=\s[mbt]r?illion))(\s(?:million|billion|trillion))?(?=\s{_PRICED})",
         _read_bill,
     ),
     rule(
