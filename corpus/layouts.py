@@ -659,7 +659,15 @@ def _read_table(
     if is_lhotse(table.path):
         entries = read_lhotse(table.path)
     else:
-        entries, problems = read_table(table, speakers.column)
+        finder: list[AudioFinder] = []
+
+        def is_audio(name: str) -> bool:
+            # Read the folders only if the first line of the table looks like a header.
+            if not finder:
+                finder.append(AudioFinder.for_entries([], corpus, table.path.parent))
+            return bool(finder[0].exact(name) or finder[0].similar(name))
+
+        entries, problems = read_table(table, speakers.column, is_audio)
     clips, more = _with_audio_and_names(entries, corpus, table.path, speakers)
     return clips, problems + more
 

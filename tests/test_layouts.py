@@ -869,3 +869,28 @@ def test_error_suggests_a_similar_file_name_when_the_text_of_a_recording_is_miss
         str(tmp_path / "a.wav"): True,
         str(tmp_path / "ab.wav"): False,
     }
+
+
+@pytest.mark.parametrize("delimiter", ["|", "\t"])
+def test_first_line_is_read_as_a_header_when_it_lists_no_audio_file(recordings, delimiter, capsys):
+    lines = [f"{name}{delimiter}{text}\n" for name, text in zip("abC", TEXTS, strict=True)]
+    table = recordings / "metadata.csv"
+    table.write_text(f"clip name{delimiter}text\n" + "".join(lines))
+    assert read(recordings) == (expected(), [])
+    assert (
+        "paths are read from column 'clip_name', texts from column 'text'"
+        in capsys.readouterr().out
+    )
+    table.write_text(f"clip{delimiter}words\n" + "".join(lines))
+    message = refusal(read, recordings)
+    assert f"{table}:1: this line lists no audio file" in message
+    assert "'clip, words'" in message
+    for columns in (("1", "2"), ("clip", "words")):
+        assert read(recordings, table, *columns) == (expected(), [])
+
+
+def test_first_line_is_not_a_header_when_it_lists_a_numbered_recording(recordings):
+    (recordings / "metadata.csv").write_text("clip_01|Yes\na|One, or two.\n")
+    clips, [problem] = read(recordings)
+    assert clips == [("clips/a.wav", "One, or two.")]
+    assert "'clip_01': no such audio file" in problem
