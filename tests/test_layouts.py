@@ -894,3 +894,16 @@ def test_first_line_is_not_a_header_when_it_lists_a_numbered_recording(recording
     clips, [problem] = read(recordings)
     assert clips == [("clips/a.wav", "One, or two.")]
     assert "'clip_01': no such audio file" in problem
+
+
+@pytest.mark.parametrize("text", ["NULL", "nan", "None", "N/A", "TODO", "#NAME?"])
+def test_text_is_rejected_when_it_stands_for_a_missing_text(text, tmp_path):
+    clip = Clip(str(tmp_path / "a.wav"), text, where="metadata.csv:7")
+    assert "metadata.csv:7: " in problem_of_text(clip)
+    assert "the text is missing" in problem_of_text(clip)
+    assert problem_of_text(replace(clip, text=f"{text}.")) == ""
+
+
+@pytest.mark.parametrize("text", ["null", "Nan", "none", "NONE", "todo"])
+def test_word_is_accepted_when_it_resembles_a_missing_text(text, tmp_path):
+    assert problem_of_text(Clip(str(tmp_path / "a.wav"), text)) == ""
