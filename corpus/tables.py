@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from corpus.clips import Segment
-from corpus.text_files import read_text
+from corpus.text_files import check_last_line, read_text
 from tacotron2_voice.utils.errors import UserError
 
 # Column titles in the tables of Common Voice, Hugging Face, DeepSpeech, Coqui, Piper and NeMo, in
@@ -208,6 +208,8 @@ def read_table(
         speaker_title = titles[speaker_index]
     columns = columns._replace(speaker=speaker_index)
     print_assumptions(table, titles, num_fields, columns, times, delimiter)
+    used = [row.fields[columns.text] for row in rows if len(row.fields) > columns.text]
+    check_last_line(table.path, text, used)
     entries = []
     problems = []
     with_start = {
