@@ -22,6 +22,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from corpus.recording_names import (
     name_at_start,
 )
 from corpus.segments import (
+    KALDI_FILES,
     SEGMENT_SUFFIXES,
     WHISPER_SUFFIX,
     are_labels,
@@ -452,6 +454,10 @@ def _error_of_no_texts(
         by_name: {path without extension: audio file}.
         alike: {path without extension: text with a longer name}.
     """
+    kaldi = [corpus / name for name in KALDI_FILES]
+    if found := [path for path in kaldi if path.is_file()]:
+        missing = next(path for path in kaldi if path not in found)
+        return UserError(f"{missing}: no such file, expected next to {found[0]}, as in Kaldi")
     if not by_name:
         archive = next((x for x in visible_files(corpus) if x.suffix.lower() in ARCHIVES), None)
         return UserError(
@@ -855,11 +861,16 @@ class AudioFinder:
         """Return the path where a missing file was expected."""
         listed = slashes(name)
         has_suffix = listed.lower().endswith(AUDIO_SUFFIXES)
-        usual = Counter((x.parent, x.suffix) for paths in self.files.values() for x in paths)
-        [((folder, suffix), _)] = usual.most_common(1) or [((self.corpus / "wavs", ".wav"), 0)]
+        folder, suffix = self.usual
         if "/" in listed:
             folder = self.base
         return folder / (listed if has_suffix else f"{listed}{suffix}")
+
+    @cached_property
+    def usual(self) -> tuple[Path, str]:
+        """Return the most frequent folder and extension of the audio files."""
+        counts = Counter((x.parent, x.suffix) for paths in self.files.values() for x in paths)
+        return max(counts, key=counts.__getitem__, default=(self.corpus / "wavs", ".wav"))
 
 
 def slashes(name: str) -> str:

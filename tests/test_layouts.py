@@ -921,6 +921,13 @@ def test_unsupported_transcript_is_reported_when_it_has_the_name_of_an_audio_fil
     assert f"--csv {recordings}/train.tsv" in refusal(read_layout, recordings)
 
 
+@pytest.mark.parametrize(("found", "missing"), [("text", "wav.scp"), ("wav.scp", "text")])
+def test_message_names_the_missing_file_of_a_kaldi_folder(found, missing, recordings):
+    (recordings / found).write_text("a One.\n")
+    message = f"{recordings}/{missing}: no such file, expected next to {recordings}/{found}"
+    assert message in refusal(read_layout, recordings)
+
+
 def test_message_says_that_the_corpus_contains_no_audio_files(tmp_path):
     (tmp_path / "a.zip").write_bytes(b"PK")
     message = refusal(read_layout, tmp_path)
