@@ -60,7 +60,7 @@ def check_last_line(path: Path, content: str, texts: Sequence[str]) -> None:
     if ENDS_SENTENCE.search(texts[-1]) or num_complete < MIN_COMPLETE * (len(texts) - 1):
         return
     print(
-        f"warning: {path}: the last text, {texts[-1][-60:]!r}, ends without punctuation and without a "
+        f"warning: {path}:{content.count(chr(10)) + 1}: the last text, {texts[-1][-60:]!r}, ends without punctuation and without a "
         "line break, unlike the other texts, so the end of the file may be missing. If the text is "
         "complete, add a line break"
     )

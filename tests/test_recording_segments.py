@@ -613,7 +613,7 @@ def test_cut_file_causes_a_warning_when_it_ends_before_or_inside_a_text(tmp_path
         path.write_text(content[:end])
         read_segments(path, "a")
         is_cut = end < start + len(SENTENCES[-1])
-        assert (f"warning: {path}: " in capsys.readouterr().out) == is_cut, end - start
+        assert (f"warning: {path}:" in capsys.readouterr().out) == is_cut, end - start
 
 
 @pytest.mark.parametrize("form", [".srt", ".vtt", ".TextGrid", ".tsv"])
