@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ MAX_SAMPLES = 2**28
 # Audio formats in which missing samples at the end of a file can be detected.
 READABLE_FORMATS = ("WAV", "WAVEX", "RF64", "AIFF", "FLAC", "OGG", "MP3")
 EXPECTED_FORMATS = "expected WAV, FLAC, Ogg, MP3 or AIFF"
+OGG_START_OF_STREAM = 2  # flag that marks the first page of an Ogg stream
 OGG_END_OF_STREAM = 4  # flag that marks the last page of an Ogg stream
 # For each byte, the byte with the opposite order of bits.
 REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
@@ -60,6 +61,12 @@ UNKNOWN_BYTES = (
 # Maximum factor by which the duration of a hop or window may differ from its default. A larger
 # factor causes a warning. The durations in the paper differ by a factor of 1.08.
 MAX_FRAME_RATIO = 1.25
+# Matches the beginning of a FLAC stream: the marker and the header of the STREAMINFO block.
+FLAC_START = re.compile(rb"fLaC[\x00\x80]\x00\x00\x22")
+JOINED = (
+    "the file consists of several audio files, one after another, and only the first would be read; "
+    "split the file into these files, or export the recording as one file"
+)
 CONVERT = "run scripts/prepare.py --convert DIR to make a copy that training can read"
 
 
@@ -138,6 +145,8 @@ def open_audio(path: str | Path) -> Iterator[Any]:
     ) as file:
         import soundfile
 
+        if is_joined_riff(file):
+            raise UserError(JOINED)
         try:
             audio = soundfile.SoundFile(file.fileno(), closefd=False)
         except soundfile.SoundFileError as error:
@@ -156,12 +165,11 @@ def open_audio(path: str | Path) -> Iterator[Any]:
                     "the file is truncated: it is shorter than its header states; copy it again"
                 )
             status = os.fstat(file.fileno())
-            if audio.format == "OGG" and has_damaged_page(
-                str(path), status.st_size, status.st_mtime_ns
-            ):
-                raise UserError(
-                    "the file is damaged: the checksum of an Ogg page is wrong; copy it again"
-                )
+            facts = str(path), status.st_size, status.st_mtime_ns
+            if audio.format == "OGG" and (problem := problem_of_ogg(*facts)):
+                raise UserError(problem)
+            if audio.format == "FLAC" and is_joined_flac(*facts):
+                raise UserError(JOINED)
             if audio.format == "MP3":
                 check_mp3_length(path, audio.frames, contains_mp3_length(file.fileno()))
             yield audio
@@ -297,27 +305,54 @@ def ends_with_last_page(content: bytes) -> bool:
     return num_segments == len(lengths) and len(page) >= 27 + num_segments + sum(lengths)
 
 
-@lru_cache(maxsize=2**12)
-def has_damaged_page(path: str, size: int, modified: int) -> bool:
-    """Return whether the checksum of an Ogg page is wrong (RFC 3533, section 6).
+def is_joined_riff(file: BinaryIO) -> bool:
+    """Return whether a second WAV or AIFF file follows the end of the first file."""
+    start = os.pread(file.fileno(), 8, 0)
+    orders: dict[bytes, Literal["little", "big"]] = {b"RIFF": "little", b"FORM": "big"}
+    if start[:4] not in orders:
+        return False
+    listed = int.from_bytes(start[4:], orders[start[:4]])
+    # The size in the header is padded to an even number.
+    return os.pread(file.fileno(), 4, 8 + listed + listed % 2) == start[:4]
 
-    libsndfile does not read the Ogg pages after a damaged page, and reports no error. The results
-    are cached. `size` and `modified` are part of the cache key.
+
+@lru_cache(maxsize=2**12)
+def is_joined_flac(path: str, size: int, modified: int) -> bool:
+    """Return whether a FLAC file contains the start of a second FLAC file.
+
+    libsndfile reads only the first file, and reports no error. The results are cached. `size` and
+    `modified` are part of the cache key.
     """
+    return FLAC_START.search(Path(path).read_bytes(), 4) is not None
+
+
+@lru_cache(maxsize=2**12)
+def problem_of_ogg(path: str, size: int, modified: int) -> str:
+    """Return a message if the checksum of an Ogg page is wrong, or if a second stream follows the
+    first stream (RFC 3533, section 6). Otherwise return "".
+
+    libsndfile does not read the Ogg pages after a damaged page or after the first stream, and
+    reports no error. The results are cached. `size` and `modified` are part of the cache key.
+    """
+    damaged = "the file is damaged: the checksum of an Ogg page is wrong; copy it again"
     content = Path(path).read_bytes()
     position = 0
+    is_ended = False  # whether a page before `position` ends a stream
     while position < len(content):
         header = content[position : position + 27]
         if not header.startswith(b"OggS"):
             # Data after the last page, such as a tag, is not audio.
-            return b"OggS" in content[position:]
+            return damaged if b"OggS" in content[position:] else ""
         lengths = content[position + 27 : position + 27 + header[26]]
         page = content[position : position + 27 + header[26] + sum(lengths)]
         # The checksum is computed as if its own four bytes were 0.
         if ogg_checksum(page[:22] + bytes(4) + page[26:]) != int.from_bytes(page[22:26], "little"):
-            return True
+            return damaged
+        if is_ended and header[5] & OGG_START_OF_STREAM:
+            return JOINED
+        is_ended = is_ended or bool(header[5] & OGG_END_OF_STREAM)
         position += len(page)
-    return False
+    return ""
 
 
 def ogg_checksum(page: bytes) -> int:

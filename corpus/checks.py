@@ -22,6 +22,11 @@ from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, map_in_threads
 
+# Matches a text that programs write instead of a missing text. The spelling must be the same,
+# because None, Nan and null are also words.
+MISSING_TEXT = re.compile(
+    r"NULL|NaN|nan|None|N/A|n/a|NA|<NA>|NaT|TODO|TBD|FIXME|#(?:N/A|NAME\?|NULL!|NUM!|REF!|VALUE!|DIV/0!)"
+)
 WINDOW_SECONDS = 0.02  # length in seconds of the windows in which levels are measured
 # A window is silent if it is more than this many dB quieter than the loudest window of the clip.
 SILENCE_DECIBELS = 40
@@ -88,6 +93,12 @@ def problem_of_text(clip: Clip) -> str:
         return f"{clip.where}: {clip.path!r} contains a pipe or a line break. Rename the file"
     if not clip.text.strip():
         return f"{clip.where}: no text, expected the words that are spoken"
+    if MISSING_TEXT.fullmatch(clip.text.strip()):
+        found = f"{clip.text.strip()!r} usually means that the text is missing"
+        return (
+            f"{clip.where}: {found}, expected the words that are spoken. If this word is spoken, write a "
+            "period after it"
+        )
     if "|" in clip.text:
         found = f"{clip.text[:60]!r} contains a pipe, which separates columns"
         return f"{clip.where}: {found}; write the spoken word instead"

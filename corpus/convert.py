@@ -35,7 +35,7 @@ from corpus.spoken_texts import check_repeated_words
 from corpus.tables import Table
 from hparams import HParams
 from tacotron2_voice.utils.audio_files import encode
-from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.errors import UserError, count_of
 from tacotron2_voice.utils.files import Identity, read_json, write_bytes, write_json
 
 # Speech level of the copies, in dBFS. LJSpeech has this level, and published vocoders expect it.
@@ -106,6 +106,8 @@ def convert(
         )
     clips, problems = recordings_of(corpus, table, speakers, texts)
     total = len(clips) + len(problems)
+    if not total:
+        raise UserError(f"{corpus}: contains no recordings with a text")
     clips, overlapping = padded(clips, padding)
     problems += overlapping
     ids = dict(zip((clip.where for clip in clips), unique_ids(clips, corpus), strict=True))
@@ -152,8 +154,8 @@ def convert(
     lines = [metadata_line(ids[clip.where], clip) for clip in good]
     write_bytes(folder / METADATA, "".join(lines).encode())
     print(
-        f"--convert: {folder} contains {len(good):,} recordings. {len(cut_seconds):,} of them are "
-        f"new. {sum(cut_seconds):,.1f} s of silence were cut off at the ends of the new recordings"
+        f"--convert: {folder} contains {count_of(len(good), 'recording')} ({len(cut_seconds):,} new). "
+        f"{sum(cut_seconds):,.1f} s of silence were cut off at the ends of the new recordings"
     )
     if speakers.is_known:
         print(

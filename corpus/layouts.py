@@ -22,6 +22,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from corpus.recording_names import (
     name_at_start,
 )
 from corpus.segments import (
+    KALDI_FILES,
     SEGMENT_SUFFIXES,
     WHISPER_SUFFIX,
     are_labels,
@@ -60,7 +62,7 @@ from corpus.speaker_names import (
 from corpus.spoken_texts import MAX_SHARE, MIN_TEXTS, check_are_spoken
 from corpus.tables import Entry, Table, read_table
 from corpus.text_files import decode
-from tacotron2_voice.utils.errors import UserError, grouped
+from tacotron2_voice.utils.errors import UserError, count_of, grouped
 from tacotron2_voice.utils.files import read_bytes
 
 METADATA = "metadata.csv"
@@ -69,8 +71,6 @@ METADATA_NAMES = (METADATA, "metadata.jsonl")  # in order of preference
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 # Suffixes of text files, in order of preference. The corpus LibriTTS uses .normalized.txt.
 TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
-# Suffixes of transcripts that `prepare` cannot read.
-UNREADABLE_SUFFIXES = (".json", ".eaf", ".ass", ".ssa", ".lrc", ".sbv", ".ttml", ".docx", ".xml")
 # Matches the language code and the extension of a subtitle file's name, such as .en.vtt.
 LANGUAGE = re.compile(r"\.[a-z]{2,3}(-\w{2,8})*\.(srt|vtt)$", re.IGNORECASE)
 # Maximum number of characters of the speaker's name in a clip id, because file names are limited to
@@ -79,6 +79,7 @@ MAX_PREFIX = 40
 # A duration in a table may differ from the length of the file by DURATION_SECONDS, or by the
 # fraction DURATION_SHARE of the length.
 DURATION_SECONDS, DURATION_SHARE = 0.5, 0.1
+ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 TRANSCRIPTS = "--transcripts EXTENSION"
 SHOWN = 5  # maximum number of files to list in a note
 # Endings of the file names in VCTK 0.92, which contains two recordings of each text, made with two
@@ -310,7 +311,9 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
     unused = sorted({*corpus_texts(texts.folder or corpus)} - {*text_files.values()})
     if unused:
         example = os.path.relpath(unused[0], texts.folder or corpus)
-        print(f"note: {len(unused):,} text files belong to no audio file, such as {example}")
+        print(
+            f"note: no audio file belongs to {count_of(len(unused), 'text file')}, such as {example}"
+        )
     clips, problems_in_texts = _read_text_files(text_files, by_name, texts)
     return clips, problems + problems_in_texts
 
@@ -319,7 +322,7 @@ def print_unused_formats(others: Sequence[Path], corpus: Path) -> None:
     """Print a note about audio files that differ from the used files only in their format."""
     if others:
         print(
-            f"note: {len(others):,} audio files are not used, because another audio file has the "
+            f"note: ignored {count_of(len(others), 'audio file')}, because another audio file has the "
             f"same name, such as {os.path.relpath(others[0], corpus)}"
         )
 
@@ -341,7 +344,8 @@ def _match_text_files(
     ignored = list[Path]()
     problems = list[str]()
     for name in sorted(by_name):
-        if folder and name.name.endswith(OTHER_MICROPHONE):
+        first = name.with_name(f"{name.name.removesuffix(OTHER_MICROPHONE)}{MICROPHONE}")
+        if folder and name.name.endswith(OTHER_MICROPHONE) and first in by_name:
             continue
         places = _text_places(name, corpus, folder)
         found = [
@@ -378,8 +382,7 @@ def _match_text_files(
         raise _error_of_no_texts(corpus, by_name, alike)
     if ignored and not texts.suffix:
         print(
-            f"note: {len(ignored):,} audio files have two text files, but only one text file is "
-            f"used. For example, {ignored[0]} is not used. To use the other text files, add "
+            f"note: ignored the second text file of {count_of(len(ignored), 'audio file')}. For example, {ignored[0]} is not used. To use the other text files, add "
             f"{TRANSCRIPTS}"
         )
     return text_files, problems
@@ -451,30 +454,49 @@ def _error_of_no_texts(
         by_name: {path without extension: audio file}.
         alike: {path without extension: text with a longer name}.
     """
+    kaldi = [corpus / name for name in KALDI_FILES]
+    if found := [path for path in kaldi if path.is_file()]:
+        missing = next(path for path in kaldi if path not in found)
+        return UserError(f"{missing}: no such file, expected next to {found[0]}, as in Kaldi")
+    if not by_name:
+        archive = next((x for x in visible_files(corpus) if x.suffix.lower() in ARCHIVES), None)
+        return UserError(
+            f"{corpus}: contains no audio files (expected recordings, such as .wav or .flac, and their "
+            f"texts){f'. Unpack {archive}' if archive else ''}"
+        )
     similar = next((alike[name] for name in by_name if name in alike), None)
+    tables = {path.with_suffix("") for path in tables_in(corpus)}
+    unreadable = None if tables - {*by_name} else unreadable_transcript(corpus, by_name)
     fix = advice_on_tables(corpus)
     if similar:
         fix = f". If {similar} contains the text of an audio file, give both the same name"
-    elif unreadable := unreadable_transcript(corpus, by_name):
+    elif unreadable:
         fix = (
-            f". {unreadable} is a file in an unsupported format. Export the text as .txt, or the "
-            "text and its times as .srt (Whisper: --output_format srt)"
+            f". {unreadable} has the name of an audio file, but an unsupported format. Save its text as "
+            ".txt, or its text and times as .srt (Whisper: --output_format srt)"
         )
     elif other := corpus_texts(corpus):
+        stems = {
+            name.name.removesuffix(MICROPHONE).removesuffix(OTHER_MICROPHONE) for name in by_name
+        }
         listed = f"{other[0]}" + (f" and {len(other) - 1:,} more" if len(other) > 1 else "")
-        fix = f". No audio file has the same name as {listed}{fix}"
+        if folders := {path.parent for path in other if path.stem in stems}:
+            folder = shlex.quote(os.path.commonpath(folders))
+            fix = f". The texts are in another folder ({listed}). Add --text-folder {folder}"
+        else:
+            fix = f". No audio file has the same name as {listed}{fix}"
+    count = count_of(len(by_name), "audio file")
     return UserError(
-        f"{corpus}: {len(by_name):,} audio files but no text files. Expected {METADATA}, or a "
+        f"{corpus}: {count} but no text files. Expected {METADATA}, or a "
         "text file next to each audio file (a.wav, a.txt), or --text-folder with the folder of "
         f"the text files{fix}"
     )
 
 
 def unreadable_transcript(corpus: Path, names: Container[Path]) -> Path | None:
-    """Return a file with the name of an audio file that probably contains its transcript, otherwise
+    """Return a file that has the name of an audio file and may contain its transcript, otherwise
     None."""
-    suffixes = UNREADABLE_SUFFIXES
-    files = (path for path in visible_files(corpus) if path.suffix.lower() in suffixes)
+    files = (path for path in visible_files(corpus) if path.suffix.lower() not in AUDIO_SUFFIXES)
     return next((path for path in files if path.with_suffix("") in names), None)
 
 
@@ -512,7 +534,7 @@ def _text_places(name: Path, corpus: Path, folder: Path | None) -> list[Path]:
         name.parent.relative_to(corpus),
         name.parent.relative_to(corpus.parent),  # the corpus itself may be the folder of a speaker
     )
-    base = name.name.removesuffix(MICROPHONE)
+    base = name.name.removesuffix(MICROPHONE).removesuffix(OTHER_MICROPHONE)
     return [folder / parent / base for parent in dict.fromkeys(parents)]
 
 
@@ -639,13 +661,17 @@ def _has_segments(path: Path) -> bool:
 
 def advice_on_tables(corpus: Path) -> str:
     """Return a hint to use --csv with one of the tables in the folder."""
-    tables = sorted(
+    options = [f"--csv {shlex.quote(str(path))}" for path in tables_in(corpus)[:SHOWN]]
+    return f". Add {' or '.join(options) or '--csv FILE'}"
+
+
+def tables_in(corpus: Path) -> list[Path]:
+    """Return the visible tables in the folder, without its subfolders."""
+    return sorted(
         path
         for path in corpus.iterdir()
         if path.suffix.lower() in TABLE_SUFFIXES and path.name[0] != "."
     )
-    options = [f"--csv {shlex.quote(str(path))}" for path in tables[:SHOWN]]
-    return f". Add {' or '.join(options) or '--csv FILE'}"
 
 
 def _read_table(
@@ -659,7 +685,15 @@ def _read_table(
     if is_lhotse(table.path):
         entries = read_lhotse(table.path)
     else:
-        entries, problems = read_table(table, speakers.column)
+        finder: list[AudioFinder] = []
+
+        def is_audio(name: str) -> bool:
+            # Read the folders only if the first line of the table looks like a header.
+            if not finder:
+                finder.append(AudioFinder.for_entries([], corpus, table.path.parent))
+            return bool(finder[0].exact(name) or finder[0].similar(name))
+
+        entries, problems = read_table(table, speakers.column, is_audio)
     clips, more = _with_audio_and_names(entries, corpus, table.path, speakers)
     return clips, problems + more
 
@@ -827,8 +861,16 @@ class AudioFinder:
         """Return the path where a missing file was expected."""
         listed = slashes(name)
         has_suffix = listed.lower().endswith(AUDIO_SUFFIXES)
-        folder = self.base if "/" in listed else self.corpus / "wavs"
-        return folder / (listed if has_suffix else f"{listed}.wav")
+        folder, suffix = self.usual
+        if "/" in listed:
+            folder = self.base
+        return folder / (listed if has_suffix else f"{listed}{suffix}")
+
+    @cached_property
+    def usual(self) -> tuple[Path, str]:
+        """Return the most frequent folder and extension of the audio files."""
+        counts = Counter((x.parent, x.suffix) for paths in self.files.values() for x in paths)
+        return max(counts, key=counts.__getitem__, default=(self.corpus / "wavs", ".wav"))
 
 
 def slashes(name: str) -> str:
@@ -892,6 +934,15 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             continue
         clip = Clip(str(path), entry.text, where=entry.where, speaker=entry.speaker)
         clips.append(replace(clip, segment=entry.segment))
+    segments = [entry for entry in entries if entry.where in conflicting and not entry.segment]
+    if len(segments) >= MIN_LINES and 2 * len(segments) > len(entries):
+        raise UserError(
+            f"{segments[0].where}: {len(segments):,} of {len(entries):,} lines list an audio file that "
+            f"other lines list with another text, such as {segments[0].name!r} (expected one line per "
+            "audio file, or columns with the times of segments). If the texts are spoken in different "
+            "segments of the file, give the columns that contain the times in seconds the titles "
+            "'start' and 'end', or 'offset' and 'duration'"
+        )
     problems += conflicting.values()
     clips = [clip for clip in clips if clip.where not in conflicting]
     if renamed:
@@ -1024,7 +1075,7 @@ def note_of_unused_audio(
     ]
     if not unused:
         return None
-    files = f"{len(unused):,} audio file{'s' * (len(unused) > 1)}"
+    files = count_of(len(unused), "audio file")
     examples = ", ".join(unused[:SHOWN]) + (", ..." if len(unused) > SHOWN else "")
     return f"note: no clip uses {files} in {corpus}: {examples}"
 

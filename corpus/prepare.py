@@ -48,7 +48,7 @@ from hparams import HParams, create_hparams, override_lines, read_symbols
 from tacotron2_voice.settings import check_text_settings
 from tacotron2_voice.text.lexicon import with_lexicon
 from tacotron2_voice.text.symbols import SYMBOLS_FILE
-from tacotron2_voice.utils.errors import UserError, grouped
+from tacotron2_voice.utils.errors import UserError, count_of, grouped
 from tacotron2_voice.utils.files import (
     Identity,
     check_is_folder,
@@ -341,7 +341,9 @@ def split_clips(
         del sets["val"]
         origin = "no clips are held out for validation (--val-fraction 0)"
     if not all(sets.values()):
-        counts = ", ".join(f"{name}: {len(members)} clips" for name, members in sets.items())
+        counts = ", ".join(
+            f"{name}: {count_of(len(members), 'clip')}" for name, members in sets.items()
+        )
         raise UserError(
             f"{counts} ({origin}); expected at least one clip in each set. Add clips, or change "
             "--val-fraction (0: no validation) or --max-seconds. No filelist was written"

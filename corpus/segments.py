@@ -24,13 +24,14 @@ from typing import NamedTuple
 
 from corpus.clips import Clip, Segment
 from corpus.tables import Entry
-from corpus.text_files import read_text
-from tacotron2_voice.utils.errors import UserError
+from corpus.text_files import check_last_line, read_text
+from tacotron2_voice.utils.errors import UserError, count_of
+from tacotron2_voice.utils.files import read_bytes
 
 SEGMENT_SUFFIXES = (".srt", ".vtt", ".TextGrid")
 # Whisper writes tables of start and end in milliseconds and text, with the header WHISPER_HEADER.
 WHISPER_SUFFIX = ".tsv"
-WHISPER_HEADER = b"start\tend\ttext"
+WHISPER_HEADER = "start\tend\ttext"
 NUMBER = r"-?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?"
 DECIMAL = r"-?\d+[.,]\d+"
 # Matches a line of Audacity labels: start and end in seconds and a text, separated by tabs or
@@ -41,6 +42,8 @@ SRT_TIMES = re.compile(rf"\d{{1,3}}:{TIME}\s*-->\s*\d{{1,3}}:{TIME}(\s|$)")
 VTT_TIMES = re.compile(
     rf"(\d{{1,3}}:)?{TIME}\s*-->\s*(\d{{1,3}}:)?{TIME}(\s|$)"
 )  # in WebVTT, the hours of a time are optional
+# Matches the last lines of subtitles if the file ends inside the number or the times of a subtitle.
+CUT_TIMES = re.compile(r"(?:^|\n[ \t]*\n)(\d+(?:\n\d[\d:.,]*[ \t-]*)?|\d+:[\d:.,]*[ \t-]*)\s*\Z")
 # Matches tags for formatting, speakers and times in subtitles. Other text between < and > is kept.
 TAG = re.compile(
     r"</?(?:i|b|u|s|em|strong|font|c|v|lang|ruby|rt)(?:[ .][^<>\n]*)?>|<[\d:.]+>|\{\\[^}]*\}",
@@ -76,6 +79,7 @@ MAX_OVERLAP = 0.05  # maximum overlap of consecutive subtitles, in seconds
 # Minimum number of segments that repeat the previous segment. A smaller number of segments may
 # repeat the previous segment by chance.
 MIN_GROWING = 5
+EMPTY = b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"  # bytes of spaces, line breaks and byte-order marks
 KALDI_FILES = ("wav.scp", "text")
 
 
@@ -96,16 +100,25 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
             `tier`.
     """
     found: Iterable[tuple[float, float, str]]
-    if path.suffix.lower() == ".textgrid" or (
-        path.suffix.lower() not in (".srt", ".vtt") and is_textgrid(read_text(path, encoding))
-    ):
+    if not read_bytes(path).strip(EMPTY):
+        raise UserError(f"{path}: this file is empty, expected texts and their times")
+    suffix = path.suffix.lower()
+    content = "" if suffix == ".textgrid" else read_text(path, encoding)
+    content = content.replace("\r\n", "\n").replace("\r", "\n")
+    if suffix == ".textgrid" or is_textgrid(content):
         found = _read_textgrid(path, tier)
-    elif path.suffix.lower() in (".srt", ".vtt"):
-        found = _read_subtitles(path, encoding)
-    elif path.suffix.lower() == WHISPER_SUFFIX:
-        found = _read_whisper_table(path, read_text(path, encoding))
+    elif suffix in (".srt", ".vtt"):
+        found = _read_subtitles(path, content)
+    elif suffix == WHISPER_SUFFIX:
+        found = _read_whisper_table(path, content)
     else:
-        found = _read_labels(path, read_text(path, encoding))
+        found = _read_labels(path, content)
+    found = list(found)
+    if len(found) > 1 and not found[-1][2].strip() and all(x.strip() for _, _, x in found[:-1]):
+        print(
+            f"warning: {path}: only the last segment, at {found[-1][0]:.2f} s, has no text, so the end "
+            "of the file may be missing. If the file is complete, remove this segment"
+        )
     entries = []
     num_silences = 0
     for number, (start, end, text) in enumerate(found, 1):
@@ -121,6 +134,7 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
         raise UserError(f"{path}: contains no segment with a text")
     _check_not_counting(path, entries)
     _check_not_growing(path, entries)
+    check_last_line(path, content, [entry.text for entry in entries])
     return entries
 
 
@@ -154,12 +168,11 @@ def _check_not_growing(path: Path, entries: Sequence[Entry]) -> None:
         )
 
 
-def _read_subtitles(path: Path, encoding: str) -> list[tuple[float, float, str]]:
+def _read_subtitles(path: Path, text: str) -> list[tuple[float, float, str]]:
     """Read an SRT or WebVTT file.
 
     Raise UserError at the first line whose times cannot be read.
     """
-    text = read_text(path, encoding).replace("\r\n", "\n").replace("\r", "\n")
     is_vtt = text.lstrip().startswith("WEBVTT")
     times = VTT_TIMES if is_vtt else SRT_TIMES
     num_cues = 0
@@ -172,6 +185,12 @@ def _read_subtitles(path: Path, encoding: str) -> list[tuple[float, float, str]]
                 f"{path}:{number}: invalid times {line[:60]!r}, expected times such as 00:00:01.000 "
                 "--> 00:00:02.500"
             )
+    if cut := CUT_TIMES.search(text):
+        number = text.count("\n", 0, cut.start(1)) + 1
+        raise UserError(
+            f"{path}:{number}: the file ends inside the times of a subtitle ({cut[1][:60]!r}), so the end "
+            "of the file is missing"
+        )
     cues = _vtt_cues(path, text) if is_vtt else _srt_cues(path, text)
     if len(cues) != num_cues:
         raise UserError(
@@ -179,7 +198,7 @@ def _read_subtitles(path: Path, encoding: str) -> list[tuple[float, float, str]]
             "subtitles could be read"
         )
     with_text = [(start, end, _without_empty_lines(text)) for start, end, text in cues]
-    spoken = [cue for cue in with_text if cue[2]]
+    spoken = [cue for cue in with_text if cue[2] or cue is with_text[-1]]
     return without_rolling_times(path, without_rolling_lines(path, spoken))
 
 
@@ -243,6 +262,8 @@ def without_rolling_lines(
     contains only repeated lines is kept, because it may be the refrain of a song.
     """
     repeated = _repeated_lines(cues)
+    if not any(repeated):
+        return cues
     is_flash = [
         count == len(x.split("\n")) for count, (_, _, x) in zip(repeated, cues, strict=True)
     ]
@@ -273,7 +294,7 @@ def without_rolling_lines(
         if new := text.split("\n")[count:]:
             kept.append((start, end, "\n".join(new)))
     print(
-        f"note: {path}: removed the first line of {num_removed:,} subtitles, because it repeats the "
+        f"note: {path}: removed the first line of {count_of(num_removed, 'subtitle')}, because it repeats the "
         "last line of the previous subtitle"
     )
     return kept
@@ -409,11 +430,21 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
 
 
 def is_whisper_table(path: Path) -> bool:
-    """Return whether a file has the header of the tables that Whisper writes."""
-    return path.is_file() and path.read_bytes().startswith(WHISPER_HEADER)
+    """Return whether a file begins with the header or with a segment of the tables that Whisper
+    writes. The file may be in UTF-8 or UTF-16."""
+    if not path.is_file():
+        return False
+    beginning = read_bytes(path).strip(EMPTY)[:200].replace(b"\0", b"").decode(errors="replace")
+    return re.match(rf"{WHISPER_HEADER}|{NUMBER}\t{NUMBER}\t", beginning) is not None
 
 
 def _read_whisper_table(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
+    if not text.startswith(WHISPER_HEADER):
+        raise UserError(
+            f"{path}:1: {text.partition(chr(10))[0][:60]!r} is not a header, so the unit of the times is "
+            f"unknown (expected {WHISPER_HEADER!r}). If the times are in milliseconds, add this header. "
+            "If the times are in seconds, change the extension of the file to .txt"
+        )
     for number, line in enumerate(text.splitlines(), 1):
         if number == 1 or not line.strip():
             continue

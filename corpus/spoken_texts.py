@@ -29,6 +29,11 @@ WORD_LABEL = re.compile(
     r"[\s>–—-]*(?:[\w.'-]*[^\W\d_][\w.'-]*|[^\W\d_a-z][\w.'-]*(?: [^\W\d_a-z][\w.'-]*){1,2})"
     r"(?:\s?:(?=\s)|\s?：)"
 )
+# Matches a whole text in HTML, XML or JSON.
+MARKUP = re.compile(
+    r"<(!doctype|\?xml)\b.*|<(\w+)\b[^<>]*>.*</\2>\s*$|\{\s*\"[^\"]*\"\s*:.*\}\s*$|\[\s*[\[{\"].*\]\s*$",
+    re.IGNORECASE | re.DOTALL,
+)
 # Matches a time, such as 0:03 or 3.25. TIME_AT_START matches a time before words, and TIME_AT_END
 # matches a time after words.
 TIME = r"(\d+(:\d\d){1,2}([.,]\d+)?|\d+[.,]\d+)"
@@ -86,7 +91,9 @@ def check_are_spoken(clips: Sequence[Clip]) -> None:
             raise _not_spoken(labeled, clips, found, fix)
     words = ". If the numbers are spoken, write them in words"
     rename = ". Remove the names. If the names are spoken, rename the audio files"
+    plain = ". Save the texts without tags, braces and keys"
     kinds: tuple[tuple[Callable[[Clip], object], str, str], ...] = (
+        (lambda x: MARKUP.match(x.text), "are HTML, XML or JSON", plain),
         (lambda x: TIME_AT_START.match(x.text), "begin with times", words),
         (lambda x: COLUMNS.search(x.text), "contain columns of numbers", words),
         (lambda x: TIME_AT_END.search(x.text), "end with times", words),

@@ -11,7 +11,7 @@ from tacotron2_voice.text import clean
 from tacotron2_voice.text.lexicon import respell
 from tacotron2_voice.text.symbols import PADDING, can_be_symbol, table_of
 from tacotron2_voice.utils.console import progress_bar
-from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.errors import UserError, count_of
 
 RARE = 10  # minimum number of clips per symbol; a model hardly learns rarer symbols
 MAX_SYMBOLS_SHOWN = 20  # maximum number of rare symbols to list in a warning
@@ -59,7 +59,7 @@ def rare_symbols(clips: Sequence[Clip], hparams: HParams) -> str:
     if not rare or hparams.table.is_english:
         return ""
     notes = [
-        f"{hparams.table.symbols[i]!r} in {len(places[i])} clip{'s' * (len(places[i]) > 1)} "
+        f"{hparams.table.symbols[i]!r} in {count_of(len(places[i]), 'clip')} "
         f"({', '.join(places[i][:CLIPS_SHOWN])})"
         for i in rare[:MAX_SYMBOLS_SHOWN]
     ]

@@ -13,14 +13,14 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, product
 from pathlib import Path
 from typing import NamedTuple
 
 from corpus.clips import Segment
-from corpus.text_files import read_text
+from corpus.text_files import check_last_line, read_text
 from tacotron2_voice.utils.errors import UserError
 
 # Column titles in the tables of Common Voice, Hugging Face, DeepSpeech, Coqui, Piper and NeMo, in
@@ -61,6 +61,8 @@ OTHER_RANGES = set(
     "bytes token tokens page line verse chapter row index idx id price".split()
 )
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
+# Characters of ordinary texts and file names, which are not offered as delimiters.
+NO_DELIMITERS = " .!?'\"-_/\\()"
 # Delimiters of formats with quoted fields; in other formats, quotation marks are part of the text.
 QUOTING_DELIMITERS = ",;"
 # A table may have two lines per clip. The second line of each clip then begins with the delimiter.
@@ -88,6 +90,13 @@ PUNCTUATION = f".!?¡¿…“„‘‚«([]{CLOSING}。、，！？：；「」�
 # Chinese characters.
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 EXPECTED_JSON = 'not a JSON object, expected an object such as {"path": "a.wav", "text": "Yes."}'
+# Matches the beginning of a JSON array of objects or arrays.
+JSON_ARRAY = re.compile(r"\s*\[\s*[\[{\]]")
+# Matches a field that may be a column title: up to three words without punctuation.
+TITLE = re.compile(r"[^\W\d]\w*([ -]\w+){0,2}")
+# Matches a field that is not the name of a recording with a number, such as clip_0012.
+WITHOUT_NUMBER = re.compile(r"\D*")
+HEADER_LINES = 5  # number of lines after the first line that are compared with the audio files
 
 
 @dataclass(frozen=True)
@@ -138,12 +147,18 @@ class Columns(NamedTuple):
     speaker: int | None
 
 
-def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], list[str]]:
+def read_table(
+    table: Table,
+    speaker_column: str = "",
+    is_audio: Callable[[str], bool] = lambda name: False,
+) -> tuple[list[Entry], list[str]]:
     """Return the entries of a table, and one message per bad line.
 
     Args:
         speaker_column: title or number of the column with speaker names; "": a column with a common
             title, if the table has such a column.
+        is_audio: a function that returns whether an audio file has the listed name. If no audio
+            file has the name in the first line, the first line may be a header.
 
     Raises:
         UserError: if the table is empty or cannot be read, or if the user must specify a column.
@@ -155,8 +170,9 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
         raise UserError(f"{table.path}: this file is empty (expected one recording per line)")
     titles: list[str] | None = None
     delimiter = ""
-    if text.lstrip().startswith("{"):
-        titles, rows = rows_of_json_lines(table.path, text)
+    known_path = None
+    if text.lstrip().startswith("{") or JSON_ARRAY.match(text):
+        titles, rows = rows_of_json(table.path, text)
     else:
         delimiter = table.delimiter or find_delimiter(table, speaker_column, text)
         rows = rows_of_csv(table.path, text, delimiter)
@@ -166,7 +182,11 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
                 "the audio file. If Whisper wrote this table, put the table next to its audio file, "
                 "give both files the same name, and leave out --csv"
             )
-        if rows and has_titles(table, speaker_column, rows[0].fields):
+        has_header = bool(rows) and has_titles(table, speaker_column, rows[0].fields)
+        if not has_header and may_be_header(rows, path := path_index(table), is_audio):
+            has_header = True
+            known_path = path
+        if has_header:
             titles = [normal_title(x) for x in rows.pop(0).fields]
             while not titles[-1]:  # spreadsheet programs may add empty columns at the end
                 titles.pop()
@@ -177,7 +197,7 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
     num_fields = Counter(len(row.fields) for row in rows).most_common(1)[0][0]
     if titles is not None:
         num_fields = len(titles)
-    columns = choose_columns(table, speaker_column, titles, rows, num_fields, delimiter)
+    columns = choose_columns(table, speaker_column, titles, rows, num_fields, delimiter, known_path)
     times = find_time_columns(table.path, titles or [], rows)
     needed = 1 + max(index for index in columns if index is not None)
     speaker_index = columns.speaker
@@ -188,6 +208,8 @@ def read_table(table: Table, speaker_column: str = "") -> tuple[list[Entry], lis
         speaker_title = titles[speaker_index]
     columns = columns._replace(speaker=speaker_index)
     print_assumptions(table, titles, num_fields, columns, times, delimiter)
+    used = [row.fields[columns.text] for row in rows if len(row.fields) > columns.text]
+    check_last_line(table.path, text, used)
     entries = []
     problems = []
     with_start = {
@@ -232,6 +254,8 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
         UserError: if no delimiter is found.
     """
     lines = [line for line in text.split("\n") if line.strip()]
+    if len(lines) > 1 and not text.endswith("\n"):
+        lines.pop()  # the last line may be incomplete
     found = []
     for delimiter in DELIMITERS:
         counts = [line.count(delimiter) for line in lines]
@@ -248,7 +272,11 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
         # Prefer a delimiter that occurs equally often in all lines, because other delimiters may be
         # part of the texts.
         return min(found, key=lambda pair: pair[0])[1]
-    fix = "If the table uses a different delimiter, set it with --delimiter"
+    fix = ""
+    if others := [x for x in dict.fromkeys(lines[0]) if all(x in line for line in lines)]:
+        characters = " or ".join(repr(x) for x in others if not (x.isalnum() or x in NO_DELIMITERS))
+        if characters:
+            fix = f". If {characters} separates the fields, set it with --delimiter"
     if unknown := _unknown_titles(lines):
         fix += (
             f". If the first line contains column titles ({unknown}), select the columns with "
@@ -256,7 +284,7 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
         )
     raise UserError(
         f"{table.path}: unknown format that begins with {lines[0].strip()[:60]!r}. Expected fields "
-        f"separated by pipes or tabs, such as 'id|text', or a header such as 'path,text'. {fix}"
+        f"separated by pipes or tabs, such as 'id|text', or a header such as 'path,text'{fix}"
     )
 
 
@@ -274,7 +302,10 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
     """Return the fields of each non-empty line. Raise UserError if a line cannot be read."""
     file = io.StringIO(text, newline="")
     is_strict = False
-    if delimiter in QUOTING_DELIMITERS:
+    is_quoted = delimiter not in QUOTING_DELIMITERS and _are_all_quoted(text, delimiter)
+    if is_quoted:
+        print(f"note: {path}: removed the quotation marks around the fields of all lines")
+    if is_quoted or delimiter in QUOTING_DELIMITERS:
         is_strict = _is_valid_csv(text, delimiter)
         reader = csv.reader(file, delimiter=delimiter)
     else:
@@ -303,6 +334,16 @@ def _is_valid_csv(text: str, delimiter: str) -> bool:
         return bool([*csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)])
     except csv.Error:
         return False
+
+
+def _are_all_quoted(text: str, delimiter: str) -> bool:
+    """Return whether all fields are in quotation marks, except the fields of the header, numbers
+    and empty fields."""
+    quoted = r'"(?:[^"]|"")*"'
+    line = rf"{quoted}(?:{re.escape(delimiter)}(?:{quoted}|[-\d.,:]*))+\s*"
+    header, _, rest = text.partition("\n")
+    lines = rest if rest.strip() and '"' not in header else text
+    return re.fullmatch(rf"(?:{line}\n)*{line}", f"{lines.strip()}") is not None
 
 
 def _unquoted(field: str) -> str:
@@ -346,14 +387,41 @@ def joined_pairs(rows: Sequence[Row]) -> list[Row]:
     return [Row(x.where, x.fields + y.fields[1:]) for x, y in zip(first, second, strict=True)]
 
 
-def rows_of_json_lines(path: Path, text: str) -> tuple[list[str], list[Row]]:
-    """Return the keys of all JSON Lines objects, and one row of values per object.
+def rows_of_json(path: Path, text: str) -> tuple[list[str], list[Row]]:
+    """Return the keys of all objects in a JSON array or in JSON Lines, and one row of values per
+    object.
 
     Missing values, and values that are neither strings nor numbers, become empty strings.
 
     Raises:
-        UserError: if a line is not a JSON object.
+        UserError: if a line or an element of the array is not a JSON object.
     """
+    is_array = JSON_ARRAY.match(text) is not None
+    objects = _objects_of_array(path, text) if is_array else _objects_of_lines(path, text)
+    keys = list(dict.fromkeys(key for value in objects.values() for key in value))
+    rows = []
+    for where, value in objects.items():
+        fields = (value.get(key) for key in keys)
+        plain = [str(x) if isinstance(x, (str, int, float)) else "" for x in fields]
+        rows.append(Row(where, [" ".join(x.split()) for x in plain]))
+    return [normal_title(key) for key in keys], rows
+
+
+def _objects_of_array(path: Path, text: str) -> dict[str, dict]:
+    """Return {position in the file: object} for the elements of a JSON array."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not a valid JSON array ({error})") from None
+    for number, value in enumerate(values, 1):
+        if not isinstance(value, dict):
+            found = json.dumps(value, ensure_ascii=False)[:60]
+            raise UserError(f"{path}: element {number} of the array is {found}: {EXPECTED_JSON}")
+    return {f"{path}: object {number}": value for number, value in enumerate(values, 1)}
+
+
+def _objects_of_lines(path: Path, text: str) -> dict[str, dict]:
+    """Return {position in the file: object} for the lines of JSON Lines."""
     objects: dict[str, dict] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -362,14 +430,21 @@ def rows_of_json_lines(path: Path, text: str) -> tuple[list[str], list[Row]]:
         try:
             objects[where] = dict(json.loads(line))
         except (ValueError, TypeError, RecursionError):
+            if keys := _keys_of_object(text):
+                raise UserError(
+                    f"{path}: the whole file is one JSON object with the keys {keys} (expected one "
+                    "object per recording: one per line, or an array of objects)"
+                ) from None
             raise UserError(f"{where}: {line.strip()[:60]!r}: {EXPECTED_JSON}") from None
-    keys = list(dict.fromkeys(key for value in objects.values() for key in value))
-    rows = []
-    for where, value in objects.items():
-        fields = (value.get(key) for key in keys)
-        plain = [str(x) if isinstance(x, (str, int, float)) else "" for x in fields]
-        rows.append(Row(where, [" ".join(x.split()) for x in plain]))
-    return [normal_title(key) for key in keys], rows
+    return objects
+
+
+def _keys_of_object(text: str) -> str:
+    """Return the first keys of a JSON object, for a message; "" if the text is not an object."""
+    try:
+        return ", ".join(repr(key[:40]) for key in [*dict(json.loads(text))][:5])
+    except (ValueError, TypeError, RecursionError):
+        return ""
 
 
 def check_row(row: Row, needed: int, num_fields: int, delimiter: str) -> None:
@@ -422,6 +497,25 @@ def has_titles(table: Table, speaker_column: str, first: Sequence[str]) -> bool:
     return has_path and has_text
 
 
+def path_index(table: Table) -> int:
+    """Return the index of the column with the paths in a table without common titles."""
+    return int(table.path_column) - 1 if table.path_column.isdecimal() else 0
+
+
+def may_be_header(rows: Sequence[Row], path: int, is_audio: Callable[[str], bool]) -> bool:
+    """Return whether the first row looks like a header and does not list an audio file, unlike one
+    of the next rows.
+
+    Args:
+        path: the index of the column with the paths.
+    """
+    names = [row.fields[path] for row in rows[: 1 + HEADER_LINES] if 0 <= path < len(row.fields)]
+    if len(names) < 2 or not all(TITLE.fullmatch(x) for x in rows[0].fields):
+        return False
+    is_name = WITHOUT_NUMBER.fullmatch(names[0]) is None or is_audio(names[0])
+    return not is_name and any(is_audio(name) for name in names[1:])
+
+
 def choose_columns(
     table: Table,
     speaker_column: str,
@@ -429,12 +523,17 @@ def choose_columns(
     rows: Sequence[Row],
     num_fields: int,
     delimiter: str,
+    known_path: int | None = None,
 ) -> Columns:
     """Choose the columns for path, text and speaker.
 
     If the table has no header, the first column contains the path, and the last column contains the
     text. Apart from the speaker column, a table without a header has two columns (path and text),
     or three columns as in LJSpeech (path, text and normalized text).
+
+    Args:
+        known_path: the index of the column that contains names of audio files, if the table has a
+            header without a common title for the paths.
 
     Raises:
         UserError: if a selected column does not exist, or if the user must specify a column.
@@ -456,6 +555,8 @@ def choose_columns(
     speaker = column("--speaker-column", speaker_column, ())
     path = column("--path-column", table.path_column, PATH_TITLES)
     text = column("--text-column", table.text_column, TEXT_TITLES)
+    if path is None and text is not None:
+        path = known_path
     others: list[int] = []
     is_guessed = False  # whether the last column is expected to contain the normalized text
     if titles is None:
@@ -470,6 +571,13 @@ def choose_columns(
         missing = {"--path-column": path, "--text-column": text}
         options = " and ".join(option for option, index in missing.items() if index is None)
         found = ", ".join(titles or rows[0].fields)
+        if known_path is not None:
+            raise UserError(
+                f"{table.path}:1: this line lists no audio file, so it looks like a header with the "
+                f"columns {found[:200]!r} (expected common column titles, such as 'path' and 'text'). "
+                f"Add {options} with the title or the number of the column (counted from 1). If the "
+                "line lists a recording, add its audio file"
+            )
         raise UserError(
             f"{table.path}: the column with the {'paths' if path is None else 'texts'} was not found in "
             f"{found[:200]!r}. Expected common column titles, or lines of id|text or id|text|normalized "

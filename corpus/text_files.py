@@ -9,23 +9,30 @@ choose an encoding.
 """
 
 import codecs
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from charset_normalizer import from_bytes, is_binary
+from charset_normalizer import CharsetMatch, from_bytes, is_binary
 
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes
 
 # List only common encodings, because more files would be ambiguous with rare encodings.
 ENCODINGS = (
-    "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp874 cp932 gb18030 big5 cp949 koi8_r "
+    "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp874 cp932 gb18030 big5 cp949 koi8_r mac_roman "
     "utf_16 utf_16_le utf_16_be utf_32"
 ).split()
 # charset-normalizer rates the chaos and the coherence of a decoded text from 0 to 1. Encodings are
 # likely if both ratings are close to the best ratings. The chaos may be higher by MAX_MORE_CHAOS,
 # and the coherence may be lower by MAX_LESS_COHERENCE.
 MAX_MORE_CHAOS, MAX_LESS_COHERENCE = 0.15, 0.1
+# Matches punctuation at the end of a text.
+ENDS_SENTENCE = re.compile(r"[.!?…。！？।,;:—–-][\"'”’»)\]」』]*\s*$")
+# A last text without punctuation is unusual if at least this number of other texts exist, and if at
+# least this fraction of them ends with punctuation.
+MIN_TEXTS, MIN_COMPLETE = 4, 0.9
+MIN_LATIN = 0.8  # minimum fraction of Latin letters in UTF-16 without a byte-order mark
 MAX_SHOWN = 5  # maximum number of encodings to list in a message
 EXAMPLE_LETTERS = 60  # maximum number of letters of a decoded excerpt in a message
 
@@ -34,6 +41,29 @@ def read_text(path: Path, encoding: str = "", if_missing: str = "no such file") 
     """Return the text of a file without the byte-order mark. Raise UserError if the file cannot be
     decoded."""
     return decode({path: read_bytes(path, if_missing=if_missing)}, encoding)[path]
+
+
+def check_last_line(path: Path, content: str, texts: Sequence[str]) -> None:
+    """Print a warning if a file may be cut off inside its last text.
+
+    The file may be cut off if it ends with the last text, without a line break, and if the last
+    text does not end with punctuation, unlike most other texts.
+
+    Args:
+        content: the content of the file.
+        texts: the texts in the file, in file order.
+    """
+    ends_with_text = bool(texts) and content.split()[-1:] == texts[-1].split()[-1:]
+    if len(texts) <= MIN_TEXTS or not ends_with_text or content.endswith("\n"):
+        return
+    num_complete = sum(ENDS_SENTENCE.search(text) is not None for text in texts[:-1])
+    if ENDS_SENTENCE.search(texts[-1]) or num_complete < MIN_COMPLETE * (len(texts) - 1):
+        return
+    print(
+        f"warning: {path}:{content.count(chr(10)) + 1}: the last text, {texts[-1][-60:]!r}, ends without punctuation and without a "
+        "line break, unlike the other texts, so the end of the file may be missing. If the text is "
+        "complete, add a line break"
+    )
 
 
 def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str]:
@@ -47,11 +77,11 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
             encodings are equally likely.
     """
     texts = {}
-    utf16 = {}
+    utf16: dict[str, dict[Path, bytes]] = {}
     others = {}
     for path, content in contents.items():
-        if _is_utf16(content) and not encoding:
-            utf16[path] = content
+        if not encoding and (name := _name_of_utf16(content)):
+            utf16.setdefault(name, {})[path] = content
             continue
         if b"\0" in content and not encoding:
             # English text in UTF-16 is also valid UTF-8, but contains zero bytes.
@@ -67,16 +97,33 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
                     f"{path}:{line}: {found!r} cannot be decoded as {error.encoding}; fix this line"
                 ) from None
             others[path] = content
-    for group, name in ((utf16, "utf_16"), (others, "")):
-        if group:
-            texts |= _decode_others(group, name)
+    for name, group in utf16.items():
+        texts |= _decode_others(group, name)
+    if others:
+        texts |= _decode_others(others, "")
     return {path: texts[path] for path in contents}
 
 
-def _is_utf16(content: bytes) -> bool:
-    """Return whether the content begins with the byte-order mark of UTF-16."""
+def _name_of_utf16(content: bytes) -> str:
+    """Return the name of the variant of UTF-16 in which the content is encoded; "" if it is not.
+
+    In a text without a byte-order mark, one of the two bytes of most Latin letters is zero, and the
+    other byte is not.
+    """
     marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    return content.startswith(marks) and not content.startswith(codecs.BOM_UTF32_LE)
+    if content.startswith(marks) and not content.startswith(codecs.BOM_UTF32_LE):
+        return "utf_16"
+    halves = {"utf_16_be": (content[::2], content[1::2])}
+    halves["utf_16_le"] = halves["utf_16_be"][::-1]
+    for name, (high, low) in halves.items():
+        if (
+            0 not in low
+            and high
+            and high.count(0) >= MIN_LATIN * len(high)
+            and len(content) % 2 == 0
+        ):
+            return name
+    return ""
 
 
 def _decode_others(contents: Mapping[Path, bytes], name: str) -> dict[Path, str]:
@@ -115,15 +162,9 @@ def _recognize(where: str, content: bytes) -> str:
     matches = list(from_bytes(content, cp_isolation=ENCODINGS))
     if not matches:
         raise UserError(f"{where}: the encoding of the text is unknown; add --encoding NAME")
-    clear = [x for x in matches if x.chaos <= matches[0].chaos + MAX_MORE_CHAOS]
-    coherence = max(x.coherence for x in clear)
-    # If several encodings produce the same text, list only the encoding that comes first in
-    # ENCODINGS.
-    likely = {
-        next(name for name in ENCODINGS if name in match.could_be_from_charset): str(match)
-        for match in clear
-        if match.coherence >= coherence - MAX_LESS_COHERENCE
-    }
+    # Because mac_roman is rare, it is only added to the other likely encodings.
+    usual = [x for x in matches if x.encoding != "mac_roman"]
+    likely = _likely(usual) | _likely(matches)
     if len(likely) > 1:
         examples = [f"\n  --encoding {name}: {_example(likely[name])!r}" for name in likely]
         raise UserError(
@@ -131,6 +172,18 @@ def _recognize(where: str, content: bytes) -> str:
             f"the correct text:{''.join(examples[:MAX_SHOWN])}"
         )
     return next(iter(likely))
+
+
+def _likely(matches: Sequence[CharsetMatch]) -> dict[str, str]:
+    """Return {encoding: decoded text} for the likely encodings. If several encodings produce the
+    same text, the dictionary contains only the encoding that comes first in ENCODINGS."""
+    clear = [x for x in matches if x.chaos <= matches[0].chaos + MAX_MORE_CHAOS]
+    coherence = max((x.coherence for x in clear), default=0.0)
+    return {
+        next(name for name in ENCODINGS if name in match.could_be_from_charset): str(match)
+        for match in clear
+        if match.coherence >= coherence - MAX_LESS_COHERENCE
+    }
 
 
 def _example(text: str) -> str:

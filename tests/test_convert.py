@@ -380,6 +380,25 @@ def test_data_after_the_last_page_of_an_ogg_file_is_ignored(tmp_path, subtype):
     assert "checksum" in refusal(read_channels, path)
 
 
+@pytest.mark.parametrize(
+    ("form", "subtype"),
+    [
+        ("WAV", None),
+        ("AIFF", None),
+        ("FLAC", None),
+        ("OGG", "VORBIS"),
+        ("OGG", "OPUS"),
+    ],
+)
+def test_file_is_rejected_when_it_consists_of_joined_files(tmp_path, form, subtype):
+    """libsndfile reads only the first FLAC or Ogg file, and reports no error."""
+    path = tmp_path / "a.wav"
+    soundfile.write(path, speech()[:15001], 48000, format=form, subtype=subtype)
+    read_channels(path)
+    path.write_bytes(2 * path.read_bytes())
+    assert "consists of several audio files" in refusal(read_channels, path)
+
+
 def test_file_is_rejected_when_its_header_states_no_samples(tmp_path):
     soundfile.write(tmp_path / "a.wav", speech()[:0], RATE)
     assert "no samples" in refusal(read_channels, tmp_path / "a.wav")

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from helpers import ROOT
@@ -13,6 +14,7 @@ from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import (
     folder_locked,
     folder_made_whole,
+    lock_path,
     map_in_threads,
     numbered_lines,
     open_file,
@@ -98,6 +100,12 @@ def test_locking_a_folder_fails_when_another_process_has_locked_the_folder(tmp_p
     assert second.returncode == 1
     assert f"{tmp_path}: busy" in second.stderr
     assert another_process().returncode == 0
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="this system has no folder /proc")
+def test_locking_fails_with_the_cause_when_no_file_can_be_created():
+    with pytest.raises(UserError, match="/proc: no file can be created in this folder"):
+        lock_path(Path("/proc/.a.lock"), "busy")
 
 
 def test_folder_lock_is_released_when_the_process_ends_before_its_workers(tmp_path):

@@ -620,10 +620,10 @@ def test_notes_report_texts_without_audio_and_audio_files_with_the_same_name(tmp
     write_prompts(tmp_path, "wav/a.wav", "wav/a.flac", "txt/a.txt", "txt/b.txt")
     [clip], _ = read_layout(tmp_path / "wav", texts=TextSource(folder=tmp_path / "txt"))
     printed = capsys.readouterr().out
-    assert "1 text files belong to no audio file, such as b.txt" in printed
+    assert "no audio file belongs to 1 text file, such as b.txt" in printed
     other = {"a.wav", "a.flac"} - {Path(clip.path).name}
     assert (
-        f"1 audio files are not used, because another audio file has the same name, such as {other.pop()}"
+        f"ignored 1 audio file, because another audio file has the same name, such as {other.pop()}"
         in printed
     )
 
@@ -636,7 +636,7 @@ def test_note_lists_audio_files_with_the_same_name_when_a_table_lists_no_extensi
     (tmp_path / "metadata.csv").write_text(f"{listed}|One.\nb|Two.\nc|Three.\n")
     clips, _ = read_layout(tmp_path)
     assert [Path(clip.path).name for clip in clips] == ["a.wav", "b.wav", "c.flac"]
-    note = "note: 1 audio files are not used, because another audio file has the same name, such as"
+    note = "note: ignored 1 audio file, because another audio file has the same name, such as"
     assert (note in capsys.readouterr().out) == has_note
 
 
@@ -869,3 +869,92 @@ def test_error_suggests_a_similar_file_name_when_the_text_of_a_recording_is_miss
         str(tmp_path / "a.wav"): True,
         str(tmp_path / "ab.wav"): False,
     }
+
+
+@pytest.mark.parametrize("delimiter", ["|", "\t"])
+def test_first_line_is_read_as_a_header_when_it_lists_no_audio_file(recordings, delimiter, capsys):
+    lines = [f"{name}{delimiter}{text}\n" for name, text in zip("abC", TEXTS, strict=True)]
+    table = recordings / "metadata.csv"
+    table.write_text(f"clip name{delimiter}text\n" + "".join(lines))
+    assert read(recordings) == (expected(), [])
+    assert (
+        "paths are read from column 'clip_name', texts from column 'text'"
+        in capsys.readouterr().out
+    )
+    table.write_text(f"clip{delimiter}words\n" + "".join(lines))
+    message = refusal(read, recordings)
+    assert f"{table}:1: this line lists no audio file" in message
+    assert "'clip, words'" in message
+    for columns in (("1", "2"), ("clip", "words")):
+        assert read(recordings, table, *columns) == (expected(), [])
+
+
+def test_first_line_is_not_a_header_when_it_lists_a_numbered_recording(recordings):
+    (recordings / "metadata.csv").write_text("clip_01|Yes\na|One, or two.\n")
+    clips, [problem] = read(recordings)
+    assert clips == [("clips/a.wav", "One, or two.")]
+    assert "'clip_01': no such audio file" in problem
+
+
+@pytest.mark.parametrize("text", ["NULL", "nan", "None", "N/A", "TODO", "#NAME?"])
+def test_text_is_rejected_when_it_stands_for_a_missing_text(text, tmp_path):
+    clip = Clip(str(tmp_path / "a.wav"), text, where="metadata.csv:7")
+    assert "metadata.csv:7: " in problem_of_text(clip)
+    assert "the text is missing" in problem_of_text(clip)
+    assert problem_of_text(replace(clip, text=f"{text}.")) == ""
+
+
+@pytest.mark.parametrize("text", ["null", "Nan", "none", "NONE", "todo"])
+def test_word_is_accepted_when_it_resembles_a_missing_text(text, tmp_path):
+    assert problem_of_text(Clip(str(tmp_path / "a.wav"), text)) == ""
+
+
+@pytest.mark.parametrize("suffix", [".ctm", ".rttm", ".phn", ".trans", ".text", ".json", ".docx"])
+def test_unsupported_transcript_is_reported_when_it_has_the_name_of_an_audio_file(
+    suffix, recordings
+):
+    (recordings / f"clips/a{suffix}").write_text("a 1 0.0 0.3 the")
+    message = refusal(read_layout, recordings)
+    assert f"{recordings}/clips/a{suffix} has the name of an audio file" in message
+    assert "--csv" not in message
+    (recordings / "train.tsv").write_text("")
+    assert f"--csv {recordings}/train.tsv" in refusal(read_layout, recordings)
+
+
+@pytest.mark.parametrize(("found", "missing"), [("text", "wav.scp"), ("wav.scp", "text")])
+def test_message_names_the_missing_file_of_a_kaldi_folder(found, missing, recordings):
+    (recordings / found).write_text("a One.\n")
+    message = f"{recordings}/{missing}: no such file, expected next to {recordings}/{found}"
+    assert message in refusal(read_layout, recordings)
+
+
+def test_message_says_that_the_corpus_contains_no_audio_files(tmp_path):
+    (tmp_path / "a.zip").write_bytes(b"PK")
+    message = refusal(read_layout, tmp_path)
+    assert f"{tmp_path}: contains no audio files" in message
+    assert f"Unpack {tmp_path}/a.zip" in message
+
+
+def test_recordings_of_the_second_microphone_of_vctk_are_used_when_the_first_is_missing(tmp_path):
+    write_prompts(tmp_path, "wav/p1/a_mic2.flac", "wav/p1/b_mic1.flac", "wav/p1/b_mic2.flac")
+    write_prompts(tmp_path, "txt/p1/a.txt", "txt/p1/b.txt")
+    clips, problems = read_layout(tmp_path / "wav", texts=TextSource(folder=tmp_path / "txt"))
+    assert [Path(clip.path).name for clip in clips] == ["a_mic2.flac", "b_mic1.flac"]
+    assert problems == []
+    assert f"Add --text-folder {tmp_path}/txt/p1" in refusal(read_layout, tmp_path)
+
+
+def test_table_is_rejected_when_most_lines_list_the_same_audio_file(recordings):
+    lines = [f"a,Text {i}.,{i}.0,{i}.9\n" for i in range(6)]
+    (recordings / "metadata.csv").write_text("path,text,p,q\n" + "".join(lines))
+    message = refusal(read_layout, recordings)
+    assert "metadata.csv:2: 6 of 6 lines list an audio file" in message
+    assert "'start' and 'end'" in message
+
+
+def test_missing_file_is_expected_with_the_usual_extension_and_folder(recordings):
+    (recordings / "clips/a.wav").rename(recordings / "clips/a.flac")
+    (recordings / "clips/b.FLAC").rename(recordings / "clips/b.flac")
+    (recordings / "metadata.csv").write_text("a|Yes.\nb|No.\nd|Why?\n")
+    _, [problem] = read(recordings)
+    assert f"expected {recordings}/clips/d.flac" in problem

@@ -2,12 +2,21 @@
 
 import gzip
 import json
+import re
 
 import pytest
 from corpora import refusal
 
 from corpus.clips import Clip, Segment
-from corpus.segments import are_labels, is_kaldi, padded, read_kaldi, read_lhotse, read_segments
+from corpus.segments import (
+    are_labels,
+    is_kaldi,
+    is_whisper_table,
+    padded,
+    read_kaldi,
+    read_lhotse,
+    read_segments,
+)
 from tacotron2_voice.utils.errors import UserError
 
 SRT = "1\n00:00:01,000 --> 00:00:02,500\nGood <i>morning</i>,\nLinda.\n\n2\n00:01:03,000 --> 00:01:04,250\nYes.\n"
@@ -563,3 +572,70 @@ def test_label_file_is_rejected_when_its_labels_are_consecutive_numbers(tmp_path
     assert "1 to 3" in refusal(read_segments, tmp_path / "r.txt", "r")
     (tmp_path / "r.txt").write_text("0\t1\t1\n1\t2\t2\n2\t3\t4\n")
     assert [x.text for x in read_segments(tmp_path / "r.txt", "r")] == ["1", "2", "4"]
+
+
+# ---------------------------------------------------------------------------- incomplete files
+
+SENTENCES = ["Morning.", "It rained.", "Nobody came.", "We left.", "She slept.", "I sat down."]
+
+
+def subtitles(form: str) -> str:
+    """Return the SENTENCES as a file of one of the formats with times."""
+    templates = {
+        ".srt": "{number}\n00:00:0{i},000 --> 00:00:0{i},900\n{text}\n\n",
+        ".vtt": "00:0{i}.000 --> 00:0{i}.900\n{text}\n\n",
+        ".tsv": "{i}000\t{i}900\t{text}\n",
+        ".txt": "{i}.0\t{i}.9\t{text}\n",
+    }
+    header = {".vtt": "WEBVTT\n\n", ".tsv": "start\tend\ttext\n"}.get(form, "")
+    parts = [
+        templates[form].format(i=i, number=i + 1, text=text) for i, text in enumerate(SENTENCES)
+    ]
+    return header + "".join(parts)
+
+
+@pytest.mark.parametrize("form", [".srt", ".vtt", ".tsv", ".txt"])
+def test_file_is_rejected_when_it_is_cut_before_the_last_text(tmp_path, form):
+    path = tmp_path / f"a{form}"
+    content = subtitles(form)
+    times = content.rindex(re.findall(r"[1-9][\d:.,]+[\s>-]+[\d:.,]+", content)[-1])
+    for end in range(times + 1, content.index(SENTENCES[-1]) - 3):
+        path.write_text(content[:end])
+        assert str(path) in refusal(read_segments, path, "a"), content[:end][-20:]
+
+
+@pytest.mark.parametrize("form", [".srt", ".vtt", ".tsv", ".txt"])
+def test_cut_file_causes_a_warning_when_it_ends_before_or_inside_a_text(tmp_path, capsys, form):
+    path = tmp_path / f"a{form}"
+    content = subtitles(form)
+    start = content.index(SENTENCES[-1])
+    for end in range(start, len(content) + 1):
+        path.write_text(content[:end])
+        read_segments(path, "a")
+        is_cut = end < start + len(SENTENCES[-1])
+        assert (f"warning: {path}:" in capsys.readouterr().out) == is_cut, end - start
+
+
+@pytest.mark.parametrize("form", [".srt", ".vtt", ".TextGrid", ".tsv"])
+@pytest.mark.parametrize("content", ["", "\ufeff\n\n"])
+def test_empty_file_is_rejected_with_its_cause(tmp_path, capsys, form, content):
+    path = tmp_path / f"a{form}"
+    path.write_text(content, encoding="utf-8")
+    assert f"{path}: this file is empty" in refusal(read_segments, path, "a")
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le"])
+def test_whisper_table_is_read_in_any_unicode_encoding(tmp_path, capsys, encoding):
+    path = tmp_path / "a.tsv"
+    path.write_text(subtitles(".tsv"), encoding=encoding)
+    assert is_whisper_table(path)
+    assert [entry.text for entry in read_segments(path, "a")] == SENTENCES
+    assert capsys.readouterr().out.count("note: ") == ("16" in encoding)
+
+
+def test_whisper_table_is_rejected_when_its_header_is_missing(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text(subtitles(".tsv").partition("\n")[2])
+    assert is_whisper_table(path)
+    assert f"{path}:1: " in refusal(read_segments, path, "a")

@@ -73,6 +73,25 @@ def test_texts_are_rejected_when_most_of_them_contain_timestamps_numbering_or_co
 
 @pytest.mark.parametrize(
     "form",
+    [
+        "<p>{text}</p>",
+        "<html><body>{text}</body></html>",
+        '<div class="text">{text}</div>',
+        '{{"text": "{text}"}}',
+        '[{{"text": "{text}"}}]',
+    ],
+)
+def test_texts_are_rejected_when_most_of_them_are_html_or_json(form):
+    assert "12 of 12 texts are HTML, XML or JSON" in refusal(check_are_spoken, clips_of(each(form)))
+
+
+@pytest.mark.parametrize("form", ["[laughs] {text}", "{text} <noise>", "[{text}]", "{{{text}}}"])
+def test_texts_are_not_called_html_or_json_when_they_only_contain_brackets(form):
+    check_are_spoken(clips_of(each(form)))
+
+
+@pytest.mark.parametrize(
+    "form",
     ["ANNA. {text}", "ANNA - {text}", "sil {text} sil", "happy {text}", "{text} sil", "<s> {text}"],
 )
 def test_texts_are_rejected_when_nearly_all_of_them_begin_or_end_with_the_same_word(form):

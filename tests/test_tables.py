@@ -174,7 +174,7 @@ def test_note_lists_the_unused_columns(header, line, unused, path, capsys):
 def test_table_is_rejected_when_no_delimiter_fits(path, lines):
     message = refusal(read, path, lines)
     assert str(path) in message
-    assert "--delimiter" in message
+    assert ("If ',' separates the fields, set it with --delimiter" in message) == ("," in lines)
 
 
 # ---------------------------------------------------------------------------- ambiguous columns
@@ -618,3 +618,49 @@ def test_columns_are_not_read_as_times_when_column_titles_or_values_have_another
     [entry], problems = read_table(Table(path))
     assert entry.segment is None
     assert problems == []
+
+
+# ---------------------------------------------------------------------------- unusual forms
+
+
+@pytest.mark.parametrize("delimiter", ["|", "\t", ","])
+@pytest.mark.parametrize("header", ["", "path{0}text\n", '"path"{0}"text"\n'])
+def test_quotation_marks_are_removed_when_all_fields_are_quoted(path, delimiter, header, capsys):
+    if delimiter == "," and not header:
+        return  # a table with commas needs a header
+    quoted = [text.replace('"', '""') for text in [*TEXTS, 'He said "no" twice.']]
+    table = header.format(delimiter) + rows(f'"c{{i}}"{delimiter}"{{text}}"', quoted)
+    assert read(path, table) == expected([*TEXTS, 'He said "no" twice.'])
+    assert ("removed the quotation marks" in capsys.readouterr().out) == (delimiter != ",")
+
+
+def test_quotation_marks_are_kept_when_only_the_texts_are_quoted(path):
+    assert read(path, rows('c{i}|"{text}"')) == expected([f'"{text}"' for text in TEXTS])
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_json_array_of_objects_is_read(path, indent):
+    array = [{"audio_filepath": f"c{i}", "text": text} for i, text in enumerate(TEXTS)]
+    assert read(path, json.dumps(array, indent=indent)) == expected()
+    entries, _ = read_table(Table(path))
+    assert [entry.where for entry in entries] == [f"{path}: object {i}" for i in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"data": [{"path": "c0", "text": "Yes."}]}, "one JSON object with the keys 'data'"),
+        ([["c0", "Yes."]], 'element 1 of the array is ["c0", "Yes."]'),
+        ([{"path": "c0", "text": "Yes."}, "c1"], 'element 2 of the array is "c1"'),
+    ],
+)
+def test_other_json_is_rejected_with_its_cause(path, value, message):
+    found = refusal(read, path, json.dumps(value, indent=1))
+    assert message in found
+    assert "--delimiter" not in found
+
+
+def test_last_line_is_reported_when_it_is_cut_before_the_delimiter(path):
+    clips, [problem] = read(path, rows("c{i}|{text}") + "c3")
+    assert clips == expected()[0]
+    assert f"{path}:4: 1 fields" in problem

@@ -121,3 +121,18 @@ def test_text_file_is_reported_when_it_is_missing(tmp_path):
     with pytest.raises(UserError) as caught:
         read_text(tmp_path / "none.csv")
     assert str(tmp_path / "none.csv") in str(caught.value)
+
+
+def test_several_utf_16_files_are_decoded_when_they_have_no_byte_order_mark(tmp_path):
+    texts = {tmp_path / f"{i}.txt": f"Zoë sat {i} times – “no”.\r\n" for i in range(3)}
+    for encoding in ("utf-16-le", "utf-16-be"):
+        assert decode({path: text.encode(encoding) for path, text in texts.items()}) == texts
+
+
+def test_mac_roman_is_offered_or_detected(tmp_path):
+    path = tmp_path / "a.csv"
+    french = "c1|Le garçon a mangé à la forêt.\nc2|Où est passé l’élève ?\n"
+    path.write_bytes(french.encode("mac_roman"))
+    assert read_text(path) == french
+    path.write_bytes("c1|Die Tür ist grün.\nc2|Größe und Höhe.\n".encode("mac_roman"))
+    assert "--encoding mac_roman: 'c1|Die Tür ist grün.'" in refusal(read_text, path)

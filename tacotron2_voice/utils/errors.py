@@ -32,6 +32,11 @@ def explained(error: UserError | OSError) -> str:
     return f"{error}{advice}. Checkpoints are unchanged"
 
 
+def count_of(number: int, noun: str) -> str:
+    """Return a number with a noun, such as "1 clip" or "2,000 clips"."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def lines_rejected(path: str | Path, problems: list[str], num_lines: int) -> UserError:
     """Return a UserError about the rejected lines of a file, which has `num_lines` lines in total.
     `problems` are strings of the form "PATH:LINE: what is wrong; fix"."""

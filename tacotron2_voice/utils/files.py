@@ -339,11 +339,14 @@ def lock_path(path: Path, busy: str) -> BaseFileLock:
 
     Raises:
         BlockingIOError: with the message `busy`, if another process holds the lock.
+        UserError: if the lock file cannot be created.
     """
     file_lock = FileLock(path)
     try:
         file_lock.acquire(timeout=0)
     except Timeout:
+        if not path.exists():
+            raise UserError(f"{path.parent}: no file can be created in this folder") from None
         raise BlockingIOError(busy) from None
     return file_lock
 
