@@ -15,6 +15,7 @@ Supported layouts:
     folders        one folder per speaker or book; each contains a table or texts (`SpeakerSource`)
 """
 
+import functools
 import os
 import re
 import shlex
@@ -22,7 +23,6 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -382,8 +382,8 @@ def _match_text_files(
         raise _error_of_no_texts(corpus, by_name, alike)
     if ignored and not texts.suffix:
         print(
-            f"note: ignored the second text file of {count_of(len(ignored), 'audio file')}. For example, {ignored[0]} is not used. To use the other text files, add "
-            f"{TRANSCRIPTS}"
+            f"note: ignored the second text file of {count_of(len(ignored), 'audio file')}. For "
+            f"example, {ignored[0]} is not used. To use the other text files, add {TRANSCRIPTS}"
         )
     return text_files, problems
 
@@ -685,13 +685,14 @@ def _read_table(
     if is_lhotse(table.path):
         entries = read_lhotse(table.path)
     else:
-        finder: list[AudioFinder] = []
+
+        @functools.cache
+        def finder() -> AudioFinder:
+            # Only a table whose first line looks like a header needs the list of audio files.
+            return AudioFinder.for_entries([], corpus, table.path.parent)
 
         def is_audio(name: str) -> bool:
-            # Read the folders only if the first line of the table looks like a header.
-            if not finder:
-                finder.append(AudioFinder.for_entries([], corpus, table.path.parent))
-            return bool(finder[0].exact(name) or finder[0].similar(name))
+            return bool(finder().exact(name) or finder().similar(name))
 
         entries, problems = read_table(table, speakers.column, is_audio)
     clips, more = _with_audio_and_names(entries, corpus, table.path, speakers)
@@ -866,7 +867,7 @@ class AudioFinder:
             folder = self.base
         return folder / (listed if has_suffix else f"{listed}{suffix}")
 
-    @cached_property
+    @functools.cached_property
     def usual(self) -> tuple[Path, str]:
         """Return the most frequent folder and extension of the audio files."""
         counts = Counter((x.parent, x.suffix) for paths in self.files.values() for x in paths)

@@ -183,9 +183,9 @@ def read_table(
                 "give both files the same name, and leave out --csv"
             )
         has_header = bool(rows) and has_titles(table, speaker_column, rows[0].fields)
-        if not has_header and may_be_header(rows, path := path_index(table), is_audio):
+        if not has_header and may_be_header(rows, path_index(table), is_audio):
             has_header = True
-            known_path = path
+            known_path = path_index(table)
         if has_header:
             titles = [normal_title(x) for x in rows.pop(0).fields]
             while not titles[-1]:  # spreadsheet programs may add empty columns at the end

@@ -59,10 +59,11 @@ def check_last_line(path: Path, content: str, texts: Sequence[str]) -> None:
     num_complete = sum(ENDS_SENTENCE.search(text) is not None for text in texts[:-1])
     if ENDS_SENTENCE.search(texts[-1]) or num_complete < MIN_COMPLETE * (len(texts) - 1):
         return
+    last_line = 1 + content.count("\n")
     print(
-        f"warning: {path}:{content.count(chr(10)) + 1}: the last text, {texts[-1][-60:]!r}, ends without punctuation and without a "
-        "line break, unlike the other texts, so the end of the file may be missing. If the text is "
-        "complete, add a line break"
+        f"warning: {path}:{last_line}: the last text, {texts[-1][-60:]!r}, ends without punctuation "
+        "and without a line break, unlike the other texts, so the end of the file may be missing. If "
+        "the text is complete, add a line break"
     )
 
 
