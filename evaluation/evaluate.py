@@ -27,7 +27,6 @@ from evaluation.nearest_recording import mel_cepstra, nearest_recordings
 from evaluation.quality import DistillMos
 from evaluation.recognizers import (
     POCKETSPHINX,
-    WHISPER_MODEL,
     Recognizer,
     is_mostly_foreign,
     make_recognizer,
@@ -173,7 +172,7 @@ class EvaluationOptions:
 
     language: str = ENGLISH
     recognizer: str = POCKETSPHINX
-    whisper_model: str = WHISPER_MODEL
+    whisper_model: str = ""
     words_only: bool = False
     quality: bool = False
     right_speaker: bool = False

@@ -30,7 +30,8 @@ RATE = 16_000  # sampling rate in Hz of the audio on which both recognizers were
 # level.
 SILENCE = 0.2
 POCKETSPHINX, WHISPER = NAMES = "pocketsphinx", "whisper"
-WHISPER_MODEL = "tiny.en"
+# Default Whisper models for English and for other languages.
+ENGLISH_MODEL, MULTILINGUAL_MODEL = "tiny.en", "base"
 # Whisper must not repeat any sequence of this number of tokens. Without this limit, Whisper may
 # repeat the same tokens until its window is full.
 LONGEST_LOOP = 6
@@ -53,7 +54,8 @@ def make_recognizer(
 
     Args:
         name: either "pocketsphinx" or "whisper".
-        whisper_model: the argument `model` of `Whisper`.
+        whisper_model: the argument `model` of `Whisper`; "": tiny.en for English, base for other
+            languages.
         language: an eSpeak language code, such as "en-us".
         texts: the texts of the audio. If the texts contain only English numbers, pocketsphinx uses
             a grammar of numbers.
@@ -62,7 +64,8 @@ def make_recognizer(
         UserError: if the package or the model cannot be loaded.
     """
     if name == WHISPER:
-        return Whisper(whisper_model, language)
+        default = ENGLISH_MODEL if is_english(language) else MULTILINGUAL_MODEL
+        return Whisper(whisper_model or default, language)
     if not is_english(language):
         return None
     used = {word for text in texts for word in words_of(text).split()}
@@ -73,10 +76,18 @@ def add_recognizer_options(parser: argparse.ArgumentParser) -> None:
     """Add the options --recognizer and --whisper-model for `make_recognizer`."""
     name_help = "speech recognizer; whisper needs requirements/whisper.txt (default: %(default)s)"
     parser.add_argument("--recognizer", choices=NAMES, default=POCKETSPHINX, help=name_help)
-    model_help = (
-        "name of a Whisper model to download, or folder with a model (default: %(default)s)"
+    add_whisper_model_option(parser)
+
+
+def add_whisper_model_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option --whisper-model for `make_recognizer`."""
+    parser.add_argument(
+        "--whisper-model",
+        default="",
+        metavar="MODEL",
+        help="name of a Whisper model to download, or folder with a model (default: "
+        f"{ENGLISH_MODEL} for English, {MULTILINGUAL_MODEL} for other languages)",
     )
-    parser.add_argument("--whisper-model", default=WHISPER_MODEL, metavar="MODEL", help=model_help)
 
 
 def words_of(text: str, language: str = ENGLISH) -> str:

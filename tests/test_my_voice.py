@@ -87,6 +87,14 @@ def test_stages_run_in_order_and_the_training_time_is_printed(commands, tmp_path
     assert "100 of 100 optimizer steps" in printed
 
 
+@pytest.mark.parametrize(("language", "steps"), [("en-us", "1,000"), ("nl", "3,000")])
+def test_other_languages_train_for_more_steps_by_default(
+    commands, tmp_path, capsys, language, steps
+):
+    make(tmp_path, "--language", language, "--symbols", "letters")
+    assert f"{steps} of {steps} optimizer steps" in capsys.readouterr().out
+
+
 def test_second_call_resumes_training_and_skips_finished_stages(commands, tmp_path):
     make(tmp_path)
     commands.clear()

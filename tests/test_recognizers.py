@@ -11,6 +11,7 @@ from corpora import refusal
 from helpers import LJSPEECH_CLIPS
 
 from corpus.demo_corpus import SAMPLE_RATE, EspeakVoice
+from evaluation import recognizers
 from evaluation.quality import DistillMos
 from evaluation.recognizers import Whisper, make_recognizer, words_of
 from evaluation.speaker_identification import EMBEDDING_DIM, Resemblyzer, nearest_without_own
@@ -41,6 +42,15 @@ def test_whisper_transcript_is_the_same_in_every_call(whisper_model):
     assert recognizer.transcribe(samples, rate) == recognizer.transcribe(samples, rate)
     assert recognizer.transcribe(np.zeros(rate, np.float32), rate) == ""
     assert recognizer.name == f"whisper {get_model_path().name}"
+
+
+@pytest.mark.parametrize(
+    ("model", "language", "expected"),
+    [("", "en-us", "tiny.en"), ("", "nl", "base"), ("small", "nl", "small")],
+)
+def test_default_whisper_model_supports_the_language(monkeypatch, model, language, expected):
+    monkeypatch.setattr(recognizers, "Whisper", lambda *arguments: arguments)
+    assert make_recognizer("whisper", model, language, []) == (expected, language)
 
 
 def test_whisper_transcript_stays_short_when_audio_repeats(whisper_model):
