@@ -69,6 +69,7 @@ CLEANERS = ["english_cleaners_corrected"]
         ("So ily my dear.", "ily", "ily"),
         ("Move the 1:1 to Monday.", "1:1", "one to one"),
         ("The answer is no. 6 people left.", "is no. 6", "is no. six"),
+        ("I. Storms at Sea", "I.", "I."),
         ("No 10 said no.", "No 10", "Number ten"),
     ],
 )

@@ -20,6 +20,7 @@ from tacotron2_voice.text.english import (
     AFTER_ASSOCIATE,
     BEFORE_STATES,
     DAY_NAMES,
+    HEADING,
     MONTH_NAMES,
     is_pronounceable,
     plain_characters,
@@ -141,10 +142,14 @@ _CERTAIN_FORMS = (
     # "at 6.30" may be a time.
     rf"[-−]?(?!(?<=\bat )\d{{1,2}}\.[0-5]\d\b|(?<=\bafter )\d{{1,2}}\.[0-5]\d\b)(?:{_PLAIN_NUMBER}|\.\d+)(?:\s?%)?",
 )
-# "Vol. II" is not the end of a sentence.
-_SENTENCE_ENDS = re.compile(r"(?<=[.!?])(?<!\b\w\.)\s+(?![IVXLC]{2,}\b)(?=[A-Z\"'“])")
+# "Vol. II" is not the end of a sentence, and the numeral of a heading is not a sentence.
+_SENTENCE_ENDS = re.compile(
+    r"(?<=[.!?])(?<!\b\w\.)(?<!^[IVX]{2}\.)(?<!^[IVX]{3}\.)(?<!^[IVX]{4}\.)\s+(?![IVXLC]{2,}\b)(?=[A-Z\"'“])"
+)
 _LEFT, _RIGHT = r"(?<![\w/.,:$£€¥+*=^<>~-])", r"(?![\w/:+*=^<>°²³·%-]|[.,]\w)"
-_CERTAIN = re.compile("|".join([ADDRESS, *(f"{_LEFT}(?:{x}){_RIGHT}" for x in _CERTAIN_FORMS)]))
+_CERTAIN = re.compile(
+    "|".join([HEADING.pattern, ADDRESS, *(f"{_LEFT}(?:{x}){_RIGHT}" for x in _CERTAIN_FORMS)])
+)
 _PUNCTUATION = "\"'“”‘’()[]{}«»,;:!?…–—-*_"
 # Letters without a vowel, such as an unknown unit or "Hwy".
 _NO_WORD = re.compile(
@@ -192,6 +197,8 @@ _AMBIGUOUS = re.compile(
             # "No" at the start of a sentence and "no." may be words or mean "number".
             r"(?:^|(?<=[.!?]\s))No \d{1,3}\b(?![,.:/-]\d|-?\s?year)",
             NO_BEFORE_COUNT,
+            # "V. Storms at Sea" may begin with a numeral, and "V. Putin" with an initial.
+            rf"(?!{HEADING.pattern})^[IVX]\.(?=\s[A-Z][a-z]+\s[^.!?]*$)",
             # Words in capitals between other words may be initials, as in "ICE agents". After "the",
             # the words in INITIALS_BEFORE are initials.
             rf"(?<![A-Z]{{2}} )(?<![\w.&'-])(?<!\d )(?!{_SURE_INITIALS})(?:{_any_of(WORDS_IN_CAPITALS - NEVER_INITIALS)})\b(?![.&'-]\w|\s(?:[A-Z]{{2}}|[IVX]+\b))",

@@ -73,11 +73,20 @@ from tacotron2_voice.text.english.words import (
 Match = re.Match[str]
 
 
+# Matches the numeral of a heading: "II. Storms at Sea". A single letter may be an initial, so a word in
+# capitals or a word that is no name must follow: "I. THE ARRIVAL", "V. The Storm".
+HEADING = re.compile(
+    r"^(?:(X{1,3}(?:IX|IV|V?I{0,3})|IX|IV|VI{1,3}|II|III)\.(?=\s[A-Z])"
+    rf"|([IVX])\.(?=\s(?:[A-Z]{{2,}}|(?i:{'|'.join(OPENERS)}|of)\b(?!\.))[^.!?]*$))"
+)
+
+
 def read_english(text: str) -> str:
     """Convert the numbers, times, dates, abbreviations and symbols in a text to words. Text to
     which no rule applies is not changed.
     """
     text = plain_characters(text)
+    text = HEADING.sub(lambda match: f"{roman_value(match[1] or match[2])}.", text)
     if not any(character.islower() for character in text):
         text = _without_shouting(text)
     for pattern, replacement in RULES:
