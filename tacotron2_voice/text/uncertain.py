@@ -30,8 +30,10 @@ from tacotron2_voice.text.english import (
 from tacotron2_voice.text.english.quantities import (
     MAYBE_INCHES,
     MILITARY_TIME,
+    MONTH_AND_DAY,
     NO_BEFORE_COUNT,
     NUMBER,
+    RATIO,
     SECRET_CODE,
 )
 from tacotron2_voice.text.english.words import (
@@ -86,7 +88,7 @@ _CODE = _any_of(CURRENCY_CODES)
 _UNIT = _any_of(UNITS.keys() - {"t", "l", "L"})
 _PLAIN_NUMBER = rf"(?!0\d){NUMBER}"
 _PER = _any_of({*PER, *UNITS})
-_TIME = r"(?:\d{1,2}(?:[:.]\d\d)?\s?[ap]\.?m\.?|\d{1,2}:\d\d(?::\d\d)?)"
+_TIME = r"(?:(?:0?\d|1[0-2])(?:[:.]\d\d)?\s?[ap]\.?m\.?|\d{1,2}:\d\d(?!\s?[ap]\.?m\b))"
 # Patterns for the number of a month (1 to 12), and for a day that cannot be a month (13 to 31).
 _MONTH, _DAY = r"(?:0?\d|1[0-2])", r"(?:1[3-9]|2\d|3[01])"
 # A year with two digits that may be a month (October 2005) or a later year (2005 to 2010).
@@ -106,13 +108,15 @@ _CERTAIN_FORMS = (
     rf"{NUMBER}\s?(?:[£€¥₹¢$]|{_CODE})|{_CODE}\s?{NUMBER}",
     rf"[-−]?(?:{NUMBER}|(?:\d+\s)?\d/\d)(?:\s?[-–]\s?{NUMBER})?(?:\s[mb]illion)?[\s-]?(?!(?<=\d)m(?![\w²³/]))(?!(?<=\d)s\b){_UNIT}[²³]?(?:/{_PER}[²³]?)?\.?",
     # times, dates, verses and telephone numbers
+    RATIO,
     rf"{_TIME}(?:\s?[-–]\s?{_TIME})?",
+    r"(?:(?<=\b[Aa]t )|(?<=\b[Ii]n )|(?<=\bof ))\d{1,2}:\d\d:\d\d",
     rf"\d{{4}}-\d\d-\d\d|{_MONTH}/{_DAY}/(?:\d\d|\d{{4}})|{_DAY}[/.]{_MONTH}[/.]\d{{4}}",
     rf"(?i:May|{MONTH_NAMES}|{'|'.join(MONTHS.values())})-[12]\d{{3}}",
     rf"(?:{'|'.join(BIBLE)}) \d+:\d+(?:[-–]\d+)?",
     SECRET_CODE,
     rf"(?:(?=0)|(?<=\bat )){MILITARY_TIME}",
-    r"[A-Z]{2} \d{5}|\d+(?:-\d+){2,}|\(?\d{3}\)?[-.\s]\d{3}[-.\s]\d{4}|\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}",
+    r"[A-Z]{2} \d{5}|(?!(?<!\bcode )(?:[1-9]\d?-){2,}[1-9]\d?\b)\d+(?:-\d+){2,}|[1-9](?:-[1-9]){2,}|\(?\d{3}\)?[-.\s]\d{3}[-.\s]\d{4}|\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}",
     # letters with digits, such as B-52s and 3D
     rf"(?!GMT|UTC)[A-Z]{{1,5}}-?\d{{1,3}}s?|(?!(?:May|{MONTH_NAMES})-)[A-Z][a-z]+-\d{{1,2}}|\d{{1,3}}[AC-JLN-SU-Z]",
     # initials, abbreviations, and two words with a slash, such as "and/or"
@@ -140,7 +144,7 @@ _CERTAIN_FORMS = (
     rf"(?:{NUMBER}|\.\d+)(?:-[a-z]{{3,}})+",
     rf"(?!\d{{1,2}}-\d{{4}}\b|{_YEAR_OR_MONTH}){_PLAIN_NUMBER}(?:\s?%)?\s?[-–]\s?{NUMBER}(?:\s?%)?",
     # "at 6.30" may be a time.
-    rf"[-−]?(?!(?<=\bat )\d{{1,2}}\.[0-5]\d\b|(?<=\bafter )\d{{1,2}}\.[0-5]\d\b)(?:{_PLAIN_NUMBER}|\.\d+)(?:\s?%)?",
+    rf"[-−]?(?!(?:(?<=\b[Aa]t )|(?<=\b[Bb]y )|(?<=\b[Aa]fter )|(?<=\b[Uu]ntil )|(?<=\b[Bb]efore ))\d{{1,2}}\.[0-5]\d\b)(?:{_PLAIN_NUMBER}|\.\d+)(?:\s?%)?",
 )
 # "Vol. II" is not the end of a sentence, and the numeral of a heading is not a sentence.
 _SENTENCE_ENDS = re.compile(
@@ -197,6 +201,8 @@ _AMBIGUOUS = re.compile(
             # "No" at the start of a sentence and "no." may be words or mean "number".
             r"(?:^|(?<=[.!?]\s))No \d{1,3}\b(?![,.:/-]\d|-?\s?year)",
             NO_BEFORE_COUNT,
+            MONTH_AND_DAY,
+            rf"\bIIII\b|\bMS\.(?=\s[a-z])|\b4 (?:{DAY_NAMES})\b",
             # "V. Storms at Sea" may begin with a numeral, and "V. Putin" with an initial.
             rf"(?!{HEADING.pattern})^[IVX]\.(?=\s[A-Z][a-z]+\s[^.!?]*$)",
             # Words in capitals between other words may be initials, as in "ICE agents". After "the",
@@ -209,7 +215,7 @@ _AMBIGUOUS = re.compile(
             rf"(?!{BEFORE_STATES})\b(?<!-)(?<!\.\sand\s)(?<!\.\sor\s){_any_of(STATES_AFTER_TOWNS)}\.(?=[,;]?\s\w)(?!\s(?:and|or) [A-Z][a-z]+\.)|^Miss\.$",
             # "A" after a number may be a letter or mean "ampere". Four digits before "hours" may be
             # a time of day or a duration.
-            rf"(?<![\d:.,])\d+(?:\.\d+)? A(?=[,;:)]|\.(?!\s?[Mm]\b)|$)|(?<!\bat )(?!0){MILITARY_TIME}",
+            rf"(?<![\d:.,])\d+(?:\.\d+)? A(?=[,;:)]|\.(?!\w|\s?[Mm]\b)|$)|(?<!\bat )(?!0){MILITARY_TIME}",
             # In chats, "2" and "4" may mean "to", "too" and "for".
             r"\b(?:me|u|you) 2(?=[.,!?]|$)|(?<=[a-z] )[24] (?:do|go|be|see|get|say|me|u|ur|you|your|my|him"
             r"|her|us|them|ever|it|know|good|late|much|sale|real)\b|\b(?:go|going|come|back|wanna|gonna|want|need) [24] (?!\w+s\b)[a-z]+\b",
@@ -355,7 +361,7 @@ def _is_uncertain(text: str, start: int, end: int) -> bool:
         return True
     if word in SPELLED_IN_CHATS:
         return False
-    if word in CHAT or (_SHORT_WORD.fullmatch(word) and not is_pronounceable(word.upper())):
+    if word.lower() in CHAT or (_SHORT_WORD.fullmatch(word) and not is_pronounceable(word.upper())):
         return True
     return bool(_NO_WORD.fullmatch(word) or _CAPITAL_INSIDE.fullmatch(word))
 
