@@ -108,6 +108,12 @@ def test_possibly_misread_expression_is_returned_with_its_spoken_form(text, expr
         "I am SO tired that I will NOT go to THE END of AM radio, the WHO, the OR and PIN 4321.",
         "omg idk, fyi yesss and hmm, in row 2 they see 4 of them.",
         "The tsar in khaki left ACT I at 10:45 A.M., etc, for Ill. and Ind. at 1630 hrs.",
+        "My BP was 128/82 under Rule 12(b)(6) or 14(2)(a) of a 401(k), a 50/50 or 80/20 split of 3:1.",
+        "Drink H2O on BA2490 with v2.3.1, a 4K TV, 85k miles, S2E5, under-5s, AB12 3CD and the 49ers.",
+        "A yacht of 60 x 55 x 85 cm, a 9x13-inch pan, 2x4x8, 3x daily, 6'2\", 400 sq. ft. and 50p.",
+        "Open Sat. 10-2, Tue–Sun 10–6, 12-4pm or Jan.-Mar. for 2h 35m, 0.2s, at 5ish, 5-a-side, c/o Ann.",
+        "Step 3: pay €2.1-2.3bn in 1-1/2 hrs. at +60°C and <3 yrs. for £3 10s. or 1000s of pounds.",
+        "See Fig. 2-1, mix it at 1:10, win in 2:00:35, go on Wed, see Gary, IN, and take the 8.15 from Rye.",
         "See p. 45, pp. 10–12, Vol. IV, Op. 9 and the 19th-century C++ in Roe v. Wade.",
     ],
 )

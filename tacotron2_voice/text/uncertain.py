@@ -33,6 +33,7 @@ from tacotron2_voice.text.english.quantities import (
     MONTH_AND_DAY,
     NO_BEFORE_COUNT,
     NUMBER,
+    PARAGRAPH_NUMBER,
     RATIO,
     SECRET_CODE,
 )
@@ -99,17 +100,26 @@ _YEAR_OR_MONTH = "|".join(
 _BEFORE_DECADES = "mid-|" + "|".join(
     f"(?<={word} )" for word in ("the", "The", "early", "late", "mid", "his", "her", "their")
 )
+_DAYS = rf"(?:{DAY_NAMES})\.?(?:\s?[-–]\s?(?:{DAY_NAMES})\.?)?"
 # Patterns of expressions that are converted reliably. The patterns are tried in this order, so the
 # pattern for plain numbers comes last.
 _CERTAIN_FORMS = (
-    # amounts of money, and amounts with units
+    # paragraphs of laws, dimensions, amounts of money, and amounts with units
+    PARAGRAPH_NUMBER,
+    r"[1-9]\d*(?:\.\d+)?(?:[x×][1-9]\d*(?:\.\d+)?)+(?:[\s-]?(?:inch|mm|cm|m|in|ft))?|\d+(?:\s[x×]\s\d+)+\s(?:cm|mm|m|in|ft)|\d{1,3}x(?=\s)",
+    rf"{NUMBER}\s(?:sq|cu)\.\s?(?:ft|in|mi|yd)\.?|\d{{1,2}}'\s?\d{{1,2}}\"|\d{{1,2}}p",
+    r"\d+\s?h\s?\d+\s?m(?:in)?|\d*\.\d+s|£\d+ \d+s\.?(?: \d+d\.?)?|\d+s\. \d+d\.?",
     rf"{NUMBER} in (?:x|×|by) {NUMBER} in",
-    rf"[-−]?{_MONEY}{NUMBER}(?:\s?(?:k|m|bn|b|K|M|B))?(?:\s?[-–]\s?{_MONEY}?{NUMBER})?(?:/{_PER})?",
+    rf"[-−]?{_MONEY}{NUMBER}(?:\s?(?:k|m|bn|b|K|M|B))?(?:\s?[-–]\s?{_MONEY}?{NUMBER}(?:\s?(?:k|m|bn|b|K|M|B))?)?(?:/{_PER})?",
     rf"{NUMBER}\s?(?:[£€¥₹¢$]|{_CODE})|{_CODE}\s?{NUMBER}",
-    rf"[-−]?(?:{NUMBER}|(?:\d+\s)?\d/\d)(?:\s?[-–]\s?{NUMBER})?(?:\s[mb]illion)?[\s-]?(?!(?<=\d)m(?![\w²³/]))(?!(?<=\d)s\b){_UNIT}[²³]?(?:/{_PER}[²³]?)?\.?",
+    rf"[-−+]?(?:{NUMBER}|(?:\d+[\s-])?\d/\d)(?:\s?[-–]\s?{NUMBER})?(?:\s[mb]illion)?[\s-]?(?!(?<=\d)m(?![\w²³/]))(?!(?<=\d)s\b){_UNIT}[²³]?(?:/{_PER}[²³]?)?\.?",
     # times, dates, verses and telephone numbers
     RATIO,
-    rf"{_TIME}(?:\s?[-–]\s?{_TIME})?",
+    rf"{_TIME}(?:\s?[-–]\s?{_TIME})?|(?:1[0-2]|[1-9])\s?[-–]\s?{_TIME}",
+    rf"{_DAYS},?\s(?:{_TIME}|\d{{1,2}})\s?[-–]\s?(?:{_TIME}|\d{{1,2}})",
+    rf"(?:{MONTH_NAMES})\.?\s?[-–]\s?(?:{MONTH_NAMES})\.?",
+    # "3:1" is a ratio after these words, but not after the name of a book.
+    r"(?:(?<=\b(?:is|of|by|to|at) )|(?<=\ba )|(?<=\bwas ))(?!1:1\b)\d{1,2}:[1-9]",
     r"(?:(?<=\b[Aa]t )|(?<=\b[Ii]n )|(?<=\bof ))\d{1,2}:\d\d:\d\d",
     rf"\d{{4}}-\d\d-\d\d|{_MONTH}/{_DAY}/(?:\d\d|\d{{4}})|{_DAY}[/.]{_MONTH}[/.]\d{{4}}",
     rf"(?i:May|{MONTH_NAMES}|{'|'.join(MONTHS.values())})-[12]\d{{3}}",
@@ -117,8 +127,12 @@ _CERTAIN_FORMS = (
     SECRET_CODE,
     rf"(?:(?=0)|(?<=\bat )){MILITARY_TIME}",
     r"[A-Z]{2} \d{5}|(?!(?<!\bcode )(?:[1-9]\d?-){2,}[1-9]\d?\b)\d+(?:-\d+){2,}|[1-9](?:-[1-9]){2,}|\(?\d{3}\)?[-.\s]\d{3}[-.\s]\d{4}|\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}",
-    # letters with digits, such as B-52s and 3D
-    rf"(?!GMT|UTC)[A-Z]{{1,5}}-?\d{{1,3}}s?|(?!(?:May|{MONTH_NAMES})-)[A-Z][a-z]+-\d{{1,2}}|\d{{1,3}}[AC-JLN-SU-Z]",
+    # versions, but not the date 1.2.03
+    r"v\d+(?:\.\d+)+|(?!\d\d?\.\d\d?\.\d\d\b)\d{1,3}(?:\.\d{1,3}){2}",
+    # letters with digits, such as B-52s, 3D, H2O, BA2490 and under-5s
+    r"[A-Z]\d[A-Z]|S\d+E\d+|[A-Z]{2}\d{4}|(?!sept-)[a-z]{4,}-\d{1,2}s?|\d\d?(?::\d\d)?ish|\d\ders",
+    r"[A-Z]{1,2}\d{1,2}[A-Z]?\s\d[A-Z]{2}",
+    rf"(?!GMT|UTC)[A-Z]{{1,5}}-?\d{{1,3}}s?|(?!(?:May|{MONTH_NAMES})-)[A-Z][a-z]+-\d{{1,2}}|\d{{1,3}}[AC-LN-SU-Z]|\d{{1,3}}k",
     # initials, abbreviations, and two words with a slash, such as "and/or"
     r"(?:[A-Za-z]\.){2,}(?:-[A-Za-z]+)?|(?<!\d\s)[A-Z]\.",
     rf"[Aa]sst\.(?=\s[A-Z])|[Aa]ssoc\.(?=\s{AFTER_ASSOCIATE})|[Rr]ev\. ed\.",
@@ -134,11 +148,12 @@ _CERTAIN_FORMS = (
     r"(?i:[a-z]*[aeiou][a-z]*/[a-z]*[aeiou][a-z]*)",
     rf"{_any_of(MONARCHS)} [IVX]{{2,}}\.?",
     # symbols
-    rf"#\d+|&|[+=×÷±≤≥≠≈]|@\w+|#[A-Za-z]+|w/o?|[A-G][#♯♭]|C\+\+|(?!<3)[<>~±+]\s?{NUMBER}%?|{NUMBER}\+",
+    rf"#\d+|&|[+=×÷±≤≥≠≈]|@\w+|#[A-Za-z]+|w/o?|c/o|[A-G][#♯♭]|C\+\+|(?!<3(?!\s{_UNIT}\b))[<>~±+]\s?{NUMBER}(?:%|\s?{_UNIT})?|{NUMBER}\+",
     # numbers with spaces between thousands
     r"\d{1,3}(?: \d{3})* 000(?! ?\d)",
     # fractions, ordinals, decades, words such as "14-year-old", ranges and numbers
-    r"(?:\d{1,3}[\s-])?(?:1/2|1/3|2/3|[13]/4|[1-4]/5|[1357]/8)|24/7",
+    r"(?:\d{1,3}[\s-])?(?:1/2|1/3|2/3|[13]/4|[1-4]/5|[1357]/8)|24/7|20/20|[5-9]0/[1-5]0|(?:1\d\d|2[0-4]\d)/[4-9]\d",
+    r"\d+-(?:a|for|of|to|in|on|by)-(?:\d+|[a-z]+)|1000?s(?= of\b)",
     r"\d*(?:1st|2nd|3rd|\dth)(?:-[a-z]+)*|\d{1,2}/\d-inch",
     rf"(?:{_BEFORE_DECADES})'?\d0'?s|'\d0s|(?:mid-)?\d{{4}}'?s",
     rf"(?:{NUMBER}|\.\d+)(?:-[a-z]{{3,}})+",
@@ -150,7 +165,7 @@ _CERTAIN_FORMS = (
 _SENTENCE_ENDS = re.compile(
     r"(?<=[.!?])(?<!\b\w\.)(?<!^[IVX]{2}\.)(?<!^[IVX]{3}\.)(?<!^[IVX]{4}\.)\s+(?![IVXLC]{2,}\b)(?=[A-Z\"'“])"
 )
-_LEFT, _RIGHT = r"(?<![\w/.,:$£€¥+*=^<>~-])", r"(?![\w/:+*=^<>°²³·%-]|[.,]\w)"
+_LEFT, _RIGHT = r"(?<![\w/.,:$£€¥+*=^<>~-])", r"(?![\w/+*=^<>°²³·%-]|:\S|[.,]\w)"
 _CERTAIN = re.compile(
     "|".join([HEADING.pattern, ADDRESS, *(f"{_LEFT}(?:{x}){_RIGHT}" for x in _CERTAIN_FORMS)])
 )
@@ -162,7 +177,9 @@ _NO_WORD = re.compile(
 )
 # Words of 3 to 5 letters with a vowel. The words "tsar" and "khaki" begin like words of other
 # languages, and the rules read "etc".
-_SHORT_WORD = re.compile("(?!etc|cz|dh|kh|ll|mn|pt|sv|ts|tz|zh)(?=[a-z]{0,4}[aeiouy])[a-z]{3,5}")
+_SHORT_WORD = re.compile(
+    "(?!etc|yacht|fjord|hertz|cz|dh|kh|ll|mn|pt|sv|ts|tz|zh)(?=[a-z]{0,4}[aeiouy])[a-z]{3,5}"
+)
 # Short words with a capital letter inside, such as "NaCl". The expressions PhD, MSc and BSc are
 # excluded, because they have their own rules.
 _CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc|pH|iOS)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
@@ -171,7 +188,7 @@ _OTHER_SCRIPT = re.compile("[^\\W\\d_\u0000-\u024f\u1e00-\u1eff]")
 # Matches feet and inches (5'3"), footnote numbers ([1]), grades (A-), a hyphen and a letter (-b),
 # signs of comparison (<=), and characters that are written as in HTML (&amp;).
 _SIGNS = re.compile(
-    r"[^'\"“]*\d['\"](?!s\b).*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<>!]=?|[<>]{2}|.*&[a-z]+;.*"
+    r"(?!\d{1,2}'\d{1,2}\"[,.;:)]?$)(?:[^'\"“]*\d['\"](?!s\b).*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<>!]=?|[<>]{2}|.*&[a-z]+;.*)"
 )
 # Short forms of months, of days and of "your" that the cleaner does not change if no number is next
 # to them. Short forms that are also words, such as "sun", are not listed.

@@ -276,6 +276,18 @@ PHONE_RULES: list[Rule] = [
     rule(r"(?<![\w.,])\d{1,3}(?:\.\d{1,3}){3}(?![\w.,]\w)", _read_ip_address),
 ]
 
+# Matches the number of a paragraph of a law, such as 12(b)(6) or 401(k).
+PARAGRAPH_NUMBER = r"(?<![\w.,-])(?P<section>\d{1,4})(?P<parts>(?:\(\d{1,2}\))?\([A-Za-z]\)(?:\((?:[A-Za-z]|\d{1,2})\))*)(?!\w)"
+
+
+def _read_paragraph_number(match: Match) -> str:
+    section = match["section"]
+    if len(section) == 3 and section[1:] != "00":
+        rest = f"oh {spell_number(section[2])}" if section[1] == "0" else spell_number(section[1:])
+        section = f"{spell_number(section[0])} {rest}"
+    return " ".join([section, *re.findall(r"\w+", match["parts"].lower())])
+
+
 CODE_RULES: list[Rule] = [
     # A code of letters and three digits, such as F-150 or BA117, and the number of a route, flight
     # or room. These numbers are read in two parts: "one fifty", "one seventeen".
@@ -287,6 +299,7 @@ CODE_RULES: list[Rule] = [
         _read_code,
     ),
     rule(r"\b404(?= error)", "four oh four"),
+    rule(PARAGRAPH_NUMBER, _read_paragraph_number),
     # In "Figure 2-1", the hyphen does not mean "to", as in "Figures 2-4".
     rule(
         r"(\b(?i:fig\.|figure|table|section|exhibit)\s\d{1,2})-(?=\d{1,2}\b(?![-/%]|[.,]\d))",
@@ -535,6 +548,8 @@ def _read_fraction(match: Match) -> str:
         return f"{spell_number(whole)} and {re.sub('^one ', 'a ', words)}"
     if numerator == denominator or (numerator, denominator) in ((24, 7), (9, 11)):
         words = f"{spell_number(above)} {spell_number(below)}"
+    elif numerator + denominator == 100 and numerator % 10 == 0 and numerator > denominator:
+        words = f"{spell_number(above)} {spell_number(below)}"  # an 80/20 rule
     elif not words or numerator > denominator > 20:
         words = f"{spell_number(above)} over {spell_number(below)}"
     return f"{whole} {words}" if whole else words
@@ -634,7 +649,7 @@ AMOUNT_RULES: list[Rule] = [
     # contain a fraction ("1 1/2 ft").
     rule(
         r"(?P<article>\b[Aa]n?\s)?"
-        rf"(?<![\w.,/])(?:(?P<whole>{NUMBER}|\.\d+)"
+        rf"(?:(?<![\w.,/])|(?<=[1-9][x×]))(?:(?P<whole>{NUMBER}|\.\d+)"
         rf"(?P<fraction>[\s-]{_FRACTION}|\s(?:hundred|thousand|million|billion|trillion))?"
         rf"|(?P<only>{_FRACTION}))"
         r"(?P<join>[\s-]?)(?!(?<=\d)s\b)"  # "20s" means twenties, not 20 seconds
@@ -684,6 +699,7 @@ ARITHMETIC_RULES: list[Rule] = [
     rule(r"(?<=\d)(?<!\b0)(\s?)x\1(?=\d)|(?<=\d)×(?=\d)|(?<=[a-z])\s[x×]\s(?=\d+ [a-z])", " by "),
     rule(r"(?<=\d)\s?\*\s?(?=\d)", " times "),
     rule(r"\+/-", "±"),
+    rule(r"(?<![\w.,])([2-9]|[1-9]\d+)x(?=\s[a-z])", r"\1 times"),
     rule(r"(?<=\d)\s/\s(?=\d)", " divided by "),
     rule(r"(?<=\d)/(?=\d)", " slash "),
     rule(r"(?<=[\w)])\s?-\s?(?=\d+\s*=)|(?<=[\w)])\s?−\s?(?=[\w(])", " minus "),
@@ -707,6 +723,7 @@ def _read_plural(match: Match) -> str:
 
 PLURAL_RULES: list[Rule] = [
     rule(r"(?<![\w.,'])'?(\d{1,4})s\b", _read_plural),
+    rule(r"\b(\d\d)ers\b", lambda match: f"{spell_number(match[1])}ers".replace("eers", "ers")),
     rule(r"(?<![\w.,'])'?(\d{1,3}0)'s\b", _read_plural),
     rule(r"(?<!\w)'(?=\d\d\b(?!'))", ""),  # remove the apostrophe of "the class of '98"
 ]
