@@ -136,12 +136,12 @@ def _read_two_months(match: Match) -> str:
 _TH = r"(?:st|nd|rd|th)?"
 _YEAR = r"(?:(?:,?\s+|-)([12]\d{3})(?![\d:/,]\d|\d))?"
 # Matches a month and a day after a day of the week or after a word such as "email". Without these
-# words, 3/4 is a fraction.
+# words, 3/4 is a fraction. The date 9/11 is the "nine eleven".
 MONTH_AND_DAY = (
     r"(?P<start>(?:day|\b(?i:" + "|".join(DAYS) + r")\.?),?\s|\b(?:[Oo]n|[Uu]ntil)\s"
     r"|\b(?i:e-?mail|letter|message|memo|note|fax|invoice|order|reservation|booking|appointment)s?"
     r"\s(?:of|from|dated|for)\s)"
-    rf"(?P<month>0?[1-9]|1[0-2])/(?P<day>{_DAY})(?![\w/-]|[.,]\d|\s(?:of|off|price|cup|mile|inch|hour|a)\b)"
+    rf"(?!9/11\b)(?P<month>0?[1-9]|1[0-2])/(?P<day>{_DAY})(?![\w/-]|[.,]\d|\s(?:of|off|price|cup|mile|inch|hour|a)\b)"
 )
 
 
