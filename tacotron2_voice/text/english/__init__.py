@@ -528,7 +528,7 @@ RULES: list[Rule] = [
     # The codes of these states are also words.
     rule(
         rf"\b((?!(?:Oh|Well|Hey|{'|'.join(OPENERS)})\b)[A-Z][a-z]+, )({'|'.join(STATE_CODES)})"
-        r"(?=[.,]|\s\d{5}|$)",
+        r"(?=[.,]|$|\s(?:zero|one|two|three|four|five|six|seven|eight|nine)\s)",
         lambda match: match[1] + STATE_CODES[match[2]],
     ),
     # The rules for ranges come before the rules for times, units and negative numbers, because a

@@ -643,7 +643,7 @@ AMOUNT_RULES: list[Rule] = [
     rule(rf"(?<![\w.,:])({NUMBER}) A{_AMPERES}", _read_amperes),
     rule(r"(?<![\w.,])(\d+)\s?h\s?(\d+)\s?m\b", r"\1 h \2 min"),
     rule(r"(?<![\w.,])(\d{1,2})\s?st\.?\s(?=\d{1,2}\s?lbs?\b)", r"\1 stone "),
-    rule(r"(?<=\d )t\.(?=\s[a-z])", "tsp"),
+    rule(r"(?<=\d )t\.(?=\s(?!of\b)[a-z])", "tsp"),
     rule(r"(?<=\d)\sdeg\.?\s?([CF])\b", r" °\1"),
     # The rule for units comes before the rule for fractions, because the number before a unit may
     # contain a fraction ("1 1/2 ft").
