@@ -63,7 +63,10 @@ def read_markdown(source: str, text: str) -> Prose:
             is_table = token.type == "table_open"
         if token.type != "inline" or is_table:
             continue
-        skipped["image"] += sum(child.type == "image" for child in token.children or [])
+        for child in token.children or []:
+            skipped["image"] += child.type == "image"
+            is_tag = child.type == "html_inline" and not _BREAK.fullmatch(child.content)
+            skipped["HTML tag"] += is_tag
         lines = _text_of(token.children or []).split("\n")
         lines = [line.strip() for line in lines if line.strip()]
         if lines and token.map:

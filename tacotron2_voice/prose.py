@@ -5,7 +5,8 @@ prose.paragraphs  # [(1, "It was thirteen."), (5, "The end.")]
 prose.notes       # ["book.txt: joined 1 word at the ends of lines: 'thirteen'"]
 
 Blank lines separate paragraphs. Line breaks inside a paragraph become spaces. Words that are
-hyphenated at the end of a line are joined, and page numbers are removed.
+hyphenated at the end of a line are joined. Page numbers, and lines such as "=====" above or below
+text, are removed.
 """
 
 import re
@@ -18,6 +19,8 @@ _PAGE_NUMBER = re.compile(
     r"[-–—~*•·| ]*(?:(?:page|p\.|pg\.?)\s*)?(?P<number>\d{1,4})(?:\s+of\s+\d{1,4})?[-–—~*•·| ]*",
     re.IGNORECASE,
 )
+# Matches a line that only decorates the text, such as the line "=====" below a heading.
+_RULER = re.compile(r"([-=*~_#+.–—])(?:\s*\1){2,}")
 _SENTENCE_END = re.compile(r"[.!?…:。！？।։؟]['\")\]»”’」』]*$")
 _BROKEN_WORD = re.compile(r"[^\W\d_][-‐]")
 _WITHOUT_SPACES = (
@@ -57,12 +60,13 @@ def paragraphs_of(source: str, text: str) -> Prose:
     groups: list[list[_Line]] = []
     has_gap = True
     has_page_break = False
+    rulers = _rulers(lines)
     for line in lines:
         has_page_break = has_page_break or line.starts_page
         if line.number in page_numbers:
             has_page_break = True
             continue
-        if not line.text:
+        if not line.text or line.number in rulers:
             has_gap = True
             continue
         # Ignore the gap at a page break if a sentence continues on the next page.
@@ -124,6 +128,15 @@ def joined_note(source: str, joined: list[str]) -> list[str]:
     words = ", ".join(map(repr, joined[:MAX_SHOWN]))
     more = ", ..." if len(joined) > MAX_SHOWN else ""
     return [f"{source}: joined {len(joined):,} word{plural} at the ends of lines: {words}{more}"]
+
+
+def _rulers(lines: list[_Line]) -> set[int]:
+    """Return the line numbers of lines such as "=====" directly above or below text."""
+    return {
+        line.number
+        for line, before, after in zip(lines, [None, *lines], [*lines[1:], None], strict=False)
+        if _RULER.fullmatch(line.text) and ((before and before.text) or (after and after.text))
+    }
 
 
 def _page_numbers(lines: list[_Line]) -> set[int]:

@@ -268,7 +268,7 @@ def test_punctuation_between_words_is_kept_when_there_is_no_space(language, text
         ("ru", "¾", "¾"),
         ("fr-fr", "⅓", "⅓"),
         ("en-us", "⅛", "⅛"),
-        ("ja", "\u22125", "\u2212"),
+        ("ja", "\u2212x", "\u2212"),
         ("ja", "これは Hello です", "Helo"),
         ("cmn", "nǐ hǎo", "ǐǎ"),
         ("ja", "5+3", "+"),
@@ -432,3 +432,34 @@ def test_lexicon_is_accepted_when_reading_rules_precede_espeak(tmp_path):
     cleaners = "text_cleaners=[english_cleaners_corrected,phones],language=en-us"
     settings = with_lexicon(create_hparams(f"{cleaners},lexicon={lexicon}"))
     assert settings.pronunciations == ("nguyen\twin", "reading\t/ɹˈɛdɪŋ/")
+
+
+@pytest.mark.parametrize(
+    ("language", "word"),
+    [
+        *[("de", "minus"), ("nl", "min"), ("fi", "miinus"), ("pt", "menos"), ("fr", "moins")],
+        *[("es-419", "menos"), ("ru", "минус"), ("pl", "minus"), ("cmn", "负"), ("ja", "マイナス")],
+    ],
+)
+@pytest.mark.parametrize("minus", ["-", "−"])
+def test_minus_of_a_number_is_the_word_of_the_language(language, word, minus):
+    texts = [f"{minus}5", f"({minus}5)", f"5, {minus}5"]
+    assert to_phones(texts, language) == to_phones(
+        [f"{word} 5", f"({word} 5)", f"5, {word} 5"], language
+    )
+
+
+def test_minus_between_numbers_is_spoken_and_a_hyphen_between_numbers_is_not():
+    assert to_phones(["7 − 5", "7−5"], "fi") == to_phones(["7 miinus 5"] * 2, "fi")
+    assert to_phones(["7-5"], "pt") == ["-".join(to_phones(["7", "5"], "pt"))]
+
+
+def test_minus_is_rejected_when_espeak_would_speak_it_in_english():
+    with pytest.raises(UserError, match="speak their names: −"):
+        to_phones(["-5"], "mi")
+
+
+def test_portuguese_ordinal_with_a_full_stop_is_read_and_the_name_of_the_sign_is_rejected():
+    assert to_phones(["1.ª", "3.º", "n.º 5"], "pt") == to_phones(["1ª", "3º", "nº 5"], "pt")
+    with pytest.raises(UserError, match="speak their names: ª"):
+        to_phones(["Mª"], "pt")

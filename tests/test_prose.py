@@ -140,7 +140,7 @@ def test_markdown_is_read_as_prose():
     ]
     assert prose.notes == [
         "a.md: joined 1 word at the ends of lines: 'thirteen'",
-        "a.md: skipped 1 front matter, 1 image, 2 code blocks, 1 table, 1 HTML block",
+        "a.md: skipped 1 front matter, 1 image, 2 HTML tags, 2 code blocks, 1 table, 1 HTML block",
     ]
 
 
@@ -256,3 +256,16 @@ def test_markdown_footnotes_are_skipped_with_a_note():
     prose = read_markdown("a.md", text)
     assert prose.paragraphs == [(1, "One two."), (6, "Three[^a b].")]
     assert "1 footnote" in prose.notes[0]
+
+
+@pytest.mark.parametrize("ruler", ["=========", "-----", "*****", "~~~~~", "* * *"])
+def test_line_of_signs_next_to_text_is_dropped_and_separates_paragraphs(ruler):
+    text = f"{ruler}\nMy Summer\n{ruler}\nWe went to sea.\n\n{ruler}\n\nThe end."
+    expected = [(2, "My Summer"), (4, "We went to sea."), (6, ruler), (8, "The end.")]
+    assert paragraphs_of("a.txt", text) == (expected, [])
+
+
+def test_markdown_tags_inside_a_line_are_skipped_with_a_note():
+    prose = read_markdown("a.md", "Use <T> or List<String><br>here.")
+    assert prose.paragraphs == [(1, "Use  or List here.")]
+    assert prose.notes == ["a.md: skipped 2 HTML tags"]

@@ -101,3 +101,7 @@ def test_characters_are_reported_when_espeak_ignores_them():
     [warning] = left_out("Пять €", *facts, "ru")
     assert "eSpeak NG has no phones for them" in warning
     assert "'€' at column 6" in warning
+
+
+def test_portuguese_minus_before_a_number_is_not_reported_as_left_out():
+    assert dropped_symbols("Faz −5 graus.", ["phones"], table_of("a "), "pt").get("−") is None

@@ -29,7 +29,7 @@ SPOKEN = (
     f"{SIGNS}*/_"  # characters that eSpeak, depending on the language, speaks as words or skips
 )
 # If a language has no word for one of these symbols, eSpeak speaks an English word.
-NAMED_SIGNS = "%&@#§+=/"
+NAMED_SIGNS = "%&@#§+=/−"
 ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24b6-\u24ea\u3251-\u325f\u32b1-\u32bf"
 # Punctuation that may occur inside a word, as in l'eau, Nord-Süd, col·legi, գնա՛նք and צה״ל.
 WORD_MARKS = "'’‘‐‑-·•‧־՚՛՜՝՞՟׳״"
@@ -81,6 +81,25 @@ LONG_N = re.compile("(?<=[んン])ー")
 KANA = ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA")
 BETWEEN_SCRIPTS = re.compile(r"(?<=[A-Za-z])(?=[\u3040-\u30ff])|(?<=[\u3040-\u30ff])(?=[A-Za-z])")
 NUMBER_MARKS = ".,:'’"
+# Matches the minus of a negative number. In "5 -10" and "5-10", the hyphen means "to".
+MINUS = re.compile(r"(?<![\w.,:/%°)\]}\-–—−-])(?<!\d\s)[-−－](?=\d)|(?<=\w)\s?−\s?(?=\d)")
+# Words for "minus". In most languages, eSpeak skips the hyphen of "-5", and reads − as an English
+# word.
+MINUS_WORDS = {
+    "af": "minus", "ar": "ناقص", "be": "мінус", "bg": "минус", "bn": "মাইনাস", "bs": "minus",
+    "ca": "menys", "cmn": "负", "cs": "mínus", "cy": "minws", "da": "minus", "de": "minus",
+    "el": "μείον", "en": "minus", "eo": "minus", "es": "menos", "et": "miinus", "eu": "minus",
+    "fa": "منفی", "fi": "miinus", "fr": "moins", "he": "מינוס", "hi": "माइनस", "hr": "minus",
+    "hu": "mínusz", "hy": "մինուս", "id": "minus", "is": "mínus", "it": "meno", "ja": "マイナス",
+    "ka": "მინუს", "kk": "минус", "ko": "마이너스", "lb": "minus", "lt": "minus", "lv": "mīnuss",
+    "mk": "минус", "ml": "മൈനസ്", "nb": "minus", "ne": "माइनस", "nl": "min", "pl": "minus",
+    "pt": "menos", "ro": "minus", "ru": "минус", "sk": "mínus", "sl": "minus", "sr": "minus",
+    "sv": "minus", "sw": "hasi", "ta": "மைனஸ்", "te": "మైనస్", "th": "ลบ", "tr": "eksi",
+    "uk": "мінус", "vi": "âm",
+}  # fmt: skip
+# The full stop of the Portuguese 1.º and n.º. eSpeak reads 1º and nº correctly.
+ORDINAL_STOP = re.compile(r"(?<=\w)\.(?=[ºª])")
+MIN_ORDINAL = 8  # the name of º, such as "ordinal masculino", has at least this number of phones
 NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of scripts other than Latin
 # Two letters that eSpeak cannot read in any language. Their code points begin with different
 # digits.
@@ -265,7 +284,8 @@ def to_phones(texts: Sequence[str], language: str) -> list[str]:
         SpelledLetters: if eSpeak would speak the names of letters, such as "Chinese letter".
     """
     language = check_language(language)
-    plain = [with_plain_numbers(with_plain_letters(text, language), language) for text in texts]
+    plain = [_with_minus(with_plain_letters(text, language), language) for text in texts]
+    plain = [with_plain_numbers(text, language) for text in plain]
     plain = [re.sub(r"\s+", " ", without_pictures(text)) for text in plain]
     pieces = [_split_at_marks(text, language) for text in plain]
     origin = {
@@ -307,8 +327,8 @@ def _is_inside_word(text: str, index: int, language: str) -> bool:
         return True
     if not after or after.isspace() or _is_mark(after):
         return False
-    if before.isdecimal() and after.isdecimal() and mark in NUMBER_MARKS:
-        return True
+    if before.isdecimal() and after.isdecimal():
+        return mark in NUMBER_MARKS  # eSpeak may read the hyphen of "1914-18" as minus
     if mark in CASED_WORD_MARKS:
         # In Finnish, a colon connects a number with a grammatical ending, as in 20:een.
         is_ending = before.isdecimal() and mark == ":"
@@ -371,6 +391,10 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
     signs = [x for x in dict.fromkeys(words) if unicodedata.category(x)[0] == "S"]
     spelled += [x for x in signs if not x.isascii() and _is_spoken_as_script(x, language)]
     spelled += [x for x in dict.fromkeys(words) if x in NAMED_SIGNS and _is_english(x, language)]
+    for letter in dict.fromkeys(re.findall("[ºª]", words)):
+        name = _joined(_phones_of_word(letter, language))
+        if len(name) >= MIN_ORDINAL and _has_part(_joined(phones), name):
+            spelled.append(letter)
     for letter in dict.fromkeys(NOT_LATIN.findall(words)):
         # eSpeak cannot read Japanese kanji. eSpeak skips kanji if kana follow.
         if language == "ja" and _script(letter) == "CJK":
@@ -525,7 +549,7 @@ def with_plain_letters(text: str, language: str) -> str:
     letters become plain letters (`OTHER_FORMS`). In Japanese, spaces separate kana from Latin letters, and repeated
     marks for long vowels (ー) become a single mark. In Mandarin, 儿 after another character becomes
     而, which has the same pronunciation, and ü in pinyin with tone digits becomes v or u. In Greek,
-    ό,τι becomes ότι. A word such as à loses its accent if eSpeak speaks the name of the accent. In Hebrew, vowel points are removed, because eSpeak ignores vowel points.
+    ό,τι becomes ότι. In Portuguese, 1.º becomes 1º. A word such as à loses its accent if eSpeak speaks the name of the accent. In Hebrew, vowel points are removed, because eSpeak ignores vowel points.
     """
     text = APOSTROPHES.sub("'", text)
     if language == "cmn":
@@ -538,7 +562,7 @@ def with_plain_letters(text: str, language: str) -> str:
     if language == "el":
         text = unicodedata.normalize("NFC", text)
         text = GREEK_COMMA.sub(lambda x: "ότι" if x[1] else "οτιδήποτε", text)
-    text = HYPHENS.sub("-", text)
+    text = ORDINAL_STOP.sub("", HYPHENS.sub("-", text))
     text = MIDDLE_DOTS.sub(lambda x: "-" if _speaks_name(x[0], language) else x[0], text)
     text = OTHER_FORMS.sub(lambda x: unicodedata.normalize("NFKC", x[0]), text)
     text = LONE_ACCENTED.sub(lambda x: _without_spoken_accent(x[0], language), text)
@@ -587,6 +611,17 @@ def with_plain_numbers(text: str, language: str) -> str:
     text = re.sub(rf"(?<=\w)(?=[{CIRCLED}])|(?<=[{CIRCLED}])(?=\w)", " ", text)
     text = re.sub(f"[{ROMAN}{CIRCLED}]", lambda x: unicodedata.normalize("NFKC", x[0]), text)
     return re.sub(r"\d", lambda x: _plain_digit(x[0], language), text)
+
+
+def _with_minus(text: str, language: str) -> str:
+    """Write the minus of a number as the word of the language.
+
+    If `MINUS_WORDS` does not contain the language, the sign − replaces the hyphen of a negative
+    number. `_check_is_read` rejects this sign if eSpeak would speak its English name.
+    """
+    word = MINUS_WORDS.get(language.partition("-")[0])
+    spoken = f"{word} " if word else "−"
+    return MINUS.sub(lambda x: " " * x.string[x.start() - 1 : x.start()].isalnum() + spoken, text)
 
 
 @functools.cache

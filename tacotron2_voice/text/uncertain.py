@@ -20,6 +20,7 @@ from tacotron2_voice.text.english import (
     AFTER_ASSOCIATE,
     BEFORE_STATES,
     DAY_NAMES,
+    HEADING,
     MONTH_NAMES,
     is_pronounceable,
     plain_characters,
@@ -29,8 +30,11 @@ from tacotron2_voice.text.english import (
 from tacotron2_voice.text.english.quantities import (
     MAYBE_INCHES,
     MILITARY_TIME,
+    MONTH_AND_DAY,
     NO_BEFORE_COUNT,
     NUMBER,
+    PARAGRAPH_NUMBER,
+    RATIO,
     SECRET_CODE,
 )
 from tacotron2_voice.text.english.words import (
@@ -85,7 +89,7 @@ _CODE = _any_of(CURRENCY_CODES)
 _UNIT = _any_of(UNITS.keys() - {"t", "l", "L"})
 _PLAIN_NUMBER = rf"(?!0\d){NUMBER}"
 _PER = _any_of({*PER, *UNITS})
-_TIME = r"(?:\d{1,2}(?:[:.]\d\d)?\s?[ap]\.?m\.?|\d{1,2}:\d\d(?::\d\d)?)"
+_TIME = r"(?:(?:0?\d|1[0-2])(?:[:.]\d\d)?\s?[ap]\.?m\.?|\d{1,2}:\d\d(?!\s?[ap]\.?m\b))"
 # Patterns for the number of a month (1 to 12), and for a day that cannot be a month (13 to 31).
 _MONTH, _DAY = r"(?:0?\d|1[0-2])", r"(?:1[3-9]|2\d|3[01])"
 # A year with two digits that may be a month (October 2005) or a later year (2005 to 2010).
@@ -96,24 +100,39 @@ _YEAR_OR_MONTH = "|".join(
 _BEFORE_DECADES = "mid-|" + "|".join(
     f"(?<={word} )" for word in ("the", "The", "early", "late", "mid", "his", "her", "their")
 )
+_DAYS = rf"(?:{DAY_NAMES})\.?(?:\s?[-–]\s?(?:{DAY_NAMES})\.?)?"
 # Patterns of expressions that are converted reliably. The patterns are tried in this order, so the
 # pattern for plain numbers comes last.
 _CERTAIN_FORMS = (
-    # amounts of money, and amounts with units
+    # paragraphs of laws, dimensions, amounts of money, and amounts with units
+    PARAGRAPH_NUMBER,
+    r"[1-9]\d*(?:\.\d+)?(?:[x×][1-9]\d*(?:\.\d+)?)+(?:[\s-]?(?:inch|mm|cm|m|in|ft))?|\d+(?:\s[x×]\s\d+)+\s(?:cm|mm|m|in|ft)|\d{1,3}x(?=\s)",
+    rf"{NUMBER}\s(?:sq|cu)\.\s?(?:ft|in|mi|yd)\.?|\d{{1,2}}'\s?\d{{1,2}}\"|\d{{1,2}}p",
+    r"\d+\s?h\s?\d+\s?m(?:in)?|\d*\.\d+s|£\d+ \d+s\.?(?: \d+d\.?)?|\d+s\. \d+d\.?",
     rf"{NUMBER} in (?:x|×|by) {NUMBER} in",
-    rf"[-−]?{_MONEY}{NUMBER}(?:\s?(?:k|m|bn|b|K|M|B))?(?:\s?[-–]\s?{_MONEY}?{NUMBER})?(?:/{_PER})?",
+    rf"[-−]?{_MONEY}{NUMBER}(?:\s?(?:k|m|bn|b|K|M|B))?(?:\s?[-–]\s?{_MONEY}?{NUMBER}(?:\s?(?:k|m|bn|b|K|M|B))?)?(?:/{_PER})?",
     rf"{NUMBER}\s?(?:[£€¥₹¢$]|{_CODE})|{_CODE}\s?{NUMBER}",
-    rf"[-−]?(?:{NUMBER}|(?:\d+\s)?\d/\d)(?:\s?[-–]\s?{NUMBER})?(?:\s[mb]illion)?[\s-]?(?!(?<=\d)m(?![\w²³/]))(?!(?<=\d)s\b){_UNIT}[²³]?(?:/{_PER}[²³]?)?\.?",
+    rf"[-−+]?(?:{NUMBER}|(?:\d+[\s-])?\d/\d)(?:\s?[-–]\s?{NUMBER})?(?:\s[mb]illion)?[\s-]?(?!(?<=\d)m(?![\w²³/]))(?!(?<=\d)s\b){_UNIT}[²³]?(?:/{_PER}[²³]?)?\.?",
     # times, dates, verses and telephone numbers
-    rf"{_TIME}(?:\s?[-–]\s?{_TIME})?",
+    RATIO,
+    rf"{_TIME}(?:\s?[-–]\s?{_TIME})?|(?:1[0-2]|[1-9])\s?[-–]\s?{_TIME}",
+    rf"{_DAYS},?\s(?:{_TIME}|\d{{1,2}})\s?[-–]\s?(?:{_TIME}|\d{{1,2}})",
+    rf"(?:{MONTH_NAMES})\.?\s?[-–]\s?(?:{MONTH_NAMES})\.?",
+    # "3:1" is a ratio after these words, but not after the name of a book.
+    r"(?:(?<=\b(?:is|of|by|to|at) )|(?<=\ba )|(?<=\bwas ))(?!1:1\b)\d{1,2}:[1-9]",
+    r"(?:(?<=\b[Aa]t )|(?<=\b[Ii]n )|(?<=\bof ))\d{1,2}:\d\d:\d\d",
     rf"\d{{4}}-\d\d-\d\d|{_MONTH}/{_DAY}/(?:\d\d|\d{{4}})|{_DAY}[/.]{_MONTH}[/.]\d{{4}}",
     rf"(?i:May|{MONTH_NAMES}|{'|'.join(MONTHS.values())})-[12]\d{{3}}",
     rf"(?:{'|'.join(BIBLE)}) \d+:\d+(?:[-–]\d+)?",
     SECRET_CODE,
     rf"(?:(?=0)|(?<=\bat )){MILITARY_TIME}",
-    r"[A-Z]{2} \d{5}|\d+(?:-\d+){2,}|\(?\d{3}\)?[-.\s]\d{3}[-.\s]\d{4}|\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}",
-    # letters with digits, such as B-52s and 3D
-    rf"(?!GMT|UTC)[A-Z]{{1,5}}-?\d{{1,3}}s?|(?!(?:May|{MONTH_NAMES})-)[A-Z][a-z]+-\d{{1,2}}|\d{{1,3}}[AC-JLN-SU-Z]",
+    r"[A-Z]{2} \d{5}|(?!(?<!\bcode )(?:[1-9]\d?-){2,}[1-9]\d?\b)\d+(?:-\d+){2,}|[1-9](?:-[1-9]){2,}|\(?\d{3}\)?[-.\s]\d{3}[-.\s]\d{4}|\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}",
+    # versions, but not the date 1.2.03
+    r"v\d+(?:\.\d+)+|(?!\d\d?\.\d\d?\.\d\d\b)\d{1,3}(?:\.\d{1,3}){2}",
+    # letters with digits, such as B-52s, 3D, H2O, BA2490 and under-5s
+    r"[A-Z]\d[A-Z]|S\d+E\d+|[A-Z]{2}\d{4}|(?!sept-)[a-z]{4,}-\d{1,2}s?|\d\d?(?::\d\d)?ish|\d\ders",
+    r"[A-Z]{1,2}\d{1,2}[A-Z]?\s\d[A-Z]{2}",
+    rf"(?!GMT|UTC)[A-Z]{{1,5}}-?\d{{1,3}}s?|(?!(?:May|{MONTH_NAMES})-)[A-Z][a-z]+-\d{{1,2}}|\d{{1,3}}[AC-LN-SU-Z]|\d{{1,3}}k",
     # initials, abbreviations, and two words with a slash, such as "and/or"
     r"(?:[A-Za-z]\.){2,}(?:-[A-Za-z]+)?|(?<!\d\s)[A-Z]\.",
     rf"[Aa]sst\.(?=\s[A-Z])|[Aa]ssoc\.(?=\s{AFTER_ASSOCIATE})|[Rr]ev\. ed\.",
@@ -129,22 +148,27 @@ _CERTAIN_FORMS = (
     r"(?i:[a-z]*[aeiou][a-z]*/[a-z]*[aeiou][a-z]*)",
     rf"{_any_of(MONARCHS)} [IVX]{{2,}}\.?",
     # symbols
-    rf"#\d+|&|[+=×÷±≤≥≠≈]|@\w+|#[A-Za-z]+|w/o?|[A-G][#♯♭]|C\+\+|(?!<3)[<>~±+]\s?{NUMBER}%?|{NUMBER}\+",
+    rf"#\d+|&|[+=×÷±≤≥≠≈]|@\w+|#[A-Za-z]+|w/o?|c/o|[A-G][#♯♭]|C\+\+|(?!<3(?!\s{_UNIT}\b))[<>~±+]\s?{NUMBER}(?:%|\s?{_UNIT})?|{NUMBER}\+",
     # numbers with spaces between thousands
     r"\d{1,3}(?: \d{3})* 000(?! ?\d)",
     # fractions, ordinals, decades, words such as "14-year-old", ranges and numbers
-    r"(?:\d{1,3}[\s-])?(?:1/2|1/3|2/3|[13]/4|[1-4]/5|[1357]/8)|24/7",
+    r"(?:\d{1,3}[\s-])?(?:1/2|1/3|2/3|[13]/4|[1-4]/5|[1357]/8)|24/7|20/20|[5-9]0/[1-5]0|(?:1\d\d|2[0-4]\d)/[4-9]\d",
+    r"\d+-(?:a|for|of|to|in|on|by)-(?:\d+|[a-z]+)|1000?s(?= of\b)",
     r"\d*(?:1st|2nd|3rd|\dth)(?:-[a-z]+)*|\d{1,2}/\d-inch",
     rf"(?:{_BEFORE_DECADES})'?\d0'?s|'\d0s|(?:mid-)?\d{{4}}'?s",
     rf"(?:{NUMBER}|\.\d+)(?:-[a-z]{{3,}})+",
     rf"(?!\d{{1,2}}-\d{{4}}\b|{_YEAR_OR_MONTH}){_PLAIN_NUMBER}(?:\s?%)?\s?[-–]\s?{NUMBER}(?:\s?%)?",
     # "at 6.30" may be a time.
-    rf"[-−]?(?!(?<=\bat )\d{{1,2}}\.[0-5]\d\b|(?<=\bafter )\d{{1,2}}\.[0-5]\d\b)(?:{_PLAIN_NUMBER}|\.\d+)(?:\s?%)?",
+    rf"[-−]?(?!(?:(?<=\b[Aa]t )|(?<=\b[Bb]y )|(?<=\b[Aa]fter )|(?<=\b[Uu]ntil )|(?<=\b[Bb]efore ))\d{{1,2}}\.[0-5]\d\b)(?:{_PLAIN_NUMBER}|\.\d+)(?:\s?%)?",
 )
-# "Vol. II" is not the end of a sentence.
-_SENTENCE_ENDS = re.compile(r"(?<=[.!?])(?<!\b\w\.)\s+(?![IVXLC]{2,}\b)(?=[A-Z\"'“])")
-_LEFT, _RIGHT = r"(?<![\w/.,:$£€¥+*=^<>~-])", r"(?![\w/:+*=^<>°²³·%-]|[.,]\w)"
-_CERTAIN = re.compile("|".join([ADDRESS, *(f"{_LEFT}(?:{x}){_RIGHT}" for x in _CERTAIN_FORMS)]))
+# "Vol. II" is not the end of a sentence, and the numeral of a heading is not a sentence.
+_SENTENCE_ENDS = re.compile(
+    r"(?<=[.!?])(?<!\b\w\.)(?<!^[IVX]{2}\.)(?<!^[IVX]{3}\.)(?<!^[IVX]{4}\.)\s+(?![IVXLC]{2,}\b)(?=[A-Z\"'“])"
+)
+_LEFT, _RIGHT = r"(?<![\w/.,:$£€¥+*=^<>~-])", r"(?![\w/+*=^<>°²³·%-]|:\S|[.,]\w)"
+_CERTAIN = re.compile(
+    "|".join([HEADING.pattern, ADDRESS, *(f"{_LEFT}(?:{x}){_RIGHT}" for x in _CERTAIN_FORMS)])
+)
 _PUNCTUATION = "\"'“”‘’()[]{}«»,;:!?…–—-*_"
 # Letters without a vowel, such as an unknown unit or "Hwy".
 _NO_WORD = re.compile(
@@ -153,7 +177,9 @@ _NO_WORD = re.compile(
 )
 # Words of 3 to 5 letters with a vowel. The words "tsar" and "khaki" begin like words of other
 # languages, and the rules read "etc".
-_SHORT_WORD = re.compile("(?!etc|cz|dh|kh|ll|mn|pt|sv|ts|tz|zh)(?=[a-z]{0,4}[aeiouy])[a-z]{3,5}")
+_SHORT_WORD = re.compile(
+    "(?!etc|yacht|fjord|hertz|cz|dh|kh|ll|mn|pt|sv|ts|tz|zh)(?=[a-z]{0,4}[aeiouy])[a-z]{3,5}"
+)
 # Short words with a capital letter inside, such as "NaCl". The expressions PhD, MSc and BSc are
 # excluded, because they have their own rules.
 _CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc|pH|iOS)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
@@ -162,7 +188,7 @@ _OTHER_SCRIPT = re.compile("[^\\W\\d_\u0000-\u024f\u1e00-\u1eff]")
 # Matches feet and inches (5'3"), footnote numbers ([1]), grades (A-), a hyphen and a letter (-b),
 # signs of comparison (<=), and characters that are written as in HTML (&amp;).
 _SIGNS = re.compile(
-    r"[^'\"“]*\d['\"](?!s\b).*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<>!]=?|[<>]{2}|.*&[a-z]+;.*"
+    r"(?!\d{1,2}'\d{1,2}\"[,.;:)]?$)(?:[^'\"“]*\d['\"](?!s\b).*|.*\[\d+\].*|[A-F]-[,.;:]?|-[A-Za-z]|[<>!]=?|[<>]{2}|.*&[a-z]+;.*)"
 )
 # Short forms of months, of days and of "your" that the cleaner does not change if no number is next
 # to them. Short forms that are also words, such as "sun", are not listed.
@@ -192,6 +218,10 @@ _AMBIGUOUS = re.compile(
             # "No" at the start of a sentence and "no." may be words or mean "number".
             r"(?:^|(?<=[.!?]\s))No \d{1,3}\b(?![,.:/-]\d|-?\s?year)",
             NO_BEFORE_COUNT,
+            MONTH_AND_DAY,
+            rf"\bIIII\b|\bMS\.(?=\s[a-z])|\b4 (?:{DAY_NAMES})\b",
+            # "V. Storms at Sea" may begin with a numeral, and "V. Putin" with an initial.
+            rf"(?!{HEADING.pattern})^[IVX]\.(?=\s[A-Z][a-z]+\s[^.!?]*$)",
             # Words in capitals between other words may be initials, as in "ICE agents". After "the",
             # the words in INITIALS_BEFORE are initials.
             rf"(?<![A-Z]{{2}} )(?<![\w.&'-])(?<!\d )(?!{_SURE_INITIALS})(?:{_any_of(WORDS_IN_CAPITALS - NEVER_INITIALS)})\b(?![.&'-]\w|\s(?:[A-Z]{{2}}|[IVX]+\b))",
@@ -202,7 +232,7 @@ _AMBIGUOUS = re.compile(
             rf"(?!{BEFORE_STATES})\b(?<!-)(?<!\.\sand\s)(?<!\.\sor\s){_any_of(STATES_AFTER_TOWNS)}\.(?=[,;]?\s\w)(?!\s(?:and|or) [A-Z][a-z]+\.)|^Miss\.$",
             # "A" after a number may be a letter or mean "ampere". Four digits before "hours" may be
             # a time of day or a duration.
-            rf"(?<![\d:.,])\d+(?:\.\d+)? A(?=[,;:)]|\.(?!\s?[Mm]\b)|$)|(?<!\bat )(?!0){MILITARY_TIME}",
+            rf"(?<![\d:.,])\d+(?:\.\d+)? A(?=[,;:)]|\.(?!\w|\s?[Mm]\b)|$)|(?<!\bat )(?!0){MILITARY_TIME}",
             # In chats, "2" and "4" may mean "to", "too" and "for".
             r"\b(?:me|u|you) 2(?=[.,!?]|$)|(?<=[a-z] )[24] (?:do|go|be|see|get|say|me|u|ur|you|your|my|him"
             r"|her|us|them|ever|it|know|good|late|much|sale|real)\b|\b(?:go|going|come|back|wanna|gonna|want|need) [24] (?!\w+s\b)[a-z]+\b",
@@ -348,7 +378,7 @@ def _is_uncertain(text: str, start: int, end: int) -> bool:
         return True
     if word in SPELLED_IN_CHATS:
         return False
-    if word in CHAT or (_SHORT_WORD.fullmatch(word) and not is_pronounceable(word.upper())):
+    if word.lower() in CHAT or (_SHORT_WORD.fullmatch(word) and not is_pronounceable(word.upper())):
         return True
     return bool(_NO_WORD.fullmatch(word) or _CAPITAL_INSIDE.fullmatch(word))
 

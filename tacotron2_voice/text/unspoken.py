@@ -58,7 +58,7 @@ def _without_phones(text: str, language: str) -> dict[str, list[int]]:
             break
         if (character.isascii() and character.isalnum()) or not is_silent(character, language):
             continue
-        if character.isalpha():
+        if character.isalpha() or character == "−":  # Portuguese −5 has the phones of "menos"
             with_it, without = to_phones([text, text.replace(character, "")], language)
             if with_it != without:
                 continue

@@ -40,6 +40,7 @@ from tacotron2_voice.text.english.words import (
     BEFORE_LETTERS,
     BEFORE_NUMBERS,
     CODAS,
+    CODES,
     COUNTED,
     COUNTED_OR_LETTERED,
     COUNTIES,
@@ -54,6 +55,7 @@ from tacotron2_voice.text.english.words import (
     LABELS,
     MONARCHS,
     MONTHS,
+    NUMBERED_CODES,
     NUMBERED_WITH_I,
     ONSETS,
     OPENERS,
@@ -61,6 +63,7 @@ from tacotron2_voice.text.english.words import (
     SIGNS,
     SPELLED_IN_ADDRESSES,
     SPELLED_IN_CHATS,
+    STATE_CODES,
     STATES,
     STATES_AFTER_TOWNS,
     STREETS,
@@ -73,11 +76,20 @@ from tacotron2_voice.text.english.words import (
 Match = re.Match[str]
 
 
+# Matches the numeral of a heading: "II. Storms at Sea". A single letter may be an initial, so a word in
+# capitals or a word that is no name must follow: "I. THE ARRIVAL", "V. The Storm".
+HEADING = re.compile(
+    r"^(?:(X{1,3}(?:IX|IV|V?I{0,3})|IX|IV|VI{1,3}|II|III)\.(?=\s[A-Z])"
+    rf"|([IVX])\.(?=\s(?:[A-Z]{{2,}}|(?i:{'|'.join(OPENERS)}|of)\b(?!\.))[^.!?]*$))"
+)
+
+
 def read_english(text: str) -> str:
     """Convert the numbers, times, dates, abbreviations and symbols in a text to words. Text to
     which no rule applies is not changed.
     """
     text = plain_characters(text)
+    text = HEADING.sub(lambda match: f"{roman_value(match[1] or match[2])}.", text)
     if not any(character.islower() for character in text):
         text = _without_shouting(text)
     for pattern, replacement in RULES:
@@ -111,6 +123,7 @@ def plain_characters(text: str) -> str:
     text = _THOUSANDS.sub(lambda match: re.sub(r"\D", ",", match[0]), text)
     text = _LONE_MU.sub("µ", text)
     text = re.sub("[\u2160-\u217f]+", _roman_characters, text)
+    text = re.sub(r"\b[Nn][º°]\.?\s?(?=\d)", "No. ", text)
     # 3¾ becomes 3 3/4, and ①② becomes 1 2.
     text = re.sub(r"(?<=[\d①-⑳])(?=[¼-¾⅐-⅞①-⑳])", " ", text)
     return "".join(map(_plain_character, text))
@@ -442,7 +455,7 @@ RULES: list[Rule] = [
     rule(r"&c\.", "etc."),
     rule(r"(?i)\bw/o\b", "without"),
     # Expand "w/" to "with", but do not change the unit in "100 W/m²".
-    rule(r"(?i)(?<!\d)(?<!\d\s)\bw/(?=\s?\w)|\bw/(?=\s\w)", "with "),
+    rule(r"(?i)(?<!\d)(?<!\d\s)\bw/(?=\s?[\w$£€])(?!(?-i:(?<=W/)[A-Z]))|\bw/(?=\s\w)", "with "),
     rule(r"(?i)(?<!\d)(?<!\d\s)\bw/(?=[.,;:!?)]|$)", "with"),
     rule(r"(?i)\bc/o\b", "care of"),
     rule(r"\bAttn\b\.?", "attention"),
@@ -460,16 +473,23 @@ RULES: list[Rule] = [
     # "Sun." and "Sat." are days only after "on", because "sun" and "sat" are also words.
     rule(rf"(?:(?<=\bon )|(?!S))\b({DAY_NAMES})\.", _read_days),
     rule(r"(?<=[a-z] )(Sat)\.", _read_days),
+    rule(rf"(?<=\b[Oo]n )({DAY_NAMES})(?=[,;?!]|$)", _read_days),
     # The rules for dates and telephone numbers come before the rules for ranges, because dates,
     # telephone numbers and ranges all contain hyphens.
     *DATE_RULES,
     rule(rf"\b({MONTH_NAMES})\.", _read_month),
     rule(r"\b([Tt])el\.\s?(?=[+(]?\d)", r"\1elephone "),
+    rule(
+        rf"(?i)\b((?:{'|'.join([*CODES, *NUMBERED_CODES])}|vat|tax|bank)\s)no\."
+        r"(?=\s(?:is|was|has|on|\(?\d{3,}-)|\s?:|,)",
+        r"\1number",
+    ),
     rule(r"\b(?:Ref\.\s)?No\.\s(?=[A-Z]{1,3}-?\d)", _read_number_of_a_code),
     *PHONE_RULES,
     # Abbreviations before a number ("No. 5") are expanded before Roman numerals are converted,
     # because the number may be a Roman numeral ("Vol. IV"). Without a number, "No." is a word.
     rule(r"(?<=\bAct )\(c\.\s?(?=\d)", "(chapter "),
+    rule(r"\bc\.\s(?=\d+ of the\b)", "chapter "),
     rule(NO_BEFORE_COUNT, _read_no),
     rule(
         rf"(?i)(?<![\w.])({'|'.join(sorted(BEFORE_NUMBERS, key=len, reverse=True))})"
@@ -501,6 +521,16 @@ RULES: list[Rule] = [
     *CODE_RULES,
     rule(r"\bApp\.\s(?=[A-Z]\b)", "appendix "),
     rule(r"\bRte\s(?=\d)", "Route "),
+    rule(r"\bYr\s(?=\d)", "Year "),
+    rule(r"\bHwy\s(?=\d|[a-z]+ )", "Highway "),
+    rule(r"(?<=\d )ea\b\.?", lambda match: f"each{full_stop(match)}"),
+    rule(r"\bincl\.(?=\))", "included"),
+    # The codes of these states are also words.
+    rule(
+        rf"\b((?!(?:Oh|Well|Hey|{'|'.join(OPENERS)})\b)[A-Z][a-z]+, )({'|'.join(STATE_CODES)})"
+        r"(?=[.,]|$|\s(?:zero|one|two|three|four|five|six|seven|eight|nine)\s)",
+        lambda match: match[1] + STATE_CODES[match[2]],
+    ),
     # The rules for ranges come before the rules for times, units and negative numbers, because a
     # range may contain times ("9am-5pm") or units ("5-10 kg").
     *RANGE_RULES,
@@ -532,8 +562,8 @@ RULES: list[Rule] = [
         _read_roman_number,
     ),
     rule(
-        r"(?<=\d(?:st|nd|rd|th)) ed\.",
-        lambda match: f" edition{full_stop(match)}",
+        r"(?<=\d(?:st|nd|rd|th)) (ed|min)\.",
+        lambda match: f" {'edition' if match[1] == 'ed' else 'minute'}{full_stop(match)}",
     ),
     # "WHO" in a question is the pronoun. "The OR gate" is the word "or".
     rule(
@@ -582,6 +612,8 @@ RULES: list[Rule] = [
     # "i.e." with words.
     rule(r"(?<![\w.])(?:(?:[A-Za-z]|[A-Z]{2})\.)+[A-Za-z](?!\w)\.?", _read_dotted_letters),
     rule(r"\b([A-Z]{1,3})&([A-Z]{1,3})\b", lambda m: f"{_letters(m[1])} and {_letters(m[2])}"),
+    rule(r"(?<=\bplus and )-(?=\s[a-z])|(?<=\+ and )-(?=\s[a-z])", "minus"),
+    rule(r"\bIIII\b", "four"),
     # The rules for arithmetic symbols and negative numbers come before the rules that convert
     # numbers to words.
     *ARITHMETIC_RULES,

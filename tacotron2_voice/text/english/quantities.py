@@ -135,7 +135,23 @@ def _read_two_months(match: Match) -> str:
 
 _TH = r"(?:st|nd|rd|th)?"
 _YEAR = r"(?:(?:,?\s+|-)([12]\d{3})(?![\d:/,]\d|\d))?"
+# Matches a month and a day after a day of the week or after a word such as "email". Without these
+# words, 3/4 is a fraction. The date 9/11 is the "nine eleven".
+MONTH_AND_DAY = (
+    r"(?P<start>(?:day|\b(?i:" + "|".join(DAYS) + r")\.?),?\s|\b(?:[Oo]n|[Uu]ntil)\s"
+    r"|\b(?i:e-?mail|letter|message|memo|note|fax|invoice|order|reservation|booking|appointment)s?"
+    r"\s(?:of|from|dated|for)\s)"
+    rf"(?!9/11\b)(?P<month>0?[1-9]|1[0-2])/(?P<day>{_DAY})(?![\w/-]|[.,]\d|\s(?:of|off|price|cup|mile|inch|hour|a)\b)"
+)
+
+
+def _read_month_and_day(match: Match) -> str:
+    name = _NAMES[int(match["month"]) - 1]
+    return f"{match['start']}{name} {_ordinal(match['day'])}"
+
+
 DATE_RULES: list[Rule] = [
+    rule(MONTH_AND_DAY, _read_month_and_day),
     rule(
         r"(?<![\w/.-])(\d{4})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])(T(?=\d))?(?![\d-])",
         _read_iso_date,
@@ -182,7 +198,7 @@ COUNT = rf"\d+{_COUNTED}"
 # Matches the word "no" and a sentence that begins with a number: "The answer is no. 6 people left."
 NO_BEFORE_COUNT = (
     r"(?P<before>\b(?:is|was|said|says|say|answered|replied|voted|meant|means)\s)no\.\s"
-    rf"(?P<number>\d{{1,3}})(?={_COUNTED})"
+    rf"(?P<number>\d{{1,3}})(?={_COUNTED}|\sof\s(?:us|them|you)\b)"
 )
 
 
@@ -235,7 +251,13 @@ def _read_code(match: Match) -> str:
     return f"{before}{spell_number(hundreds)} {zero}{spell_number(rest)}"
 
 
+_SMALL = r"(?:[1-9]\d?)"
 PHONE_RULES: list[Rule] = [
+    # Groups of small numbers, such as the fertilizer 10-10-10 or the golf scores 68-71-70-69.
+    rule(
+        rf"(?<![\w.,$£€¥-])(?<!\bcode ){_SMALL}(?:-{_SMALL}){{2,}}(?![\w-])",
+        lambda match: ", ".join(map(spell_number, match[0].split("-"))),
+    ),
     rule(r"(?<![\w+])\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}(?!\d)", _read_groups),
     rule(
         r"(?<![\w.,-])(?:1[-.\s])?(?:\(\d{3}\)\s?|\d{3}[-.\s])\d{3}[-.\s]\d{4}(?![\w-])",
@@ -254,6 +276,18 @@ PHONE_RULES: list[Rule] = [
     rule(r"(?<![\w.,])\d{1,3}(?:\.\d{1,3}){3}(?![\w.,]\w)", _read_ip_address),
 ]
 
+# Matches the number of a paragraph of a law, such as 12(b)(6) or 401(k).
+PARAGRAPH_NUMBER = r"(?<![\w.,-])(?P<section>\d{1,4})(?P<parts>(?:\(\d{1,2}\))?\([A-Za-z]\)(?:\((?:[A-Za-z]|\d{1,2})\))*)(?!\w)"
+
+
+def _read_paragraph_number(match: Match) -> str:
+    section = match["section"]
+    if len(section) == 3 and section[1:] != "00":
+        rest = f"oh {spell_number(section[2])}" if section[1] == "0" else spell_number(section[1:])
+        section = f"{spell_number(section[0])} {rest}"
+    return " ".join([section, *re.findall(r"\w+", match["parts"].lower())])
+
+
 CODE_RULES: list[Rule] = [
     # A code of letters and three digits, such as F-150 or BA117, and the number of a route, flight
     # or room. These numbers are read in two parts: "one fifty", "one seventeen".
@@ -265,6 +299,19 @@ CODE_RULES: list[Rule] = [
         _read_code,
     ),
     rule(r"\b404(?= error)", "four oh four"),
+    rule(PARAGRAPH_NUMBER, _read_paragraph_number),
+    # In "Figure 2-1", the hyphen does not mean "to", as in "Figures 2-4".
+    rule(
+        r"(\b(?i:fig\.|figure|table|section|exhibit)\s\d{1,2})-(?=\d{1,2}\b(?![-/%]|[.,]\d))",
+        r"\1 dash ",
+    ),
+    # The aircraft 747-400 is the "seven forty-seven four hundred".
+    rule(
+        r"(?<![\w.,$-])7([0-8]7)-([1-9]00)(?![\w-])",
+        lambda m: (
+            f"seven {'oh seven' if m[1] == '07' else spell_number(m[1])} {spell_number(m[2])}"
+        ),
+    ),
 ]
 
 # ---------------------------------------------------------------------------- ranges
@@ -304,7 +351,7 @@ def _read_time(match: Match) -> str:
     """Convert a time, such as 3:45 pm, 10:05, 12:00, 15:30, 7pm, 10.30 am or 12:30:15, to words."""
     hour, minute = int(match["hour"]), match["minute"] or match["after_dot"]
     half = match["half"] or match["bare_half"]
-    if hour > 24 or (half and not 1 <= hour <= 12):
+    if hour > 24:
         return match[0]
     words = spell_number(str(hour))
     if minute and minute != "00":
@@ -351,7 +398,33 @@ _TIME = (
     rf":(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d))?(?:{_HALF.format('half')})?"
     rf"|(?:\.(?P<after_dot>[0-5]\d))?{_HALF.format('bare_half')})(?![\d:])"
 )
+# Matches a ratio after a word such as "scale". Elsewhere, 1:10 is a time of day.
+RATIO = (
+    r"(?P<before>\b(?i:dilut\w*|mix(?:ed)?|ratios?|scales?|proportions?|odds)"
+    r"(?:\s(?:of|at|is|was|were|in|to|with|water|it|them|about)){0,2}\s)"
+    r"(?P<first>\d{1,3}):(?P<last>\d{1,4})(?![\d:]|\s?[ap]\.?m\b)"
+)
+_BEFORE_SUBJECTS = r"(?:the|he|she|it|they|we|I|everyone|everybody|all|most|my|our|his|her|their)\b"
+
+
+def _read_long_duration(match: Match) -> str:
+    """Convert a duration with hours, minutes and seconds, such as the 2:01:09 of "in 2:01:09"."""
+    amounts = zip(map(int, match.groups()), ("hour", "minute", "second"), strict=True)
+    return " ".join(f"{spell_number(str(n))} {name}{'s' * (n != 1)}" for n, name in amounts if n)
+
+
 TIME_RULES: list[Rule] = [
+    rule(RATIO, r"\g<before>\g<first> to \g<last>"),
+    rule(
+        r"(?:(?<=\b[Ii]n )|(?<=\bof ))(\d{1,2}):([0-5]\d):([0-5]\d)(?![\d:.]\d|\s?[ap]\.?m\b)",
+        _read_long_duration,
+    ),
+    # British times with a full stop: "By 3.30 the rain had stopped", "the 8.15 from Paddington".
+    rule(
+        rf"(?:(?<=\b[BbAa][yt] )|(?<=\buntil ))(1?\d)\.([0-5]\d)(?=\s{_BEFORE_SUBJECTS})"
+        r"|(?<=\bthe )(1?\d)\.([0-5]\d)(?=\s(?:from|train|bus|to [A-Z]|(?:was|is) due|leaves|left|departs))",
+        lambda match: f"{match[1] or match[3]}:{match[2] or match[4]}",
+    ),
     # Distinguish times from chapters. "John 3:16" is not a time of day, and "5:3" without the name
     # of a book is not a chapter.
     rule(rf"\b({'|'.join(BIBLE)}) (\d+):(\d+)\b(?:[-–](?=\d))?", _read_verse),
@@ -369,7 +442,7 @@ TIME_RULES: list[Rule] = [
 
 _DIRECTIONS = {"N": "north", "S": "south", "E": "east", "W": "west"}
 _MAGNITUDES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion", "tn": "trillion"}
-_MAGNITUDES |= {"t": "trillion", "mn": "million"}
+_MAGNITUDES |= {"mm": "million", "t": "trillion", "mn": "million"}
 _PER = {unit: singular for unit, (singular, _) in UNITS.items()} | PER
 _POWERS = {"2": "square ", "²": "square ", "3": "cubic ", "³": "cubic "}
 _FRACTION = r"\d{1,3}/(?:[2-9]|[1-9]\d{1,2})(?![\d/])"
@@ -414,9 +487,7 @@ MAYBE_INCHES = (
 
 
 # Matches after the "A" of "10 A" if the "A" may mean "ampere".
-_AMPERES = (
-    r"(?=\s?(?:[,;:)/]|\.(?!\s?[Mm]\b)|$)|\s(?:fuse|breaker|power|current|supply|circuit|plug)\b)"
-)
+_AMPERES = r"(?=\s?(?:[,;:)/]|\.(?!\w|\s?[Mm]\b)|$)|\s(?:fuse|breaker|power|current|supply|circuit|plug)\b)"
 _LETTERED = re.compile(
     r"(?i)\b(?:room|flat|apt|apartment|unit|suite|section|block|row|seat|gate|class|grade|no|number"
     r"|platform|exhibit|bus|route|hall|house|level|part|chapter|page|figure|table|type)\.? $"
@@ -477,6 +548,8 @@ def _read_fraction(match: Match) -> str:
         return f"{spell_number(whole)} and {re.sub('^one ', 'a ', words)}"
     if numerator == denominator or (numerator, denominator) in ((24, 7), (9, 11)):
         words = f"{spell_number(above)} {spell_number(below)}"
+    elif numerator + denominator == 100 and numerator % 10 == 0 and numerator > denominator:
+        words = f"{spell_number(above)} {spell_number(below)}"  # an 80/20 rule
     elif not words or numerator > denominator > 20:
         words = f"{spell_number(above)} over {spell_number(below)}"
     return f"{whole} {words}" if whole else words
@@ -521,6 +594,7 @@ AMOUNT_RULES: list[Rule] = [
         lambda m: f"{m[1]} per {PER[m[2]]}",
     ),
     rule(r"\b([lL])/(?=100\s?km\b)", r"\1 per "),
+    rule(r"(?<![\w.,])(\d+)\s?m\s(\d+(?:\.\d+)?)\s?s\b", r"\1 min \2 sec"),
     rule(r"(?<![\w.,])(\d*\.\d+)s\b", r"\1 seconds"),
     rule(r"(?<=\d)\s?([mM])\.([pP])\.([hHgG])\.?(?!\w)", lambda m: f" {m[1]}{m[2]}{m[3]}".lower()),
     rule(r"\bRs\.?\s?(?=\d)", "₹"),
@@ -568,12 +642,14 @@ AMOUNT_RULES: list[Rule] = [
     ),
     rule(rf"(?<![\w.,:])({NUMBER}) A{_AMPERES}", _read_amperes),
     rule(r"(?<![\w.,])(\d+)\s?h\s?(\d+)\s?m\b", r"\1 h \2 min"),
-    rule(r"(?<![\w.,])(\d+)\s?m\s(\d+)\s?s\b", r"\1 min \2 sec"),
+    rule(r"(?<![\w.,])(\d{1,2})\s?st\.?\s(?=\d{1,2}\s?lbs?\b)", r"\1 stone "),
+    rule(r"(?<=\d )t\.(?=\s(?!of\b)[a-z])", "tsp"),
+    rule(r"(?<=\d)\sdeg\.?\s?([CF])\b", r" °\1"),
     # The rule for units comes before the rule for fractions, because the number before a unit may
     # contain a fraction ("1 1/2 ft").
     rule(
         r"(?P<article>\b[Aa]n?\s)?"
-        rf"(?<![\w.,/])(?:(?P<whole>{NUMBER}|\.\d+)"
+        rf"(?:(?<![\w.,/])|(?<=[1-9][x×]))(?:(?P<whole>{NUMBER}|\.\d+)"
         rf"(?P<fraction>[\s-]{_FRACTION}|\s(?:hundred|thousand|million|billion|trillion))?"
         rf"|(?P<only>{_FRACTION}))"
         r"(?P<join>[\s-]?)(?!(?<=\d)s\b)"  # "20s" means twenties, not 20 seconds
@@ -623,6 +699,7 @@ ARITHMETIC_RULES: list[Rule] = [
     rule(r"(?<=\d)(?<!\b0)(\s?)x\1(?=\d)|(?<=\d)×(?=\d)|(?<=[a-z])\s[x×]\s(?=\d+ [a-z])", " by "),
     rule(r"(?<=\d)\s?\*\s?(?=\d)", " times "),
     rule(r"\+/-", "±"),
+    rule(r"(?<![\w.,])([2-9]|[1-9]\d+)x(?=\s[a-z])", r"\1 times"),
     rule(r"(?<=\d)\s/\s(?=\d)", " divided by "),
     rule(r"(?<=\d)/(?=\d)", " slash "),
     rule(r"(?<=[\w)])\s?-\s?(?=\d+\s*=)|(?<=[\w)])\s?−\s?(?=[\w(])", " minus "),
@@ -646,6 +723,7 @@ def _read_plural(match: Match) -> str:
 
 PLURAL_RULES: list[Rule] = [
     rule(r"(?<![\w.,'])'?(\d{1,4})s\b", _read_plural),
+    rule(r"\b(\d\d)ers\b", lambda match: f"{spell_number(match[1])}ers".replace("eers", "ers")),
     rule(r"(?<![\w.,'])'?(\d{1,3}0)'s\b", _read_plural),
     rule(r"(?<!\w)'(?=\d\d\b(?!'))", ""),  # remove the apostrophe of "the class of '98"
 ]

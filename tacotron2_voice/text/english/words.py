@@ -10,7 +10,7 @@ MONTHS = dict(
 DAYS = dict(
     pair.split(":")
     for pair in (
-        "mon:monday tues:tuesday tue:tuesday wed:wednesday thurs:thursday thu:thursday "
+        "mon:monday tues:tuesday tue:tuesday weds:wednesday wed:wednesday thurs:thursday thu:thursday "
         "fri:friday sat:saturday sun:sunday"
     ).split()
 )
@@ -45,6 +45,7 @@ TITLES = {
     "Capt": "captain",
     "Cpl": "corporal",
     "Lt": "lieutenant",
+    "Lieut": "lieutenant",
     "Sgt": "sergeant",
     "Pvt": "private",
     "Adm": "admiral",
@@ -57,6 +58,7 @@ TITLES = {
     "Supt": "superintendent",
     "Gov": "governor",
     "Sen": "senator",
+    "Sens": "senators",
     "Rep": "representative",
     "Pres": "president",
     "Mt": "mount",
@@ -145,6 +147,8 @@ STATES_AFTER_TOWNS = {
     "Wash": "washington",
     "Wis": "wisconsin",
 }
+# States whose codes are read as names after a town: "Cleveland, OH".
+STATE_CODES = {"HI": "hawaii", "IN": "indiana", "ME": "maine", "OH": "ohio", "OR": "oregon"}
 # Counties whose names follow "Co.": "Co. Cork".
 COUNTIES = (
     "Antrim Armagh Carlow Cavan Clare Cork Derry Donegal Down Dublin Durham Fermanagh Galway Kerry "
@@ -193,6 +197,7 @@ ABBREVIATIONS = {
     "feat": "featuring",
     "utd": "united",
     "qty": "quantity",
+    "qtr": "quarter",
 }
 # Abbreviations that are expanded before a colon, as in forms: "Qty: 5".
 LABELS = {name: ABBREVIATIONS[name] for name in "qty approx avg dept apt misc".split()}
@@ -335,6 +340,7 @@ UNITS = {
         "wks": "week|weeks",
         "yr": "year|years",
         "yrs": "year|years",
+        "mo": "month|months",
         "mos": "month|months",
         "mpg": "mile per gallon|miles per gallon",
         "mph": "mile per hour|miles per hour",
@@ -505,7 +511,7 @@ SPELLED_IN_ADDRESSES = {"io", "ai", "edu", "uk", "eu", "au", "ca", "exe", "gif",
 
 # Words in capitals that are spelled out letter by letter, even if the whole text is in capitals.
 INITIALISMS = set(
-    "ABC AC ACLU ADHD AI ASAP BA BBC CBS CD CEO CIA CNN CPU DC DIY DNA DVD EEOC ESPN EU FAQ FBI "
+    "ABC AC ACLU ADHD AI ASAP BA BBC BYOB CBS CD CEO CIA CNN CPU DC DIY DNA DVD EEOC ESPN EU FAQ FBI "
     "GPS GPU HD HIV IBM ID IEEE IMF IOU IQ IRA ISBN MIT MP NAACP NBA NBC NCAA NFL NGO NHS NSA NY "
     "NYPD NYSE OECD OK PC PM PR RSVP SPCA TV UAE UCLA UFO UK UN UNHCR URL USA USAF USB USPS USSR "
     "VIP WWW YMCA YWCA".split()
@@ -563,4 +569,4 @@ CODAS = set(
 # Abbreviations in lower case that are spelled out letter by letter.
 SPELLED_IN_CHATS = "asap brb btw fyi idc idk iirc ikr imho imo irl lmk nvm omg tbh ttyl wtf".split()
 # Chat abbreviations that look like words. Others, such as "lmao", cannot be pronounced.
-CHAT = "abt afaik dm ily wyd".split()
+CHAT = "abt afaik dm ily sry wyd".split()
