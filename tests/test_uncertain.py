@@ -55,6 +55,7 @@ CLEANERS = ["english_cleaners_corrected"]
         ("I'm gonna go 2 bed.", "go 2 bed", "go two bed"),
         ("WHO declared it.", "WHO", "w h o"),
         ("He has ADD.", "ADD", "a d d"),
+        ("It runs Ubuntu 23.10 now.", "Ubuntu 23.10", "Ubuntu twenty-three point one zero"),
         ("I just do IT.", "do IT", "do i t"),
         ("Bring it to US!", "to US", "to u s"),
         ("He won in Rd 8.", "in Rd 8", "in Rd eight"),

@@ -233,6 +233,8 @@ _AMBIGUOUS = re.compile(
             # "A" after a number may be a letter or mean "ampere". Four digits before "hours" may be
             # a time of day or a duration.
             rf"(?<![\d:.,])\d+(?:\.\d+)? A(?=[,;:)]|\.(?!\w|\s?[Mm]\b)|$)|(?<!\bat )(?!0){MILITARY_TIME}",
+            # After a product, 23.10 may be a version, which is read "twenty-three ten".
+            r"(?<=[a-z,] )[A-Z][A-Za-z]+ \d{1,2}\.\d0(?![\w%]|[.,:/-]\d|\s(?:percent|[a-z]{3,}s\b|[mbt]r?illion))",
             # In chats, "2" and "4" may mean "to", "too" and "for".
             r"\b(?:me|u|you) 2(?=[.,!?]|$)|(?<=[a-z] )[24] (?:do|go|be|see|get|say|me|u|ur|you|your|my|him"
             r"|her|us|them|ever|it|know|good|late|much|sale|real)\b|\b(?:go|going|come|back|wanna|gonna|want|need) [24] (?!\w+s\b)[a-z]+\b",

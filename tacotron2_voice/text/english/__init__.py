@@ -367,7 +367,7 @@ def _read_state(match: Match) -> str:
 # Matches before the short form of a state: a town, the party of a politician ("R-Ky."), or a
 # preposition.
 BEFORE_STATES = (
-    r"(?:(?<=[a-z],\s)|(?<=\b[RDI]-)|(?<=\b[Ii]n\s)|(?<=\bof\s)|(?<=\b[Tt]o\s)|(?<=\b[Ff]rom\s))"
+    r"(?:(?<=[A-Za-z],\s)|(?<=\b[RDI]-)|(?<=\b[Ii]n\s)|(?<=\bof\s)|(?<=\b[Tt]o\s)|(?<=\b[Ff]rom\s))"
 )
 _LATER_STATES = "|".join(STATES_AFTER_TOWNS)
 
