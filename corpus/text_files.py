@@ -9,6 +9,7 @@ choose an encoding.
 """
 
 import codecs
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -195,9 +196,14 @@ def _example(text: str) -> str:
 
 
 def check_encoding(name: str) -> str:
-    """Return Python's name for an encoding. Raise ValueError if Python does not support the
-    encoding."""
+    """Return Python's name for an encoding of text files. Raise ValueError if Python does not
+    support the encoding, or if the codec converts other data, such as hex or zip."""
     try:
-        return codecs.lookup(name).name
-    except LookupError:
+        found = codecs.lookup(name).name
+        with contextlib.suppress(UnicodeDecodeError):  # the example is not valid in all encodings
+            b"Yes.\n".decode(found)
+    except (LookupError, UnicodeError):
         raise ValueError(name) from None
+    if found == "idna":  # converts only the names of internet hosts
+        raise ValueError(name)
+    return found

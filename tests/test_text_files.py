@@ -113,8 +113,11 @@ def test_encoding_is_detected_from_all_files_of_a_corpus_together(capsys):
 
 def test_encoding_is_rejected_when_it_is_unknown():
     assert check_encoding("Windows-1252") == "cp1252"
-    with pytest.raises(ValueError, match="klingon"):
-        check_encoding("klingon")
+    for name in ("klingon", "rot13", "hex", "base64", "zlib", "bz2", "undefined", "punycode", "idna"):
+        with pytest.raises(ValueError, match=name):
+            check_encoding(name)
+    for name in ("utf-16", "utf-32", "cp932", "hz", "utf-7", "mac_roman"):
+        assert check_encoding(name)
 
 
 def test_text_file_is_reported_when_it_is_missing(tmp_path):
