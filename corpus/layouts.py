@@ -61,7 +61,7 @@ from corpus.speaker_names import (
 )
 from corpus.spoken_texts import MAX_SHARE, MIN_TEXTS, check_are_spoken
 from corpus.tables import Entry, Table, read_table
-from corpus.text_files import decode
+from corpus.text_files import decode, joined_lines, print_joined
 from tacotron2_voice.utils.errors import UserError, count_of, grouped
 from tacotron2_voice.utils.files import read_bytes
 
@@ -420,6 +420,7 @@ def _read_text_files(
         )
     clips = []
     problems = []
+    joined = list[str]()
     for name, path in text_files.items():
         if path not in spoken:
             entries = read_segments(path, str(by_name[name]), texts.tier, texts.encoding)
@@ -428,20 +429,22 @@ def _read_text_files(
                 for entry in entries
             ]
             continue
-        text = " ".join(spoken[path].split())
         text_without_name = without_names.get(name)
         if text_without_name is not None and not leave_out_names:
             problems.append(
-                f"{path}: the text contains the name of its audio file, {text[:60]!r}; remove the "
+                f"{path}: the text contains the name of its audio file, "
+                f"{' '.join(spoken[path].split())[:60]!r}; remove the "
                 "name"
             )
             continue
         # Also put the name of the audio file into `where`, because several audio files can share a
         # text file in a text folder.
         where = f"{path} of {by_name[name]}" if texts.folder else str(path)
-        if text_without_name is not None:
-            text = " ".join(text_without_name.split())
+        written = spoken[path] if text_without_name is None else text_without_name
+        text = joined_lines(written, joined)
         clips.append(Clip(str(by_name[name]), text, where=where))
+    if joined:
+        print_joined(Path(os.path.commonpath(text_files.values())), joined)
     return clips, problems
 
 

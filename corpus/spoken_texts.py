@@ -45,7 +45,13 @@ COLUMNS = re.compile(r"\S([,;])\s?\d+\.\d+\1\s?\d+(\.\d+)?(\1|$)")
 LIST_MARK = re.compile(
     r"(#\s?\d+|[\[(]\d+[\])]|\d+[.):\]-]|\d+/\d+|[ivxlc]+\.|[IVXLC]+\.|\(?[A-Za-z]\))\s(?=.*[^\W\d_])"
 )
-MARK_AT_END = re.compile(r"([\[(][^\W\d]*\d+(\.\d+)?[\])]|[.!?]\s*\d+)$")  # such as "[u001]"
+# Matches a number or time at the end of a text: in brackets, such as "[u001]", "(take 3)" and
+# "(0:01 - 0:11)", or after punctuation, a number sign or a dash, such as "#5" and "- 4".
+MARK_AT_END = re.compile(
+    r"([\[(][^\[\]()]*\d[^\[\]()]*[\])]|[.!?]\s*\d+|#\s?\d+|[^\d\s]\s+[-–—]\s+\d+)$"
+)
+# Matches a text that is only a large number, such as the number of samples or bytes of a file.
+LARGE_NUMBER = re.compile(r"\d{5,}")
 # Matches a number such as "1" or "S1". Such a number may also belong to the sentence. Therefore
 # these numbers count as list numbers only if `_count_texts` returns True.
 NUMBER_AT_START = re.compile(r"[^\W\d_]{0,2}(\d+)_?\s(?=.*[^\W\d_])")
@@ -100,6 +106,7 @@ def check_are_spoken(clips: Sequence[Clip]) -> None:
         (lambda x: LIST_MARK.match(x.text), "begin with the mark of a list item", words),
         (lambda x: NAME_IN_CAPITALS.match(x.text), "begin with a name in capitals", ""),
         (lambda x: MARK_AT_END.search(x.text), "end with a number", words),
+        (lambda x: LARGE_NUMBER.fullmatch(x.text), "are only a number", words),
         (has_name_at_start, "begin with the name of their audio file", rename),
         (_is_name, "consist only of the name of their audio file", rename),
         (has_name_at_end, "end with the name of their audio file", rename),

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from charset_normalizer import CharsetMatch, from_bytes, is_binary
 
+from tacotron2_voice.prose import join_lines, joined_note
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes
 
@@ -42,6 +43,19 @@ def read_text(path: Path, encoding: str = "", if_missing: str = "no such file") 
     """Return the text of a file without the byte-order mark. Raise UserError if the file cannot be
     decoded."""
     return decode({path: read_bytes(path, if_missing=if_missing)}, encoding)[path]
+
+
+def joined_lines(text: str, joined: list[str]) -> str:
+    """Return a text on one line. Words that are divided at the end of a line are joined, and are
+    appended to the list `joined`."""
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    return join_lines([line for line in lines if line], joined)
+
+
+def print_joined(path: Path, joined: list[str]) -> None:
+    """Print a note about the words that `joined_lines` joined."""
+    for note in joined_note(str(path), joined):
+        print(f"note: {note}")
 
 
 def check_last_line(path: Path, content: str, texts: Sequence[str]) -> None:

@@ -269,6 +269,17 @@ def test_note_reports_the_number_of_texts_without_audio(tmp_path, capsys):
     assert "b.txt" in note
 
 
+def test_words_of_a_text_file_are_joined_when_a_line_break_divides_them(tmp_path, capsys):
+    texts = {"a": "It is compara-\n tively modern.\n", "b": "No one\nhas sur-\r\npassed it.\n"}
+    for name, text in texts.items():
+        write_tone(tmp_path / f"{name}.wav", 100)
+        (tmp_path / f"{name}.txt").write_text(text)
+    clips, _ = read_layout(tmp_path)
+    assert [clip.text for clip in clips] == ["It is comparatively modern.", "No one has surpassed it."]
+    note = f"note: {tmp_path}: joined 2 words at the ends of lines: 'comparatively', 'surpassed'\n"
+    assert note in capsys.readouterr().out
+
+
 def test_audio_with_several_transcripts_is_reported_until_a_transcript_is_chosen(tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(100), 22050)
     (tmp_path / "a.txt").write_text("One. Two.")

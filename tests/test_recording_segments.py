@@ -456,6 +456,23 @@ def test_text_between_angle_brackets_is_kept_when_it_is_not_a_tag(tmp_path):
     assert entry.text == "If a < b and c > d."
 
 
+def test_note_lists_the_voices_of_webvtt_subtitles_when_there_are_several(tmp_path, capsys):
+    cue = "00:0{0}.000 --> 00:0{0}.900\n<v {1}>Yes, number {0}.</v>\n\n"
+    for names, num_notes in ((("Anna Lee", "Anna Lee"), 0), (("Anna Lee", "Ben"), 1)):
+        cues = "".join(cue.format(i, name) for i, name in enumerate(names, 1))
+        assert len(texts_of(tmp_path / "a.vtt", f"WEBVTT\n\n{cues}")) == 2
+        out = capsys.readouterr().out
+        assert out.count("the subtitles contain 2 voices, such as 'Anna Lee' and 'Ben'") == num_notes
+
+
+def test_words_of_subtitles_are_joined_when_a_line_break_divides_them(tmp_path, capsys):
+    text = "1\n00:00:01,000 --> 00:00:02,000\nIt is compara-\ntively Anglo-\nSaxon.\n"
+    assert texts_of(tmp_path / "a.srt", text) == ["It is comparatively Anglo-Saxon."]
+    assert f"note: {tmp_path / 'a.srt'}: joined 1 word at the ends of lines: 'comparatively'\n" in (
+        capsys.readouterr().out
+    )
+
+
 def test_webvtt_text_is_read_without_tags_and_with_decoded_entities(tmp_path):
     text = "<v Anna>R&amp;B, 5 < 6 and 7 > 3 <00:00:01.500><c.red>now</c></v>"
     (tmp_path / "a.vtt").write_text(f"WEBVTT\n\n00:01.000 --> 00:02.000\n{text}\n")

@@ -62,6 +62,13 @@ def each(form):
         "{i}.0s {text}",
         "{text} 2.3s",
         "{text} [u{i:03d}]",
+        "{text} [00:{i:02d}]",
+        "{text} (0:01 - 0:{i})",
+        "{text} (take {i})",
+        "{text} (p. {i})",
+        "{text} - {i}",
+        "{text} #{i}",
+        "4188{i}",
         "10{i:02d} {text}",
     ],
 )
