@@ -14,7 +14,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, product
 from pathlib import Path
 from typing import NamedTuple
@@ -92,10 +92,16 @@ UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u34
 EXPECTED_JSON = 'not a JSON object, expected an object such as {"path": "a.wav", "text": "Yes."}'
 # Matches the beginning of a JSON array of objects or arrays.
 JSON_ARRAY = re.compile(r"\s*\[\s*[\[{\]]")
+# Matches the line that sets the delimiter for Excel. The line break is not part of the match, so
+# that the numbers of the other lines stay the same.
+EXCEL_DELIMITER = re.compile(r'"?sep=(.)"?(?=\n)', re.IGNORECASE)
 # Matches a field that may be a column title: up to three words without punctuation.
 TITLE = re.compile(r"[^\W\d]\w*([ -]\w+){0,2}")
 # Matches a field that is not the name of a recording with a number, such as clip_0012.
 WITHOUT_NUMBER = re.compile(r"\D*")
+# Maximum number of characters in a field. Python's default would reject a long text without saying
+# which text is too long.
+MAX_FIELD = 2**31 - 1
 HEADER_LINES = 5  # number of lines after the first line that are compared with the audio files
 
 
@@ -168,6 +174,10 @@ def read_table(
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
         raise UserError(f"{table.path}: this file is empty (expected one recording per line)")
+    if first := EXCEL_DELIMITER.match(text):
+        print(f"note: {table.path}: the first line sets the delimiter {first[1]!r}")
+        text = text[first.end() :]
+        table = replace(table, delimiter=table.delimiter or first[1])
     titles: list[str] | None = None
     delimiter = ""
     known_path = None
@@ -302,6 +312,7 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
     """Return the fields of each non-empty line. Raise UserError if a line cannot be read."""
     file = io.StringIO(text, newline="")
     is_strict = False
+    csv.field_size_limit(MAX_FIELD)
     is_quoted = delimiter not in QUOTING_DELIMITERS and _are_all_quoted(text, delimiter)
     if is_quoted:
         print(f"note: {path}: removed the quotation marks around the fields of all lines")
@@ -341,7 +352,7 @@ def _are_all_quoted(text: str, delimiter: str) -> bool:
     and empty fields."""
     quoted = r'"(?:[^"]|"")*"'
     line = rf"{quoted}(?:{re.escape(delimiter)}(?:{quoted}|[-\d.,:]*))+\s*"
-    header, _, rest = text.partition("\n")
+    header, _, rest = text.lstrip("\n").partition("\n")
     lines = rest if rest.strip() and '"' not in header else text
     return re.fullmatch(rf"(?:{line}\n)*{line}", f"{lines.strip()}") is not None
 

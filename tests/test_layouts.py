@@ -11,7 +11,7 @@ import pytest
 import soundfile
 from corpora import add_line, refusal, write_tone
 
-from corpus.checks import check_clips, problem_of_text
+from corpus.checks import check_clips, placeholders, problem_of_text
 from corpus.clips import Clip, Segment
 from corpus.layouts import (
     TextSource,
@@ -275,7 +275,10 @@ def test_words_of_a_text_file_are_joined_when_a_line_break_divides_them(tmp_path
         write_tone(tmp_path / f"{name}.wav", 100)
         (tmp_path / f"{name}.txt").write_text(text)
     clips, _ = read_layout(tmp_path)
-    assert [clip.text for clip in clips] == ["It is comparatively modern.", "No one has surpassed it."]
+    assert [clip.text for clip in clips] == [
+        "It is comparatively modern.",
+        "No one has surpassed it.",
+    ]
     note = f"note: {tmp_path}: joined 2 words at the ends of lines: 'comparatively', 'surpassed'\n"
     assert note in capsys.readouterr().out
 
@@ -969,3 +972,24 @@ def test_missing_file_is_expected_with_the_usual_extension_and_folder(recordings
     (recordings / "metadata.csv").write_text("a|Yes.\nb|No.\nd|Why?\n")
     _, [problem] = read(recordings)
     assert f"expected {recordings}/clips/d.flac" in problem
+
+
+def test_text_is_rejected_when_it_is_too_long_for_training(tmp_path):
+    clip = Clip(str(tmp_path / "a.wav"), "Yes. " * 1001, where="metadata.csv:7")
+    assert problem_of_text(clip).startswith("metadata.csv:7: text 'Yes. Yes.")
+    assert "5,005 characters, expected at most 5,000" in problem_of_text(clip)
+
+
+@pytest.mark.parametrize("word", ["null", "none", "NONE", "undefined", "no text", "N.A."])
+def test_word_means_a_missing_text_when_several_clips_of_a_corpus_of_sentences_have_it(word):
+    def clips_of(*texts):
+        return [Clip(f"{i}.wav", text) for i, text in enumerate(texts)]
+
+    sentences = ["It rained.", "No one came.", "He paid for it.", "We left."]
+    assert placeholders(clips_of(*sentences, word, word)) == {word}
+    assert "the text is missing" in problem_of_text(Clip("a.wav", word), {word})
+    assert placeholders(clips_of(*sentences, *[word] * 9)) == {word}
+    assert placeholders(clips_of(*sentences, word)) == set()
+    assert placeholders(clips_of(*sentences, f"{word}!", f"{word}!")) == set()
+    if " " not in word:
+        assert placeholders(clips_of("yes", "no", word, word)) == set()

@@ -462,7 +462,9 @@ def test_note_lists_the_voices_of_webvtt_subtitles_when_there_are_several(tmp_pa
         cues = "".join(cue.format(i, name) for i, name in enumerate(names, 1))
         assert len(texts_of(tmp_path / "a.vtt", f"WEBVTT\n\n{cues}")) == 2
         out = capsys.readouterr().out
-        assert out.count("the subtitles contain 2 voices, such as 'Anna Lee' and 'Ben'") == num_notes
+        assert (
+            out.count("the subtitles contain 2 voices, such as 'Anna Lee' and 'Ben'") == num_notes
+        )
 
 
 def test_words_of_subtitles_are_joined_when_a_line_break_divides_them(tmp_path, capsys):

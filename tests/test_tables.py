@@ -664,3 +664,18 @@ def test_last_line_is_reported_when_it_is_cut_before_the_delimiter(path):
     clips, [problem] = read(path, rows("c{i}|{text}") + "c3")
     assert clips == expected()[0]
     assert f"{path}:4: 1 fields" in problem
+
+
+@pytest.mark.parametrize("line", ["sep=;", '"sep=;"', "SEP=;"])
+def test_first_line_of_excel_sets_the_delimiter(path, line, capsys):
+    text = f"{line}\r\npath;text\r\n{rows('c{i};' + chr(34) + '{text}' + chr(34))}"
+    assert read(path, text) == expected()
+    assert f"note: {path}: the first line sets the delimiter ';'\n" in capsys.readouterr().out
+    entries, _ = read_table(Table(path))
+    assert entries[0].where == f"{path}:3"
+
+
+def test_field_is_read_when_it_is_longer_than_the_default_limit_of_python(path):
+    texts = [*TEXTS, "Yes. " * 30_000 + "No."]
+    for form in ("c{i}|{text}", "c{i}\t{text}"):
+        assert read(path, rows(form, texts)) == expected(texts)

@@ -113,7 +113,17 @@ def test_encoding_is_detected_from_all_files_of_a_corpus_together(capsys):
 
 def test_encoding_is_rejected_when_it_is_unknown():
     assert check_encoding("Windows-1252") == "cp1252"
-    for name in ("klingon", "rot13", "hex", "base64", "zlib", "bz2", "undefined", "punycode", "idna"):
+    for name in (
+        "klingon",
+        "rot13",
+        "hex",
+        "base64",
+        "zlib",
+        "bz2",
+        "undefined",
+        "punycode",
+        "idna",
+    ):
         with pytest.raises(ValueError, match=name):
             check_encoding(name)
     for name in ("utf-16", "utf-32", "cp932", "hz", "utf-7", "mac_roman"):
