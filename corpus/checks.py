@@ -111,7 +111,9 @@ def problem_of_text(clip: Clip, missing: Container[str] = ()) -> str:
         missing: texts that stand for a missing text in this corpus (`placeholders`).
     """
     if re.search("[|\x00-\x1f]", clip.path):
-        return f"{clip.where}: {clip.path!r} contains a pipe or a line break. Rename the file"
+        return (
+            f"{clip.where}: {clip.path!r} contains a pipe, a tab or a line break. Rename the file"
+        )
     if not clip.text.strip():
         return f"{clip.where}: no text, expected the words that are spoken"
     if problem := problem_of_length(clip.text):

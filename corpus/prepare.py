@@ -52,8 +52,8 @@ from tacotron2_voice.utils.errors import UserError, count_of, grouped
 from tacotron2_voice.utils.files import (
     Identity,
     check_is_folder,
-    make_folder,
     folder_locked,
+    make_folder,
     naming,
     read_bytes,
 )

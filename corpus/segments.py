@@ -32,8 +32,8 @@ SEGMENT_SUFFIXES = (".srt", ".vtt", ".TextGrid")
 # Whisper writes tables of start and end in milliseconds and text, with the header WHISPER_HEADER.
 WHISPER_SUFFIX = ".tsv"
 WHISPER_HEADER = "start\tend\ttext"
-NUMBER = r"-?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?"
-DECIMAL = r"-?\d+[.,]\d+"
+NUMBER = r"[+-]?(?:\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?|nan|inf)"
+DECIMAL = r"[+-]?(?:\d+[.,]\d+|nan|inf)"
 # Matches a line of Audacity labels: start and end in seconds and a text, separated by tabs or
 # spaces.
 LABEL = re.compile(rf"({NUMBER})\s+({NUMBER})(?:\s+(.*))?")
@@ -352,6 +352,8 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
     from praatio import textgrid
     from praatio.utilities.errors import PraatioException
 
+    if read_bytes(path).startswith(b"ooBinaryFile"):
+        raise UserError(f"{path}: binary TextGrid, expected text. In Praat, save it as a text file")
     try:
         grid = textgrid.openTextgrid(
             str(path), includeEmptyIntervals=True, duplicateNamesMode="rename"

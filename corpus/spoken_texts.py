@@ -24,10 +24,10 @@ LABEL_START = re.compile(
     r"|(\S+\s+){0,2}\d+\.\d+\s+\d+\.\d+\s)",
     re.IGNORECASE,
 )
-# Matches a label at the beginning of a text, such as "JOHN:", "Mary Ann:" or "text:".
+# Matches a label at the beginning of a text, such as "JOHN:", "Mary Ann:", "[SPEAKER_00]:" or "text:".
 WORD_LABEL = re.compile(
-    r"[\s>–—-]*(?:[\w.'-]*[^\W\d_][\w.'-]*|[^\W\d_a-z][\w.'-]*(?: [^\W\d_a-z][\w.'-]*){1,2})"
-    r"(?:\s?:(?=\s)|\s?：)"
+    r"[\s>–—\[(-]*(?:[\w.'-]*[^\W\d_][\w.'-]*|[^\W\d_a-z][\w.'-]*(?: [^\W\d_a-z][\w.'-]*){1,2})"
+    r"[\])]?(?:\s?:(?=\s)|\s?：)"
 )
 # Matches a whole text in HTML, XML or JSON.
 MARKUP = re.compile(
@@ -183,12 +183,17 @@ def check_repeated_words(clips: Sequence[Clip]) -> None:
 
     Also raise UserError if most texts contain the same words twice: the second half of the text
     equals the first half. The texts of each speaker are also checked separately, because all texts
-    of a speaker may begin with the speaker's name.
+    of a speaker may begin with the speaker's name. Also raise UserError if all texts are the same
+    word, such as a label of the segments.
     """
     twice = [clip for clip in clips if _is_written_twice(clip)]
     if len(clips) >= MIN_TEXTS and len(twice) >= MAX_SHARE * len(clips):
         fix = ". If the words are spoken twice in each clip, add --repeated-words"
         raise _not_spoken(twice, clips, "contain the same words twice", fix)
+    different = {clip.text for clip in clips}
+    if len(clips) >= MIN_TEXTS and len(different) == 1 and len(clips[0].text.split()) == 1:
+        fix = ". If this word is spoken in each clip, add --repeated-words"
+        raise _not_spoken(clips, clips, "are the same word", fix)
     by_speaker = defaultdict[str, list[Clip]](list)
     for clip in clips:
         by_speaker[clip.speaker].append(clip)

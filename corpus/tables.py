@@ -62,7 +62,7 @@ OTHER_RANGES = set(
 )
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 # Characters of ordinary texts and file names, which are not offered as delimiters.
-NO_DELIMITERS = " .!?'\"-_/\\()"
+NO_DELIMITERS = " .!?'\"-_/\\()>"
 # Delimiters of formats with quoted fields; in other formats, quotation marks are part of the text.
 QUOTING_DELIMITERS = ",;"
 # A table may have two lines per clip. The second line of each clip then begins with the delimiter.

@@ -35,6 +35,8 @@ ENDS_SENTENCE = re.compile(r"[.!?…。！？।,;:—–-][\"'”’»)\]」』
 # least this fraction of them ends with punctuation.
 MIN_TEXTS, MIN_COMPLETE = 4, 0.9
 MIN_LATIN = 0.8  # minimum fraction of Latin letters in UTF-16 without a byte-order mark
+# Maximum fraction of zero bytes in a text in UTF-8 that was damaged. UTF-16 and UTF-32 contain more.
+MAX_ZEROS = 0.05
 MAX_SHOWN = 5  # maximum number of encodings to list in a message
 EXAMPLE_LETTERS = 60  # maximum number of letters of a decoded excerpt in a message
 
@@ -99,6 +101,8 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
         if not encoding and (name := _name_of_utf16(content)):
             utf16.setdefault(name, {})[path] = content
             continue
+        if problem := _problem_of_zeros(content):
+            raise UserError(f"{path}:{problem}")
         if b"\0" in content and not encoding:
             # English text in UTF-16 is also valid UTF-8, but contains zero bytes.
             others[path] = content
@@ -139,6 +143,18 @@ def _name_of_utf16(content: bytes) -> str:
             and len(content) % 2 == 0
         ):
             return name
+    return ""
+
+
+def _problem_of_zeros(content: bytes) -> str:
+    """Return a message, which begins with the line number, if a file in UTF-8 contains a few zero
+    bytes. Otherwise return ""."""
+    if not 0 < content.count(0) <= MAX_ZEROS * len(content):
+        return ""
+    with contextlib.suppress(UnicodeDecodeError):
+        content.decode()
+        line = content[: content.index(0)].count(b"\n") + 1
+        return f"{line}: contains a zero byte (\\0), expected only text; remove this byte"
     return ""
 
 

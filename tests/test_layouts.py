@@ -993,3 +993,46 @@ def test_word_means_a_missing_text_when_several_clips_of_a_corpus_of_sentences_h
     assert placeholders(clips_of(*sentences, f"{word}!", f"{word}!")) == set()
     if " " not in word:
         assert placeholders(clips_of("yes", "no", word, word)) == set()
+
+
+def test_texts_are_read_when_each_audio_file_has_its_own_trans_txt(tmp_path):
+    for name in ("a", "b"):
+        write_tone(tmp_path / f"{name}.wav", 100)
+        (tmp_path / f"{name}.trans.txt").write_text(f"It is {name}.")
+    assert [clip.text for clip in read_layout(tmp_path)[0]] == ["It is a.", "It is b."]
+
+
+@pytest.mark.parametrize("suffix", [".wave", ".mp2"])
+def test_audio_with_a_rare_extension_is_found(tmp_path, suffix):
+    write_tone(tmp_path / "a.wav", 100)
+    (tmp_path / "a.wav").rename(tmp_path / f"a{suffix}")
+    (tmp_path / "metadata.csv").write_text("a|Yes.\n")
+    assert [Path(clip.path).name for clip in read_layout(tmp_path)[0]] == [f"a{suffix}"]
+
+
+def test_missing_transcript_is_expected_in_the_format_of_the_other_transcripts(tmp_path):
+    for name in ("a", "b", "c"):
+        write_tone(tmp_path / f"{name}.wav", 100)
+        if name != "c":
+            write_subtitles(tmp_path / f"{name}.srt", "Yes.")
+    _, problems = read_layout(tmp_path)
+    assert problems == [f"{tmp_path}/c.wav: no text file, expected c.srt next to it"]
+
+
+def test_tier_is_rejected_when_no_audio_file_has_a_textgrid(tmp_path):
+    write_tone(tmp_path / "a.wav", 100)
+    (tmp_path / "a.txt").write_text("Yes.")
+    assert "--tier x: no audio file has a TextGrid" in refusal(
+        read_layout, tmp_path, texts=TextSource(tier="x")
+    )
+
+
+def test_error_lists_a_hidden_audio_file_when_there_are_no_other_audio_files(tmp_path):
+    write_tone(tmp_path / "a.wav", 100)
+    hidden = (tmp_path / "a.wav").rename(tmp_path / ".a.wav")
+    assert f"{hidden} is not used" in refusal(read_layout, tmp_path)
+
+
+def test_arrow_is_not_suggested_as_a_delimiter(tmp_path):
+    (tmp_path / "metadata.csv").write_text("a.wav -> Yes.\nb.wav -> No.\n")
+    assert "--delimiter" not in refusal(read_layout, tmp_path)

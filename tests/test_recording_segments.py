@@ -5,9 +5,10 @@ import json
 import re
 
 import pytest
-from corpora import refusal
+from corpora import refusal, write_tone
 
 from corpus.clips import Clip, Segment
+from corpus.layouts import read_layout
 from corpus.segments import (
     are_labels,
     is_kaldi,
@@ -658,3 +659,25 @@ def test_whisper_table_is_rejected_when_its_header_is_missing(tmp_path):
     path.write_text(subtitles(".tsv").partition("\n")[2])
     assert is_whisper_table(path)
     assert f"{path}:1: " in refusal(read_segments, path, "a")
+
+
+@pytest.mark.parametrize("time", ["nan", "inf"])
+def test_labels_are_rejected_at_the_line_whose_time_is_not_finite(tmp_path, time):
+    lines = [f"{i}.5\t{i}.9\tYes." for i in range(3)]
+    for number in range(3):
+        changed = [*lines[:number], f"{time}\t{number}.9\tYes.", *lines[number + 1 :]]
+        (tmp_path / "a.txt").write_text("\n".join(changed))
+        write_tone(tmp_path / "a.wav", 100)
+        assert f"a.txt:{number + 1}: invalid times {time} to" in refusal(read_layout, tmp_path)
+
+
+def test_labels_are_read_when_their_times_have_a_plus_sign(tmp_path):
+    text = "+0.5\t+0.9\tYes.\n+1.5\t+1.9\tNo.\n"
+    write_tone(tmp_path / "a.wav", 100)
+    assert texts_of(tmp_path / "a.txt", text) == ["Yes.", "No."]
+    assert [clip.text for clip in read_layout(tmp_path)[0]] == ["Yes.", "No."]
+
+
+def test_binary_textgrid_is_rejected_with_advice(tmp_path):
+    (tmp_path / "a.TextGrid").write_bytes(b"ooBinaryFile\x08TextGrid" + bytes(40))
+    assert "save it as a text file" in refusal(read_segments, tmp_path / "a.TextGrid", "a")

@@ -149,3 +149,9 @@ def test_mac_roman_is_offered_or_detected(tmp_path):
     assert read_text(path) == french
     path.write_bytes("c1|Die Tür ist grün.\nc2|Größe und Höhe.\n".encode("mac_roman"))
     assert "--encoding mac_roman: 'c1|Die Tür ist grün.'" in refusal(read_text, path)
+
+
+def test_text_is_rejected_when_it_contains_a_zero_byte(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"c1|It rained all day long.\nc2|No one came to us\0.\n")
+    assert refusal(read_text, path).startswith(f"{path}:2: contains a zero byte")
