@@ -191,7 +191,7 @@ def check_repeated_words(clips: Sequence[Clip]) -> None:
         fix = ". If the words are spoken twice in each clip, add --repeated-words"
         raise _not_spoken(twice, clips, "contain the same words twice", fix)
     different = {clip.text for clip in clips}
-    if len(clips) >= MIN_TEXTS and len(different) == 1 and len(clips[0].text.split()) == 1:
+    if len(clips) >= MIN_TEXTS and len(different) == 1 and len(words_of(clips[0].text)) == 1:
         fix = ". If this word is spoken in each clip, add --repeated-words"
         raise _not_spoken(clips, clips, "are the same word", fix)
     by_speaker = defaultdict[str, list[Clip]](list)

@@ -430,8 +430,8 @@ def rows_of_json(table: Table, text: str) -> tuple[list[str], list[Row]]:
     if nested and not (is_complete or table.path_column or table.text_column):
         key, where = next(iter(nested.items()))
         fix = ""
-        plain = (key for value in objects.values() for key in value if isinstance(value[key], str))
-        if len(strings := sorted({*plain} - {*nested})) > 1:
+        texts = (key for value in objects.values() for key in value if isinstance(value[key], str))
+        if len(strings := sorted({*texts} - {*nested})) > 1:
             fix = (
                 f". If the keys {', '.join(map(repr, strings))[:200]} contain the path and the "
                 "text, add --path-column and --text-column"
