@@ -201,12 +201,14 @@ def is_truncated(file: BinaryIO, file_format: str) -> bool:
 
 def contains_mp3_length(descriptor: int) -> bool:
     """Return whether the first frame of an open MP3 file contains the length of the file."""
-    beginning = os.pread(descriptor, MP3_FRAME_BYTES, start_of_mp3(os.pread(descriptor, 10, 0)))
+    beginning = os.pread(descriptor, MP3_FRAME_BYTES, end_of_id3_tag(os.pread(descriptor, 10, 0)))
     return any(word in beginning for word in MP3_HEADERS)
 
 
-def start_of_mp3(beginning: bytes) -> int:
-    """Return the position of the first MP3 frame, which is after the ID3 tag if there is a tag.
+def end_of_id3_tag(beginning: bytes) -> int:
+    """Return the position after the ID3 tag at the start of a file, or 0 if there is no tag.
+
+    MP3 files, and some FLAC files, begin with such a tag.
 
     Args:
         beginning: at least the first 10 bytes of the file.
@@ -253,7 +255,7 @@ def count_mp3_samples(path: str, size: int, modified: int) -> int:
     changed file are counted again.
     """
     content = Path(path).read_bytes()
-    position = start_of_mp3(content)
+    position = end_of_id3_tag(content)
     num_samples = 0
     is_found = False  # whether a valid MP3 frame ends at `position`
     while frame := MP3_FRAME.search(content, position):
@@ -323,7 +325,8 @@ def is_joined_flac(path: str, size: int, modified: int) -> bool:
     libsndfile reads only the first file, and reports no error. The results are cached. `size` and
     `modified` are part of the cache key.
     """
-    return FLAC_START.search(Path(path).read_bytes(), 4) is not None
+    content = Path(path).read_bytes()
+    return FLAC_START.search(content, end_of_id3_tag(content) + 4) is not None
 
 
 @lru_cache(maxsize=2**12)

@@ -6,7 +6,8 @@ measured = measure(Path("wavs/a.wav"), hparams)
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import numpy as np
 from audio import frame_count, read_checked
 from corpus.audio_quality import measure_quality
 from corpus.clips import Clip, Measurements
-from corpus.filelist import symbols_of
+from corpus.filelist import problem_of_length, symbols_of
 from corpus.layouts import advice_on_formats, problem_of_missing
 from hparams import HParams
 from tacotron2_voice.utils.console import progress_bar
@@ -26,6 +27,11 @@ from tacotron2_voice.utils.files import Identity, map_in_threads
 # because None, Nan and null are also words.
 MISSING_TEXT = re.compile(
     r"NULL|NaN|nan|None|N/A|n/a|NA|<NA>|NaT|TODO|TBD|FIXME|#(?:N/A|NAME\?|NULL!|NUM!|REF!|VALUE!|DIV/0!)"
+)
+# Matches a word that also means a missing text if several clips have this text, unless most other
+# texts of the corpus are single words.
+REPEATED_IF_MISSING = re.compile(
+    r"null|none|nan|nil|undefined|missing|n\.a\.|no (text|transcript|transcription)", re.IGNORECASE
 )
 WINDOW_SECONDS = 0.02  # length in seconds of the windows in which levels are measured
 # A window is silent if it is more than this many dB quieter than the loudest window of the clip.
@@ -54,8 +60,10 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
         message per bad clip.
     """
 
+    missing = placeholders(clips)
+
     def measured_or_problem(clip: Clip) -> Clip | str:
-        if problem := problem_of_missing(clip) or problem_of_text(clip):
+        if problem := problem_of_missing(clip) or problem_of_text(clip, missing):
             return problem
         # Read the identity (size and times) of the file before opening the file, so that later
         # changes are noticed.
@@ -87,13 +95,30 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
     return good, problems
 
 
-def problem_of_text(clip: Clip) -> str:
-    """Return the reason why a filelist cannot contain the clip's path or text; "" if it can."""
+def placeholders(clips: Sequence[Clip]) -> set[str]:
+    """Return the texts that stand for a missing text, such as "null", because several clips have
+    the same text although most other texts consist of several words."""
+    counts = Counter(clip.text.strip() for clip in clips)
+    found = {x for x, count in counts.items() if count > 1 and REPEATED_IF_MISSING.fullmatch(x)}
+    num_words = [len(text.split()) for text in counts if text not in found]
+    return set() if 2 * sum(n < 2 for n in num_words) > len(num_words) else found
+
+
+def problem_of_text(clip: Clip, missing: Container[str] = ()) -> str:
+    """Return the reason why a filelist cannot contain the clip's path or text; "" if it can.
+
+    Args:
+        missing: texts that stand for a missing text in this corpus (`placeholders`).
+    """
     if re.search("[|\x00-\x1f]", clip.path):
-        return f"{clip.where}: {clip.path!r} contains a pipe or a line break. Rename the file"
+        return (
+            f"{clip.where}: {clip.path!r} contains a pipe, a tab or a line break. Rename the file"
+        )
     if not clip.text.strip():
         return f"{clip.where}: no text, expected the words that are spoken"
-    if MISSING_TEXT.fullmatch(clip.text.strip()):
+    if problem := problem_of_length(clip.text):
+        return f"{clip.where}: {problem}"
+    if clip.text.strip() in missing or MISSING_TEXT.fullmatch(clip.text.strip()):
         found = f"{clip.text.strip()!r} usually means that the text is missing"
         return (
             f"{clip.where}: {found}, expected the words that are spoken. If this word is spoken, write a "

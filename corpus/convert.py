@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from audio import SILENT_RANGE, are_missing, open_audio, read_samples
-from corpus.checks import problem_of_text, silence_at_ends, speech_level
+from corpus.checks import placeholders, problem_of_text, silence_at_ends, speech_level
 from corpus.clips import Clip, Segment
 from corpus.derived import KEPT_SECONDS, SOURCE, DerivedFolder, is_newer, path_from
 from corpus.layouts import (
@@ -179,8 +179,9 @@ def recordings_of(
     if not speakers.is_known and (note := note_of_folders(clips, corpus)):
         print(note)
     good = []
+    missing = placeholders(clips)
     for clip in clips:
-        if problem := problem_of_missing(clip) or problem_of_text(clip):
+        if problem := problem_of_missing(clip) or problem_of_text(clip, missing):
             problems.append(problem)
         else:
             good.append(replace(clip, identity=Identity.of(clip.path)))

@@ -26,6 +26,7 @@ from tacotron2_voice.utils.files import (
     READING_THREADS,
     Identity,
     folder_locked,
+    make_folder,
     map_in_threads,
     remove_leftovers,
     write_bytes,
@@ -94,7 +95,7 @@ class DerivedFolder:
                 return f"{where}: {error}"
             return True
 
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path, self.option)
         # Without the lock, this process might delete files that another process is still writing.
         busy = f"another process is writing to it; wait, or choose a different {self.option}"
         with folder_locked(self.path, busy):

@@ -184,9 +184,8 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
         UserError: if the text is too long, contains no letter, or contains symbols that are not in
             the table and are not dropped.
     """
-    if len(text) > MAX_CHARACTERS:
-        count = f"{len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
-        raise UserError(f"text {text[:40]!r}... has {count}; split the clip")
+    if problem := problem_of_length(text):
+        raise UserError(problem)
     table = hparams.table
     text = apply_lexicon(text, hparams.pronunciations, hparams.text_cleaners)
     if new_run:
@@ -207,6 +206,14 @@ def symbols_of(text: str, hparams: HParams, new_run: bool = True) -> tuple[int, 
             raise UserError(f"text {text[:40]!r} contains no English letter; set {OTHER_LANGUAGE}")
         raise UserError(f"text {text!r} {NOTHING_TO_SPEAK}")
     return symbols
+
+
+def problem_of_length(text: str) -> str:
+    """Return a message if a text is too long, otherwise ""."""
+    if len(text) <= MAX_CHARACTERS:
+        return ""
+    count = f"{len(text):,} characters, expected at most {MAX_CHARACTERS:,}"
+    return f"text {text[:40]!r}... has {count}; split the clip"
 
 
 def path_of_clip(listed: str, filelist: str | Path, clips_folder: str = "") -> tuple[str, bool]:

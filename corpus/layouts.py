@@ -61,7 +61,7 @@ from corpus.speaker_names import (
 )
 from corpus.spoken_texts import MAX_SHARE, MIN_TEXTS, check_are_spoken
 from corpus.tables import Entry, Table, read_table
-from corpus.text_files import decode
+from corpus.text_files import decode, joined_lines, print_joined
 from tacotron2_voice.utils.errors import UserError, count_of, grouped
 from tacotron2_voice.utils.files import read_bytes
 
@@ -70,7 +70,7 @@ LJSPEECH = "LJSpeech-1.1"  # the folder name in the archive of LJSpeech
 METADATA_NAMES = (METADATA, "metadata.jsonl")  # in order of preference
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 # Suffixes of text files, in order of preference. The corpus LibriTTS uses .normalized.txt.
-TEXT_SUFFIXES = (".normalized.txt", ".txt", ".lab")
+TEXT_SUFFIXES = (".normalized.txt", ".trans.txt", ".txt", ".lab")
 # Matches the language code and the extension of a subtitle file's name, such as .en.vtt.
 LANGUAGE = re.compile(r"\.[a-z]{2,3}(-\w{2,8})*\.(srt|vtt)$", re.IGNORECASE)
 # Maximum number of characters of the speaker's name in a clip id, because file names are limited to
@@ -162,7 +162,7 @@ def read_layout(
     elif is_kaldi(corpus):
         entries = read_kaldi(corpus)
         clips, problems = _with_audio_and_names(entries, corpus, corpus / "text", speakers)
-    elif chapters := sorted(corpus.rglob("*.trans.txt")):
+    elif chapters := sorted(x for x in corpus.rglob("*.trans.txt") if not _has_audio(x)):
         if texts.options:
             raise UserError(
                 f"{texts.options}: cannot be used, because the texts are read from files such as "
@@ -342,6 +342,8 @@ def _match_text_files(
     alike = texts_with_longer_names(folder or corpus)
     text_files = dict[Path, Path]()
     ignored = list[Path]()
+    missing = dict[Path, str]()
+    similar = dict[Path, Path | None]()
     problems = list[str]()
     for name in sorted(by_name):
         first = name.with_name(f"{name.name.removesuffix(OTHER_MICROPHONE)}{MICROPHONE}")
@@ -371,8 +373,18 @@ def _match_text_files(
             fix = f"choose with {TRANSCRIPTS}" if is_choice else "keep only one transcript"
             problems.append(f"{by_name[name]}: several transcripts, {listed}; {fix}")
         else:
-            similar = next((alike[place] for place in places if place in alike), None)
-            problems.append(_no_text_file(by_name[name], places[0].name, texts, similar))
+            missing[name] = places[0].name
+            similar[name] = next((alike[place] for place in places if place in alike), None)
+    usual = Counter(path.suffix for path in text_files.values() if path.suffix != ".lab")
+    suffix = (
+        f".{texts.suffix.lstrip('.')}"
+        if texts.suffix
+        else max(usual, key=usual.__getitem__, default=".txt")
+    )
+    problems += [
+        _no_text_file(by_name[name], f"{place}{suffix}", texts, similar[name])
+        for name, place in missing.items()
+    ]
     if not text_files and texts.suffix:
         raise UserError(
             f"--transcripts {texts.suffix}: no audio file has a text file with this extension "
@@ -389,9 +401,8 @@ def _match_text_files(
 
 
 def _no_text_file(audio: Path, name: str, texts: TextSource, similar: Path | None) -> str:
-    suffix = f".{texts.suffix.lstrip('.')}" if texts.suffix else ".txt"
     where = f"in {texts.folder}" if texts.folder else "next to it"
-    message = f"{audio}: no text file, expected {name}{suffix} {where}"
+    message = f"{audio}: no text file, expected {name} {where}"
     if similar:
         message += f"; if {similar} belongs to this file, give both files the same name"
     return message
@@ -406,6 +417,9 @@ def _read_text_files(
     plain_texts = {path for path in text_files.values() if not _has_segments(path)}
     decoded = decode({path: read_bytes(path) for path in sorted(plain_texts)}, texts.encoding)
     labels = {path for path, text in decoded.items() if are_labels(text) or is_textgrid(text)}
+    grids = {path for path in text_files.values() if path.suffix.lower() == ".textgrid"}
+    if texts.tier and not grids and not any(is_textgrid(text) for text in decoded.values()):
+        raise UserError(f"--tier {texts.tier}: no audio file has a TextGrid. Remove this option")
     spoken = {path: text for path, text in decoded.items() if path not in labels}
     for path, text in spoken.items():
         check_is_plain(path, text)
@@ -420,6 +434,7 @@ def _read_text_files(
         )
     clips = []
     problems = []
+    joined = list[str]()
     for name, path in text_files.items():
         if path not in spoken:
             entries = read_segments(path, str(by_name[name]), texts.tier, texts.encoding)
@@ -428,20 +443,22 @@ def _read_text_files(
                 for entry in entries
             ]
             continue
-        text = " ".join(spoken[path].split())
         text_without_name = without_names.get(name)
         if text_without_name is not None and not leave_out_names:
             problems.append(
-                f"{path}: the text contains the name of its audio file, {text[:60]!r}; remove the "
+                f"{path}: the text contains the name of its audio file, "
+                f"{' '.join(spoken[path].split())[:60]!r}; remove the "
                 "name"
             )
             continue
         # Also put the name of the audio file into `where`, because several audio files can share a
         # text file in a text folder.
         where = f"{path} of {by_name[name]}" if texts.folder else str(path)
-        if text_without_name is not None:
-            text = " ".join(text_without_name.split())
+        written = spoken[path] if text_without_name is None else text_without_name
+        text = joined_lines(written, joined)
         clips.append(Clip(str(by_name[name]), text, where=where))
+    if joined:
+        print_joined(Path(os.path.commonpath(text_files.values())), joined)
     return clips, problems
 
 
@@ -460,9 +477,11 @@ def _error_of_no_texts(
         return UserError(f"{missing}: no such file, expected next to {found[0]}, as in Kaldi")
     if not by_name:
         archive = next((x for x in visible_files(corpus) if x.suffix.lower() in ARCHIVES), None)
+        hidden = next((x for x in corpus.rglob(".*") if x.suffix.lower() in AUDIO_SUFFIXES), None)
+        fix = f". {hidden} is not used, because its name begins with a period" if hidden else ""
         return UserError(
             f"{corpus}: contains no audio files (expected recordings, such as .wav or .flac, and their "
-            f"texts){f'. Unpack {archive}' if archive else ''}"
+            f"texts){f'. Unpack {archive}' if archive else fix}"
         )
     similar = next((alike[name] for name in by_name if name in alike), None)
     tables = {path.with_suffix("") for path in tables_in(corpus)}

@@ -53,6 +53,7 @@ from tacotron2_voice.utils.files import (
     Identity,
     check_is_folder,
     folder_locked,
+    make_folder,
     naming,
     read_bytes,
 )
@@ -155,7 +156,8 @@ class Preparation:
                 f"--out {str(self.out)!r}: settings.txt cannot contain this path (expected a path "
                 "without ',', ' #', line breaks, or spaces at its ends)"
             )
-        check_is_folder(self.out, "--out")
+        for option, folder in {"--out": self.out, **self.new_folders}.items():
+            check_is_folder(folder, option)
         if self.trim:
             check_is_outside(self.trim, self.corpus, "--trim-silence")
         if self.trim and self.trim == self.convert:
@@ -209,7 +211,6 @@ def prepare(asked: Preparation) -> list[Path]:
     if asked.trim:
         copies = trim_folder(asked.trim, asked.folder)
     for folder in filter(None, (mel_files, copies)):
-        check_is_folder(folder.path, folder.option)
         folder.check_settings()
     table = asked.table
     speakers = asked.speakers
@@ -451,7 +452,7 @@ def write_lists(
             else replace(clip, path=os.path.join(out, path), is_relative=True)
             for path, clip in zip(paths, clips, strict=True)
         ]
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out, "--out")
     # Write settings.txt last, so that it never refers to a file that does not exist.
     contents["settings.txt"] = contents.pop("settings.txt")
     busy = "another process is writing to it; wait, or choose a different --out"

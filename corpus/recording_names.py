@@ -12,10 +12,10 @@ from pathlib import Path
 
 # Suffixes of formats that libsndfile can read. If several files differ only in format, the first
 # suffix in this tuple is used.
-READABLE = (".wav", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
+READABLE = (".wav", ".wave", ".flac", ".aif", ".aiff", ".ogg", ".opus", ".mp3")
 AUDIO_SUFFIXES = (
     *READABLE,
-    *".m4a .aac .wma .mp4 .webm .au .snd .caf .w64 .rf64 .aifc .oga .amr .3gp .wv .ape .sph".split(),
+    *".m4a .mp2 .aac .wma .mp4 .webm .au .snd .caf .w64 .rf64 .aifc .oga .amr .3gp .wv .ape .sph".split(),
 )
 # Matches the name of a recording: either letters and digits, or a number with a leading zero, such
 # as 0012.

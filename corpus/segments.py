@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from corpus.clips import Clip, Segment
 from corpus.tables import Entry
-from corpus.text_files import check_last_line, read_text
+from corpus.text_files import check_last_line, joined_lines, print_joined, read_text
 from tacotron2_voice.utils.errors import UserError, count_of
 from tacotron2_voice.utils.files import read_bytes
 
@@ -32,8 +32,8 @@ SEGMENT_SUFFIXES = (".srt", ".vtt", ".TextGrid")
 # Whisper writes tables of start and end in milliseconds and text, with the header WHISPER_HEADER.
 WHISPER_SUFFIX = ".tsv"
 WHISPER_HEADER = "start\tend\ttext"
-NUMBER = r"-?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?"
-DECIMAL = r"-?\d+[.,]\d+"
+NUMBER = r"[+-]?(?:\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?|nan|inf)"
+DECIMAL = r"[+-]?(?:\d+[.,]\d+|nan|inf)"
 # Matches a line of Audacity labels: start and end in seconds and a text, separated by tabs or
 # spaces.
 LABEL = re.compile(rf"({NUMBER})\s+({NUMBER})(?:\s+(.*))?")
@@ -49,6 +49,8 @@ TAG = re.compile(
     r"</?(?:i|b|u|s|em|strong|font|c|v|lang|ruby|rt)(?:[ .][^<>\n]*)?>|<[\d:.]+>|\{\\[^}]*\}",
     re.IGNORECASE,
 )
+# Matches the tag of a speaker in WebVTT, such as <v Anna> or <v.loud Anna>.
+VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+([^<>\n]+)>")
 # Matches the number of intervals or points in a tier, in the long and the short TextGrid format.
 TEXTGRID_SIZE = re.compile(
     rb'(?:intervals|points): size = (\d+)|"(?:IntervalTier|TextTier)"\s+"(?:[^"]|"")*"'
@@ -121,8 +123,9 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
         )
     entries = []
     num_silences = 0
+    joined = list[str]()
     for number, (start, end, text) in enumerate(found, 1):
-        words = " ".join(text.split())
+        words = joined_lines(text, joined)
         if words and (words.lower() in SILENCES or NO_WORDS.fullmatch(words)):
             num_silences += 1
         elif words:
@@ -130,6 +133,7 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
             entries.append(Entry(recording, words, where, segment=Segment(start, end - start)))
     if num_silences:
         print(f"note: {path}: ignored {num_silences:,} silence labels, such as 'sil'")
+    print_joined(path, joined)
     if not entries:
         raise UserError(f"{path}: contains no segment with a text")
     _check_not_counting(path, entries)
@@ -192,6 +196,11 @@ def _read_subtitles(path: Path, text: str) -> list[tuple[float, float, str]]:
             "of the file is missing"
         )
     cues = _vtt_cues(path, text) if is_vtt else _srt_cues(path, text)
+    if len(voices := list(dict.fromkeys(x.strip() for x in VOICE.findall(text)))) > 1:
+        print(
+            f"note: {path}: the subtitles contain {len(voices):,} voices, such as {voices[0][:40]!r} "
+            f"and {voices[1][:40]!r}. All clips are assigned to one speaker"
+        )
     if len(cues) != num_cues:
         raise UserError(
             f"{path}: contains {num_cues:,} lines with times (-->), but only {len(cues):,} "
@@ -343,6 +352,8 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
     from praatio import textgrid
     from praatio.utilities.errors import PraatioException
 
+    if read_bytes(path).startswith(b"ooBinaryFile"):
+        raise UserError(f"{path}: binary TextGrid, expected text. In Praat, save it as a text file")
     try:
         grid = textgrid.openTextgrid(
             str(path), includeEmptyIntervals=True, duplicateNamesMode="rename"

@@ -24,10 +24,10 @@ LABEL_START = re.compile(
     r"|(\S+\s+){0,2}\d+\.\d+\s+\d+\.\d+\s)",
     re.IGNORECASE,
 )
-# Matches a label at the beginning of a text, such as "JOHN:", "Mary Ann:" or "text:".
+# Matches a label at the beginning of a text, such as "JOHN:", "Mary Ann:", "[SPEAKER_00]:" or "text:".
 WORD_LABEL = re.compile(
-    r"[\s>–—-]*(?:[\w.'-]*[^\W\d_][\w.'-]*|[^\W\d_a-z][\w.'-]*(?: [^\W\d_a-z][\w.'-]*){1,2})"
-    r"(?:\s?:(?=\s)|\s?：)"
+    r"[\s>–—\[(-]*(?:[\w.'-]*[^\W\d_][\w.'-]*|[^\W\d_a-z][\w.'-]*(?: [^\W\d_a-z][\w.'-]*){1,2})"
+    r"[\])]?(?:\s?:(?=\s)|\s?：)"
 )
 # Matches a whole text in HTML, XML or JSON.
 MARKUP = re.compile(
@@ -45,7 +45,13 @@ COLUMNS = re.compile(r"\S([,;])\s?\d+\.\d+\1\s?\d+(\.\d+)?(\1|$)")
 LIST_MARK = re.compile(
     r"(#\s?\d+|[\[(]\d+[\])]|\d+[.):\]-]|\d+/\d+|[ivxlc]+\.|[IVXLC]+\.|\(?[A-Za-z]\))\s(?=.*[^\W\d_])"
 )
-MARK_AT_END = re.compile(r"([\[(][^\W\d]*\d+(\.\d+)?[\])]|[.!?]\s*\d+)$")  # such as "[u001]"
+# Matches a number or time at the end of a text: in brackets, such as "[u001]", "(take 3)" and
+# "(0:01 - 0:11)", or after punctuation, a number sign or a dash, such as "#5" and "- 4".
+MARK_AT_END = re.compile(
+    r"([\[(][^\[\]()]*\d[^\[\]()]*[\])]|[.!?]\s*\d+|#\s?\d+|[^\d\s]\s+[-–—]\s+\d+)$"
+)
+# Matches a text that is only a large number, such as the number of samples or bytes of a file.
+LARGE_NUMBER = re.compile(r"\d{5,}")
 # Matches a number such as "1" or "S1". Such a number may also belong to the sentence. Therefore
 # these numbers count as list numbers only if `_count_texts` returns True.
 NUMBER_AT_START = re.compile(r"[^\W\d_]{0,2}(\d+)_?\s(?=.*[^\W\d_])")
@@ -100,6 +106,7 @@ def check_are_spoken(clips: Sequence[Clip]) -> None:
         (lambda x: LIST_MARK.match(x.text), "begin with the mark of a list item", words),
         (lambda x: NAME_IN_CAPITALS.match(x.text), "begin with a name in capitals", ""),
         (lambda x: MARK_AT_END.search(x.text), "end with a number", words),
+        (lambda x: LARGE_NUMBER.fullmatch(x.text), "are only a number", words),
         (has_name_at_start, "begin with the name of their audio file", rename),
         (_is_name, "consist only of the name of their audio file", rename),
         (has_name_at_end, "end with the name of their audio file", rename),
@@ -176,12 +183,17 @@ def check_repeated_words(clips: Sequence[Clip]) -> None:
 
     Also raise UserError if most texts contain the same words twice: the second half of the text
     equals the first half. The texts of each speaker are also checked separately, because all texts
-    of a speaker may begin with the speaker's name.
+    of a speaker may begin with the speaker's name. Also raise UserError if all texts are the same
+    word, such as a label of the segments.
     """
     twice = [clip for clip in clips if _is_written_twice(clip)]
     if len(clips) >= MIN_TEXTS and len(twice) >= MAX_SHARE * len(clips):
         fix = ". If the words are spoken twice in each clip, add --repeated-words"
         raise _not_spoken(twice, clips, "contain the same words twice", fix)
+    different = {clip.text for clip in clips}
+    if len(clips) >= MIN_TEXTS and len(different) == 1 and len(words_of(clips[0].text)) == 1:
+        fix = ". If this word is spoken in each clip, add --repeated-words"
+        raise _not_spoken(clips, clips, "are the same word", fix)
     by_speaker = defaultdict[str, list[Clip]](list)
     for clip in clips:
         by_speaker[clip.speaker].append(clip)

@@ -14,7 +14,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, product
 from pathlib import Path
 from typing import NamedTuple
@@ -62,7 +62,7 @@ OTHER_RANGES = set(
 )
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 # Characters of ordinary texts and file names, which are not offered as delimiters.
-NO_DELIMITERS = " .!?'\"-_/\\()"
+NO_DELIMITERS = " .!?'\"-_/\\()>"
 # Delimiters of formats with quoted fields; in other formats, quotation marks are part of the text.
 QUOTING_DELIMITERS = ",;"
 # A table may have two lines per clip. The second line of each clip then begins with the delimiter.
@@ -92,10 +92,16 @@ UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u34
 EXPECTED_JSON = 'not a JSON object, expected an object such as {"path": "a.wav", "text": "Yes."}'
 # Matches the beginning of a JSON array of objects or arrays.
 JSON_ARRAY = re.compile(r"\s*\[\s*[\[{\]]")
+# Matches the line that sets the delimiter for Excel. The line break is not part of the match, so
+# that the numbers of the other lines stay the same.
+EXCEL_DELIMITER = re.compile(r'"?sep=(.)"?(?=\n)', re.IGNORECASE)
 # Matches a field that may be a column title: up to three words without punctuation.
 TITLE = re.compile(r"[^\W\d]\w*([ -]\w+){0,2}")
 # Matches a field that is not the name of a recording with a number, such as clip_0012.
 WITHOUT_NUMBER = re.compile(r"\D*")
+# Maximum number of characters in a field. Python's default would reject a long text without saying
+# which text is too long.
+MAX_FIELD = 2**31 - 1
 HEADER_LINES = 5  # number of lines after the first line that are compared with the audio files
 
 
@@ -168,11 +174,15 @@ def read_table(
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
         raise UserError(f"{table.path}: this file is empty (expected one recording per line)")
+    if first := EXCEL_DELIMITER.match(text):
+        print(f"note: {table.path}: the first line sets the delimiter {first[1]!r}")
+        text = text[first.end() :]
+        table = replace(table, delimiter=table.delimiter or first[1])
     titles: list[str] | None = None
     delimiter = ""
     known_path = None
     if text.lstrip().startswith("{") or JSON_ARRAY.match(text):
-        titles, rows = rows_of_json(table.path, text)
+        titles, rows = rows_of_json(table, text)
     else:
         delimiter = table.delimiter or find_delimiter(table, speaker_column, text)
         rows = rows_of_csv(table.path, text, delimiter)
@@ -247,8 +257,8 @@ def read_table(
 def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
     """Return the delimiter of a table. Most lines must contain the delimiter.
 
-    Commas and semicolons count as delimiters only if the table has a header, because texts also
-    contain commas and semicolons.
+    Commas and semicolons count as delimiters only if the table has a header or if the user selected
+    the columns, because texts also contain commas and semicolons.
 
     Raises:
         UserError: if no delimiter is found.
@@ -256,6 +266,9 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
     lines = [line for line in text.split("\n") if line.strip()]
     if len(lines) > 1 and not text.endswith("\n"):
         lines.pop()  # the last line may be incomplete
+    numbers = [int(x) for x in (table.path_column, table.text_column) if x.isdecimal()]
+    # Spaces and tabs next to a pipe are not a delimiter.
+    first = re.sub(r"\s*\|\s*", "|", lines[0])
     found = []
     for delimiter in DELIMITERS:
         counts = [line.count(delimiter) for line in lines]
@@ -263,15 +276,20 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
         titles = lines[0].split(delimiter)
         if delimiter in QUOTING_DELIMITERS:
             # Quoted fields can contain line breaks, so some lines may lack the delimiter.
-            is_found = len(titles) > 1 and has_titles(table, speaker_column, titles)
+            is_selected = is_common and bool(table.text_column) and max(numbers, default=0) > 1
+            is_found = len(titles) > 1 and (
+                has_titles(table, speaker_column, titles)
+                or (is_selected and len(titles) >= max(numbers))
+            )
         else:
             is_found = is_common
         if is_found:
-            found.append((len({*counts}) > 1, delimiter))
+            found.append((len({*counts}) > 1, len(first.partition(delimiter)[0]), delimiter))
     if found:
         # Prefer a delimiter that occurs equally often in all lines, because other delimiters may be
-        # part of the texts.
-        return min(found, key=lambda pair: pair[0])[1]
+        # part of the texts. Then prefer the delimiter that comes first in the lines, because other
+        # delimiters may be part of a field.
+        return min(found)[2]
     fix = ""
     if others := [x for x in dict.fromkeys(lines[0]) if all(x in line for line in lines)]:
         characters = " or ".join(repr(x) for x in others if not (x.isalnum() or x in NO_DELIMITERS))
@@ -302,6 +320,7 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
     """Return the fields of each non-empty line. Raise UserError if a line cannot be read."""
     file = io.StringIO(text, newline="")
     is_strict = False
+    csv.field_size_limit(MAX_FIELD)
     is_quoted = delimiter not in QUOTING_DELIMITERS and _are_all_quoted(text, delimiter)
     if is_quoted:
         print(f"note: {path}: removed the quotation marks around the fields of all lines")
@@ -341,7 +360,7 @@ def _are_all_quoted(text: str, delimiter: str) -> bool:
     and empty fields."""
     quoted = r'"(?:[^"]|"")*"'
     line = rf"{quoted}(?:{re.escape(delimiter)}(?:{quoted}|[-\d.,:]*))+\s*"
-    header, _, rest = text.partition("\n")
+    header, _, rest = text.lstrip("\n").partition("\n")
     lines = rest if rest.strip() and '"' not in header else text
     return re.fullmatch(rf"(?:{line}\n)*{line}", f"{lines.strip()}") is not None
 
@@ -387,18 +406,41 @@ def joined_pairs(rows: Sequence[Row]) -> list[Row]:
     return [Row(x.where, x.fields + y.fields[1:]) for x, y in zip(first, second, strict=True)]
 
 
-def rows_of_json(path: Path, text: str) -> tuple[list[str], list[Row]]:
+def rows_of_json(table: Table, text: str) -> tuple[list[str], list[Row]]:
     """Return the keys of all objects in a JSON array or in JSON Lines, and one row of values per
     object.
 
     Missing values, and values that are neither strings nor numbers, become empty strings.
 
     Raises:
-        UserError: if a line or an element of the array is not a JSON object.
+        UserError: if a line or an element of the array is not a JSON object, or if the paths or
+            texts are inside nested objects.
     """
+    path = table.path
     is_array = JSON_ARRAY.match(text) is not None
     objects = _objects_of_array(path, text) if is_array else _objects_of_lines(path, text)
     keys = list(dict.fromkeys(key for value in objects.values() for key in value))
+    nested: dict[str, str] = {}
+    for where, value in objects.items():
+        for key in value:
+            if isinstance(value[key], (dict, list)):
+                nested.setdefault(key, where)
+    titles = {normal_title(key) for key in keys if key not in nested}
+    is_complete = all(titles & {*usual} for usual in (PATH_TITLES, TEXT_TITLES))
+    if nested and not (is_complete or table.path_column or table.text_column):
+        key, where = next(iter(nested.items()))
+        fix = ""
+        texts = (key for value in objects.values() for key in value if isinstance(value[key], str))
+        if len(strings := sorted({*texts} - {*nested})) > 1:
+            fix = (
+                f". If the keys {', '.join(map(repr, strings))[:200]} contain the path and the "
+                "text, add --path-column and --text-column"
+            )
+        raise UserError(
+            f"{where}: the key {key[:40]!r} contains an object or a list, which cannot be read "
+            '(expected an object such as {"path": "a.wav", "text": "Yes."} for each recording)'
+            f"{fix}"
+        )
     rows = []
     for where, value in objects.items():
         fields = (value.get(key) for key in keys)

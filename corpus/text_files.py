@@ -9,12 +9,14 @@ choose an encoding.
 """
 
 import codecs
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from charset_normalizer import CharsetMatch, from_bytes, is_binary
 
+from tacotron2_voice.prose import join_lines, joined_note
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes
 
@@ -33,6 +35,8 @@ ENDS_SENTENCE = re.compile(r"[.!?…。！？।,;:—–-][\"'”’»)\]」』
 # least this fraction of them ends with punctuation.
 MIN_TEXTS, MIN_COMPLETE = 4, 0.9
 MIN_LATIN = 0.8  # minimum fraction of Latin letters in UTF-16 without a byte-order mark
+# Maximum fraction of zero bytes in a text in UTF-8 that was damaged. UTF-16 and UTF-32 contain more.
+MAX_ZEROS = 0.05
 MAX_SHOWN = 5  # maximum number of encodings to list in a message
 EXAMPLE_LETTERS = 60  # maximum number of letters of a decoded excerpt in a message
 
@@ -41,6 +45,19 @@ def read_text(path: Path, encoding: str = "", if_missing: str = "no such file") 
     """Return the text of a file without the byte-order mark. Raise UserError if the file cannot be
     decoded."""
     return decode({path: read_bytes(path, if_missing=if_missing)}, encoding)[path]
+
+
+def joined_lines(text: str, joined: list[str]) -> str:
+    """Return a text on one line. Words that are divided at the end of a line are joined, and are
+    appended to the list `joined`."""
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    return join_lines([line for line in lines if line], joined)
+
+
+def print_joined(path: Path, joined: list[str]) -> None:
+    """Print a note about the words that `joined_lines` joined."""
+    for note in joined_note(str(path), joined):
+        print(f"note: {note}")
 
 
 def check_last_line(path: Path, content: str, texts: Sequence[str]) -> None:
@@ -84,6 +101,8 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
         if not encoding and (name := _name_of_utf16(content)):
             utf16.setdefault(name, {})[path] = content
             continue
+        if problem := _problem_of_zeros(content):
+            raise UserError(f"{path}:{problem}")
         if b"\0" in content and not encoding:
             # English text in UTF-16 is also valid UTF-8, but contains zero bytes.
             others[path] = content
@@ -124,6 +143,18 @@ def _name_of_utf16(content: bytes) -> str:
             and len(content) % 2 == 0
         ):
             return name
+    return ""
+
+
+def _problem_of_zeros(content: bytes) -> str:
+    """Return a message, which begins with the line number, if a file in UTF-8 contains a few zero
+    bytes. Otherwise return ""."""
+    if not 0 < content.count(0) <= MAX_ZEROS * len(content):
+        return ""
+    with contextlib.suppress(UnicodeDecodeError):
+        content.decode()
+        line = content[: content.index(0)].count(b"\n") + 1
+        return f"{line}: contains a zero byte (\\0), expected only text; remove this byte"
     return ""
 
 
@@ -195,9 +226,14 @@ def _example(text: str) -> str:
 
 
 def check_encoding(name: str) -> str:
-    """Return Python's name for an encoding. Raise ValueError if Python does not support the
-    encoding."""
+    """Return Python's name for an encoding of text files. Raise ValueError if Python does not
+    support the encoding, or if the codec converts other data, such as hex or zip."""
     try:
-        return codecs.lookup(name).name
-    except LookupError:
+        found = codecs.lookup(name).name
+        with contextlib.suppress(UnicodeDecodeError):  # the example is not valid in all encodings
+            b"Yes.\n".decode(found)
+    except (LookupError, UnicodeError):
         raise ValueError(name) from None
+    if found == "idna":  # converts only the names of internet hosts
+        raise ValueError(name)
+    return found

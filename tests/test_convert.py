@@ -399,6 +399,19 @@ def test_file_is_rejected_when_it_consists_of_joined_files(tmp_path, form, subty
     assert "consists of several audio files" in refusal(read_channels, path)
 
 
+def test_flac_is_read_when_it_has_an_id3_tag_at_its_start_or_end(tmp_path):
+    path = tmp_path / "a.flac"
+    soundfile.write(path, speech(), RATE)
+    content = path.read_bytes()
+    tag = b"ID3\3\0\0\0\0\x0f\x76" + bytes(2038)
+    for whole in (tag + content, content + tag, tag + content + b"TAG" + bytes(125)):
+        path.write_bytes(whole)
+        assert len(read_channels(path)[0]) == len(speech())
+    for joined in (tag + content + content, tag + content + tag + content):
+        path.write_bytes(joined)
+        assert "consists of several audio files" in refusal(read_channels, path)
+
+
 def test_file_is_rejected_when_its_header_states_no_samples(tmp_path):
     soundfile.write(tmp_path / "a.wav", speech()[:0], RATE)
     assert "no samples" in refusal(read_channels, tmp_path / "a.wav")

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 from corpora import add_line, refusal, write_tone
 
-from corpus.checks import check_clips, problem_of_text
+from corpus.checks import check_clips, placeholders, problem_of_text
 from corpus.clips import Clip, Segment
 from corpus.layouts import (
     TextSource,
@@ -267,6 +267,20 @@ def test_note_reports_the_number_of_texts_without_audio(tmp_path, capsys):
     [note] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("note: ")]
     assert "2 text files" in note
     assert "b.txt" in note
+
+
+def test_words_of_a_text_file_are_joined_when_a_line_break_divides_them(tmp_path, capsys):
+    texts = {"a": "It is compara-\n tively modern.\n", "b": "No one\nhas sur-\r\npassed it.\n"}
+    for name, text in texts.items():
+        write_tone(tmp_path / f"{name}.wav", 100)
+        (tmp_path / f"{name}.txt").write_text(text)
+    clips, _ = read_layout(tmp_path)
+    assert [clip.text for clip in clips] == [
+        "It is comparatively modern.",
+        "No one has surpassed it.",
+    ]
+    note = f"note: {tmp_path}: joined 2 words at the ends of lines: 'comparatively', 'surpassed'\n"
+    assert note in capsys.readouterr().out
 
 
 def test_audio_with_several_transcripts_is_reported_until_a_transcript_is_chosen(tmp_path):
@@ -958,3 +972,67 @@ def test_missing_file_is_expected_with_the_usual_extension_and_folder(recordings
     (recordings / "metadata.csv").write_text("a|Yes.\nb|No.\nd|Why?\n")
     _, [problem] = read(recordings)
     assert f"expected {recordings}/clips/d.flac" in problem
+
+
+def test_text_is_rejected_when_it_is_too_long_for_training(tmp_path):
+    clip = Clip(str(tmp_path / "a.wav"), "Yes. " * 1001, where="metadata.csv:7")
+    assert problem_of_text(clip).startswith("metadata.csv:7: text 'Yes. Yes.")
+    assert "5,005 characters, expected at most 5,000" in problem_of_text(clip)
+
+
+@pytest.mark.parametrize("word", ["null", "none", "NONE", "undefined", "no text", "N.A."])
+def test_word_means_a_missing_text_when_several_clips_of_a_corpus_of_sentences_have_it(word):
+    def clips_of(*texts):
+        return [Clip(f"{i}.wav", text) for i, text in enumerate(texts)]
+
+    sentences = ["It rained.", "No one came.", "He paid for it.", "We left."]
+    assert placeholders(clips_of(*sentences, word, word)) == {word}
+    assert "the text is missing" in problem_of_text(Clip("a.wav", word), {word})
+    assert placeholders(clips_of(*sentences, *[word] * 9)) == {word}
+    assert placeholders(clips_of(*sentences, word)) == set()
+    assert placeholders(clips_of(*sentences, f"{word}!", f"{word}!")) == set()
+    if " " not in word:
+        assert placeholders(clips_of("yes", "no", word, word)) == set()
+
+
+def test_texts_are_read_when_each_audio_file_has_its_own_trans_txt(tmp_path):
+    for name in ("a", "b"):
+        write_tone(tmp_path / f"{name}.wav", 100)
+        (tmp_path / f"{name}.trans.txt").write_text(f"It is {name}.")
+    assert [clip.text for clip in read_layout(tmp_path)[0]] == ["It is a.", "It is b."]
+
+
+@pytest.mark.parametrize("suffix", [".wave", ".mp2"])
+def test_audio_with_a_rare_extension_is_found(tmp_path, suffix):
+    write_tone(tmp_path / "a.wav", 100)
+    (tmp_path / "a.wav").rename(tmp_path / f"a{suffix}")
+    (tmp_path / "metadata.csv").write_text("a|Yes.\n")
+    assert [Path(clip.path).name for clip in read_layout(tmp_path)[0]] == [f"a{suffix}"]
+
+
+def test_missing_transcript_is_expected_in_the_format_of_the_other_transcripts(tmp_path):
+    for name in ("a", "b", "c"):
+        write_tone(tmp_path / f"{name}.wav", 100)
+        if name != "c":
+            write_subtitles(tmp_path / f"{name}.srt", "Yes.")
+    _, problems = read_layout(tmp_path)
+    assert problems == [f"{tmp_path}/c.wav: no text file, expected c.srt next to it"]
+
+
+def test_tier_is_rejected_when_no_audio_file_has_a_textgrid(tmp_path):
+    write_tone(tmp_path / "a.wav", 100)
+    (tmp_path / "a.txt").write_text("Yes.")
+    assert "--tier x: no audio file has a TextGrid" in refusal(
+        read_layout, tmp_path, texts=TextSource(tier="x")
+    )
+
+
+def test_error_lists_a_hidden_audio_file_when_there_are_no_other_audio_files(tmp_path):
+    write_tone(tmp_path / "a.wav", 100)
+    hidden = (tmp_path / "a.wav").rename(tmp_path / ".a.wav")
+    assert f"{hidden} is not used" in refusal(read_layout, tmp_path)
+
+
+def test_arrow_is_not_suggested_as_a_delimiter(tmp_path):
+    (tmp_path / "metadata.csv").write_text("a.wav -> Yes.\nb.wav -> No.\n")
+    assert "--delimiter" not in refusal(read_layout, tmp_path)

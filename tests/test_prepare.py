@@ -375,6 +375,24 @@ def test_note_lists_audio_files_that_are_not_in_the_metadata(corpus, tmp_path, c
     assert len(train + val) == 10
 
 
+@pytest.mark.parametrize("option", ["convert", "trim", "mels"])
+def test_error_names_the_option_when_a_new_folder_cannot_be_created(corpus, tmp_path, option):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "absent")
+    name = {"convert": "--convert", "trim": "--trim-silence", "mels": "--cache-mels"}[option]
+    for path in (tmp_path / "file", tmp_path / "file" / "new", tmp_path / "link"):
+        message = refusal(prepare_with, corpus, tmp_path / "lists", **{option: path})
+        assert re.fullmatch(
+            rf"{tmp_path}/(file|link): not a folder; choose a different {name}", message
+        )
+    message = refusal(prepare_with, corpus, tmp_path / "lists", **{option: Path("/proc/x.wav")})
+    assert message.startswith("/proc/x.wav")
+    assert (
+        f"cannot create this folder (No such file or directory); choose a different {name}"
+        in message
+    )
+
+
 def test_folder_is_rejected_when_it_contains_no_corpus(corpus, tmp_path):
     lists = tmp_path / "lists"
     assert "--download" in refusal(prepare_with, tmp_path / "LJSpeech-1.1", lists)

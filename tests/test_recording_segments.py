@@ -5,9 +5,10 @@ import json
 import re
 
 import pytest
-from corpora import refusal
+from corpora import refusal, write_tone
 
 from corpus.clips import Clip, Segment
+from corpus.layouts import read_layout
 from corpus.segments import (
     are_labels,
     is_kaldi,
@@ -456,6 +457,25 @@ def test_text_between_angle_brackets_is_kept_when_it_is_not_a_tag(tmp_path):
     assert entry.text == "If a < b and c > d."
 
 
+def test_note_lists_the_voices_of_webvtt_subtitles_when_there_are_several(tmp_path, capsys):
+    cue = "00:0{0}.000 --> 00:0{0}.900\n<v {1}>Yes, number {0}.</v>\n\n"
+    for names, num_notes in ((("Anna Lee", "Anna Lee"), 0), (("Anna Lee", "Ben"), 1)):
+        cues = "".join(cue.format(i, name) for i, name in enumerate(names, 1))
+        assert len(texts_of(tmp_path / "a.vtt", f"WEBVTT\n\n{cues}")) == 2
+        out = capsys.readouterr().out
+        assert (
+            out.count("the subtitles contain 2 voices, such as 'Anna Lee' and 'Ben'") == num_notes
+        )
+
+
+def test_words_of_subtitles_are_joined_when_a_line_break_divides_them(tmp_path, capsys):
+    text = "1\n00:00:01,000 --> 00:00:02,000\nIt is compara-\ntively Anglo-\nSaxon.\n"
+    assert texts_of(tmp_path / "a.srt", text) == ["It is comparatively Anglo-Saxon."]
+    assert f"note: {tmp_path / 'a.srt'}: joined 1 word at the ends of lines: 'comparatively'\n" in (
+        capsys.readouterr().out
+    )
+
+
 def test_webvtt_text_is_read_without_tags_and_with_decoded_entities(tmp_path):
     text = "<v Anna>R&amp;B, 5 < 6 and 7 > 3 <00:00:01.500><c.red>now</c></v>"
     (tmp_path / "a.vtt").write_text(f"WEBVTT\n\n00:01.000 --> 00:02.000\n{text}\n")
@@ -639,3 +659,25 @@ def test_whisper_table_is_rejected_when_its_header_is_missing(tmp_path):
     path.write_text(subtitles(".tsv").partition("\n")[2])
     assert is_whisper_table(path)
     assert f"{path}:1: " in refusal(read_segments, path, "a")
+
+
+@pytest.mark.parametrize("time", ["nan", "inf"])
+def test_labels_are_rejected_at_the_line_whose_time_is_not_finite(tmp_path, time):
+    lines = [f"{i}.5\t{i}.9\tYes." for i in range(3)]
+    for number in range(3):
+        changed = [*lines[:number], f"{time}\t{number}.9\tYes.", *lines[number + 1 :]]
+        (tmp_path / "a.txt").write_text("\n".join(changed))
+        write_tone(tmp_path / "a.wav", 100)
+        assert f"a.txt:{number + 1}: invalid times {time} to" in refusal(read_layout, tmp_path)
+
+
+def test_labels_are_read_when_their_times_have_a_plus_sign(tmp_path):
+    text = "+0.5\t+0.9\tYes.\n+1.5\t+1.9\tNo.\n"
+    write_tone(tmp_path / "a.wav", 100)
+    assert texts_of(tmp_path / "a.txt", text) == ["Yes.", "No."]
+    assert [clip.text for clip in read_layout(tmp_path)[0]] == ["Yes.", "No."]
+
+
+def test_binary_textgrid_is_rejected_with_advice(tmp_path):
+    (tmp_path / "a.TextGrid").write_bytes(b"ooBinaryFile\x08TextGrid" + bytes(40))
+    assert "save it as a text file" in refusal(read_segments, tmp_path / "a.TextGrid", "a")

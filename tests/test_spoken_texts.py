@@ -62,6 +62,14 @@ def each(form):
         "{i}.0s {text}",
         "{text} 2.3s",
         "{text} [u{i:03d}]",
+        "{text} [00:{i:02d}]",
+        "{text} (0:01 - 0:{i})",
+        "{text} (take {i})",
+        "{text} (p. {i})",
+        "{text} - {i}",
+        "{text} #{i}",
+        "[SPEAKER_0{i}]: {text}",
+        "4188{i}",
         "10{i:02d} {text}",
     ],
 )
@@ -98,6 +106,13 @@ def test_texts_are_rejected_when_nearly_all_of_them_begin_or_end_with_the_same_w
     message = refusal(check_repeated_words, clips_of(each(form)))
     assert message.startswith("m.csv:1: 12 of 12 ")
     assert "--repeated-words" in message
+
+
+def test_texts_are_rejected_when_all_of_them_are_the_same_word():
+    message = refusal(check_repeated_words, clips_of(["S"] * 5))
+    assert message.startswith("m.csv:1: 5 of 5 texts are the same word, such as 'S'")
+    check_repeated_words(clips_of(["S"] * 4))
+    check_repeated_words(clips_of(["Words by the dozen."] * 5))
 
 
 def test_texts_are_rejected_when_all_texts_of_one_speaker_begin_with_the_same_word():

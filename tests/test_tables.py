@@ -664,3 +664,66 @@ def test_last_line_is_reported_when_it_is_cut_before_the_delimiter(path):
     clips, [problem] = read(path, rows("c{i}|{text}") + "c3")
     assert clips == expected()[0]
     assert f"{path}:4: 1 fields" in problem
+
+
+@pytest.mark.parametrize("line", ["sep=;", '"sep=;"', "SEP=;"])
+def test_first_line_of_excel_sets_the_delimiter(path, line, capsys):
+    text = f"{line}\r\npath;text\r\n{rows('c{i};' + chr(34) + '{text}' + chr(34))}"
+    assert read(path, text) == expected()
+    assert f"note: {path}: the first line sets the delimiter ';'\n" in capsys.readouterr().out
+    entries, _ = read_table(Table(path))
+    assert entries[0].where == f"{path}:3"
+
+
+def test_field_is_read_when_it_is_longer_than_the_default_limit_of_python(path):
+    texts = [*TEXTS, "Yes. " * 30_000 + "No."]
+    for form in ("c{i}|{text}", "c{i}\t{text}"):
+        assert read(path, rows(form, texts)) == expected(texts)
+
+
+def test_tabs_separate_the_fields_when_pipes_occur_inside_a_field(path):
+    """The tables of FLEURS contain the characters of each text, with pipes between the words."""
+    line = "{i}\tc{i}\t{text}\tn o | o n e\t30400\tFEMALE"
+    columns = {"path_column": "2", "text_column": "3"}
+    assert read(path, rows(line), **columns) == expected()
+    assert read(path, rows("c{i}\t|{text}")) == expected()
+    assert read(path, rows("c{i} | {text}\t")) == expected()
+
+
+def test_comma_table_is_read_when_the_columns_are_selected_by_number(path):
+    texts = ["One of them.", "It rained.", "He paid."]
+    columns = {"path_column": "2", "text_column": "3"}
+    path.write_text("a,b,c\n" + rows("{i},c{i},{text}", texts))
+    table = Table(path, **columns)
+    entries, problems = read_table(
+        table, is_audio=lambda name: name.startswith("c") and name != "c"
+    )
+    assert ([(x.name, x.text) for x in entries], problems) == expected(texts)
+    assert read(path, rows("{i},c{i},{text}", texts), **columns) == expected(texts)
+    assert "unknown format" in refusal(read, path, rows("{i},c{i},{text}", texts))
+    with_commas = rows("{i}\tc{i}\t{text}", ["No, one.", "Yes, two.", "Oh, three."])
+    assert read(path, with_commas, **columns)[0][0] == ("c0", "No, one.")
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        ({"id": 1, "data": {"audio": "c0.wav"}, "annotations": []}, "data"),
+        ({"row_idx": 0, "row": {"audio": "c0.wav", "text": "Yes."}}, "row"),
+        ({"data": [{"path": "c0.wav", "text": "Yes."}]}, "data"),
+        ({"c0.wav": {"text": "Yes."}}, "c0.wav"),
+    ],
+)
+def test_json_table_is_rejected_when_its_values_are_nested(path, value, key):
+    message = refusal(read, path, json.dumps(value) + "\n")
+    assert message.startswith(f"{path}:1: the key {key!r} contains an object or a list")
+    assert "--path-column" not in message
+
+
+def test_error_about_nested_values_suggests_columns_when_other_keys_have_plain_values(path):
+    value = {"source": "c0.wav", "target": "Yes.", "more": {"a": 1}}
+    assert "the keys 'source', 'target' contain" in refusal(read, path, json.dumps(value))
+    columns = {"path_column": "source", "text_column": "target"}
+    assert read(path, json.dumps(value), **columns)[0] == [("c0.wav", "Yes.")]
+    usual = {"path": "c0.wav", "text": "Yes.", "words": [1, 2]}
+    assert read(path, json.dumps(usual))[0] == [("c0.wav", "Yes.")]

@@ -113,8 +113,21 @@ def test_encoding_is_detected_from_all_files_of_a_corpus_together(capsys):
 
 def test_encoding_is_rejected_when_it_is_unknown():
     assert check_encoding("Windows-1252") == "cp1252"
-    with pytest.raises(ValueError, match="klingon"):
-        check_encoding("klingon")
+    for name in (
+        "klingon",
+        "rot13",
+        "hex",
+        "base64",
+        "zlib",
+        "bz2",
+        "undefined",
+        "punycode",
+        "idna",
+    ):
+        with pytest.raises(ValueError, match=name):
+            check_encoding(name)
+    for name in ("utf-16", "utf-32", "cp932", "hz", "utf-7", "mac_roman"):
+        assert check_encoding(name)
 
 
 def test_text_file_is_reported_when_it_is_missing(tmp_path):
@@ -136,3 +149,9 @@ def test_mac_roman_is_offered_or_detected(tmp_path):
     assert read_text(path) == french
     path.write_bytes("c1|Die Tür ist grün.\nc2|Größe und Höhe.\n".encode("mac_roman"))
     assert "--encoding mac_roman: 'c1|Die Tür ist grün.'" in refusal(read_text, path)
+
+
+def test_text_is_rejected_when_it_contains_a_zero_byte(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"c1|It rained all day long.\nc2|No one came to us\0.\n")
+    assert refusal(read_text, path).startswith(f"{path}:2: contains a zero byte")

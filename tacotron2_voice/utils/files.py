@@ -317,6 +317,17 @@ def check_is_folder(path: Path, option: str) -> None:
             return
 
 
+def make_folder(path: Path, option: str) -> None:
+    """Create a folder and its parents. Raise UserError if this is not possible, with a message that
+    contains `option`, the command-line option that specifies the path."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot create this folder ({error.strerror}); choose a different {option}"
+        ) from None
+
+
 def unused_name(path: Path) -> Path:
     """Append `+` to `path` until no file or folder has this name, and return the name."""
     return unused_name(path.with_name(path.name + "+")) if path.exists() else path
