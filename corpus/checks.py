@@ -28,8 +28,8 @@ from tacotron2_voice.utils.files import Identity, map_in_threads
 MISSING_TEXT = re.compile(
     r"NULL|NaN|nan|None|N/A|n/a|NA|<NA>|NaT|TODO|TBD|FIXME|#(?:N/A|NAME\?|NULL!|NUM!|REF!|VALUE!|DIV/0!)"
 )
-# Matches a word that also means a missing text if several clips have this text, unless most other
-# texts of the corpus are single words.
+# Matches words such as "none". If several clips have such a word as their text, the texts are
+# probably missing, unless most texts of the corpus are single words.
 REPEATED_IF_MISSING = re.compile(
     r"null|none|nan|nil|undefined|missing|n\.a\.|no (text|transcript|transcription)", re.IGNORECASE
 )
@@ -121,8 +121,8 @@ def problem_of_text(clip: Clip, missing: Container[str] = ()) -> str:
     if clip.text.strip() in missing or MISSING_TEXT.fullmatch(clip.text.strip()):
         found = f"{clip.text.strip()!r} usually means that the text is missing"
         return (
-            f"{clip.where}: {found}, expected the words that are spoken. If this word is spoken, write a "
-            "period after it"
+            f"{clip.where}: {found}, expected the words that are spoken. If {clip.text.strip()!r} is "
+            "the spoken word, add a period to the text"
         )
     if "|" in clip.text:
         found = f"{clip.text[:60]!r} contains a pipe, which separates columns"

@@ -959,9 +959,9 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
         raise UserError(
             f"{segments[0].where}: {len(segments):,} of {len(entries):,} lines list an audio file that "
             f"other lines list with another text, such as {segments[0].name!r} (expected one line per "
-            "audio file, or columns with the times of segments). If the texts are spoken in different "
-            "segments of the file, give the columns that contain the times in seconds the titles "
-            "'start' and 'end', or 'offset' and 'duration'"
+            "audio file, or columns with the times of segments). If the lines list segments of the "
+            "file, name the columns with their times (in seconds) 'start' and 'end', or 'offset' and "
+            "'duration'"
         )
     problems += conflicting.values()
     clips = [clip for clip in clips if clip.where not in conflicting]

@@ -540,7 +540,7 @@ def has_titles(table: Table, speaker_column: str, first: Sequence[str]) -> bool:
 
 
 def path_index(table: Table) -> int:
-    """Return the index of the column with the paths in a table without common titles."""
+    """Return the index of the column with the paths, for a table without a known title for it."""
     return int(table.path_column) - 1 if table.path_column.isdecimal() else 0
 
 

@@ -35,7 +35,8 @@ ENDS_SENTENCE = re.compile(r"[.!?…。！？।,;:—–-][\"'”’»)\]」』
 # least this fraction of them ends with punctuation.
 MIN_TEXTS, MIN_COMPLETE = 4, 0.9
 MIN_LATIN = 0.8  # minimum fraction of Latin letters in UTF-16 without a byte-order mark
-# Maximum fraction of zero bytes in a text in UTF-8 that was damaged. UTF-16 and UTF-32 contain more.
+# Maximum fraction of zero bytes in a damaged UTF-8 file. Files in UTF-16 and UTF-32 contain more
+# zero bytes.
 MAX_ZEROS = 0.05
 MAX_SHOWN = 5  # maximum number of encodings to list in a message
 EXAMPLE_LETTERS = 60  # maximum number of letters of a decoded excerpt in a message

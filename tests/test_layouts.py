@@ -919,7 +919,7 @@ def test_text_is_rejected_when_it_stands_for_a_missing_text(text, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["null", "Nan", "none", "NONE", "todo"])
-def test_word_is_accepted_when_it_resembles_a_missing_text(text, tmp_path):
+def test_null_and_similar_words_are_accepted_in_other_spellings(text, tmp_path):
     assert problem_of_text(Clip(str(tmp_path / "a.wav"), text)) == ""
 
 

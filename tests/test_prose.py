@@ -259,7 +259,7 @@ def test_markdown_footnotes_are_skipped_with_a_note():
 
 
 @pytest.mark.parametrize("ruler", ["=========", "-----", "*****", "~~~~~", "* * *"])
-def test_line_of_signs_next_to_text_is_dropped_and_separates_paragraphs(ruler):
+def test_underline_of_a_heading_is_dropped_and_separates_paragraphs(ruler):
     text = f"{ruler}\nMy Summer\n{ruler}\nWe went to sea.\n\n{ruler}\n\nThe end."
     expected = [(2, "My Summer"), (4, "We went to sea."), (6, ruler), (8, "The end.")]
     assert paragraphs_of("a.txt", text) == (expected, [])

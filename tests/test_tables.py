@@ -654,7 +654,7 @@ def test_json_array_of_objects_is_read(path, indent):
         ([{"path": "c0", "text": "Yes."}, "c1"], 'element 2 of the array is "c1"'),
     ],
 )
-def test_other_json_is_rejected_with_its_cause(path, value, message):
+def test_json_that_lists_no_recordings_is_rejected(path, value, message):
     found = refusal(read, path, json.dumps(value, indent=1))
     assert message in found
     assert "--delimiter" not in found

@@ -175,8 +175,8 @@ _NO_WORD = re.compile(
     r"(?!(?:[Hh]m+|[Mm]+|[Ss]h+|[Pp]s+t|[Tt]sk|[Bb]r+|nth|Mrs?|Ms|Dr|St|Mt|Ft)$)"
     r"(?:[B-DF-HJ-NP-TV-XZb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]+|[b-df-hj-np-rtv-xz]|\w*[KHkh]wy)"
 )
-# Words of 3 to 5 letters with a vowel. The words "tsar" and "khaki" begin like words of other
-# languages, and the rules read "etc".
+# Words of 3 to 5 letters with a vowel. The excluded words and first letters, as in "tsar" and
+# "khaki", are also read reliably.
 _SHORT_WORD = re.compile(
     "(?!etc|yacht|fjord|hertz|cz|dh|kh|ll|mn|pt|sv|ts|tz|zh)(?=[a-z]{0,4}[aeiouy])[a-z]{3,5}"
 )
@@ -228,7 +228,8 @@ _AMBIGUOUS = re.compile(
             # "Rd." is a round or a road, "Sr." may be a Spanish title, a sister or "senior", and "c."
             # may be a chapter.
             r"\b[a-z]+ Rd\b\.? ?\d+\b|(?<!\bAct )\(c\. \d{1,3}\)|(?:^|\b[a-z]+ )Sr\.?(?=$|\s[A-Z])",
-            # A sentence cannot end after these short forms of states: "Pa. died", "Miss. Smith".
+            # These expressions may be short forms of states or other words, as in "Pa. died" and
+            # "Miss. Smith".
             rf"(?!{BEFORE_STATES})\b(?<!-)(?<!\.\sand\s)(?<!\.\sor\s){_any_of(STATES_AFTER_TOWNS)}\.(?=[,;]?\s\w)(?!\s(?:and|or) [A-Z][a-z]+\.)|^Miss\.$",
             # "A" after a number may be a letter or mean "ampere". Four digits before "hours" may be
             # a time of day or a duration.

@@ -76,8 +76,9 @@ from tacotron2_voice.text.english.words import (
 Match = re.Match[str]
 
 
-# Matches the numeral of a heading: "II. Storms at Sea". A single letter may be an initial, so a word in
-# capitals or a word that is no name must follow: "I. THE ARRIVAL", "V. The Storm".
+# Matches the numeral of a heading, as in "II. Storms at Sea". A single letter may be an initial, as in
+# "V. Putin". It is therefore a numeral only before a word in capitals, or before a word in OPENERS, as in
+# "I. THE ARRIVAL" and "V. The Storm".
 HEADING = re.compile(
     r"^(?:(X{1,3}(?:IX|IV|V?I{0,3})|IX|IV|VI{1,3}|II|III)\.(?=\s[A-Z])"
     rf"|([IVX])\.(?=\s(?:[A-Z]{{2,}}|(?i:{'|'.join(OPENERS)}|of)\b(?!\.))[^.!?]*$))"

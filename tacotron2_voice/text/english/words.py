@@ -539,8 +539,8 @@ NEVER_INITIALS = set(
     "WAR WAS WET WHY WIN WON WOW YES YET YOU HEY AGO END "
     "GIF JAR LAN PIN RAM ROM SARS SIM WAN ZIP".split()
 )
-# Words in capitals that are initials after an article, before the given words, or after "has" and
-# "with": "the OR", "AM radio", "has ADD".
+# Words in capitals that are spelled out letter by letter after an article, "has" or "with", and
+# before the words in the second column, as in "the OR", "has ADD" and "AM radio".
 INITIALS_BEFORE = {
     "ADD": "diagnosis medication symptoms",
     "AM": "radio radios station stations band broadcast broadcasts frequency",
