@@ -19,7 +19,6 @@ CLEANERS = ["english_cleaners_corrected"]
     [
         ("It needs Windows 10/11.", "10/11", "ten elevenths"),
         ("He came on 3/4/2020.", "3/4/2020", "march fourth, twenty twenty"),
-        ("Gen. 1:1 begins the book.", "Gen. 1:1", "general one to one"),
         ("The assoc. met today.", "assoc.", "assoc."),
         ("Sat. at six we met.", "Sat.", "Sat."),
         ("We saw Rocky IV twice.", "IV", "i v"),
@@ -55,6 +54,12 @@ CLEANERS = ["english_cleaners_corrected"]
         ("I'm gonna go 2 bed.", "go 2 bed", "go two bed"),
         ("WHO declared it.", "WHO", "w h o"),
         ("He has ADD.", "ADD", "a d d"),
+        (
+            "It is open from 10.00 to 15.00.",
+            "from 10.00 to 15.00",
+            "from ten point zero zero to fifteen point zero zero",
+        ),
+        ("It has 4” wheels.", "4", "four"),
         ("It runs Ubuntu 23.10 now.", "Ubuntu 23.10", "Ubuntu twenty-three point one zero"),
         ("I just do IT.", "do IT", "do i t"),
         ("Bring it to US!", "to US", "to u s"),

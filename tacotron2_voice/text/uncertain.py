@@ -36,11 +36,11 @@ from tacotron2_voice.text.english.quantities import (
     PARAGRAPH_NUMBER,
     RATIO,
     SECRET_CODE,
+    VERSE_BOOK,
 )
 from tacotron2_voice.text.english.words import (
     ABBREVIATIONS,
     BEFORE_NUMBERS,
-    BIBLE,
     CHAT,
     COUNTED,
     COUNTED_OR_LETTERED,
@@ -123,7 +123,7 @@ _CERTAIN_FORMS = (
     r"(?:(?<=\b[Aa]t )|(?<=\b[Ii]n )|(?<=\bof ))\d{1,2}:\d\d:\d\d",
     rf"\d{{4}}-\d\d-\d\d|{_MONTH}/{_DAY}/(?:\d\d|\d{{4}})|{_DAY}[/.]{_MONTH}[/.]\d{{4}}",
     rf"(?i:May|{MONTH_NAMES}|{'|'.join(MONTHS.values())})-[12]\d{{3}}",
-    rf"(?:{'|'.join(BIBLE)}) \d+:\d+(?:[-–]\d+)?",
+    rf"(?:{VERSE_BOOK}) \d+:\d+(?:[-–]\d+)?",
     SECRET_CODE,
     rf"(?:(?=0)|(?<=\bat )){MILITARY_TIME}",
     r"[A-Z]{2} \d{5}|(?!(?<!\bcode )(?:[1-9]\d?-){2,}[1-9]\d?\b)\d+(?:-\d+){2,}|[1-9](?:-[1-9]){2,}|\(?\d{3}\)?[-.\s]\d{3}[-.\s]\d{4}|\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}",
@@ -235,7 +235,9 @@ _AMBIGUOUS = re.compile(
             # a time of day or a duration.
             rf"(?<![\d:.,])\d+(?:\.\d+)? A(?=[,;:)]|\.(?!\w|\s?[Mm]\b)|$)|(?<!\bat )(?!0){MILITARY_TIME}",
             # After a product, 23.10 may be a version, which is read "twenty-three ten".
-            r"(?<=[a-z,] )[A-Z][A-Za-z]+ \d{1,2}\.\d0(?![\w%]|[.,:/-]\d|\s(?:percent|[a-z]{3,}s\b|[mbt]r?illion))",
+            r"(?<=[a-z,] )[A-Z][A-Za-z]+ \d{1,2}\.(?:\d0|0\d)(?![\w%]|[.,:/-]\d|\s(?:percent|[a-z]{3,}s\b|[mbt]r?illion))",
+            # These numbers may be times of day.
+            r"\b(?:from|between) \d{1,2}\.[0-5]\d (?:to|and|until|till) \d{1,2}\.[0-5]\d(?![\d%])",
             # In chats, "2" and "4" may mean "to", "too" and "for".
             r"\b(?:me|u|you) 2(?=[.,!?]|$)|(?<=[a-z] )[24] (?:do|go|be|see|get|say|me|u|ur|you|your|my|him"
             r"|her|us|them|ever|it|know|good|late|much|sale|real)\b|\b(?:go|going|come|back|wanna|gonna|want|need) [24] (?!\w+s\b)[a-z]+\b",

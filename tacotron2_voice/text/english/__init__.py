@@ -123,6 +123,8 @@ def plain_characters(text: str) -> str:
         return text
     text = _THOUSANDS.sub(lambda match: re.sub(r"\D", ",", match[0]), text)
     text = _LONE_MU.sub("µ", text)
+    # A closing quotation mark after a number, without an opening mark before it, means inches.
+    text = re.sub(r"^([^“”]*\d)”", r'\1"', text)
     text = re.sub("[\u2160-\u217f]+", _roman_characters, text)
     text = re.sub(r"\b[Nn][º°]\.?\s?(?=\d)", "No. ", text)
     # 3¾ becomes 3 3/4, and ①② becomes 1 2.
@@ -529,7 +531,7 @@ RULES: list[Rule] = [
     # The codes of these states are also words.
     rule(
         rf"\b((?!(?:Oh|Well|Hey|{'|'.join(OPENERS)})\b)[A-Z][a-z]+, )({'|'.join(STATE_CODES)})"
-        r"(?=[.,]|$|\s(?:zero|one|two|three|four|five|six|seven|eight|nine)\s)",
+        r"(?=[.,]|$|\s[a-z])",
         lambda match: match[1] + STATE_CODES[match[2]],
     ),
     # The rules for ranges come before the rules for times, units and negative numbers, because a

@@ -25,6 +25,7 @@ from tacotron2_voice.text.english.words import (
     OPENERS,
     PER,
     REGIONS,
+    SHORT_BIBLE,
     STREETS,
     UNITS,
 )
@@ -387,9 +388,14 @@ def _read_duration(match: Match) -> str:
 MILITARY_TIME = r"(?<![\w.,$£€¥:/-])(?P<hour>[01]\d|2[0-4])(?P<minute>[0-5]\d)\s?(?:hrs?|hours)\b\.?(?!\s(?:of|per|a)\b)"
 
 
+_STREET = rf"(?:{'|'.join([*STREETS, *map(str.capitalize, STREETS.values())])})"
+VERSE_BOOK = rf"{'|'.join(BIBLE)}|(?:{'|'.join(SHORT_BIBLE)})\.(?!\s\d+:\d+\s?[ap]\.?m)"
+
+
 def _read_verse(match: Match) -> str:
     to = " to " if match[0][-1] in "-–" else ""
-    return f"{match[1]} {match[2]} {match[3]}{to}"
+    book = SHORT_BIBLE.get(match[1].rstrip("."), match[1])
+    return f"{book} {match[2]} {match[3]}{to}"
 
 
 _HALF = r"\s?(?P<{}>[apAP])(?:\.\s?[mM]\b\.?|[mM]\b)"
@@ -427,7 +433,7 @@ TIME_RULES: list[Rule] = [
     ),
     # Distinguish times from chapters. "John 3:16" is not a time of day, and "5:3" without the name
     # of a book is not a chapter.
-    rule(rf"\b({'|'.join(BIBLE)}) (\d+):(\d+)\b(?:[-–](?=\d))?", _read_verse),
+    rule(rf"\b({VERSE_BOOK}) (\d+):(\d+)\b(?:[-–](?=\d))?", _read_verse),
     rule(r"\b(\d{1,2}):00(?=\s+o'clock)", r"\1"),
     rule(
         rf"(?:(?<=\b[Aa]t )|(?<=\b[Bb]y )|(?<=\bfrom )|(?<=\buntil )|(?=0|\d\d(?!00)\d\d\shrs)){MILITARY_TIME}",
@@ -625,14 +631,21 @@ AMOUNT_RULES: list[Rule] = [
     rule(r"(?<=\d)\s(sq|cu)\.\s?(?=(?:ft|in|mi|yd)\b)", r" \1 "),
     rule(r"(?<=\d)\sfl\.\s?(?=oz\b)", " fl "),
     rule(r"(?<=\d)\ssq\.?\s(?=(?:miles?|feet|foot|inch|yards?|meters?)\b)", " square "),
+    # House numbers of four digits are read in pairs, as years are.
+    rule(
+        rf"(?<![\w.,$£€:/-])([3-9]\d)(\d[1-9]|[1-9]\d)(?=\s(?:[A-Z][a-z]*\.?\s){{1,2}}{_STREET}\b)",
+        lambda match: (
+            f"{spell_number(match[1])} {'oh ' * (match[2][0] == '0')}{spell_number(match[2])}"
+        ),
+    ),
     rule(
         r"(?<=\d\s)([NSEW])\.?\s"
-        rf"(?=\d+(?:st|nd|rd|th)\b|[A-Z][a-z]+\s(?:{'|'.join(STREETS)}|Street|Avenue|Road)\b)",
+        rf"(?=\d+(?:st|nd|rd|th)\b|[A-Z][a-z]+\s{_STREET}\b)",
         lambda match: f"{_DIRECTIONS[match[1]]} ",
     ),
     rule(
         rf"(?<!\.)\b([NSEW])\.\s(?=(?:{'|'.join(REGIONS)})\b"
-        rf"|(?:[A-Z][a-z]+|\d+(?:st|nd|rd|th))\s(?:{'|'.join(STREETS)}|Street|Avenue|Road)\b)",
+        rf"|(?:[A-Z][a-z]+|\d+(?:st|nd|rd|th))\s{_STREET}\b)",
         lambda match: f"{_DIRECTIONS[match[1]]} ",
     ),
     rule(

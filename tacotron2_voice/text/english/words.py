@@ -274,6 +274,18 @@ BIBLE = (
     "Romans Corinthians Galatians Ephesians Philippians Colossians Timothy Titus Hebrews James "
     "Peter Jude Revelation"
 ).split()
+# Short forms of these names, which are followed by chapter and verse: "Rom. 8:28".
+SHORT_BIBLE = {
+    "Gen": "Genesis", "Exod": "Exodus", "Lev": "Leviticus", "Num": "Numbers", "Deut": "Deuteronomy",
+    "Josh": "Joshua", "Judg": "Judges", "Sam": "Samuel", "Kgs": "Kings", "Chron": "Chronicles",
+    "Chr": "Chronicles", "Ps": "Psalm", "Pss": "Psalms", "Prov": "Proverbs", "Eccl": "Ecclesiastes",
+    "Isa": "Isaiah", "Jer": "Jeremiah", "Ezek": "Ezekiel", "Dan": "Daniel", "Hos": "Hosea",
+    "Mic": "Micah", "Zech": "Zechariah", "Mal": "Malachi", "Mt": "Matthew", "Matt": "Matthew",
+    "Mk": "Mark", "Lk": "Luke", "Jn": "John", "Rom": "Romans", "Cor": "Corinthians",
+    "Gal": "Galatians", "Eph": "Ephesians", "Phil": "Philippians", "Col": "Colossians",
+    "Thess": "Thessalonians", "Tim": "Timothy", "Heb": "Hebrews", "Jas": "James", "Pet": "Peter",
+    "Rev": "Revelation",
+}  # fmt: skip
 
 # Units that are expanded after a number, each in singular and plural.
 UNITS = {
