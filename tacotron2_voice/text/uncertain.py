@@ -132,7 +132,7 @@ _CERTAIN_FORMS = (
     # letters with digits, such as B-52s, 3D, H2O, BA2490 and under-5s
     r"[A-Z]\d[A-Z]|S\d+E\d+|[A-Z]{2}\d{4}|(?!sept-)[a-z]{4,}-\d{1,2}s?|\d\d?(?::\d\d)?ish|\d\ders",
     r"[A-Z]{1,2}\d{1,2}[A-Z]?\s\d[A-Z]{2}",
-    rf"(?!GMT|UTC)[A-Z]{{1,5}}-?\d{{1,3}}s?|(?!(?:May|{MONTH_NAMES})-)[A-Z][a-z]+-\d{{1,2}}|\d{{1,3}}[AC-LN-SU-Z]|\d{{1,3}}k",
+    rf"(?!GMT|UTC|[A-Z]+[AEIOU][A-Z]+\d)[A-Z]{{1,5}}-?\d{{1,3}}s?|(?!(?:May|{MONTH_NAMES})-)[A-Z][a-z]+-\d{{1,2}}|\d{{1,3}}[AC-LN-SU-Z]|\d{{1,3}}k",
     # initials, abbreviations, and two words with a slash, such as "and/or"
     r"(?:[A-Za-z]\.){2,}(?:-[A-Za-z]+)?|(?<!\d\s)[A-Z]\.",
     rf"[Aa]sst\.(?=\s[A-Z])|[Aa]ssoc\.(?=\s{AFTER_ASSOCIATE})|[Rr]ev\. ed\.",
@@ -180,9 +180,11 @@ _NO_WORD = re.compile(
 _SHORT_WORD = re.compile(
     "(?!etc|yacht|fjord|hertz|cz|dh|kh|ll|mn|pt|sv|ts|tz|zh)(?=[a-z]{0,4}[aeiouy])[a-z]{3,5}"
 )
-# Short words with a capital letter inside, such as "NaCl". The expressions PhD, MSc and BSc are
+# Short words with a capital letter inside, such as "NaCl" and "HCl". The expressions PhD, MSc and BSc are
 # excluded, because they have their own rules.
-_CAPITAL_INSIDE = re.compile(r"(?!(?:PhD|MSc|BSc|pH|iOS)$)(?=.{2,4}$)[A-Za-z]*[a-z][A-Z][A-Za-z]*")
+_CAPITAL_INSIDE = re.compile(
+    r"(?!(?:PhD|MSc|BSc|pH|iOS)s?$)(?=.{2,4}$)(?:[A-Za-z]*[a-z][A-Z][A-Za-z]*|[A-Z]{2,3}(?!s$)[a-z]{1,2})"
+)
 # Letters of other scripts than Latin. The English rules transliterate such words.
 _OTHER_SCRIPT = re.compile("[^\\W\\d_\u0000-\u024f\u1e00-\u1eff]")
 # Matches feet and inches (5'3"), footnote numbers ([1]), grades (A-), a hyphen and a letter (-b),
@@ -236,6 +238,8 @@ _AMBIGUOUS = re.compile(
             rf"(?<![\d:.,])\d+(?:\.\d+)? A(?=[,;:)]|\.(?!\w|\s?[Mm]\b)|$)|(?<!\bat )(?!0){MILITARY_TIME}",
             # After a product, 23.10 may be a version, which is read "twenty-three ten".
             r"(?<=[a-z,] )[A-Z][A-Za-z]+ \d{1,2}\.(?:\d0|0\d)(?![\w%]|[.,:/-]\d|\s(?:percent|[a-z]{3,}s\b|[mbt]r?illion))",
+            # "3g" may be grams or a mobile network.
+            r"(?<![\d.,])[2-5]g\b(?! of)",
             # These numbers may be times of day.
             r"\b(?:from|between) \d{1,2}\.[0-5]\d (?:to|and|until|till) \d{1,2}\.[0-5]\d(?![\d%])",
             # In chats, "2" and "4" may mean "to", "too" and "for".

@@ -455,7 +455,14 @@ _FRACTION = r"\d{1,3}/(?:[2-9]|[1-9]\d{1,2})(?![\d/])"
 _UNIT = "|".join(map(re.escape, sorted(UNITS.keys() - {"in"}, key=len, reverse=True)))
 # Matches a noun that an amount describes, as in "a 5 kg bag", but not a word that continues the
 # sentence.
-_NOUN = r"(?=\s+(?!(?:as|at|and|by|for|from|in|is|of|on|or|per|than|to|was|with)\b)[a-z])"
+# Matches before a word that may be a noun: a lowercase word that is none of these words, and that does
+# not end like "raised" or "only".
+_NOUN = (
+    r"(?=\s+(?!(?:about|above|after|and|are|as|at|be|before|below|between|but|by|came|comes|could|each"
+    r"|for|from|goes|had|has|have|he|if|in|into|is|it|less|made|may|might|more|not|of|off|on|or|out|over"
+    r"|thousand|[mbt]r?illion|paid|per|plus|she|should|since|so|spent|than|that|the|they|to|under|until|up|was|we|went|were"
+    r"|when|which|while|who|will|with|worth|would|you|[a-z]+ed|[a-z]+ly)\b)[a-z])"
+)
 _NOUN_FOLLOWS = re.compile(_NOUN)
 # Matches a device that an amount describes even without an article, as in "60W bulb".
 _DEVICE = re.compile(
@@ -588,11 +595,11 @@ AMOUNT_RULES: list[Rule] = [
         lambda match: f"{match[1]} {_MAGNITUDES[match[2]]}",
     ),
     rule(
-        rf"(\b[Aa]n? )({CURRENCY})(\d[\d,]*|\d[\d,]*\.\d+(?=\s[mbt]r?illion))(\s(?:million|billion|trillion))?{_NOUN}",
+        rf"(\b(?:[Aa]n?|[Tt]he|[Tt]his|[Ii]ts|[Tt]heir|[Hh]is|[Hh]er|[Mm]y|[Oo]ur|[Yy]our|another|new|proposed) )({CURRENCY})(\d[\d,]*|\d[\d,]*\.\d+(?=\s[mbt]r?illion))(\s(?:thousand|[mbt]r?illion))?{_NOUN}",
         _read_bill,
     ),
     rule(
-        rf"()({CURRENCY})(\d[\d,]*|\d[\d,]*\.\d+(?=\s[mbt]r?illion))(\s(?:million|billion|trillion))?(?=\s{_PRICED})",
+        rf"()({CURRENCY})(\d[\d,]*|\d[\d,]*\.\d+(?=\s[mbt]r?illion))(\s(?:thousand|[mbt]r?illion))?(?=\s{_PRICED})",
         _read_bill,
     ),
     rule(
