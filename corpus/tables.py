@@ -217,7 +217,7 @@ def read_table(
     if titles and speaker_index is not None:
         speaker_title = titles[speaker_index]
     columns = columns._replace(speaker=speaker_index)
-    print_assumptions(table, titles, num_fields, columns, times, delimiter)
+    print_assumptions(table, titles, rows, num_fields, columns, times, delimiter)
     used = [row.fields[columns.text] for row in rows if len(row.fields) > columns.text]
     check_last_line(table.path, text, used)
     entries = []
@@ -642,9 +642,10 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
     """Raise UserError if the column `spoken` cannot contain the normalized forms of the texts in
     the column `written`. LJSpeech's metadata.csv has two such columns.
 
-    The function rejects the columns in three cases:
+    The function rejects the columns in four cases:
 
     - Most values of the column `spoken` are numbers.
+    - All values of the column `written` are whole numbers, like the numbers of speakers.
     - Only one of the two columns has few distinct values, like a column of speaker names.
     - Too many words of the text are missing from the normalized text, as in a translation.
     """
@@ -654,6 +655,12 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
         raise UserError(
             f"{path}: column {spoken + 1} contains numbers such as {normalized[0][:60]!r} instead of "
             "texts. Select the column that contains the spoken texts with --text-column"
+        )
+    if len({*texts}) > 1 and all(x.isdecimal() for x in texts):
+        raise UserError(
+            f"{path}: column {written + 1} contains whole numbers, such as {texts[0][:60]!r}, which may "
+            f"be speakers. If they are speakers, add --text-column {spoken + 1} --speaker-column "
+            f"{written + 1}. Otherwise, add only --text-column {spoken + 1}"
         )
     if len({*texts}) == 1 and len(texts[0].split()) < 2:
         return  # all values of the column are empty or the same word, so it contains no texts
@@ -869,6 +876,7 @@ def _number(name: str, value: str) -> float:
 def print_assumptions(
     table: Table,
     titles: list[str] | None,
+    rows: Sequence[Row],
     num_fields: int,
     columns: Columns,
     times: TimeColumns | None,
@@ -882,7 +890,9 @@ def print_assumptions(
     """
     is_usual = titles is None and delimiter == "|" and columns.path == 0
     if is_usual and columns.text == num_fields - 1 < 3:
-        return
+        pairs = [row.fields[1:3] for row in rows if len(row.fields) == num_fields == 3]
+        if not pairs or any(_count_kept_words(*pair)[0] for pair in pairs):
+            return
     form = f"fields separated by {DELIMITERS.get(delimiter, repr(delimiter))}"
     if titles:
         form = f"{form}, with a header" if delimiter else "read as JSON"
