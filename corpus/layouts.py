@@ -81,6 +81,8 @@ MAX_PREFIX = 40
 DURATION_SECONDS, DURATION_SHARE = 0.5, 0.1
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 TRANSCRIPTS = "--transcripts EXTENSION"
+# Minimum fraction of the listed files that must exist to ignore the folders in which they are listed.
+MIN_FOUND = 0.9
 SHOWN = 5  # maximum number of files to list in a note
 # Endings of the file names in VCTK 0.92, which contains two recordings of each text, made with two
 # microphones.
@@ -833,8 +835,8 @@ class AudioFinder:
     # The keys of both mappings are names that are converted by `comparable`.
     files: Mapping[str, Sequence[Path]]  # audio files of the corpus
     counts: Mapping[str, int]  # number of different entries
-    # Whether the entries list several folders. If these folders are speakers, a file with the same
-    # name in another folder is a different recording.
+    # Whether the folders that the entries list must match. If these folders are speakers, a file
+    # with the same name in another folder is a different recording.
     has_folders: bool
 
     @classmethod
@@ -847,7 +849,14 @@ class AudioFinder:
         # file name. Entries with the same file name need files in different folders.
         counts = Counter(comparable(without_folder_and_suffix(name)) for name in names)
         listed = {comparable(re.split(r"[/\\]", x)[-2]) for x in names if "/" in slashes(x)}
-        return cls(corpus, base, files, counts, has_folders=len(listed) > 1)
+        # If the files of several folders were put into one folder, the folders do not matter.
+        num_found = sum(len(files.get(name, ())) == 1 for name in counts)
+        are_moved = (
+            num_found >= MIN_FOUND * len(counts)
+            and max(counts.values(), default=0) == 1
+            and listed.isdisjoint(comparable(x.parent.name) for xs in files.values() for x in xs)
+        )
+        return cls(corpus, base, files, counts, has_folders=len(listed) > 1 and not are_moved)
 
     def exact(self, name: str) -> list[Path]:
         """Return the file with exactly this path or file name, or []."""
@@ -859,6 +868,10 @@ class AudioFinder:
         key = comparable(without_folder_and_suffix(name))
         in_folder = self.has_folders or self.counts[key] > 1
         return similar_files(name, self.files.get(key, []), in_folder=in_folder)
+
+    def elsewhere(self, name: str) -> Path | None:
+        """Return an audio file with this name that is not used because of its folder, or None."""
+        return next(iter(self.files.get(comparable(without_folder_and_suffix(name)), [])), None)
 
     def unused_formats(self, entries: Sequence[Entry], clips: Sequence[Clip]) -> list[Path]:
         """Return the audio files that differ from a clip's file only in the extension.
@@ -919,6 +932,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     first: dict[tuple, Entry] = {}
     conflicting: dict[str, str] = {}
     renamed: list[tuple[str, Path]] = []
+    elsewhere: list[tuple[str, Path]] = []
     for entry in entries:
         if not entry.name:
             problems.append(f"{entry.where}: no path or id of an audio file")
@@ -939,6 +953,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
         # Keep a clip without a file in the list, so that the split stays the same if the file is
         # added later.
         path = found[0] if found else finder.expected(entry.name)
+        if not found and (other := finder.elsewhere(entry.name)):
+            elsewhere.append((entry.name, other))
         earlier = first.setdefault((os.path.realpath(path), entry.segment), entry)
         if earlier is not entry and earlier.text == entry.text:
             same = f"{path} is already listed in {earlier.where}"
@@ -971,6 +987,13 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             f"note: {len(renamed):,} of {len(entries):,} listed files were found in a different "
             f"folder, or with a different extension or case. For example, {listed!r} was found as "
             f"{os.path.relpath(path, corpus)}"
+        )
+    if elsewhere:
+        listed, path = elsewhere[0]
+        print(
+            f"note: {len(elsewhere):,} missing files have the same names as files in other folders. "
+            f"For example, {listed!r} may be {os.path.relpath(path, corpus)}. If they are the same "
+            "recordings, put the files into folders as they are listed"
         )
     print_unused_formats(finder.unused_formats(entries, clips), corpus)
     # An audio file is either cut at the listed times or used as a whole.

@@ -602,6 +602,21 @@ def test_audio_file_in_the_folder_of_another_speaker_is_not_used(tmp_path):
     assert not problem_of_missing(found)
 
 
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_audio_files_are_found_when_the_files_of_several_folders_are_in_one_folder(
+    is_complete, tmp_path, capsys
+):
+    names = [f"{i % 3}/c{i}.wav" for i in range(12)]
+    write_prompts(tmp_path, *(f"wavs/{name[2:]}" for name in names[: 12 if is_complete else 6]))
+    lines = [f"/old/{name}|Text {i}.\n" for i, name in enumerate(names)]
+    (tmp_path / "metadata.csv").write_text("".join(lines))
+    clips, _ = read_layout(tmp_path)
+    missing = [clip for clip in clips if problem_of_missing(clip)]
+    assert len(missing) == (0 if is_complete else 12)
+    note = "note: 6 missing files have the same names as files in other folders"
+    assert (note in capsys.readouterr().out) == (not is_complete)
+
+
 def test_audio_file_is_found_by_its_last_folder_when_the_corpus_was_moved(tmp_path):
     write_prompts(tmp_path, "x/001.wav", "z/001.wav")
     (tmp_path / "metadata.csv").write_text("/old/z/001.wav|said by z\n/old/x/001.wav|said by x\n")
