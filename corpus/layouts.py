@@ -709,15 +709,39 @@ def _read_table(
 
         @functools.cache
         def finder() -> AudioFinder:
-            # Only a table whose first line looks like a header needs the list of audio files.
             return AudioFinder.for_entries([], corpus, table.path.parent)
 
         def is_audio(name: str) -> bool:
-            return bool(finder().exact(name) or finder().similar(name))
+            found = finder().exact(name) or finder().similar(name)
+            return bool(found) and found[0].suffix.lower() in AUDIO_SUFFIXES
 
         entries, problems = read_table(table, speakers.column, is_audio)
+        entries = with_texts_of_files(entries, corpus, table)
     clips, more = _with_audio_and_names(entries, corpus, table.path, speakers)
     return clips, problems + more
+
+
+def with_texts_of_files(entries: Sequence[Entry], corpus: Path, table: Table) -> list[Entry]:
+    """Return the entries of a table. If all texts are names of text files, read these files."""
+    if not all(entry.text.lower().endswith((".txt", ".lab")) for entry in entries):
+        return [*entries]
+    folders = [table.path.parent, corpus]
+    paths = [
+        next((x for folder in folders if (x := folder / slashes(entry.text)).is_file()), None)
+        for entry in entries
+    ]
+    found = [path for path in paths if path]
+    if not found or len(found) < len(paths):
+        return [*entries]
+    print(
+        f"note: the texts are read from {count_of(len(found), 'text file')} that {table.path} lists, "
+        f"such as {found[0]}"
+    )
+    texts = decode({path: read_bytes(path) for path in found}, table.encoding)
+    return [
+        entry._replace(text=" ".join(texts[path].split()))
+        for entry, path in zip(entries, found, strict=True)
+    ]
 
 
 def _with_audio_and_names(

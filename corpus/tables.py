@@ -13,10 +13,11 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, product
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from corpus.clips import Segment
@@ -62,7 +63,9 @@ OTHER_RANGES = set(
 )
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 # Characters of ordinary texts and file names, which are not offered as delimiters.
-NO_DELIMITERS = " .!?'\"-_/\\()>"
+NO_DELIMITERS = " .!?'\"-_/\\()<>[]{}"
+# Delimiter of lines that consist of the name of an audio file, a space and a text.
+FIRST_SPACE = " "
 # Delimiters of formats with quoted fields; in other formats, quotation marks are part of the text.
 QUOTING_DELIMITERS = ",;"
 # A table may have two lines per clip. The second line of each clip then begins with the delimiter.
@@ -102,7 +105,11 @@ WITHOUT_NUMBER = re.compile(r"\D*")
 # Maximum number of characters in a field. Python's default would reject a long text without saying
 # which text is too long.
 MAX_FIELD = 2**31 - 1
-HEADER_LINES = 5  # number of lines after the first line that are compared with the audio files
+# Number of lines after the first line that are compared with the audio files, to detect a header
+# and to detect the columns.
+HEADER_LINES, SAMPLE_LINES = 5, 200
+# Median number of words, and fraction of different values, in a column of sentences.
+MIN_SENTENCE_WORDS, MIN_DIFFERENT = 3, 0.5
 
 
 @dataclass(frozen=True)
@@ -156,15 +163,15 @@ class Columns(NamedTuple):
 def read_table(
     table: Table,
     speaker_column: str = "",
-    is_audio: Callable[[str], bool] = lambda name: False,
+    is_audio: Callable[[str], bool] | None = None,
 ) -> tuple[list[Entry], list[str]]:
     """Return the entries of a table, and one message per bad line.
 
     Args:
         speaker_column: title or number of the column with speaker names; "": a column with a common
             title, if the table has such a column.
-        is_audio: a function that returns whether an audio file has the listed name. If no audio
-            file has the name in the first line, the first line may be a header.
+        is_audio: a function that returns whether an audio file has the listed name. The function is
+            used to detect the header, the delimiter and the column with the paths.
 
     Raises:
         UserError: if the table is empty or cannot be read, or if the user must specify a column.
@@ -184,18 +191,18 @@ def read_table(
     if text.lstrip().startswith("{") or JSON_ARRAY.match(text):
         titles, rows = rows_of_json(table, text)
     else:
-        delimiter = table.delimiter or find_delimiter(table, speaker_column, text)
+        delimiter = table.delimiter or find_delimiter(table, speaker_column, text, is_audio)
         rows = rows_of_csv(table.path, text, delimiter)
-        if rows and rows[0].fields == ["start", "end", "text"]:
-            raise UserError(
-                f"{table.path}: the columns 'start', 'end' and 'text' list segments, but no column lists "
-                "the audio file. If Whisper wrote this table, put the table next to its audio file, "
-                "give both files the same name, and leave out --csv"
-            )
         has_header = bool(rows) and has_titles(table, speaker_column, rows[0].fields)
-        if not has_header and may_be_header(rows, path_index(table), is_audio):
-            has_header = True
-            known_path = path_index(table)
+        files = columns_of_files(rows[1:] or rows, is_audio)
+        if rows and not files and not table.path_column:
+            first_line = [normal_title(x) for x in rows[0].fields]
+            check_lists_files(table.path, first_line, rows[1:])
+        if not has_header and is_audio:
+            index = path_index(table, files)
+            if may_be_header(rows, index, is_audio):
+                has_header = True
+                known_path = index
         if has_header:
             titles = [normal_title(x) for x in rows.pop(0).fields]
             while not titles[-1]:  # spreadsheet programs may add empty columns at the end
@@ -207,7 +214,10 @@ def read_table(
     num_fields = Counter(len(row.fields) for row in rows).most_common(1)[0][0]
     if titles is not None:
         num_fields = len(titles)
-    columns = choose_columns(table, speaker_column, titles, rows, num_fields, delimiter, known_path)
+    files = columns_of_files(rows, is_audio)
+    columns = choose_columns(
+        table, speaker_column, titles, rows, num_fields, delimiter, known_path, files
+    )
     times = find_time_columns(table.path, titles or [], rows)
     needed = 1 + max(index for index in columns if index is not None)
     speaker_index = columns.speaker
@@ -254,11 +264,17 @@ def read_table(
 # ---------------------------------------------------------------------------- rows
 
 
-def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
+def find_delimiter(
+    table: Table,
+    speaker_column: str,
+    text: str,
+    is_audio: Callable[[str], bool] | None = None,
+) -> str:
     """Return the delimiter of a table. Most lines must contain the delimiter.
 
-    Commas and semicolons count as delimiters only if the table has a header or if the user selected
-    the columns, because texts also contain commas and semicolons.
+    Commas and semicolons count as delimiters only if the table has a header, if the user selected
+    the columns, or if one of the columns lists audio files, because texts also contain commas and
+    semicolons. Other characters count only if one of the columns lists audio files.
 
     Raises:
         UserError: if no delimiter is found.
@@ -290,34 +306,80 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
         # part of the texts. Then prefer the delimiter that comes first in the lines, because other
         # delimiters may be part of a field.
         return min(found)[2]
+    others = [x for x in dict.fromkeys(lines[0]) if all(x in line for line in lines)]
+    possible = [x for x in others if may_be_delimiter(x)]
+    sample = lines[: 1 + SAMPLE_LINES]
+    for delimiter in (*possible, FIRST_SPACE) if is_audio else ():
+        rows = rows_of_csv(table.path, "\n".join(sample), delimiter)
+        [(num_fields, count)] = Counter(len(row.fields) for row in rows).most_common(1)
+        are_equal = num_fields > 1 and count >= MIN_SHARE * len(rows)
+        if are_equal and columns_of_files(rows[1:] or rows, is_audio):
+            return delimiter
+    titles, rows = _possible_titles(table.path, text)
+    known = {normal_title(x) for x in titles} & {*PATH_TITLES, *TEXT_TITLES, *SPEAKER_TITLES}
+    check_lists_files(table.path, [normal_title(x) for x in titles], rows)
     fix = ""
-    if others := [x for x in dict.fromkeys(lines[0]) if all(x in line for line in lines)]:
-        characters = " or ".join(repr(x) for x in others if not (x.isalnum() or x in NO_DELIMITERS))
-        if characters:
-            fix = f". If {characters} separates the fields, set it with --delimiter"
-    if unknown := _unknown_titles(lines):
+    if possible and not known:
+        fix = (
+            f". If {' or '.join(map(repr, possible))} separates the fields, set it with --delimiter"
+        )
+    if titles:
+        listed = ", ".join(repr(title[:40]) for title in titles[:10])
         fix += (
-            f". If the first line contains column titles ({unknown}), select the columns with "
+            f". If the first line contains column titles ({listed}), select the columns with "
             "--path-column and --text-column"
         )
+    if is_audio and not any(is_audio(x) for line in sample for x in re.split(r"[\s,;:]+", line)):
+        fix += ". No line contains the name of an audio file of the corpus"
     raise UserError(
         f"{table.path}: unknown format that begins with {lines[0].strip()[:60]!r}. Expected fields "
         f"separated by pipes or tabs, such as 'id|text', or a header such as 'path,text'{fix}"
     )
 
 
-def _unknown_titles(lines: Sequence[str]) -> str:
-    """Format the fields of the first line for an error message, if these fields may be column
-    titles. Otherwise return ""."""
+def check_lists_files(path: Path, titles: Sequence[str], rows: Sequence[Row]) -> None:
+    """Raise UserError if a table has columns with times, but no column with a common title for the
+    paths.
+
+    The program calls this function if no column lists audio files of the corpus.
+    """
+    times = time_titles(titles, rows)
+    if len(times) > 1 and not {*titles} & {*PATH_TITLES}:
+        raise UserError(
+            f"{path}: the columns {' and '.join(map(repr, times))} list segments, but no column lists "
+            "audio files of the corpus. If Whisper wrote this table, put the table next to its audio "
+            "file, give both files the same name, and leave out --csv. Otherwise, add the column "
+            "'path' with the audio file of each segment"
+        )
+
+
+def may_be_delimiter(character: str) -> bool:
+    """Return whether a character is unusual in texts and file names, or a comma, semicolon or
+    colon."""
+    is_ascii_mark = character.isascii() and not character.isalnum()
+    is_symbol = unicodedata.category(character)[0] in "SC"
+    return (is_ascii_mark or is_symbol) and character not in NO_DELIMITERS
+
+
+def _possible_titles(path: Path, text: str) -> tuple[list[str], list[Row]]:
+    """Return the fields of the first line, if these fields may be column titles, and the other
+    rows. Otherwise return []."""
+    first = text.strip().partition("\n")[0]
     for delimiter in QUOTING_DELIMITERS:
-        if all(line.count(delimiter) for line in lines):
-            fields = next(csv.reader([lines[0][:1000]], delimiter=delimiter))
-            return ", ".join(repr(field.strip()[:40]) for field in fields[:10])
-    return ""
+        if delimiter in first:
+            header, *rows = rows_of_csv(path, text.strip(), delimiter)
+            are_titles = all(TITLE.fullmatch(without_marks(x)) for x in header.fields if x)
+            is_common = sum(len(row.fields) > 1 for row in rows) >= MIN_SHARE * len(rows)
+            if are_titles and is_common and rows:
+                return header.fields, rows
+    return [], []
 
 
 def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
     """Return the fields of each non-empty line. Raise UserError if a line cannot be read."""
+    if delimiter == FIRST_SPACE:
+        lines = enumerate(text.split("\n"), 1)
+        return [Row(f"{path}:{i}", line.split(maxsplit=1)) for i, line in lines if line.strip()]
     file = io.StringIO(text, newline="")
     is_strict = False
     csv.field_size_limit(MAX_FIELD)
@@ -334,11 +396,14 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
     try:
         for fields in reader:
             if any(fields):
-                # In a valid CSV file, replace line breaks inside a field with spaces. If the field
-                # also contains the delimiter, keep the line breaks, because the closing quotation
-                # mark may be missing and the field may contain the next row.
+                # In a valid CSV file, replace line breaks inside a field with spaces. If a line of
+                # the field contains enough delimiters for a row, keep the line breaks, because the
+                # closing quotation mark may be missing and the field may contain the next row.
+                most = len(rows[0].fields if rows else fields) - 1
                 fields = [
-                    " ".join(x.split("\n")) if is_strict and delimiter not in x else x
+                    " ".join(x.split("\n"))
+                    if is_strict and all(y.count(delimiter) < most for y in x.split("\n")[1:])
+                    else x
                     for x in fields
                 ]
                 rows.append(Row(f"{path}:{number}", [_unquoted(x.strip()) for x in fields]))
@@ -539,9 +604,55 @@ def has_titles(table: Table, speaker_column: str, first: Sequence[str]) -> bool:
     return has_path and has_text
 
 
-def path_index(table: Table) -> int:
-    """Return the index of the column with the paths in a table without common titles."""
-    return int(table.path_column) - 1 if table.path_column.isdecimal() else 0
+def path_index(table: Table, files: Sequence[int]) -> int:
+    """Return the index of the column with the paths in a table without common titles.
+
+    Args:
+        files: the indices of the columns that list audio files.
+    """
+    if table.path_column.isdecimal():
+        return int(table.path_column) - 1
+    return files[0] if files else 0
+
+
+def columns_of_files(rows: Sequence[Row], is_audio: Callable[[str], bool] | None) -> list[int]:
+    """Return the indices of the columns whose values are names of audio files in nearly all rows."""
+    sample = [row.fields for row in rows[:SAMPLE_LINES]]
+    if not sample or not is_audio:
+        return []
+    return [
+        index
+        for index in range(max(map(len, sample)))
+        if sum(index < len(x) and is_audio(x[index]) for x in sample) >= MIN_SHARE * len(sample)
+    ]
+
+
+def column_of_sentences(rows: Sequence[Row], others: Container[int | None]) -> int | None:
+    """Return the index of the only column that contains sentences, or None.
+
+    Args:
+        others: the indices of columns with other values.
+
+    The result is also None if a column has several values, but each of them in several rows, like
+    the names of speakers.
+    """
+    sample = [row.fields for row in rows[:SAMPLE_LINES]]
+    found = []
+    for index in range(max(map(len, sample))):
+        values = [x[index] for x in sample if index < len(x)]
+        num_words = median(len(WORD.findall(_comparable(x))) for x in values)
+        if index in others:
+            continue
+        if num_words >= MIN_SENTENCE_WORDS and len({*values}) > MIN_DIFFERENT * len(values):
+            found.append(index)
+        elif repeats(values) and len({*values}) > 1:
+            return None
+    return found[0] if len(found) == 1 else None
+
+
+def without_marks(text: str) -> str:
+    """Return a text without combining characters, such as the vowel signs of Devanagari."""
+    return "".join(x for x in text if unicodedata.category(x)[0] != "M")
 
 
 def may_be_header(rows: Sequence[Row], path: int, is_audio: Callable[[str], bool]) -> bool:
@@ -552,7 +663,7 @@ def may_be_header(rows: Sequence[Row], path: int, is_audio: Callable[[str], bool
         path: the index of the column with the paths.
     """
     names = [row.fields[path] for row in rows[: 1 + HEADER_LINES] if 0 <= path < len(row.fields)]
-    if len(names) < 2 or not all(TITLE.fullmatch(x) for x in rows[0].fields):
+    if len(names) < 2 or not all(TITLE.fullmatch(without_marks(x)) for x in rows[0].fields):
         return False
     is_name = WITHOUT_NUMBER.fullmatch(names[0]) is None or is_audio(names[0])
     return not is_name and any(is_audio(name) for name in names[1:])
@@ -566,6 +677,7 @@ def choose_columns(
     num_fields: int,
     delimiter: str,
     known_path: int | None = None,
+    files: Sequence[int] = (),
 ) -> Columns:
     """Choose the columns for path, text and speaker.
 
@@ -576,6 +688,9 @@ def choose_columns(
     Args:
         known_path: the index of the column that contains names of audio files, if the table has a
             header without a common title for the paths.
+        files: the indices of the columns that list audio files of the corpus. A column with a
+            common title is not used for the paths if it lists no audio files, but another column
+            does.
 
     Raises:
         UserError: if a selected column does not exist, or if the user must specify a column.
@@ -597,7 +712,10 @@ def choose_columns(
     speaker = column("--speaker-column", speaker_column, ())
     path = column("--path-column", table.path_column, PATH_TITLES)
     text = column("--text-column", table.text_column, TEXT_TITLES)
-    if path is None and text is not None:
+    if not table.path_column and files and path not in files:
+        path = next((i for i in files if i not in (text, speaker)), path)
+    is_header = bool({*(titles or ())} & {*PATH_TITLES, *TEXT_TITLES, *SPEAKER_TITLES})
+    if path is None and (text is not None or is_header):
         path = known_path
     others: list[int] = []
     is_guessed = False  # whether the last column is expected to contain the normalized text
@@ -609,6 +727,8 @@ def choose_columns(
         if text is None and len(others) == 2 and delimiter not in QUOTING_DELIMITERS:
             text = others[1]
             is_guessed = True
+    if text is None and path in files and (known_path is None or is_header):
+        text = column_of_sentences(rows, (path, speaker))
     if path is None or text is None:
         missing = {"--path-column": path, "--text-column": text}
         options = " and ".join(option for option, index in missing.items() if index is None)
@@ -893,7 +1013,8 @@ def print_assumptions(
         pairs = [row.fields[1:3] for row in rows if len(row.fields) == num_fields == 3]
         if not pairs or any(_count_kept_words(*pair)[0] for pair in pairs):
             return
-    form = f"fields separated by {DELIMITERS.get(delimiter, repr(delimiter))}"
+    names_of_delimiters = {**DELIMITERS, FIRST_SPACE: "the first space"}
+    form = f"fields separated by {names_of_delimiters.get(delimiter, repr(delimiter))}"
     if titles:
         form = f"{form}, with a header" if delimiter else "read as JSON"
     names = [repr(title) for title in titles] if titles else [*map(str, range(1, num_fields + 1))]

@@ -209,20 +209,75 @@ def test_error_lists_the_tables_of_the_folder_when_metadata_is_missing(recording
     assert f"--csv {recordings}/test.tsv or --csv {recordings}/train.CSV" in message
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "One, two.|a.wav\nTwo, three.|b.wav\nThree.|C.wav\n",
-        "One, two.|a\nTwo, three.|b\nThree.|c\n",
-        "path|text\na|clips/a.wav\nb|clips/b.wav\nC|more/C.wav\n",
-    ],
-)
-def test_table_is_rejected_when_its_texts_are_names_of_audio_files(recordings, lines):
+def test_table_is_rejected_when_its_texts_are_names_of_audio_files(recordings):
+    lines = "path|text\na|clips/a.wav\nb|clips/b.wav\nC|more/C.wav\n"
     (recordings / "metadata.csv").write_text(lines)
     message = refusal(read, recordings)
     assert message.startswith(f"{recordings / 'metadata.csv'}:")
     assert "3 of 3 texts" in message
     assert "--text-column" in message
+
+
+WORDS = ["There was a river.", "It rose in May, again.", "Nobody, in fact, knew why."]
+
+
+@pytest.mark.parametrize(
+    ("line", "header"),
+    [
+        ("{text}|{path}", ""),
+        ("{text}|{name}", ""),
+        ("{name} {text}", ""),  # as in Kaldi and LibriSpeech
+        ("{path}^{text}", ""),
+        ('{path},"{text}"', ""),
+        ("{path}|anna|en|{text}", ""),  # as in MeloTTS
+        ('anna,{path},"{text}"', "speaker,wav_file,transcript"),
+        ('{name},"{text}"', "id,वाक्य"),
+        ('{i}1,{path},"{text}",en', "id,file_path,phrase,language"),
+        ('{{"id": "x{i}", "file_path": "{path}", "phrase": "{text}"}}', ""),
+    ],
+)
+def test_columns_are_chosen_because_one_lists_audio_files_and_one_contains_sentences(
+    line, header, recordings, capsys
+):
+    paths = ["clips/a.wav", "clips/b.FLAC", "more/C.wav"]
+    lines = [
+        line.format(i=i, path=path, name=Path(path).stem, text=text)
+        for i, (path, text) in enumerate(zip(paths, WORDS, strict=True))
+    ]
+    table = recordings / "list.txt"
+    table.write_text("".join(f"{x}\n" for x in ([header] if header else []) + lines))
+    clips, problems = read(recordings, table)
+    assert clips == list(zip(paths, WORDS, strict=True))
+    assert problems == []
+    assert "paths are read from column" in capsys.readouterr().out
+
+
+def test_table_of_text_files_is_read_when_the_files_exist(recordings, capsys):
+    """In an earlier version, the names of the text files were the texts."""
+    for name, text in zip("abC", WORDS, strict=True):
+        (recordings / f"{name}.t.txt").write_text(f"{text}\n")
+    table = recordings / "metadata.csv"
+    table.write_text("clips/a.wav,a.t.txt\nclips/b.FLAC,b.t.txt\nmore/C.wav,C.t.txt\n")
+    assert [text for _, text in read(recordings)[0]] == WORDS
+    assert "note: the texts are read from 3 text files" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "advice"),
+    [
+        ("አዲስ ቀን ነው።\nሌላ ቀን ነው።\n", "No line contains the name of an audio file"),
+        ("x.wav,Yes.\ny.wav,No, no.\n", "If ',' separates the fields, set it with --delimiter"),
+        (
+            "Speaker,Start,End,Word\nanna,0.0,0.5,well\nanna,0.5,0.7,yes\n",
+            "the columns 'start' and 'end' list segments, but no column lists audio files",
+        ),
+    ],
+)
+def test_advice_fits_the_table_when_no_column_lists_audio_files(content, advice, recordings):
+    (recordings / "list.txt").write_text(content)
+    message = refusal(read, recordings, recordings / "list.txt")
+    assert advice in message
+    assert "'።'" not in message
 
 
 def test_text_is_accepted_when_it_equals_the_name_of_its_audio_file(recordings):

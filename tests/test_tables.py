@@ -111,6 +111,13 @@ def test_line_breaks_in_quoted_texts_become_spaces(path):
     assert problems == []
 
 
+def test_line_breaks_in_quoted_texts_become_spaces_when_the_texts_contain_commas(path):
+    lines = [f'c{i},en,1,"Well, text\nnumber, {i}."' for i in range(4)]
+    entries, problems = read(path, "\n".join(["path,language,part,text", *lines]))
+    assert entries == [(f"c{i}", f"Well, text number, {i}.") for i in range(4)]
+    assert problems == []
+
+
 def test_row_of_a_table_is_reported_when_its_quotation_mark_is_not_closed(path):
     _, [problem] = read(path, 'path,text\nc0,"Good morning.\nc1,He said "\nc2,Yes.\n')
     assert problem.startswith(f"{path}:2: ")
