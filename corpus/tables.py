@@ -98,8 +98,8 @@ JSON_ARRAY = re.compile(r"\s*\[\s*[\[{\]]")
 # Matches the line that sets the delimiter for Excel. The line break is not part of the match, so
 # that the numbers of the other lines stay the same.
 EXCEL_DELIMITER = re.compile(r'"?sep=(.)"?(?=\n)', re.IGNORECASE)
-# Matches a field that may be a column title: up to three words without punctuation.
-TITLE = re.compile(r"[^\W\d]\w*([ -]\w+){0,2}")
+# Matches a field that may be a column title: up to three words without punctuation, or nothing.
+TITLE = re.compile(r"(?=.*[^\W\d])\w+([ :-]\w+){0,2}|")
 # Matches a field that is not the name of a recording with a number, such as clip_0012.
 WITHOUT_NUMBER = re.compile(r"\D*")
 # Maximum number of characters in a field. Python's default would reject a long text without saying
@@ -308,9 +308,10 @@ def find_delimiter(
         return min(found)[2]
     others = [x for x in dict.fromkeys(lines[0]) if all(x in line for line in lines)]
     possible = [x for x in others if may_be_delimiter(x)]
-    sample = lines[: 1 + SAMPLE_LINES]
-    for delimiter in (*possible, FIRST_SPACE) if is_audio else ():
-        rows = rows_of_csv(table.path, "\n".join(sample), delimiter)
+    # Quoted fields can contain line breaks, so some lines may lack the delimiter.
+    quoting = [x for x in QUOTING_DELIMITERS if x in lines[0] and x not in possible]
+    for delimiter in (*possible, *quoting, FIRST_SPACE) if is_audio else ():
+        rows = rows_of_csv(table.path, text, delimiter)
         [(num_fields, count)] = Counter(len(row.fields) for row in rows).most_common(1)
         are_equal = num_fields > 1 and count >= MIN_SHARE * len(rows)
         if are_equal and columns_of_files(rows[1:] or rows, is_audio):
@@ -329,7 +330,9 @@ def find_delimiter(
             f". If the first line contains column titles ({listed}), select the columns with "
             "--path-column and --text-column"
         )
-    if is_audio and not any(is_audio(x) for line in sample for x in re.split(r"[\s,;:]+", line)):
+    if is_audio and not any(
+        is_audio(x) for line in lines[:SAMPLE_LINES] for x in re.split(r"[\s,;:]+", line)
+    ):
         fix += ". No line contains the name of an audio file of the corpus"
     raise UserError(
         f"{table.path}: unknown format that begins with {lines[0].strip()[:60]!r}. Expected fields "
@@ -620,34 +623,38 @@ def columns_of_files(rows: Sequence[Row], is_audio: Callable[[str], bool] | None
     sample = [row.fields for row in rows[:SAMPLE_LINES]]
     if not sample or not is_audio:
         return []
+    max_others = max((1 - MIN_SHARE) * len(sample), len(sample) >= MIN_LINES)
     return [
         index
         for index in range(max(map(len, sample)))
-        if sum(index < len(x) and is_audio(x[index]) for x in sample) >= MIN_SHARE * len(sample)
+        if sum(index >= len(x) or not is_audio(x[index]) for x in sample) <= max_others
     ]
 
 
-def column_of_sentences(rows: Sequence[Row], others: Container[int | None]) -> int | None:
-    """Return the index of the only column that contains sentences, or None.
+def columns_of_sentences(rows: Sequence[Row], others: Container[int | None]) -> list[int]:
+    """Return the indices of the columns that contain sentences.
 
     Args:
         others: the indices of columns with other values.
-
-    The result is also None if a column has several values, but each of them in several rows, like
-    the names of speakers.
     """
     sample = [row.fields for row in rows[:SAMPLE_LINES]]
     found = []
     for index in range(max(map(len, sample))):
         values = [x[index] for x in sample if index < len(x)]
-        num_words = median(len(WORD.findall(_comparable(x))) for x in values)
-        if index in others:
-            continue
-        if num_words >= MIN_SENTENCE_WORDS and len({*values}) > MIN_DIFFERENT * len(values):
+        num_words = median(len(_words(x)) for x in values)
+        are_different = len({*values}) > MIN_DIFFERENT * len(values)
+        if index not in others and num_words >= MIN_SENTENCE_WORDS and are_different:
             found.append(index)
-        elif repeats(values) and len({*values}) > 1:
-            return None
-    return found[0] if len(found) == 1 else None
+    return found
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text. A path or an address is one word."""
+    return [x for x in _comparable(text).split() if WORD.search(x)]
+
+
+def _may_be_speakers(values: Sequence[str]) -> bool:
+    return repeats(values) and len({*values}) > 1
 
 
 def without_marks(text: str) -> str:
@@ -663,7 +670,11 @@ def may_be_header(rows: Sequence[Row], path: int, is_audio: Callable[[str], bool
         path: the index of the column with the paths.
     """
     names = [row.fields[path] for row in rows[: 1 + HEADER_LINES] if 0 <= path < len(row.fields)]
-    if len(names) < 2 or not all(TITLE.fullmatch(without_marks(x)) for x in rows[0].fields):
+    if (
+        len(names) < 2
+        or not names[0]
+        or not all(TITLE.fullmatch(without_marks(x)) for x in rows[0].fields)
+    ):
         return False
     is_name = WITHOUT_NUMBER.fullmatch(names[0]) is None or is_audio(names[0])
     return not is_name and any(is_audio(name) for name in names[1:])
@@ -727,23 +738,35 @@ def choose_columns(
         if text is None and len(others) == 2 and delimiter not in QUOTING_DELIMITERS:
             text = others[1]
             is_guessed = True
-    if text is None and path in files and (known_path is None or is_header):
-        text = column_of_sentences(rows, (path, speaker))
+    sentences = columns_of_sentences(rows, (path, speaker)) if path in files else []
+    if text is None and len(sentences) == 1 and (known_path is None or is_header):
+        # Without titles, a note cannot tell the user which unused column contains the speakers.
+        unused = {*range(num_fields)} - {path, speaker, *sentences}
+        columns = [[x.fields[i] for x in rows if i < len(x.fields)] for i in sorted(unused)]
+        if titles or speaker is not None or not any(map(_may_be_speakers, columns)):
+            text = sentences[0]
     if path is None or text is None:
         missing = {"--path-column": path, "--text-column": text}
         options = " and ".join(option for option, index in missing.items() if index is None)
         found = ", ".join(titles or rows[0].fields)
+        advice = ""
+        if text is None and sentences:
+            listed = [repr(titles[i]) if titles else str(i + 1) for i in sentences]
+            advice = (
+                f". Sentences are in {'columns' if listed[1:] else 'column'} {', '.join(listed)}"
+            )
         if known_path is not None:
             raise UserError(
                 f"{table.path}:1: this line lists no audio file, so it looks like a header with the "
                 f"columns {found[:200]!r} (expected common column titles, such as 'path' and 'text'). "
-                f"Add {options} with the title or the number of the column (counted from 1). If the "
-                "line lists a recording, add its audio file"
+                f"Add {options} with the title or the number of the column (counted from 1){advice}. If "
+                "the line lists a recording, add its audio file"
             )
         raise UserError(
             f"{table.path}: the column with the {'paths' if path is None else 'texts'} was not found in "
             f"{found[:200]!r}. Expected common column titles, or lines of id|text or id|text|normalized "
             f"text. Add {options} with the title or the number of the column (counted from 1)"
+            f"{advice}"
         )
     if path == text:
         raise UserError(f"{table.path}: column {text + 1} was selected for both paths and texts")
