@@ -41,6 +41,7 @@ from corpus.segments import (
     WHISPER_SUFFIX,
     are_labels,
     check_is_plain,
+    check_not_words,
     is_kaldi,
     is_lhotse,
     is_textgrid,
@@ -362,9 +363,9 @@ def _match_text_files(
             suffix = by_name[name].suffix
             whole = [place.with_name(f"{place.name}{suffix}") for place in places]
             found = [path for place in whole for path in texts_next_to(place, (), texts.suffix)]
-        if not found and texts.suffix.lower() in ("", "tsv", WHISPER_SUFFIX):
+        if len(found) != 1 and texts.suffix.lower() in ("", "tsv", WHISPER_SUFFIX):
             tables = [place.with_name(f"{place.name}{WHISPER_SUFFIX}") for place in places]
-            found = [path for path in tables if is_whisper_table(path)]
+            found += [path for path in tables if is_whisper_table(path)]
         if len(found) == 1:
             text_files[name] = found[0]
             plain = [place.with_name(f"{place.name}{x}") for place in places for x in TEXT_SUFFIXES]
@@ -752,6 +753,7 @@ def _with_audio_and_names(
     Args:
         path: the file that contains the entries.
     """
+    check_not_words(path, [entry for entry in entries if entry.segment])
     clips, problems = with_audio(entries, corpus, path.parent)
     if not speakers.column:
         if not speakers.is_known and (note := note_of_speakers(entries, path)):

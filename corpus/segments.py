@@ -144,7 +144,7 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
         raise UserError(f"{path}: contains no segment with a text")
     _check_not_counting(path, entries)
     _check_not_growing(path, entries)
-    _check_not_words(path, entries, tier)
+    check_not_words(path, entries, tier)
     check_last_line(path, content, [entry.text for entry in entries])
     return entries
 
@@ -179,7 +179,7 @@ def _check_not_growing(path: Path, entries: Sequence[Entry]) -> None:
         )
 
 
-def _check_not_words(path: Path, entries: Sequence[Entry], tier: str) -> None:
+def check_not_words(path: Path, entries: Sequence[Entry], tier: str = "") -> None:
     """Raise UserError if the segments are the words or phones of a forced alignment.
 
     Nearly all such segments are short, contain no space, and begin where the previous segment ends.

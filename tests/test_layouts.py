@@ -218,6 +218,19 @@ def test_table_is_rejected_when_its_texts_are_names_of_audio_files(recordings):
     assert "--text-column" in message
 
 
+def test_error_lists_all_transcripts_that_whisper_wrote(tmp_path):
+    write_prompts(tmp_path, "a.wav", "a.txt", "a.srt", "a.vtt")
+    (tmp_path / "a.tsv").write_text("start\tend\ttext\n0\t1500\tOne.\n")
+    _, [problem] = read_layout(tmp_path)
+    assert all(f"{tmp_path}/a.{x}" in problem for x in ("txt", "srt", "vtt", "tsv"))
+
+
+def test_table_of_segments_is_rejected_when_its_segments_are_single_words(recordings):
+    lines = [f"clips/a.wav,{0.2 * i:.1f},{0.2 * i + 0.2:.1f},word" for i in range(12)]
+    (recordings / "metadata.csv").write_text("\n".join(["path,start,end,text", *lines]))
+    assert "12 of 12 segments are single words or phones" in refusal(read, recordings)
+
+
 WORDS = ["There was a river.", "It rose in May, again.", "Nobody, in fact, knew why."]
 
 
@@ -260,6 +273,21 @@ def test_table_of_text_files_is_read_when_the_files_exist(recordings, capsys):
     table.write_text("clips/a.wav,a.t.txt\nclips/b.FLAC,b.t.txt\nmore/C.wav,C.t.txt\n")
     assert [text for _, text in read(recordings)[0]] == WORDS
     assert "note: the texts are read from 3 text files" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("header", "advice"),
+    [
+        ("id,raw,spoken", "Sentences are in columns 'raw', 'spoken'"),
+        ("name,raw,18_out", "Sentences are in columns 'raw', '18_out'. If the line lists"),
+    ],
+)
+def test_error_lists_the_columns_with_sentences_when_there_are_several(header, advice, recordings):
+    lines = [f'{x},"{text}","{text}"' for x, text in zip("abC", WORDS, strict=True)]
+    (recordings / "list.csv").write_text("\n".join([header, *lines]))
+    message = refusal(read, recordings, recordings / "list.csv")
+    assert advice in message
+    assert "--text-column" in message
 
 
 @pytest.mark.parametrize(
