@@ -68,14 +68,14 @@ UNUSUAL_TEXTS = (
         ),
     ),
     (
-        "marks in angle brackets, which would be read letter by letter",
+        "marks in angle brackets, which would be read aloud",
         "Delete the angle brackets, or also the words between them if they are not spoken",
         re.compile(rf"<(?!{TAG[1:]})[^\s<>][^<>\n]{{0,40}}>"),
     ),
     (
         "spaces between all characters, although the script has no spaces between words",
         "Delete the spaces, or use another transcript",
-        re.compile(rf"(?:{UNSPACED.pattern}\s){{4,}}{UNSPACED.pattern}"),
+        re.compile(rf"(?:{UNSPACED.pattern}\s){{4}}{UNSPACED.pattern}"),
     ),
     (
         # If a text was decoded with the wrong encoding, its quotation marks may become control

@@ -446,7 +446,7 @@ def test_texts_in_another_script_are_reported_when_many_clips_have_such_texts(
     ("text", "problem"),
     [
         ("でこれ英語でまず<うー>考えられた", "angle brackets"),
-        ("B 圈 又 崩 了 9", "spaces between all characters"),
+        ("B 圈 又 崩 了 一 次", "spaces between all characters"),
         ("If 1 < 2, then 3 > 2.", None),
         ("ทดสอบ ระบบ 圈 又", None),
     ],
