@@ -1033,8 +1033,9 @@ def print_assumptions(
     """
     is_usual = titles is None and delimiter == "|" and columns.path == 0
     if is_usual and columns.text == num_fields - 1 < 3:
-        pairs = [row.fields[1:3] for row in rows if len(row.fields) == num_fields == 3]
-        if not pairs or any(_count_kept_words(*pair)[0] for pair in pairs):
+        # A second column of single words, numbers or paths does not contain the original texts.
+        second = [row.fields[1] for row in rows if len(row.fields) == num_fields == 3]
+        if not second or any(len(_comparable(x).split()) > 1 for x in second):
             return
     names_of_delimiters = {**DELIMITERS, FIRST_SPACE: "the first space"}
     form = f"fields separated by {names_of_delimiters.get(delimiter, repr(delimiter))}"
