@@ -311,14 +311,12 @@ def find_delimiter(
     # Quoted fields can contain line breaks, so some lines may lack the delimiter.
     quoting = [x for x in QUOTING_DELIMITERS if x in lines[0] and x not in possible]
     for delimiter in (*possible, *quoting, FIRST_SPACE) if is_audio else ():
-        rows = rows_of_csv(table.path, text, delimiter)
-        [(num_fields, count)] = Counter(len(row.fields) for row in rows).most_common(1)
-        are_equal = num_fields > 1 and count >= MIN_SHARE * len(rows)
-        if are_equal and columns_of_files(rows[1:] or rows, is_audio):
+        rows = _rows_if_equal(table.path, text, delimiter)
+        if rows and columns_of_files(rows[1:] or rows, is_audio):
             return delimiter
-    titles, rows = _possible_titles(table.path, text)
+    titles, other_rows = _possible_titles(table.path, text)
     known = {normal_title(x) for x in titles} & {*PATH_TITLES, *TEXT_TITLES, *SPEAKER_TITLES}
-    check_lists_files(table.path, [normal_title(x) for x in titles], rows)
+    check_lists_files(table.path, [normal_title(x) for x in titles], other_rows)
     fix = ""
     if possible and not known:
         fix = (
@@ -364,17 +362,24 @@ def may_be_delimiter(character: str) -> bool:
     return (is_ascii_mark or is_symbol) and character not in NO_DELIMITERS
 
 
+def _rows_if_equal(path: Path, text: str, delimiter: str) -> list[Row]:
+    """Return the rows of a table, or [] if the number of fields differs or is 1 in many rows."""
+    try:
+        rows = rows_of_csv(path, text, delimiter)
+    except UserError:
+        return []
+    num_fields = Counter(len(row.fields) for row in rows)
+    usual = max(num_fields, key=num_fields.__getitem__, default=1)
+    return rows if usual > 1 and num_fields[usual] >= MIN_SHARE * len(rows) else []
+
+
 def _possible_titles(path: Path, text: str) -> tuple[list[str], list[Row]]:
     """Return the fields of the first line, if these fields may be column titles, and the other
     rows. Otherwise return []."""
-    first = text.strip().partition("\n")[0]
     for delimiter in QUOTING_DELIMITERS:
-        if delimiter in first:
-            header, *rows = rows_of_csv(path, text.strip(), delimiter)
-            are_titles = all(TITLE.fullmatch(without_marks(x)) for x in header.fields if x)
-            is_common = sum(len(row.fields) > 1 for row in rows) >= MIN_SHARE * len(rows)
-            if are_titles and is_common and rows:
-                return header.fields, rows
+        rows = _rows_if_equal(path, text, delimiter)
+        if len(rows) > 1 and all(TITLE.fullmatch(without_marks(x)) for x in rows[0].fields):
+            return rows[0].fields, rows[1:]
     return [], []
 
 

@@ -294,6 +294,8 @@ def test_error_lists_the_columns_with_sentences_when_there_are_several(header, a
     ("content", "advice"),
     [
         ("አዲስ ቀን ነው።\nሌላ ቀን ነው።\n", "No line contains the name of an audio file"),
+        (",,,\n", "unknown format"),
+        (",a\nb,c\n,d\n,e\nf,g\n", "unknown format"),
         ("x.wav,Yes.\ny.wav,No, no.\n", "If ',' separates the fields, set it with --delimiter"),
         (
             "Speaker,Start,End,Word\nanna,0.0,0.5,well\nanna,0.5,0.7,yes\n",
