@@ -64,7 +64,7 @@ from corpus.spoken_texts import MAX_SHARE, MIN_TEXTS, check_are_spoken
 from corpus.tables import Entry, Table, read_table
 from corpus.text_files import decode, joined_lines, print_joined
 from tacotron2_voice.utils.errors import UserError, count_of, grouped
-from tacotron2_voice.utils.files import read_bytes
+from tacotron2_voice.utils.files import naming, read_bytes
 
 METADATA = "metadata.csv"
 LJSPEECH = "LJSpeech-1.1"  # the folder name in the archive of LJSpeech
@@ -84,6 +84,8 @@ ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 TRANSCRIPTS = "--transcripts EXTENSION"
 # Minimum fraction of the listed files that must exist to ignore the folders in which they are listed.
 MIN_FOUND = 0.9
+# To find tables, only the first NUM_LINES lines in the first MAX_BEGINNING bytes are read.
+NUM_LINES, MAX_BEGINNING = 20, 20_000
 SHOWN = 5  # maximum number of files to list in a note
 # Endings of the file names in VCTK 0.92, which contains two recordings of each text, made with two
 # microphones.
@@ -682,9 +684,30 @@ def _has_segments(path: Path) -> bool:
 
 
 def advice_on_tables(corpus: Path) -> str:
-    """Return a hint to use --csv with one of the tables in the folder."""
-    options = [f"--csv {shlex.quote(str(path))}" for path in tables_in(corpus)[:SHOWN]]
+    """Return a hint to use --csv with one of the files that list audio files or, if no file does,
+    with one of the tables in the folder."""
+    tables = files_with_names(corpus) or tables_in(corpus)
+    options = [f"--csv {shlex.quote(str(path))}" for path in tables[:SHOWN]]
     return f". Add {' or '.join(options) or '--csv FILE'}"
+
+
+def files_with_names(corpus: Path) -> list[Path]:
+    """Return the text files in which at least half of the first lines contain the name of an audio
+    file."""
+    names = {comparable(path.stem) for path in audio_files(corpus)}
+    found = []
+    for path in visible_files(corpus):
+        if path.suffix.lower() in AUDIO_SUFFIXES or not path.is_file():
+            continue
+        with naming(path), open(path, "rb") as file:
+            lines = file.read(MAX_BEGINNING).decode(errors="replace").splitlines()[:NUM_LINES]
+        fields = [re.split(r"[\s|,;:\"]+", line) for line in lines if line.strip()]
+        listed = [
+            any(comparable(without_folder_and_suffix(x)) in names for x in line) for line in fields
+        ]
+        if len(listed) > 1 and 2 * sum(listed) >= len(listed):
+            found.append(path)
+    return found
 
 
 def tables_in(corpus: Path) -> list[Path]:

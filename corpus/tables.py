@@ -399,7 +399,7 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
         reader = csv.reader(file, delimiter=delimiter)
     else:
         reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
-    rows = []
+    rows: list[Row] = []
     number = 1
     try:
         for fields in reader:

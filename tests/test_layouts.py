@@ -218,6 +218,26 @@ def test_table_is_rejected_when_its_texts_are_names_of_audio_files(recordings):
     assert "--text-column" in message
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "clips/{}.wav|Yes.\n",
+        "{} No.\n",
+        '{{"audio": "/x/{}.wav", "words": "Yes."}}\n',
+        '"{}","No."\n',
+    ],
+)
+@pytest.mark.parametrize("name", ["list.txt", "lists/train.list"])
+def test_error_suggests_the_file_that_lists_the_audio_files(name, lines, recordings):
+    for path in (*recordings.rglob("*.txt"), *recordings.rglob("*.lab")):
+        path.unlink()
+    (recordings / name).parent.mkdir(exist_ok=True)
+    (recordings / name).write_text("".join(lines.format(x) for x in "abC"))
+    (recordings / "notes.txt").write_text("A few\nlines.\n")
+    (recordings / "more" / "other.csv").write_text("path,text\nd,No.\n")
+    assert f"Add --csv {recordings / name}" in refusal(read, recordings)
+
+
 def test_error_lists_all_transcripts_that_whisper_wrote(tmp_path):
     write_prompts(tmp_path, "a.wav", "a.txt", "a.srt", "a.vtt")
     (tmp_path / "a.tsv").write_text("start\tend\ttext\n0\t1500\tOne.\n")
