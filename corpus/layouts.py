@@ -746,25 +746,28 @@ def _read_table(
 
 
 def with_texts_of_files(entries: Sequence[Entry], corpus: Path, table: Table) -> list[Entry]:
-    """Return the entries of a table. If all texts are names of text files, read these files."""
-    if not all(entry.text.lower().endswith((".txt", ".lab")) for entry in entries):
+    """Return the entries of a table. If all texts are names of text files, read these files.
+
+    Raise UserError if one of the text files does not exist.
+    """
+    if not entries or not all(re.fullmatch(r"\S+\.(txt|lab)", x.text, re.I) for x in entries):
         return [*entries]
-    folders = [table.path.parent, corpus]
-    paths = [
-        next((x for folder in folders if (x := folder / slashes(entry.text)).is_file()), None)
-        for entry in entries
-    ]
-    found = [path for path in paths if path]
-    if not found or len(found) < len(paths):
-        return [*entries]
-    print(
-        f"note: the texts are read from {count_of(len(found), 'text file')} that {table.path} lists, "
-        f"such as {found[0]}"
-    )
-    texts = decode({path: read_bytes(path) for path in found}, table.encoding)
+    paths = []
+    for entry in entries:
+        found = [folder / slashes(entry.text) for folder in (table.path.parent, corpus)]
+        if not any(path.is_file() for path in found):
+            raise UserError(
+                f"{entry.where}: the text is {entry.text[:60]!r}, but this text file does not exist "
+                f"(expected {str(found[0])[:300]}). If each text file is next to its audio file, rename "
+                f"{table.path.name} so that the program does not use it"
+            )
+        paths.append(next(path for path in found if path.is_file()))
+    files = count_of(len(paths), "text file")
+    print(f"note: the texts are read from {files} that {table.path} lists, such as {paths[0]}")
+    texts = decode({path: read_bytes(path) for path in paths}, table.encoding)
     return [
         entry._replace(text=" ".join(texts[path].split()))
-        for entry, path in zip(entries, found, strict=True)
+        for entry, path in zip(entries, paths, strict=True)
     ]
 
 

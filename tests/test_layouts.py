@@ -293,6 +293,11 @@ def test_table_of_text_files_is_read_when_the_files_exist(recordings, capsys):
     table.write_text("clips/a.wav,a.t.txt\nclips/b.FLAC,b.t.txt\nmore/C.wav,C.t.txt\n")
     assert [text for _, text in read(recordings)[0]] == WORDS
     assert "note: the texts are read from 3 text files" in capsys.readouterr().out
+    (recordings / "C.t.txt").unlink()
+    message = refusal(read, recordings)
+    assert message.startswith(
+        f"{table}:3: the text is 'C.t.txt', but this text file does not exist"
+    )
 
 
 @pytest.mark.parametrize(
