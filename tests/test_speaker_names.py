@@ -134,7 +134,7 @@ def test_filelists_differ_only_in_the_speaker_field_when_one_speaker_is_given_fo
     (corpus / "wavs").mkdir(parents=True)
     for i in range(10):
         write_tone(corpus / "wavs" / f"c{i}.wav", 5000 + i)
-    write_metadata(corpus, *(f"c{i}|Text." for i in range(10)))
+    write_metadata(corpus, *(f"c{i}|A text." for i in range(10)))
     prepare_with(corpus, tmp_path / "plain")
     prepare_with(corpus, tmp_path / "named", speakers=SpeakerSource(name=" Zoe\u0308 "))
     for name in ("train.txt", "val.txt"):
