@@ -41,6 +41,7 @@ from corpus.segments import (
     WHISPER_SUFFIX,
     are_labels,
     check_is_plain,
+    check_not_words,
     is_kaldi,
     is_lhotse,
     is_textgrid,
@@ -63,7 +64,7 @@ from corpus.spoken_texts import MAX_SHARE, MIN_TEXTS, check_are_spoken
 from corpus.tables import Entry, Table, read_table
 from corpus.text_files import decode, joined_lines, print_joined
 from tacotron2_voice.utils.errors import UserError, count_of, grouped
-from tacotron2_voice.utils.files import read_bytes
+from tacotron2_voice.utils.files import naming, read_bytes
 
 METADATA = "metadata.csv"
 LJSPEECH = "LJSpeech-1.1"  # the folder name in the archive of LJSpeech
@@ -81,6 +82,10 @@ MAX_PREFIX = 40
 DURATION_SECONDS, DURATION_SHARE = 0.5, 0.1
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 TRANSCRIPTS = "--transcripts EXTENSION"
+# Minimum fraction of the listed files that must exist to ignore the folders in which they are listed.
+MIN_FOUND = 0.9
+# To find tables, only the first NUM_LINES lines in the first MAX_BEGINNING bytes are read.
+NUM_LINES, MAX_BEGINNING = 20, 20_000
 SHOWN = 5  # maximum number of files to list in a note
 # Endings of the file names in VCTK 0.92, which contains two recordings of each text, made with two
 # microphones.
@@ -360,9 +365,9 @@ def _match_text_files(
             suffix = by_name[name].suffix
             whole = [place.with_name(f"{place.name}{suffix}") for place in places]
             found = [path for place in whole for path in texts_next_to(place, (), texts.suffix)]
-        if not found and texts.suffix.lower() in ("", "tsv", WHISPER_SUFFIX):
+        if len(found) != 1 and texts.suffix.lower() in ("", "tsv", WHISPER_SUFFIX):
             tables = [place.with_name(f"{place.name}{WHISPER_SUFFIX}") for place in places]
-            found = [path for path in tables if is_whisper_table(path)]
+            found += [path for path in tables if is_whisper_table(path)]
         if len(found) == 1:
             text_files[name] = found[0]
             plain = [place.with_name(f"{place.name}{x}") for place in places for x in TEXT_SUFFIXES]
@@ -679,9 +684,30 @@ def _has_segments(path: Path) -> bool:
 
 
 def advice_on_tables(corpus: Path) -> str:
-    """Return a hint to use --csv with one of the tables in the folder."""
-    options = [f"--csv {shlex.quote(str(path))}" for path in tables_in(corpus)[:SHOWN]]
+    """Return a hint to use --csv with one of the files that list audio files or, if no file does,
+    with one of the tables in the folder."""
+    tables = files_with_names(corpus) or tables_in(corpus)
+    options = [f"--csv {shlex.quote(str(path))}" for path in tables[:SHOWN]]
     return f". Add {' or '.join(options) or '--csv FILE'}"
+
+
+def files_with_names(corpus: Path) -> list[Path]:
+    """Return the text files in which at least half of the first lines contain the name of an audio
+    file."""
+    names = {comparable(path.stem) for path in audio_files(corpus)}
+    found = []
+    for path in visible_files(corpus):
+        if path.suffix.lower() in AUDIO_SUFFIXES or not path.is_file():
+            continue
+        with naming(path), open(path, "rb") as file:
+            lines = file.read(MAX_BEGINNING).decode(errors="replace").splitlines()[:NUM_LINES]
+        fields = [re.split(r"[\s|,;:\"]+", line) for line in lines if line.strip()]
+        listed = [
+            any(comparable(without_folder_and_suffix(x)) in names for x in line) for line in fields
+        ]
+        if len(listed) > 1 and 2 * sum(listed) >= len(listed):
+            found.append(path)
+    return found
 
 
 def tables_in(corpus: Path) -> list[Path]:
@@ -707,15 +733,42 @@ def _read_table(
 
         @functools.cache
         def finder() -> AudioFinder:
-            # Only a table whose first line looks like a header needs the list of audio files.
             return AudioFinder.for_entries([], corpus, table.path.parent)
 
         def is_audio(name: str) -> bool:
-            return bool(finder().exact(name) or finder().similar(name))
+            found = finder().exact(name) or finder().similar(name)
+            return bool(found) and found[0].suffix.lower() in AUDIO_SUFFIXES
 
         entries, problems = read_table(table, speakers.column, is_audio)
+        entries = with_texts_of_files(entries, corpus, table)
     clips, more = _with_audio_and_names(entries, corpus, table.path, speakers)
     return clips, problems + more
+
+
+def with_texts_of_files(entries: Sequence[Entry], corpus: Path, table: Table) -> list[Entry]:
+    """Return the entries of a table. If all texts are names of text files, read these files.
+
+    Raise UserError if one of the text files does not exist.
+    """
+    if not entries or not all(re.fullmatch(r"\S+\.(txt|lab)", x.text, re.I) for x in entries):
+        return [*entries]
+    paths = []
+    for entry in entries:
+        found = [folder / slashes(entry.text) for folder in (table.path.parent, corpus)]
+        if not any(path.is_file() for path in found):
+            raise UserError(
+                f"{entry.where}: the text is {entry.text[:60]!r}, but this text file does not exist "
+                f"(expected {str(found[0])[:300]}). If each text file is next to its audio file, rename "
+                f"{table.path.name} so that the program does not use it"
+            )
+        paths.append(next(path for path in found if path.is_file()))
+    files = count_of(len(paths), "text file")
+    print(f"note: the texts are read from {files} that {table.path} lists, such as {paths[0]}")
+    texts = decode({path: read_bytes(path) for path in paths}, table.encoding)
+    return [
+        entry._replace(text=" ".join(texts[path].split()))
+        for entry, path in zip(entries, paths, strict=True)
+    ]
 
 
 def _with_audio_and_names(
@@ -726,6 +779,7 @@ def _with_audio_and_names(
     Args:
         path: the file that contains the entries.
     """
+    check_not_words(path, [entry for entry in entries if entry.segment])
     clips, problems = with_audio(entries, corpus, path.parent)
     if not speakers.column:
         if not speakers.is_known and (note := note_of_speakers(entries, path)):
@@ -833,8 +887,8 @@ class AudioFinder:
     # The keys of both mappings are names that are converted by `comparable`.
     files: Mapping[str, Sequence[Path]]  # audio files of the corpus
     counts: Mapping[str, int]  # number of different entries
-    # Whether the entries list several folders. If these folders are speakers, a file with the same
-    # name in another folder is a different recording.
+    # Whether the folders that the entries list must match. If these folders are speakers, a file
+    # with the same name in another folder is a different recording.
     has_folders: bool
 
     @classmethod
@@ -847,7 +901,14 @@ class AudioFinder:
         # file name. Entries with the same file name need files in different folders.
         counts = Counter(comparable(without_folder_and_suffix(name)) for name in names)
         listed = {comparable(re.split(r"[/\\]", x)[-2]) for x in names if "/" in slashes(x)}
-        return cls(corpus, base, files, counts, has_folders=len(listed) > 1)
+        # If the files of several folders were put into one folder, the folders do not matter.
+        num_found = sum(len(files.get(name, ())) == 1 for name in counts)
+        are_moved = (
+            num_found >= MIN_FOUND * len(counts)
+            and max(counts.values(), default=0) == 1
+            and listed.isdisjoint(comparable(x.parent.name) for xs in files.values() for x in xs)
+        )
+        return cls(corpus, base, files, counts, has_folders=len(listed) > 1 and not are_moved)
 
     def exact(self, name: str) -> list[Path]:
         """Return the file with exactly this path or file name, or []."""
@@ -859,6 +920,10 @@ class AudioFinder:
         key = comparable(without_folder_and_suffix(name))
         in_folder = self.has_folders or self.counts[key] > 1
         return similar_files(name, self.files.get(key, []), in_folder=in_folder)
+
+    def elsewhere(self, name: str) -> Path | None:
+        """Return an audio file with this name that is not used because of its folder, or None."""
+        return next(iter(self.files.get(comparable(without_folder_and_suffix(name)), [])), None)
 
     def unused_formats(self, entries: Sequence[Entry], clips: Sequence[Clip]) -> list[Path]:
         """Return the audio files that differ from a clip's file only in the extension.
@@ -919,6 +984,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     first: dict[tuple, Entry] = {}
     conflicting: dict[str, str] = {}
     renamed: list[tuple[str, Path]] = []
+    elsewhere: list[tuple[str, Path]] = []
     for entry in entries:
         if not entry.name:
             problems.append(f"{entry.where}: no path or id of an audio file")
@@ -939,6 +1005,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
         # Keep a clip without a file in the list, so that the split stays the same if the file is
         # added later.
         path = found[0] if found else finder.expected(entry.name)
+        if not found and (other := finder.elsewhere(entry.name)):
+            elsewhere.append((entry.name, other))
         earlier = first.setdefault((os.path.realpath(path), entry.segment), entry)
         if earlier is not entry and earlier.text == entry.text:
             same = f"{path} is already listed in {earlier.where}"
@@ -971,6 +1039,13 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
             f"note: {len(renamed):,} of {len(entries):,} listed files were found in a different "
             f"folder, or with a different extension or case. For example, {listed!r} was found as "
             f"{os.path.relpath(path, corpus)}"
+        )
+    if elsewhere:
+        listed, path = elsewhere[0]
+        print(
+            f"note: {len(elsewhere):,} missing files have the same names as files in other folders. "
+            f"For example, {listed!r} may be {os.path.relpath(path, corpus)}. If they are the same "
+            "recordings, put the files into folders as they are listed"
         )
     print_unused_formats(finder.unused_formats(entries, clips), corpus)
     # An audio file is either cut at the listed times or used as a whole.

@@ -20,10 +20,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from corpus.clips import Clip, Segment
-from corpus.tables import Entry
+from corpus.tables import UNSPACED, Entry
 from corpus.text_files import check_last_line, joined_lines, print_joined, read_text
 from tacotron2_voice.utils.errors import UserError, count_of
 from tacotron2_voice.utils.files import read_bytes
@@ -81,6 +82,11 @@ MAX_OVERLAP = 0.05  # maximum overlap of consecutive subtitles, in seconds
 # Minimum number of segments that repeat the previous segment. A smaller number of segments may
 # repeat the previous segment by chance.
 MIN_GROWING = 5
+# Segments are single words if at least MIN_SHARE_OF_WORDS of at least MIN_WORDS segments contain one
+# word, and if their median length is at most MAX_WORD_SECONDS.
+MIN_WORDS, MIN_SHARE_OF_WORDS, MAX_WORD_SECONDS = 10, 0.95, 1.0
+# Maximum number of characters in a word of a script without spaces between words.
+MAX_UNSPACED_WORD = 3
 EMPTY = b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"  # bytes of spaces, line breaks and byte-order marks
 KALDI_FILES = ("wav.scp", "text")
 
@@ -138,6 +144,7 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
         raise UserError(f"{path}: contains no segment with a text")
     _check_not_counting(path, entries)
     _check_not_growing(path, entries)
+    check_not_words(path, entries, tier)
     check_last_line(path, content, [entry.text for entry in entries])
     return entries
 
@@ -170,6 +177,44 @@ def _check_not_growing(path: Path, entries: Sequence[Entry]) -> None:
             f"the previous segment, such as {growing[0].text[:60]!r} (expected only the words that "
             f"are spoken in each segment). Export {path.name} without the times of words"
         )
+
+
+def check_not_words(path: Path, entries: Sequence[Entry], tier: str = "") -> None:
+    """Raise UserError if the segments are the words or phones of a forced alignment.
+
+    Nearly all such segments are short, contain no space, and begin where the previous segment ends.
+    In recordings of single words, the words are separated by pauses.
+    """
+    segments = [entry.segment for entry in entries if entry.segment and entry.segment.seconds]
+    if len(segments) < MIN_WORDS:
+        return
+    words = [entry for entry in entries if _is_word(entry.text)]
+    num_adjacent = sum(
+        abs(before.start + (before.seconds or 0) - after.start) < MAX_OVERLAP
+        for before, after in pairwise(segments)
+    )
+    length = median(segment.seconds or 0 for segment in segments)
+    if (
+        len(words) < MIN_SHARE_OF_WORDS * len(entries)
+        or num_adjacent < len(segments) / 2
+        or length > MAX_WORD_SECONDS
+    ):
+        return
+    fix = (
+        f"If another tier than {tier!r} contains sentences, choose it with --tier. " if tier else ""
+    )
+    raise UserError(
+        f"{words[0].where}: {len(words):,} of {len(entries):,} segments are single words or phones, "
+        f"such as {words[0].text[:40]!r} and {words[-1].text[:40]!r} (expected one sentence per "
+        f"segment). {fix}If each recording contains one sentence, write the sentence to a text file next "
+        "to the recording and add --transcripts txt. For longer recordings, use subtitles or labels "
+        "of sentences"
+    )
+
+
+def _is_word(text: str) -> bool:
+    """Return whether a text is at most one word."""
+    return " " not in text and (len(text) <= MAX_UNSPACED_WORD or not UNSPACED.search(text))
 
 
 def _read_subtitles(path: Path, text: str) -> list[tuple[float, float, str]]:
@@ -381,7 +426,7 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
     if tier not in tiers:
         raise UserError(
             f"{path}: contains the tiers {', '.join(tiers)}. Choose the tier that contains the "
-            "texts with --tier"
+            "sentences with --tier"
         )
     return [(start, end, text) for start, end, text in grid.getTier(tier).entries if text]
 

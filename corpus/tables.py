@@ -13,10 +13,11 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, product
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from corpus.clips import Segment
@@ -62,7 +63,9 @@ OTHER_RANGES = set(
 )
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 # Characters of ordinary texts and file names, which are not offered as delimiters.
-NO_DELIMITERS = " .!?'\"-_/\\()>"
+NO_DELIMITERS = " .!?'\"-_/\\()<>[]{}"
+# Delimiter of lines that consist of the name of an audio file, a space and a text.
+FIRST_SPACE = " "
 # Delimiters of formats with quoted fields; in other formats, quotation marks are part of the text.
 QUOTING_DELIMITERS = ",;"
 # A table may have two lines per clip. The second line of each clip then begins with the delimiter.
@@ -95,14 +98,18 @@ JSON_ARRAY = re.compile(r"\s*\[\s*[\[{\]]")
 # Matches the line that sets the delimiter for Excel. The line break is not part of the match, so
 # that the numbers of the other lines stay the same.
 EXCEL_DELIMITER = re.compile(r'"?sep=(.)"?(?=\n)', re.IGNORECASE)
-# Matches a field that may be a column title: up to three words without punctuation.
-TITLE = re.compile(r"[^\W\d]\w*([ -]\w+){0,2}")
+# Matches a field that may be a column title: up to three words without punctuation, or nothing.
+TITLE = re.compile(r"(?=.*[^\W\d])\w+([ :-]\w+){0,2}|")
 # Matches a field that is not the name of a recording with a number, such as clip_0012.
 WITHOUT_NUMBER = re.compile(r"\D*")
 # Maximum number of characters in a field. Python's default would reject a long text without saying
 # which text is too long.
 MAX_FIELD = 2**31 - 1
-HEADER_LINES = 5  # number of lines after the first line that are compared with the audio files
+# Number of lines after the first line that are compared with the audio files, to detect a header
+# and to detect the columns.
+HEADER_LINES, SAMPLE_LINES = 5, 200
+# Median number of words, and fraction of different values, in a column of sentences.
+MIN_SENTENCE_WORDS, MIN_DIFFERENT = 3, 0.5
 
 
 @dataclass(frozen=True)
@@ -156,15 +163,15 @@ class Columns(NamedTuple):
 def read_table(
     table: Table,
     speaker_column: str = "",
-    is_audio: Callable[[str], bool] = lambda name: False,
+    is_audio: Callable[[str], bool] | None = None,
 ) -> tuple[list[Entry], list[str]]:
     """Return the entries of a table, and one message per bad line.
 
     Args:
         speaker_column: title or number of the column with speaker names; "": a column with a common
             title, if the table has such a column.
-        is_audio: a function that returns whether an audio file has the listed name. If no audio
-            file has the name in the first line, the first line may be a header.
+        is_audio: a function that returns whether an audio file has the listed name. The function is
+            used to detect the header, the delimiter and the column with the paths.
 
     Raises:
         UserError: if the table is empty or cannot be read, or if the user must specify a column.
@@ -184,18 +191,18 @@ def read_table(
     if text.lstrip().startswith("{") or JSON_ARRAY.match(text):
         titles, rows = rows_of_json(table, text)
     else:
-        delimiter = table.delimiter or find_delimiter(table, speaker_column, text)
+        delimiter = table.delimiter or find_delimiter(table, speaker_column, text, is_audio)
         rows = rows_of_csv(table.path, text, delimiter)
-        if rows and rows[0].fields == ["start", "end", "text"]:
-            raise UserError(
-                f"{table.path}: the columns 'start', 'end' and 'text' list segments, but no column lists "
-                "the audio file. If Whisper wrote this table, put the table next to its audio file, "
-                "give both files the same name, and leave out --csv"
-            )
         has_header = bool(rows) and has_titles(table, speaker_column, rows[0].fields)
-        if not has_header and may_be_header(rows, path_index(table), is_audio):
-            has_header = True
-            known_path = path_index(table)
+        files = columns_of_files(rows[1:] or rows, is_audio)
+        if rows and not files and not table.path_column:
+            first_line = [normal_title(x) for x in rows[0].fields]
+            check_lists_files(table.path, first_line, rows[1:])
+        if not has_header and is_audio:
+            index = path_index(table, files)
+            if may_be_header(rows, index, is_audio):
+                has_header = True
+                known_path = index
         if has_header:
             titles = [normal_title(x) for x in rows.pop(0).fields]
             while not titles[-1]:  # spreadsheet programs may add empty columns at the end
@@ -207,7 +214,10 @@ def read_table(
     num_fields = Counter(len(row.fields) for row in rows).most_common(1)[0][0]
     if titles is not None:
         num_fields = len(titles)
-    columns = choose_columns(table, speaker_column, titles, rows, num_fields, delimiter, known_path)
+    files = columns_of_files(rows, is_audio)
+    columns = choose_columns(
+        table, speaker_column, titles, rows, num_fields, delimiter, known_path, files
+    )
     times = find_time_columns(table.path, titles or [], rows)
     needed = 1 + max(index for index in columns if index is not None)
     speaker_index = columns.speaker
@@ -217,7 +227,7 @@ def read_table(
     if titles and speaker_index is not None:
         speaker_title = titles[speaker_index]
     columns = columns._replace(speaker=speaker_index)
-    print_assumptions(table, titles, num_fields, columns, times, delimiter)
+    print_assumptions(table, titles, rows, num_fields, columns, times, delimiter)
     used = [row.fields[columns.text] for row in rows if len(row.fields) > columns.text]
     check_last_line(table.path, text, used)
     entries = []
@@ -254,11 +264,17 @@ def read_table(
 # ---------------------------------------------------------------------------- rows
 
 
-def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
+def find_delimiter(
+    table: Table,
+    speaker_column: str,
+    text: str,
+    is_audio: Callable[[str], bool] | None = None,
+) -> str:
     """Return the delimiter of a table. Most lines must contain the delimiter.
 
-    Commas and semicolons count as delimiters only if the table has a header or if the user selected
-    the columns, because texts also contain commas and semicolons.
+    Commas and semicolons count as delimiters only if the table has a header, if the user selected
+    the columns, or if one of the columns lists audio files, because texts also contain commas and
+    semicolons. Other characters count only if one of the columns lists audio files.
 
     Raises:
         UserError: if no delimiter is found.
@@ -290,34 +306,88 @@ def find_delimiter(table: Table, speaker_column: str, text: str) -> str:
         # part of the texts. Then prefer the delimiter that comes first in the lines, because other
         # delimiters may be part of a field.
         return min(found)[2]
+    others = [x for x in dict.fromkeys(lines[0]) if all(x in line for line in lines)]
+    possible = [x for x in others if may_be_delimiter(x)]
+    # Quoted fields can contain line breaks, so some lines may lack the delimiter.
+    quoting = [x for x in QUOTING_DELIMITERS if x in lines[0] and x not in possible]
+    for delimiter in (*possible, *quoting, FIRST_SPACE) if is_audio else ():
+        rows = _rows_if_equal(table.path, text, delimiter)
+        if rows and columns_of_files(rows[1:] or rows, is_audio):
+            return delimiter
+    titles, other_rows = _possible_titles(table.path, text)
+    known = {normal_title(x) for x in titles} & {*PATH_TITLES, *TEXT_TITLES, *SPEAKER_TITLES}
+    check_lists_files(table.path, [normal_title(x) for x in titles], other_rows)
     fix = ""
-    if others := [x for x in dict.fromkeys(lines[0]) if all(x in line for line in lines)]:
-        characters = " or ".join(repr(x) for x in others if not (x.isalnum() or x in NO_DELIMITERS))
-        if characters:
-            fix = f". If {characters} separates the fields, set it with --delimiter"
-    if unknown := _unknown_titles(lines):
+    if possible and not known:
+        fix = (
+            f". If {' or '.join(map(repr, possible))} separates the fields, set it with --delimiter"
+        )
+    if titles:
+        listed = ", ".join(repr(title[:40]) for title in titles[:10])
         fix += (
-            f". If the first line contains column titles ({unknown}), select the columns with "
+            f". If the first line contains column titles ({listed}), select the columns with "
             "--path-column and --text-column"
         )
+    if is_audio and not any(
+        is_audio(x) for line in lines[:SAMPLE_LINES] for x in re.split(r"[\s,;:]+", line)
+    ):
+        fix += ". No line contains the name of an audio file of the corpus"
     raise UserError(
         f"{table.path}: unknown format that begins with {lines[0].strip()[:60]!r}. Expected fields "
         f"separated by pipes or tabs, such as 'id|text', or a header such as 'path,text'{fix}"
     )
 
 
-def _unknown_titles(lines: Sequence[str]) -> str:
-    """Format the fields of the first line for an error message, if these fields may be column
-    titles. Otherwise return ""."""
+def check_lists_files(path: Path, titles: Sequence[str], rows: Sequence[Row]) -> None:
+    """Raise UserError if a table has columns with times, but no column with a common title for the
+    paths.
+
+    The program calls this function if no column lists audio files of the corpus.
+    """
+    times = time_titles(titles, rows)
+    if len(times) > 1 and not {*titles} & {*PATH_TITLES}:
+        raise UserError(
+            f"{path}: the columns {' and '.join(map(repr, times))} list segments, but no column lists "
+            "audio files of the corpus. If Whisper wrote this table, put the table next to its audio "
+            "file, give both files the same name, and leave out --csv. Otherwise, add the column "
+            "'path' with the audio file of each segment"
+        )
+
+
+def may_be_delimiter(character: str) -> bool:
+    """Return whether a character is unusual in texts and file names, or a comma, semicolon or
+    colon."""
+    is_ascii_mark = character.isascii() and not character.isalnum()
+    is_symbol = unicodedata.category(character)[0] in "SC"
+    return (is_ascii_mark or is_symbol) and character not in NO_DELIMITERS
+
+
+def _rows_if_equal(path: Path, text: str, delimiter: str) -> list[Row]:
+    """Return the rows of a table, or [] if the number of fields differs or is 1 in many rows."""
+    try:
+        rows = rows_of_csv(path, text, delimiter)
+    except UserError:
+        return []
+    num_fields = Counter(len(row.fields) for row in rows)
+    usual = max(num_fields, key=num_fields.__getitem__, default=1)
+    return rows if usual > 1 and num_fields[usual] >= MIN_SHARE * len(rows) else []
+
+
+def _possible_titles(path: Path, text: str) -> tuple[list[str], list[Row]]:
+    """Return the fields of the first line, if these fields may be column titles, and the other
+    rows. Otherwise return []."""
     for delimiter in QUOTING_DELIMITERS:
-        if all(line.count(delimiter) for line in lines):
-            fields = next(csv.reader([lines[0][:1000]], delimiter=delimiter))
-            return ", ".join(repr(field.strip()[:40]) for field in fields[:10])
-    return ""
+        rows = _rows_if_equal(path, text, delimiter)
+        if len(rows) > 1 and all(TITLE.fullmatch(without_marks(x)) for x in rows[0].fields):
+            return rows[0].fields, rows[1:]
+    return [], []
 
 
 def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
     """Return the fields of each non-empty line. Raise UserError if a line cannot be read."""
+    if delimiter == FIRST_SPACE:
+        lines = enumerate(text.split("\n"), 1)
+        return [Row(f"{path}:{i}", line.split(maxsplit=1)) for i, line in lines if line.strip()]
     file = io.StringIO(text, newline="")
     is_strict = False
     csv.field_size_limit(MAX_FIELD)
@@ -329,16 +399,19 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
         reader = csv.reader(file, delimiter=delimiter)
     else:
         reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
-    rows = []
+    rows: list[Row] = []
     number = 1
     try:
         for fields in reader:
             if any(fields):
-                # In a valid CSV file, replace line breaks inside a field with spaces. If the field
-                # also contains the delimiter, keep the line breaks, because the closing quotation
-                # mark may be missing and the field may contain the next row.
+                # In a valid CSV file, replace line breaks inside a field with spaces. If a line of
+                # the field contains enough delimiters for a row, keep the line breaks, because the
+                # closing quotation mark may be missing and the field may contain the next row.
+                most = len(rows[0].fields if rows else fields) - 1
                 fields = [
-                    " ".join(x.split("\n")) if is_strict and delimiter not in x else x
+                    " ".join(x.split("\n"))
+                    if is_strict and all(y.count(delimiter) < most for y in x.split("\n")[1:])
+                    else x
                     for x in fields
                 ]
                 rows.append(Row(f"{path}:{number}", [_unquoted(x.strip()) for x in fields]))
@@ -539,9 +612,59 @@ def has_titles(table: Table, speaker_column: str, first: Sequence[str]) -> bool:
     return has_path and has_text
 
 
-def path_index(table: Table) -> int:
-    """Return the index of the column with the paths, for a table without a known title for it."""
-    return int(table.path_column) - 1 if table.path_column.isdecimal() else 0
+def path_index(table: Table, files: Sequence[int]) -> int:
+    """Return the index of the column with the paths, for a table without a known title for it.
+
+    Args:
+        files: the indices of the columns that list audio files.
+    """
+    if table.path_column.isdecimal():
+        return int(table.path_column) - 1
+    return files[0] if files else 0
+
+
+def columns_of_files(rows: Sequence[Row], is_audio: Callable[[str], bool] | None) -> list[int]:
+    """Return the indices of the columns whose values are names of audio files in nearly all rows."""
+    sample = [row.fields for row in rows[:SAMPLE_LINES]]
+    if not sample or not is_audio:
+        return []
+    max_others = max((1 - MIN_SHARE) * len(sample), len(sample) >= MIN_LINES)
+    return [
+        index
+        for index in range(max(map(len, sample)))
+        if sum(index >= len(x) or not is_audio(x[index]) for x in sample) <= max_others
+    ]
+
+
+def columns_of_sentences(rows: Sequence[Row], others: Container[int | None]) -> list[int]:
+    """Return the indices of the columns that contain sentences.
+
+    Args:
+        others: the indices of columns with other values.
+    """
+    sample = [row.fields for row in rows[:SAMPLE_LINES]]
+    found = []
+    for index in range(max(map(len, sample))):
+        values = [x[index] for x in sample if index < len(x)]
+        num_words = median(len(_words(x)) for x in values)
+        are_different = len({*values}) > MIN_DIFFERENT * len(values)
+        if index not in others and num_words >= MIN_SENTENCE_WORDS and are_different:
+            found.append(index)
+    return found
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text. A path or an address is one word."""
+    return [x for x in _comparable(text).split() if WORD.search(x)]
+
+
+def _may_be_speakers(values: Sequence[str]) -> bool:
+    return repeats(values) and len({*values}) > 1
+
+
+def without_marks(text: str) -> str:
+    """Return a text without combining characters, such as the vowel signs of Devanagari."""
+    return "".join(x for x in text if unicodedata.category(x)[0] != "M")
 
 
 def may_be_header(rows: Sequence[Row], path: int, is_audio: Callable[[str], bool]) -> bool:
@@ -552,7 +675,11 @@ def may_be_header(rows: Sequence[Row], path: int, is_audio: Callable[[str], bool
         path: the index of the column with the paths.
     """
     names = [row.fields[path] for row in rows[: 1 + HEADER_LINES] if 0 <= path < len(row.fields)]
-    if len(names) < 2 or not all(TITLE.fullmatch(x) for x in rows[0].fields):
+    if (
+        len(names) < 2
+        or not names[0]
+        or not all(TITLE.fullmatch(without_marks(x)) for x in rows[0].fields)
+    ):
         return False
     is_name = WITHOUT_NUMBER.fullmatch(names[0]) is None or is_audio(names[0])
     return not is_name and any(is_audio(name) for name in names[1:])
@@ -566,6 +693,7 @@ def choose_columns(
     num_fields: int,
     delimiter: str,
     known_path: int | None = None,
+    files: Sequence[int] = (),
 ) -> Columns:
     """Choose the columns for path, text and speaker.
 
@@ -576,6 +704,9 @@ def choose_columns(
     Args:
         known_path: the index of the column that contains names of audio files, if the table has a
             header without a common title for the paths.
+        files: the indices of the columns that list audio files of the corpus. A column with a
+            common title is not used for the paths if it lists no audio files, but another column
+            does.
 
     Raises:
         UserError: if a selected column does not exist, or if the user must specify a column.
@@ -597,7 +728,10 @@ def choose_columns(
     speaker = column("--speaker-column", speaker_column, ())
     path = column("--path-column", table.path_column, PATH_TITLES)
     text = column("--text-column", table.text_column, TEXT_TITLES)
-    if path is None and text is not None:
+    if not table.path_column and files and path not in files:
+        path = next((i for i in files if i not in (text, speaker)), path)
+    is_header = bool({*(titles or ())} & {*PATH_TITLES, *TEXT_TITLES, *SPEAKER_TITLES})
+    if path is None and (text is not None or is_header):
         path = known_path
     others: list[int] = []
     is_guessed = False  # whether the last column is expected to contain the normalized text
@@ -609,21 +743,35 @@ def choose_columns(
         if text is None and len(others) == 2 and delimiter not in QUOTING_DELIMITERS:
             text = others[1]
             is_guessed = True
+    sentences = columns_of_sentences(rows, (path, speaker)) if path in files else []
+    if text is None and len(sentences) == 1 and (known_path is None or is_header):
+        # Without titles, a note cannot tell the user which unused column contains the speakers.
+        unused = {*range(num_fields)} - {path, speaker, *sentences}
+        columns = [[x.fields[i] for x in rows if i < len(x.fields)] for i in sorted(unused)]
+        if titles or speaker is not None or not any(map(_may_be_speakers, columns)):
+            text = sentences[0]
     if path is None or text is None:
         missing = {"--path-column": path, "--text-column": text}
         options = " and ".join(option for option, index in missing.items() if index is None)
         found = ", ".join(titles or rows[0].fields)
+        advice = ""
+        if text is None and sentences:
+            listed = [repr(titles[i]) if titles else str(i + 1) for i in sentences]
+            advice = (
+                f". Sentences are in {'columns' if listed[1:] else 'column'} {', '.join(listed)}"
+            )
         if known_path is not None:
             raise UserError(
                 f"{table.path}:1: this line lists no audio file, so it looks like a header with the "
                 f"columns {found[:200]!r} (expected common column titles, such as 'path' and 'text'). "
-                f"Add {options} with the title or the number of the column (counted from 1). If the "
-                "line lists a recording, add its audio file"
+                f"Add {options} with the title or the number of the column (counted from 1){advice}. If "
+                "the line lists a recording, add its audio file"
             )
         raise UserError(
             f"{table.path}: the column with the {'paths' if path is None else 'texts'} was not found in "
             f"{found[:200]!r}. Expected common column titles, or lines of id|text or id|text|normalized "
             f"text. Add {options} with the title or the number of the column (counted from 1)"
+            f"{advice}"
         )
     if path == text:
         raise UserError(f"{table.path}: column {text + 1} was selected for both paths and texts")
@@ -642,9 +790,10 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
     """Raise UserError if the column `spoken` cannot contain the normalized forms of the texts in
     the column `written`. LJSpeech's metadata.csv has two such columns.
 
-    The function rejects the columns in three cases:
+    The function rejects the columns in four cases:
 
     - Most values of the column `spoken` are numbers.
+    - All values of the column `written` are whole numbers, like the numbers of speakers.
     - Only one of the two columns has few distinct values, like a column of speaker names.
     - Too many words of the text are missing from the normalized text, as in a translation.
     """
@@ -654,6 +803,12 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
         raise UserError(
             f"{path}: column {spoken + 1} contains numbers such as {normalized[0][:60]!r} instead of "
             "texts. Select the column that contains the spoken texts with --text-column"
+        )
+    if len({*texts}) > 1 and all(x.isdecimal() for x in texts):
+        raise UserError(
+            f"{path}: column {written + 1} contains whole numbers, such as {texts[0][:60]!r}, which may "
+            f"be speakers. If they are speakers, add --text-column {spoken + 1} --speaker-column "
+            f"{written + 1}. Otherwise, add only --text-column {spoken + 1}"
         )
     if len({*texts}) == 1 and len(texts[0].split()) < 2:
         return  # all values of the column are empty or the same word, so it contains no texts
@@ -869,6 +1024,7 @@ def _number(name: str, value: str) -> float:
 def print_assumptions(
     table: Table,
     titles: list[str] | None,
+    rows: Sequence[Row],
     num_fields: int,
     columns: Columns,
     times: TimeColumns | None,
@@ -882,8 +1038,12 @@ def print_assumptions(
     """
     is_usual = titles is None and delimiter == "|" and columns.path == 0
     if is_usual and columns.text == num_fields - 1 < 3:
-        return
-    form = f"fields separated by {DELIMITERS.get(delimiter, repr(delimiter))}"
+        # A second column of single words, numbers or paths does not contain the original texts.
+        second = [row.fields[1] for row in rows if len(row.fields) == num_fields == 3]
+        if not second or any(len(_comparable(x).split()) > 1 for x in second):
+            return
+    names_of_delimiters = {**DELIMITERS, FIRST_SPACE: "the first space"}
+    form = f"fields separated by {names_of_delimiters.get(delimiter, repr(delimiter))}"
     if titles:
         form = f"{form}, with a header" if delimiter else "read as JSON"
     names = [repr(title) for title in titles] if titles else [*map(str, range(1, num_fields + 1))]

@@ -18,6 +18,7 @@ import numpy as np
 from corpus.audio_quality import MAX_PAUSE, MIN_SIGNAL_TO_NOISE, problems_of
 from corpus.clips import Clip
 from corpus.filelist import OTHER_LANGUAGE, foreign_letters
+from corpus.tables import UNSPACED
 from hparams import HParams
 from tacotron2_voice.text import sequence_to_text
 from tacotron2_voice.text.lexicon import respell
@@ -65,6 +66,16 @@ UNUSUAL_TEXTS = (
             r"\((?i:laugh(?:s|ing|ter)?|coughs?|coughing|sighs?|sighing|applause|music|noise|silence"
             r"|inaudible|unintelligible|clears throat)\)"
         ),
+    ),
+    (
+        "marks in angle brackets, which would be read aloud",
+        "Delete the angle brackets, or also the words between them if they are not spoken",
+        re.compile(rf"<(?!{TAG[1:]})[^\s<>][^<>\n]{{0,40}}>"),
+    ),
+    (
+        "spaces between all characters, although the script has no spaces between words",
+        "Delete the spaces, or use another transcript",
+        re.compile(rf"(?:{UNSPACED.pattern}\s){{4}}{UNSPACED.pattern}"),
     ),
     (
         # If a text was decoded with the wrong encoding, its quotation marks may become control

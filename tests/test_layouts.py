@@ -209,20 +209,130 @@ def test_error_lists_the_tables_of_the_folder_when_metadata_is_missing(recording
     assert f"--csv {recordings}/test.tsv or --csv {recordings}/train.CSV" in message
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "One, two.|a.wav\nTwo, three.|b.wav\nThree.|C.wav\n",
-        "One, two.|a\nTwo, three.|b\nThree.|c\n",
-        "path|text\na|clips/a.wav\nb|clips/b.wav\nC|more/C.wav\n",
-    ],
-)
-def test_table_is_rejected_when_its_texts_are_names_of_audio_files(recordings, lines):
+def test_table_is_rejected_when_its_texts_are_names_of_audio_files(recordings):
+    lines = "path|text\na|clips/a.wav\nb|clips/b.wav\nC|more/C.wav\n"
     (recordings / "metadata.csv").write_text(lines)
     message = refusal(read, recordings)
     assert message.startswith(f"{recordings / 'metadata.csv'}:")
     assert "3 of 3 texts" in message
     assert "--text-column" in message
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "clips/{}.wav|Yes.\n",
+        "{} No.\n",
+        '{{"audio": "/x/{}.wav", "words": "Yes."}}\n',
+        '"{}","No."\n',
+    ],
+)
+@pytest.mark.parametrize("name", ["list.txt", "lists/train.list"])
+def test_error_suggests_the_file_that_lists_the_audio_files(name, lines, recordings):
+    for path in (*recordings.rglob("*.txt"), *recordings.rglob("*.lab")):
+        path.unlink()
+    (recordings / name).parent.mkdir(exist_ok=True)
+    (recordings / name).write_text("".join(lines.format(x) for x in "abC"))
+    (recordings / "notes.txt").write_text("A few\nlines.\n")
+    (recordings / "more" / "other.csv").write_text("path,text\nd,No.\n")
+    assert f"Add --csv {recordings / name}" in refusal(read, recordings)
+
+
+def test_error_lists_all_transcripts_that_whisper_wrote(tmp_path):
+    write_prompts(tmp_path, "a.wav", "a.txt", "a.srt", "a.vtt")
+    (tmp_path / "a.tsv").write_text("start\tend\ttext\n0\t1500\tOne.\n")
+    _, [problem] = read_layout(tmp_path)
+    assert all(f"{tmp_path}/a.{x}" in problem for x in ("txt", "srt", "vtt", "tsv"))
+
+
+def test_table_of_segments_is_rejected_when_its_segments_are_single_words(recordings):
+    lines = [f"clips/a.wav,{0.2 * i:.1f},{0.2 * i + 0.2:.1f},word" for i in range(12)]
+    (recordings / "metadata.csv").write_text("\n".join(["path,start,end,text", *lines]))
+    assert "12 of 12 segments are single words or phones" in refusal(read, recordings)
+
+
+WORDS = ["There was a river.", "It rose in May, again.", "Nobody, in fact, knew why."]
+
+
+@pytest.mark.parametrize(
+    ("line", "header"),
+    [
+        ("{text}|{path}", ""),
+        ("{text}|{name}", ""),
+        ("{name} {text}", ""),  # as in Kaldi and LibriSpeech
+        ("{path}^{text}", ""),
+        ('{path},"{text}"', ""),
+        ("{path}|anna|en|{text}", ""),  # as in MeloTTS
+        ('anna,{path},"{text}"', "speaker,wav_file,transcript"),
+        ('{name},"{text}"', "id,वाक्य"),
+        ('{i}1,{path},"{text}",en', "id,file_path,phrase,language"),
+        ('{{"id": "x{i}", "file_path": "{path}", "phrase": "{text}"}}', ""),
+    ],
+)
+def test_columns_are_chosen_because_one_lists_audio_files_and_one_contains_sentences(
+    line, header, recordings, capsys
+):
+    paths = ["clips/a.wav", "clips/b.FLAC", "more/C.wav"]
+    lines = [
+        line.format(i=i, path=path, name=Path(path).stem, text=text)
+        for i, (path, text) in enumerate(zip(paths, WORDS, strict=True))
+    ]
+    table = recordings / "list.txt"
+    table.write_text("".join(f"{x}\n" for x in ([header] if header else []) + lines))
+    clips, problems = read(recordings, table)
+    assert clips == list(zip(paths, WORDS, strict=True))
+    assert problems == []
+    assert "paths are read from column" in capsys.readouterr().out
+
+
+def test_table_of_text_files_is_read_when_the_files_exist(recordings, capsys):
+    """In an earlier version, the names of the text files were the texts."""
+    for name, text in zip("abC", WORDS, strict=True):
+        (recordings / f"{name}.t.txt").write_text(f"{text}\n")
+    table = recordings / "metadata.csv"
+    table.write_text("clips/a.wav,a.t.txt\nclips/b.FLAC,b.t.txt\nmore/C.wav,C.t.txt\n")
+    assert [text for _, text in read(recordings)[0]] == WORDS
+    assert "note: the texts are read from 3 text files" in capsys.readouterr().out
+    (recordings / "C.t.txt").unlink()
+    message = refusal(read, recordings)
+    assert message.startswith(
+        f"{table}:3: the text is 'C.t.txt', but this text file does not exist"
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "advice"),
+    [
+        ("id,raw,spoken", "Sentences are in columns 'raw', 'spoken'"),
+        ("name,raw,18_out", "Sentences are in columns 'raw', '18_out'. If the line lists"),
+    ],
+)
+def test_error_lists_the_columns_with_sentences_when_there_are_several(header, advice, recordings):
+    lines = [f'{x},"{text}","{text}"' for x, text in zip("abC", WORDS, strict=True)]
+    (recordings / "list.csv").write_text("\n".join([header, *lines]))
+    message = refusal(read, recordings, recordings / "list.csv")
+    assert advice in message
+    assert "--text-column" in message
+
+
+@pytest.mark.parametrize(
+    ("content", "advice"),
+    [
+        ("አዲስ ቀን ነው።\nሌላ ቀን ነው።\n", "No line contains the name of an audio file"),
+        (",,,\n", "unknown format"),
+        (",a\nb,c\n,d\n,e\nf,g\n", "unknown format"),
+        ("x.wav,Yes.\ny.wav,No, no.\n", "If ',' separates the fields, set it with --delimiter"),
+        (
+            "Speaker,Start,End,Word\nanna,0.0,0.5,well\nanna,0.5,0.7,yes\n",
+            "the columns 'start' and 'end' list segments, but no column lists audio files",
+        ),
+    ],
+)
+def test_advice_fits_the_table_when_no_column_lists_audio_files(content, advice, recordings):
+    (recordings / "list.txt").write_text(content)
+    message = refusal(read, recordings, recordings / "list.txt")
+    assert advice in message
+    assert "'።'" not in message
 
 
 def test_text_is_accepted_when_it_equals_the_name_of_its_audio_file(recordings):
@@ -600,6 +710,21 @@ def test_audio_file_in_the_folder_of_another_speaker_is_not_used(tmp_path):
     missing, found = clips
     assert problem_of_missing(missing)
     assert not problem_of_missing(found)
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_audio_files_are_found_when_the_files_of_several_folders_are_in_one_folder(
+    is_complete, tmp_path, capsys
+):
+    names = [f"{i % 3}/c{i}.wav" for i in range(12)]
+    write_prompts(tmp_path, *(f"wavs/{name[2:]}" for name in names[: 12 if is_complete else 6]))
+    lines = [f"/old/{name}|Text {i}.\n" for i, name in enumerate(names)]
+    (tmp_path / "metadata.csv").write_text("".join(lines))
+    clips, _ = read_layout(tmp_path)
+    missing = [clip for clip in clips if problem_of_missing(clip)]
+    assert len(missing) == (0 if is_complete else 12)
+    note = "note: 6 missing files have the same names as files in other folders"
+    assert (note in capsys.readouterr().out) == (not is_complete)
 
 
 def test_audio_file_is_found_by_its_last_folder_when_the_corpus_was_moved(tmp_path):

@@ -681,3 +681,37 @@ def test_labels_are_read_when_their_times_have_a_plus_sign(tmp_path):
 def test_binary_textgrid_is_rejected_with_advice(tmp_path):
     (tmp_path / "a.TextGrid").write_bytes(b"ooBinaryFile\x08TextGrid" + bytes(40))
     assert "save it as a text file" in refusal(read_segments, tmp_path / "a.TextGrid", "a")
+
+
+@pytest.mark.parametrize("words", [["M", "IH1", "S", "T"], ["well", "the", "river", "rose"]])
+@pytest.mark.parametrize("form", ["a.txt", "a.TextGrid"])
+def test_segments_are_rejected_when_they_are_the_words_or_phones_of_an_alignment(
+    words, form, tmp_path
+):
+    """In an earlier version, each phone became a clip."""
+    lines = [(0.2 * i, 0.2 * i + 0.2, words[i % 4]) for i in range(12)]
+    if form == "a.txt":
+        content = "".join(f"{start:.1f}\t{end:.1f}\t{word}\n" for start, end, word in lines)
+    else:
+        intervals = "\n".join(f'{start:.1f}\n{end:.1f}\n"{word}"' for start, end, word in lines)
+        tier = f'"IntervalTier"\n"phones"\n0\n2.4\n12\n{intervals}'
+        content = (
+            f'File type = "ooTextFile"\nObject class = "TextGrid"\n\n0\n2.4\n<exists>\n1\n{tier}\n'
+        )
+    (tmp_path / form).write_text(content)
+    tier = "phones" if form == "a.TextGrid" else ""
+    message = refusal(read_segments, tmp_path / form, "a", tier)
+    assert message.startswith(
+        f"{tmp_path / form}: segment 1 at 0.00 s: 12 of 12 segments are single"
+    )
+    assert ("--tier" in message) == bool(tier)
+
+
+@pytest.mark.parametrize(("seconds", "step"), [(0.5, 1.5), (2.0, 2.0)])
+def test_segments_of_one_word_are_read_when_they_are_recordings_of_single_words(
+    seconds, step, tmp_path
+):
+    words = ["yes", "no", "stop", "go"] * 3
+    lines = [f"{step * i}\t{step * i + seconds}\t{word}\n" for i, word in enumerate(words)]
+    (tmp_path / "a.txt").write_text("".join(lines))
+    assert [entry.text for entry in read_segments(tmp_path / "a.txt", "a")] == words

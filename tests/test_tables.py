@@ -111,6 +111,13 @@ def test_line_breaks_in_quoted_texts_become_spaces(path):
     assert problems == []
 
 
+def test_line_breaks_in_quoted_texts_become_spaces_when_the_texts_contain_commas(path):
+    lines = [f'c{i},en,1,"Well, text\nnumber, {i}."' for i in range(4)]
+    entries, problems = read(path, "\n".join(["path,language,part,text", *lines]))
+    assert entries == [(f"c{i}", f"Well, text number, {i}.") for i in range(4)]
+    assert problems == []
+
+
 def test_row_of_a_table_is_reported_when_its_quotation_mark_is_not_closed(path):
     _, [problem] = read(path, 'path,text\nc0,"Good morning.\nc1,He said "\nc2,Yes.\n')
     assert problem.startswith(f"{path}:2: ")
@@ -134,7 +141,7 @@ def test_clips_have_the_line_numbers_of_the_file_when_it_has_empty_lines(path):
 
 
 def test_table_with_id_raw_and_normalized_text_is_read_without_a_note(path, capsys):
-    read(path, rows("c{i}|raw|{text}"))
+    read(path, rows("c{i}|{text}|{text}"))
     assert capsys.readouterr().out == ""
 
 
@@ -218,6 +225,21 @@ def test_table_with_three_columns_is_rejected_when_one_column_looks_like_speaker
     assert [entry.text for entry in entries] == [f"Text number {i}." for i in range(20)]
     assert [entry.speaker for entry in entries] == ["p0", "p1"] * 10
     assert problems == []
+
+
+def test_table_with_three_columns_is_rejected_when_the_second_column_contains_speaker_numbers(path):
+    """In an earlier version, a short list with many speakers was assigned to one speaker."""
+    lines = [f"c{i}|{80 + i % 9}|Text of line {'abcdefghijkl'[i]}." for i in range(12)]
+    message = refusal(read, path, "\n".join(lines))
+    assert "add --text-column 3 --speaker-column 2. Otherwise, add only --text-column 3" in message
+    entries, _ = read_table(Table(path, text_column="3"), "2")
+    assert [entry.speaker for entry in entries] == [str(80 + i % 9) for i in range(12)]
+
+
+@pytest.mark.parametrize("second", ["0", "a.npy"])
+def test_note_lists_the_second_of_three_columns_when_it_contains_no_words(path, second, capsys):
+    read(path, rows(f"c{{i}}|{second}|{{text}}"))
+    assert "texts from column 3; unused columns: 2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("second", ["", "raw", "{text}"])

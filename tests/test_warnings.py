@@ -20,6 +20,7 @@ from corpus.prepare import Preparation, prepare
 from corpus.symbols import with_symbols_of
 from corpus.warnings import (
     TWICE_ENCODED,
+    UNUSUAL_TEXTS,
     WORST_SHOWN,
     other_language,
     other_script,
@@ -439,3 +440,18 @@ def test_texts_in_another_script_are_reported_when_many_clips_have_such_texts(
         assert "m.csv:0" in warning
         assert "'Good morning.'" in warning
         assert "12 of 20" in warning
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("でこれ英語でまず<うー>考えられた", "angle brackets"),
+        ("B 圈 又 崩 了 一 次", "spaces between all characters"),
+        ("If 1 < 2, then 3 > 2.", None),
+        ("ทดสอบ ระบบ 圈 又", None),
+    ],
+)
+def test_text_is_reported_when_it_contains_marks_or_spaces_that_are_not_spoken(text, problem):
+    found = [name for name, _, pattern in UNUSUAL_TEXTS if pattern.search(text)]
+    assert len(found) == bool(problem)
+    assert all(problem in name for name in found)
