@@ -345,8 +345,9 @@ def read_segment(audio: Any, segment: Segment) -> np.ndarray:
 def without_messages() -> Iterator[None]:
     """Hide messages that libraries write to stderr.
 
-    After a seek in an MP3 file, libmpg123 reports the frames before the position, although the
-    samples after the position are correct.
+    When a program starts to read an MP3 file at a later position, libmpg123 prints messages about
+    the frames before this position. These messages are misleading, because the samples after the
+    position are correct.
     """
     try:
         stderr = os.dup(2)

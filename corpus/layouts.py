@@ -479,7 +479,9 @@ def _error_of_no_texts(
     kaldi = [corpus / name for name in KALDI_FILES]
     if found := [path for path in kaldi if path.is_file()]:
         missing = next(path for path in kaldi if path not in found)
-        return UserError(f"{missing}: no such file, expected next to {found[0]}, as in Kaldi")
+        return UserError(
+            f"{missing}: no such file. In Kaldi's format, this file is next to {found[0]}"
+        )
     if not by_name:
         archive = next((x for x in visible_files(corpus) if x.suffix.lower() in ARCHIVES), None)
         hidden = next((x for x in corpus.rglob(".*") if x.suffix.lower() in AUDIO_SUFFIXES), None)
@@ -746,7 +748,8 @@ def _read_table(
 
 
 def with_texts_of_files(entries: Sequence[Entry], corpus: Path, table: Table) -> list[Entry]:
-    """Return the entries of a table. If all texts are names of text files, read these files.
+    """Return the entries of a table. If all texts are names of text files, replace the names with the
+    contents of the files.
 
     Raise UserError if one of the text files does not exist.
     """
@@ -887,8 +890,8 @@ class AudioFinder:
     # The keys of both mappings are names that are converted by `comparable`.
     files: Mapping[str, Sequence[Path]]  # audio files of the corpus
     counts: Mapping[str, int]  # number of different entries
-    # Whether the folders that the entries list must match. If these folders are speakers, a file
-    # with the same name in another folder is a different recording.
+    # Whether an audio file must be in a folder with the name that the entry lists. If each speaker
+    # has a folder, a file with the same name in another folder is a different recording.
     has_folders: bool
 
     @classmethod
@@ -1025,8 +1028,8 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     segments = [entry for entry in entries if entry.where in conflicting and not entry.segment]
     if len(segments) >= MIN_LINES and 2 * len(segments) > len(entries):
         raise UserError(
-            f"{segments[0].where}: {len(segments):,} of {len(entries):,} lines list an audio file that "
-            f"other lines list with another text, such as {segments[0].name!r} (expected one line per "
+            f"{segments[0].where}: {len(segments):,} of {len(entries):,} lines list the same audio file as "
+            f"another line, but a different text, such as {segments[0].name!r} (expected one line per "
             "audio file, or columns with the times of segments). If the lines list segments of the "
             "file, name the columns with their times (in seconds) 'start' and 'end', or 'offset' and "
             "'duration'"

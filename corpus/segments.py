@@ -43,7 +43,8 @@ SRT_TIMES = re.compile(rf"\d{{1,3}}:{TIME}\s*-->\s*\d{{1,3}}:{TIME}(\s|$)")
 VTT_TIMES = re.compile(
     rf"(\d{{1,3}}:)?{TIME}\s*-->\s*(\d{{1,3}}:)?{TIME}(\s|$)"
 )  # in WebVTT, the hours of a time are optional
-# Matches the last lines of subtitles if the file ends inside the number or the times of a subtitle.
+# Matches an incomplete subtitle at the end of a file. The file ends after the number of the subtitle
+# or inside its times.
 CUT_TIMES = re.compile(r"(?:^|\n[ \t]*\n)(\d+(?:\n\d[\d:.,]*[ \t-]*)?|\d+:[\d:.,]*[ \t-]*)\s*\Z")
 # Matches tags for formatting, speakers and times in subtitles. Other text between < and > is kept.
 TAG = re.compile(
@@ -85,7 +86,8 @@ MIN_GROWING = 5
 # Segments are single words if at least MIN_SHARE_OF_WORDS of at least MIN_WORDS segments contain one
 # word, and if their median length is at most MAX_WORD_SECONDS.
 MIN_WORDS, MIN_SHARE_OF_WORDS, MAX_WORD_SECONDS = 10, 0.95, 1.0
-# Maximum number of characters in a word of a script without spaces between words.
+# In scripts without spaces between words, a text counts as one word if it has at most this number
+# of characters.
 MAX_UNSPACED_WORD = 3
 EMPTY = b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"  # bytes of spaces, line breaks and byte-order marks
 KALDI_FILES = ("wav.scp", "text")
@@ -201,7 +203,10 @@ def check_not_words(path: Path, entries: Sequence[Entry], tier: str = "") -> Non
     ):
         return
     fix = (
-        f"If another tier than {tier!r} contains sentences, choose it with --tier. " if tier else ""
+        f"The segments are read from the tier {tier!r}. If a different tier contains sentences, choose "
+        "that tier with --tier. "
+        if tier
+        else ""
     )
     raise UserError(
         f"{words[0].where}: {len(words):,} of {len(entries):,} segments are single words or phones, "
@@ -213,7 +218,7 @@ def check_not_words(path: Path, entries: Sequence[Entry], tier: str = "") -> Non
 
 
 def _is_word(text: str) -> bool:
-    """Return whether a text is at most one word."""
+    """Return whether a text contains at most one word."""
     return " " not in text and (len(text) <= MAX_UNSPACED_WORD or not UNSPACED.search(text))
 
 
@@ -398,7 +403,9 @@ def _read_textgrid(path: Path, tier: str) -> list[tuple[float, float, str]]:
     from praatio.utilities.errors import PraatioException
 
     if read_bytes(path).startswith(b"ooBinaryFile"):
-        raise UserError(f"{path}: binary TextGrid, expected text. In Praat, save it as a text file")
+        raise UserError(
+            f"{path}: binary TextGrid, expected text. In Praat, save the TextGrid as a text file"
+        )
     try:
         grid = textgrid.openTextgrid(
             str(path), includeEmptyIntervals=True, duplicateNamesMode="rename"
@@ -486,8 +493,8 @@ def _read_labels(path: Path, text: str) -> Iterator[tuple[float, float, str]]:
 
 
 def is_whisper_table(path: Path) -> bool:
-    """Return whether a file begins with the header or with a segment of the tables that Whisper
-    writes. The file may be in UTF-8 or UTF-16."""
+    """Return whether a file looks like a table that Whisper wrote, in UTF-8 or UTF-16. Such a file
+    begins with WHISPER_HEADER or with a segment."""
     if not path.is_file():
         return False
     beginning = read_bytes(path).strip(EMPTY)[:200].replace(b"\0", b"").decode(errors="replace")

@@ -45,8 +45,9 @@ COLUMNS = re.compile(r"\S([,;])\s?\d+\.\d+\1\s?\d+(\.\d+)?(\1|$)")
 LIST_MARK = re.compile(
     r"(#\s?\d+|[\[(]\d+[\])]|\d+[.):\]-]|\d+/\d+|[ivxlc]+\.|[IVXLC]+\.|\(?[A-Za-z]\))\s(?=.*[^\W\d_])"
 )
-# Matches a number or time at the end of a text: in brackets, such as "[u001]", "(take 3)" and
-# "(0:01 - 0:11)", or after punctuation, a number sign or a dash, such as "#5" and "- 4".
+# Matches a number or time at the end of a text. Examples in brackets are "[u001]", "(take 3)" and
+# "(0:01 - 0:11)". Without brackets, the number must follow punctuation, a number sign or a dash, as
+# in "#5" and "- 4".
 MARK_AT_END = re.compile(
     r"([\[(][^\[\]()]*\d[^\[\]()]*[\])]|[.!?]\s*\d+|#\s?\d+|[^\d\s]\s+[-–—]\s+\d+)$"
 )

@@ -92,15 +92,18 @@ PUNCTUATION = f".!?¡¿…“„‘‚«([]{CLOSING}。、，！？：；「」�
 # Matches characters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana and
 # Chinese characters.
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
-EXPECTED_JSON = 'not a JSON object, expected an object such as {"path": "a.wav", "text": "Yes."}'
+EXPECTED_JSON = 'is not a JSON object (expected {"path": "a.wav", "text": "Yes."} or similar)'
 # Matches the beginning of a JSON array of objects or arrays.
 JSON_ARRAY = re.compile(r"\s*\[\s*[\[{\]]")
-# Matches the line that sets the delimiter for Excel. The line break is not part of the match, so
-# that the numbers of the other lines stay the same.
+# Matches the first line of a table if this line sets the delimiter for Excel, as in "sep=;". The
+# match does not include the line break. Therefore, an empty line replaces the first line, and
+# messages about later lines contain the correct line numbers.
 EXCEL_DELIMITER = re.compile(r'"?sep=(.)"?(?=\n)', re.IGNORECASE)
-# Matches a field that may be a column title: up to three words without punctuation, or nothing.
+# Matches a field that may be a column title: up to three words without punctuation. An
+# empty field also matches.
 TITLE = re.compile(r"(?=.*[^\W\d])\w+([ :-]\w+){0,2}|")
-# Matches a field that is not the name of a recording with a number, such as clip_0012.
+# Matches a field without digits. A field with digits, such as clip_0012, may be the name of a
+# recording.
 WITHOUT_NUMBER = re.compile(r"\D*")
 # Maximum number of characters in a field. Python's default would reject a long text without saying
 # which text is too long.
@@ -168,10 +171,11 @@ def read_table(
     """Return the entries of a table, and one message per bad line.
 
     Args:
-        speaker_column: title or number of the column with speaker names; "": a column with a common
-            title, if the table has such a column.
-        is_audio: a function that returns whether an audio file has the listed name. The function is
-            used to detect the header, the delimiter and the column with the paths.
+        speaker_column: title or number of the column with speaker names; "": use the column with a
+            common title for speakers, if the table has such a column.
+        is_audio: a function that takes a name from the table, and returns whether an audio file has
+            this name. The function is used to detect the header, the delimiter and the column with
+            the paths.
 
     Raises:
         UserError: if the table is empty or cannot be read, or if the user must specify a column.
@@ -333,7 +337,7 @@ def find_delimiter(
     ):
         fix += ". No line contains the name of an audio file of the corpus"
     raise UserError(
-        f"{table.path}: unknown format that begins with {lines[0].strip()[:60]!r}. Expected fields "
+        f"{table.path}: unknown format. The first line is {lines[0].strip()[:60]!r}. Expected fields "
         f"separated by pipes or tabs, such as 'id|text', or a header such as 'path,text'{fix}"
     )
 
@@ -355,15 +359,19 @@ def check_lists_files(path: Path, titles: Sequence[str], rows: Sequence[Row]) ->
 
 
 def may_be_delimiter(character: str) -> bool:
-    """Return whether a character is unusual in texts and file names, or a comma, semicolon or
-    colon."""
+    """Return whether a character may be a delimiter: a comma, a semicolon, a colon, or a character
+    that is rare in texts and file names."""
     is_ascii_mark = character.isascii() and not character.isalnum()
     is_symbol = unicodedata.category(character)[0] in "SC"
     return (is_ascii_mark or is_symbol) and character not in NO_DELIMITERS
 
 
 def _rows_if_equal(path: Path, text: str, delimiter: str) -> list[Row]:
-    """Return the rows of a table, or [] if the number of fields differs or is 1 in many rows."""
+    """Return the rows of a table, or [] if the delimiter does not fit.
+
+    The delimiter fits if nearly all rows (MIN_SHARE) have the same number of fields, and if this
+    number is greater than 1.
+    """
     try:
         rows = rows_of_csv(path, text, delimiter)
     except UserError:
@@ -374,8 +382,8 @@ def _rows_if_equal(path: Path, text: str, delimiter: str) -> list[Row]:
 
 
 def _possible_titles(path: Path, text: str) -> tuple[list[str], list[Row]]:
-    """Return the fields of the first line, if these fields may be column titles, and the other
-    rows. Otherwise return []."""
+    """Return the fields of the first line and the other rows of a table. If the fields of the first
+    line cannot be column titles, return two empty lists."""
     for delimiter in QUOTING_DELIMITERS:
         rows = _rows_if_equal(path, text, delimiter)
         if len(rows) > 1 and all(TITLE.fullmatch(without_marks(x)) for x in rows[0].fields):
@@ -531,7 +539,7 @@ def _objects_of_array(path: Path, text: str) -> dict[str, dict]:
     for number, value in enumerate(values, 1):
         if not isinstance(value, dict):
             found = json.dumps(value, ensure_ascii=False)[:60]
-            raise UserError(f"{path}: element {number} of the array is {found}: {EXPECTED_JSON}")
+            raise UserError(f"{path}: element {number} of the array, {found}, {EXPECTED_JSON}")
     return {f"{path}: object {number}": value for number, value in enumerate(values, 1)}
 
 
@@ -548,9 +556,9 @@ def _objects_of_lines(path: Path, text: str) -> dict[str, dict]:
             if keys := _keys_of_object(text):
                 raise UserError(
                     f"{path}: the whole file is one JSON object with the keys {keys} (expected one "
-                    "object per recording: one per line, or an array of objects)"
+                    "object per recording, with each object on its own line or in an array)"
                 ) from None
-            raise UserError(f"{where}: {line.strip()[:60]!r}: {EXPECTED_JSON}") from None
+            raise UserError(f"{where}: {line.strip()[:60]!r} {EXPECTED_JSON}") from None
     return objects
 
 
@@ -704,9 +712,9 @@ def choose_columns(
     Args:
         known_path: the index of the column that contains names of audio files, if the table has a
             header without a common title for the paths.
-        files: the indices of the columns that list audio files of the corpus. A column with a
-            common title is not used for the paths if it lists no audio files, but another column
-            does.
+        files: the indices of the columns that list audio files of the corpus. If the column with a
+            common title for paths lists no audio files, but another column does, the paths are read
+            from the other column.
 
     Raises:
         UserError: if a selected column does not exist, or if the user must specify a column.
@@ -745,7 +753,9 @@ def choose_columns(
             is_guessed = True
     sentences = columns_of_sentences(rows, (path, speaker)) if path in files else []
     if text is None and len(sentences) == 1 and (known_path is None or is_header):
-        # Without titles, a note cannot tell the user which unused column contains the speakers.
+        # If the table has no titles, the note about unused columns lists only their numbers. In such
+        # a note, the user may overlook a column with speakers. Therefore, the text column is not
+        # guessed if an unused column of a table without titles may contain speakers.
         unused = {*range(num_fields)} - {path, speaker, *sentences}
         columns = [[x.fields[i] for x in rows if i < len(x.fields)] for i in sorted(unused)]
         if titles or speaker is not None or not any(map(_may_be_speakers, columns)):

@@ -56,7 +56,7 @@ def joined_lines(text: str, joined: list[str]) -> str:
 
 
 def print_joined(path: Path, joined: list[str]) -> None:
-    """Print a note about the words that `joined_lines` joined."""
+    """Print a note about the divided words that `joined_lines` joined, if there are such words."""
     for note in joined_note(str(path), joined):
         print(f"note: {note}")
 
@@ -64,8 +64,11 @@ def print_joined(path: Path, joined: list[str]) -> None:
 def check_last_line(path: Path, content: str, texts: Sequence[str]) -> None:
     """Print a warning if a file may be cut off inside its last text.
 
-    The file may be cut off if it ends with the last text, without a line break, and if the last
-    text does not end with punctuation, unlike most other texts.
+    The warning is printed if all of these conditions are met:
+
+    - The last text is at the end of the file, and no line break follows.
+    - The last text does not end with punctuation.
+    - Most other texts end with punctuation.
 
     Args:
         content: the content of the file.

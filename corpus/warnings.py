@@ -69,7 +69,8 @@ UNUSUAL_TEXTS = (
     ),
     (
         "marks in angle brackets, which would be read aloud",
-        "Delete the angle brackets, or also the words between them if they are not spoken",
+        "Delete the angle brackets. If the words between the brackets are not spoken, also delete these "
+        "words",
         re.compile(rf"<(?!{TAG[1:]})[^\s<>][^<>\n]{{0,40}}>"),
     ),
     (

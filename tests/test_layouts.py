@@ -328,7 +328,9 @@ def test_error_lists_the_columns_with_sentences_when_there_are_several(header, a
         ),
     ],
 )
-def test_advice_fits_the_table_when_no_column_lists_audio_files(content, advice, recordings):
+def test_message_contains_advice_for_the_table_when_no_column_lists_audio_files(
+    content, advice, recordings
+):
     (recordings / "list.txt").write_text(content)
     message = refusal(read, recordings, recordings / "list.txt")
     assert advice in message
@@ -713,7 +715,7 @@ def test_audio_file_in_the_folder_of_another_speaker_is_not_used(tmp_path):
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
-def test_audio_files_are_found_when_the_files_of_several_folders_are_in_one_folder(
+def test_audio_files_are_found_when_they_were_moved_from_several_folders_to_one_folder(
     is_complete, tmp_path, capsys
 ):
     names = [f"{i % 3}/c{i}.wav" for i in range(12)]
@@ -1036,7 +1038,7 @@ def test_first_line_is_not_a_header_when_it_lists_a_numbered_recording(recording
 
 
 @pytest.mark.parametrize("text", ["NULL", "nan", "None", "N/A", "TODO", "#NAME?"])
-def test_text_is_rejected_when_it_stands_for_a_missing_text(text, tmp_path):
+def test_text_is_rejected_when_it_is_a_word_such_as_null_for_a_missing_text(text, tmp_path):
     clip = Clip(str(tmp_path / "a.wav"), text, where="metadata.csv:7")
     assert "metadata.csv:7: " in problem_of_text(clip)
     assert "the text is missing" in problem_of_text(clip)
@@ -1044,7 +1046,7 @@ def test_text_is_rejected_when_it_stands_for_a_missing_text(text, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["null", "Nan", "none", "NONE", "todo"])
-def test_null_and_similar_words_are_accepted_in_other_spellings(text, tmp_path):
+def test_text_is_accepted_when_it_is_a_word_such_as_null_in_unusual_capitals(text, tmp_path):
     assert problem_of_text(Clip(str(tmp_path / "a.wav"), text)) == ""
 
 
@@ -1091,7 +1093,7 @@ def test_table_is_rejected_when_most_lines_list_the_same_audio_file(recordings):
     assert "'start' and 'end'" in message
 
 
-def test_missing_file_is_expected_with_the_usual_extension_and_folder(recordings):
+def test_message_about_a_missing_file_contains_the_usual_folder_and_extension(recordings):
     (recordings / "clips/a.wav").rename(recordings / "clips/a.flac")
     (recordings / "clips/b.FLAC").rename(recordings / "clips/b.flac")
     (recordings / "metadata.csv").write_text("a|Yes.\nb|No.\nd|Why?\n")
@@ -1120,7 +1122,7 @@ def test_word_means_a_missing_text_when_several_clips_of_a_corpus_of_sentences_h
         assert placeholders(clips_of("yes", "no", word, word)) == set()
 
 
-def test_texts_are_read_when_each_audio_file_has_its_own_trans_txt(tmp_path):
+def test_texts_are_read_when_each_audio_file_has_its_own_trans_txt_file(tmp_path):
     for name in ("a", "b"):
         write_tone(tmp_path / f"{name}.wav", 100)
         (tmp_path / f"{name}.trans.txt").write_text(f"It is {name}.")
@@ -1135,7 +1137,9 @@ def test_audio_with_a_rare_extension_is_found(tmp_path, suffix):
     assert [Path(clip.path).name for clip in read_layout(tmp_path)[0]] == [f"a{suffix}"]
 
 
-def test_missing_transcript_is_expected_in_the_format_of_the_other_transcripts(tmp_path):
+def test_message_about_a_missing_transcript_contains_the_extension_of_the_other_transcripts(
+    tmp_path,
+):
     for name in ("a", "b", "c"):
         write_tone(tmp_path / f"{name}.wav", 100)
         if name != "c":

@@ -442,7 +442,7 @@ def test_lexicon_is_accepted_when_reading_rules_precede_espeak(tmp_path):
     ],
 )
 @pytest.mark.parametrize("minus", ["-", "−"])
-def test_minus_of_a_number_is_the_word_of_the_language(language, word, minus):
+def test_minus_before_a_number_is_read_as_a_word_of_the_language(language, word, minus):
     texts = [f"{minus}5", f"({minus}5)", f"5, {minus}5"]
     assert to_phones(texts, language) == to_phones(
         [f"{word} 5", f"({word} 5)", f"5, {word} 5"], language
@@ -459,7 +459,7 @@ def test_minus_is_rejected_when_espeak_would_speak_it_in_english():
         to_phones(["-5"], "mi")
 
 
-def test_portuguese_ordinal_with_a_full_stop_is_read_and_the_name_of_the_sign_is_rejected():
+def test_portuguese_ordinal_is_read_with_a_full_stop_and_rejected_when_espeak_would_name_its_sign():
     assert to_phones(["1.ª", "3.º", "n.º 5"], "pt") == to_phones(["1ª", "3º", "nº 5"], "pt")
     with pytest.raises(UserError, match="speak their names: ª"):
         to_phones(["Mª"], "pt")

@@ -600,7 +600,7 @@ SENTENCES = ["Morning.", "It rained.", "Nobody came.", "We left.", "She slept.",
 
 
 def subtitles(form: str) -> str:
-    """Return the SENTENCES as a file of one of the formats with times."""
+    """Return the content of a file in the format `form`, with SENTENCES and their times."""
     templates = {
         ".srt": "{number}\n00:00:0{i},000 --> 00:00:0{i},900\n{text}\n\n",
         ".vtt": "00:0{i}.000 --> 00:0{i}.900\n{text}\n\n",
@@ -638,7 +638,7 @@ def test_cut_file_causes_a_warning_when_it_ends_before_or_inside_a_text(tmp_path
 
 @pytest.mark.parametrize("form", [".srt", ".vtt", ".TextGrid", ".tsv"])
 @pytest.mark.parametrize("content", ["", "\ufeff\n\n"])
-def test_empty_file_is_rejected_with_its_cause(tmp_path, capsys, form, content):
+def test_message_says_that_the_file_is_empty(tmp_path, capsys, form, content):
     path = tmp_path / f"a{form}"
     path.write_text(content, encoding="utf-8")
     assert f"{path}: this file is empty" in refusal(read_segments, path, "a")
@@ -662,7 +662,7 @@ def test_whisper_table_is_rejected_when_its_header_is_missing(tmp_path):
 
 
 @pytest.mark.parametrize("time", ["nan", "inf"])
-def test_labels_are_rejected_at_the_line_whose_time_is_not_finite(tmp_path, time):
+def test_message_contains_the_line_number_of_a_label_when_its_time_is_not_finite(tmp_path, time):
     lines = [f"{i}.5\t{i}.9\tYes." for i in range(3)]
     for number in range(3):
         changed = [*lines[:number], f"{time}\t{number}.9\tYes.", *lines[number + 1 :]]
@@ -708,7 +708,7 @@ def test_segments_are_rejected_when_they_are_the_words_or_phones_of_an_alignment
 
 
 @pytest.mark.parametrize(("seconds", "step"), [(0.5, 1.5), (2.0, 2.0)])
-def test_segments_of_one_word_are_read_when_they_are_recordings_of_single_words(
+def test_segments_of_one_word_are_read_when_they_are_long_or_separated_by_pauses(
     seconds, step, tmp_path
 ):
     words = ["yes", "no", "stop", "go"] * 3

@@ -672,8 +672,8 @@ def test_json_array_of_objects_is_read(path, indent):
     ("value", "message"),
     [
         ({"data": [{"path": "c0", "text": "Yes."}]}, "one JSON object with the keys 'data'"),
-        ([["c0", "Yes."]], 'element 1 of the array is ["c0", "Yes."]'),
-        ([{"path": "c0", "text": "Yes."}, "c1"], 'element 2 of the array is "c1"'),
+        ([["c0", "Yes."]], 'element 1 of the array, ["c0", "Yes."], is not'),
+        ([{"path": "c0", "text": "Yes."}, "c1"], 'element 2 of the array, "c1", is not'),
     ],
 )
 def test_json_that_lists_no_recordings_is_rejected(path, value, message):
@@ -689,7 +689,7 @@ def test_last_line_is_reported_when_it_is_cut_before_the_delimiter(path):
 
 
 @pytest.mark.parametrize("line", ["sep=;", '"sep=;"', "SEP=;"])
-def test_first_line_of_excel_sets_the_delimiter(path, line, capsys):
+def test_delimiter_is_read_from_the_first_line_when_excel_wrote_the_table(path, line, capsys):
     text = f"{line}\r\npath;text\r\n{rows('c{i};' + chr(34) + '{text}' + chr(34))}"
     assert read(path, text) == expected()
     assert f"note: {path}: the first line sets the delimiter ';'\n" in capsys.readouterr().out

@@ -113,7 +113,7 @@ def apply_lexicon(text: str, pronunciations: tuple[str, ...], cleaner_names: Seq
 def _without_stop(match: re.Match[str]) -> str:
     """Return an abbreviation without its full stop, unless the full stop ends the sentence."""
     short = match[1].capitalize()
-    # "Dr." after a name is a street: "Elm Dr."
+    # After a name, "Dr." means "Drive" instead of "Doctor", as in "Elm Dr."
     is_street = short in STREETS and _AFTER_NAME.search(
         match.string, max(0, match.start() - 50), match.start()
     )

@@ -614,10 +614,11 @@ def with_plain_numbers(text: str, language: str) -> str:
 
 
 def _with_minus(text: str, language: str) -> str:
-    """Write the minus of a number as the word of the language.
+    """Replace the minus sign or hyphen before a negative number with the word for "minus" in the
+    language of the text.
 
-    If `MINUS_WORDS` does not contain the language, the sign − replaces the hyphen of a negative
-    number. `_check_is_read` rejects this sign if eSpeak would speak its English name.
+    If `MINUS_WORDS` does not contain the language, the sign − replaces the hyphen.
+    `_check_is_read` rejects this sign if eSpeak would speak its English name.
     """
     word = MINUS_WORDS.get(language.partition("-")[0])
     spoken = f"{word} " if word else "−"

@@ -161,7 +161,9 @@ _CERTAIN_FORMS = (
     # "at 6.30" may be a time.
     rf"[-−]?(?!(?:(?<=\b[Aa]t )|(?<=\b[Bb]y )|(?<=\b[Aa]fter )|(?<=\b[Uu]ntil )|(?<=\b[Bb]efore ))\d{{1,2}}\.[0-5]\d\b)(?:{_PLAIN_NUMBER}|\.\d+)(?:\s?%)?",
 )
-# "Vol. II" is not the end of a sentence, and the numeral of a heading is not a sentence.
+# Matches the space between two sentences. The space of "Vol. II" is not matched, because the full
+# stop belongs to the abbreviation. The space after the numeral of a heading, such as "II.", is not
+# matched either.
 _SENTENCE_ENDS = re.compile(
     r"(?<=[.!?])(?<!\b\w\.)(?<!^[IVX]{2}\.)(?<!^[IVX]{3}\.)(?<!^[IVX]{4}\.)\s+(?![IVXLC]{2,}\b)(?=[A-Z\"'“])"
 )
@@ -175,8 +177,8 @@ _NO_WORD = re.compile(
     r"(?!(?:[Hh]m+|[Mm]+|[Ss]h+|[Pp]s+t|[Tt]sk|[Bb]r+|nth|Mrs?|Ms|Dr|St|Mt|Ft)$)"
     r"(?:[B-DF-HJ-NP-TV-XZb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]+|[b-df-hj-np-rtv-xz]|\w*[KHkh]wy)"
 )
-# Words of 3 to 5 letters with a vowel. The excluded words and first letters, as in "tsar" and
-# "khaki", are also read reliably.
+# Matches words of 3 to 5 letters with a vowel. Words that begin with the listed letters, such as
+# "tsar" and "khaki", are excluded, because they are read reliably.
 _SHORT_WORD = re.compile(
     "(?!etc|yacht|fjord|hertz|cz|dh|kh|ll|mn|pt|sv|ts|tz|zh)(?=[a-z]{0,4}[aeiouy])[a-z]{3,5}"
 )
@@ -240,7 +242,7 @@ _AMBIGUOUS = re.compile(
             r"(?<=[a-z,] )[A-Z][A-Za-z]+ \d{1,2}\.(?:\d0|0\d)(?![\w%]|[.,:/-]\d|\s(?:percent|[a-z]{3,}s\b|[mbt]r?illion))",
             # "3g" may be grams or a mobile network.
             r"(?<![\d.,])[2-5]g\b(?! of)",
-            # These numbers may be times of day.
+            # In "from 9.30 to 11.15", the numbers may be times of day.
             r"\b(?:from|between) \d{1,2}\.[0-5]\d (?:to|and|until|till) \d{1,2}\.[0-5]\d(?![\d%])",
             # In chats, "2" and "4" may mean "to", "too" and "for".
             r"\b(?:me|u|you) 2(?=[.,!?]|$)|(?<=[a-z] )[24] (?:do|go|be|see|get|say|me|u|ur|you|your|my|him"
@@ -416,7 +418,9 @@ def _aligned(words: list[str], read: list[str]) -> Iterable[tuple[slice, str]]:
             for i in range(end - start):
                 yield slice(start + i, start + i + 1), read[read_start + i]
         elif end > start:
-            # In "the 1:1 to ten", SequenceMatcher aligns "to" with the first "to" of "one to one to".
+            # The words "the 1:1 to ten" are read as "the one to one to ten". SequenceMatcher aligns
+            # the written "to" with the first spoken "to", so that only "one" remains for "1:1".
+            # Therefore, "1:1" is also read alone, to find its other words.
             alone = read_english(" ".join(words[start:end])).split()
             if read[read_start : read_start + len(alone)] == alone:
                 read_end = max(read_end, read_start + len(alone))
@@ -424,7 +428,11 @@ def _aligned(words: list[str], read: list[str]) -> Iterable[tuple[slice, str]]:
 
 
 def _joined(aligned: list[tuple[slice, str]], is_inside: list[bool]) -> Iterable[tuple[slice, str]]:
-    """Join the items of `aligned` that contain the words of one expression."""
+    """Join the items of `aligned` that belong to one expression into a single item.
+
+    Args:
+        is_inside: for each written word, whether the word belongs to the expression.
+    """
     inside = [item for item in aligned if any(is_inside[item[0]])]
     for item in aligned:
         if item not in inside:

@@ -586,7 +586,8 @@ RULES: list[Rule] = [
     rule(rf"\b({'|'.join(NUMBERED_WITH_I)})\s([IV])\b(?!\.\s?[A-Z]|')", _read_roman_number),
     rule(rf"\b({'|'.join(FIRST_NAMES)})\.(?=\s[A-Z])", lambda match: FIRST_NAMES[match[1]]),
     rule(rf"\b({'|'.join(STATES)})\.", _read_state),
-    # A state follows the name of a town, a preposition or another state: "Ill. and Ind."
+    # These abbreviations mean states only after the name of a town, after a preposition, or next to
+    # another state, as in "Ill. and Ind."
     rule(rf"\b({_LATER_STATES})\.(,?\s(?:and|or|&)\s)({_LATER_STATES})\.", _read_states),
     rule(rf"{BEFORE_STATES}({_LATER_STATES})\.", _read_state),
     rule(rf"\bCo\.\s(?={'|'.join(COUNTIES)})", "county "),

@@ -136,8 +136,8 @@ def _read_two_months(match: Match) -> str:
 
 _TH = r"(?:st|nd|rd|th)?"
 _YEAR = r"(?:(?:,?\s+|-)([12]\d{3})(?![\d:/,]\d|\d))?"
-# Matches a month and a day after a day of the week or after a word such as "email". Without these
-# words, 3/4 is a fraction. The date 9/11 is the "nine eleven".
+# Matches a month and a day, such as 3/4, after a day of the week or after a word such as "email".
+# Elsewhere, 3/4 is a fraction. The date 9/11 is excluded, because it is read as "nine eleven".
 MONTH_AND_DAY = (
     r"(?P<start>(?:day|\b(?i:" + "|".join(DAYS) + r")\.?),?\s|\b(?:[Oo]n|[Uu]ntil)\s"
     r"|\b(?i:e-?mail|letter|message|memo|note|fax|invoice|order|reservation|booking|appointment)s?"
@@ -211,9 +211,9 @@ def _read_emergency_number(match: Match) -> str:
 
 
 _NUMBER_SIGN = r"(?:number\b|no\b\.?|num\b\.?|#)"
-# Matches a code of digits after a word such as "PIN", but not a number that counts something, as in
-# "the code has 2000 lines" and "the account is 5000 dollars short", and not the year of a law, as
-# in "Penal Code 1860".
+# Matches a code of digits after a word such as "PIN". A number that counts something is not matched,
+# as in "the code has 2000 lines" and "the account is 5000 dollars short". The year of a law is not
+# matched either, as in "Penal Code 1860".
 SECRET_CODE = (
     rf"\b(?P<name>(?:(?i:(?:{'|'.join(CODES)})(?:\s?{_NUMBER_SIGN})?)"
     rf"|(?i:(?:{'|'.join(NUMBERED_CODES)})\s?{_NUMBER_SIGN})|(?i:phone|mobile|cell|fax)(?=(?::|\sis)\s\d{{7}}))"
@@ -306,7 +306,7 @@ CODE_RULES: list[Rule] = [
         r"(\b(?i:fig\.|figure|table|section|exhibit)\s\d{1,2})-(?=\d{1,2}\b(?![-/%]|[.,]\d))",
         r"\1 dash ",
     ),
-    # The aircraft 747-400 is the "seven forty-seven four hundred".
+    # The aircraft 747-400 is read as "seven forty-seven four hundred".
     rule(
         r"(?<![\w.,$-])7([0-8]7)-([1-9]00)(?![\w-])",
         lambda m: (
@@ -384,7 +384,8 @@ def _read_duration(match: Match) -> str:
     return (" ".join(words) or f"zero {large}s") + full_stop(match)
 
 
-# Matches a time of day in four digits. A duration, such as "1630 hours of work", is not matched.
+# Matches a time of day in four digits, such as "1630 hrs". A duration, such as "1630 hours of work",
+# is not matched.
 MILITARY_TIME = r"(?<![\w.,$£€¥:/-])(?P<hour>[01]\d|2[0-4])(?P<minute>[0-5]\d)\s?(?:hrs?|hours)\b\.?(?!\s(?:of|per|a)\b)"
 
 
@@ -414,7 +415,7 @@ _BEFORE_SUBJECTS = r"(?:the|he|she|it|they|we|I|everyone|everybody|all|most|my|o
 
 
 def _read_long_duration(match: Match) -> str:
-    """Convert a duration with hours, minutes and seconds, such as the 2:01:09 of "in 2:01:09"."""
+    """Convert a duration to words: 2:01:09 -> two hours one minute nine seconds."""
     amounts = zip(map(int, match.groups()), ("hour", "minute", "second"), strict=True)
     return " ".join(f"{spell_number(str(n))} {name}{'s' * (n != 1)}" for n, name in amounts if n)
 
@@ -453,10 +454,8 @@ _PER = {unit: singular for unit, (singular, _) in UNITS.items()} | PER
 _POWERS = {"2": "square ", "²": "square ", "3": "cubic ", "³": "cubic "}
 _FRACTION = r"\d{1,3}/(?:[2-9]|[1-9]\d{1,2})(?![\d/])"
 _UNIT = "|".join(map(re.escape, sorted(UNITS.keys() - {"in"}, key=len, reverse=True)))
-# Matches a noun that an amount describes, as in "a 5 kg bag", but not a word that continues the
-# sentence.
-# Matches before a word that may be a noun: a lowercase word that is none of these words, and that does
-# not end like "raised" or "only".
+# Matches after an amount if the next word may be a noun that the amount describes, as in "a 5 kg bag".
+# A lowercase word may be a noun unless it is in this list or ends with "ed" or "ly".
 _NOUN = (
     r"(?=\s+(?!(?:about|above|after|and|are|as|at|be|before|below|between|but|by|came|comes|could|each"
     r"|for|from|goes|had|has|have|he|if|in|into|is|it|less|made|may|might|more|not|of|off|on|or|out|over"
@@ -499,7 +498,7 @@ MAYBE_INCHES = (
 )
 
 
-# Matches after the "A" of "10 A" if the "A" may mean "ampere".
+# Matches after an amount such as "10 A" if the "A" may mean "ampere", as in "a 10 A fuse".
 _AMPERES = r"(?=\s?(?:[,;:)/]|\.(?!\w|\s?[Mm]\b)|$)|\s(?:fuse|breaker|power|current|supply|circuit|plug)\b)"
 _LETTERED = re.compile(
     r"(?i)\b(?:room|flat|apt|apartment|unit|suite|section|block|row|seat|gate|class|grade|no|number"
@@ -508,14 +507,15 @@ _LETTERED = re.compile(
 
 
 def _read_amperes(match: Match) -> str:
-    """Expand the "A" of "10 A", but keep the letter of "room 10 A"."""
+    """Expand the "A" of "10 A" to "amperes", but keep the letter "A" in "room 10 A"."""
     if _LETTERED.search(match.string, max(0, match.start() - 20), match.start()):
         return match[0]
     is_singular = match[1] == "1" or match.string[match.end() + 1 : match.end() + 2].isalpha()
     return f"{match[1]} ampere{'' if is_singular else 's'}"
 
 
-# Nouns that an amount of money describes even without an article, as in "$25 deposit".
+# Matches a noun that an amount of money describes, even if there is no article before the amount, as
+# in "$25 deposit".
 _PRICED = (
     r"(?:bill|bonus|bonuses|bounty|budget|check|cheque|coin|contract|coupon|deal|deposit|discount|fee|fine"
     r"|fund|grant|investment|lawsuit|loan|note|prize|refund|reward|settlement|surcharge|ticket|voucher)s?\b"
@@ -569,7 +569,7 @@ def _read_fraction(match: Match) -> str:
 
 
 def _read_score(match: Match) -> str:
-    """Convert a score, such as 9/10 in spelling, to words."""
+    """Convert a score, such as the 9/10 of "She got 9/10 in spelling", to words."""
     total = match["of"] or match["out_of"]
     return f"{match['verb'] or ''}{match['first'] or match['last']} out of {spell_number(total)}"
 

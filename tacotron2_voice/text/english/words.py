@@ -543,7 +543,8 @@ WORDS_IN_CAPITALS = set(
     "GIF JAR LAN PIN RAM ROM SARS SIM WAN ZIP".split()
 )
 # Words in WORDS_IN_CAPITALS that authors write in capitals for emphasis, or that are always names.
-# The other words in WORDS_IN_CAPITALS may be initials, as in "ICE agents".
+# The other words in WORDS_IN_CAPITALS may be abbreviations of several words, such as "ICE" in "ICE
+# agents".
 NEVER_INITIALS = set(
     "AN AS AT BE BY DO GO HE HI IF IN IS ME MY NO OF OH ON SO TO UP WE AH ALL AND ANY ARE BAD BIG BUT "
     "CAN DID DON DUE FAR FEW FOR FUN GET GOT HAD HAS HER HIM HIS HOT HOW ITS LET LOT LOW MAD MAY NEW NOR "
