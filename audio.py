@@ -322,8 +322,8 @@ def is_joined_riff(file: BinaryIO) -> bool:
 def is_joined_flac(path: str, size: int, modified: int) -> bool:
     """Return whether a FLAC file contains the start of a second FLAC file.
 
-    libsndfile reads only the first file, and reports no error. The results are cached. `size` and
-    `modified` are part of the cache key.
+    libsndfile reads only the first file, and reports no error. The results are cached. The cache key
+    contains `size` and `modified`, so that a changed file is checked again.
     """
     content = Path(path).read_bytes()
     return FLAC_START.search(content, end_of_id3_tag(content) + 4) is not None

@@ -1065,7 +1065,7 @@ def test_unsupported_transcript_is_reported_when_it_has_the_name_of_an_audio_fil
 @pytest.mark.parametrize(("found", "missing"), [("text", "wav.scp"), ("wav.scp", "text")])
 def test_message_names_the_missing_file_of_a_kaldi_folder(found, missing, recordings):
     (recordings / found).write_text("a One.\n")
-    message = f"{recordings}/{missing}: no such file, expected next to {recordings}/{found}"
+    message = f"{recordings}/{missing}: no such file. In Kaldi's format, this file is next to {recordings}/{found}"
     assert message in refusal(read_layout, recordings)
 
 

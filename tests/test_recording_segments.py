@@ -680,7 +680,9 @@ def test_labels_are_read_when_their_times_have_a_plus_sign(tmp_path):
 
 def test_binary_textgrid_is_rejected_with_advice(tmp_path):
     (tmp_path / "a.TextGrid").write_bytes(b"ooBinaryFile\x08TextGrid" + bytes(40))
-    assert "save it as a text file" in refusal(read_segments, tmp_path / "a.TextGrid", "a")
+    assert "save the TextGrid as a text file" in refusal(
+        read_segments, tmp_path / "a.TextGrid", "a"
+    )
 
 
 @pytest.mark.parametrize("words", [["M", "IH1", "S", "T"], ["well", "the", "river", "rose"]])
