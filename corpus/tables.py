@@ -99,8 +99,8 @@ JSON_ARRAY = re.compile(r"\s*\[\s*[\[{\]]")
 # match does not include the line break. Therefore, an empty line replaces the first line, and
 # messages about later lines contain the correct line numbers.
 EXCEL_DELIMITER = re.compile(r'"?sep=(.)"?(?=\n)', re.IGNORECASE)
-# Matches a field that may be a column title: up to three words without punctuation. An
-# empty field also matches.
+# Matches a field that may be a column title: up to three words without punctuation. An empty field
+# also matches.
 TITLE = re.compile(r"(?=.*[^\W\d])\w+([ :-]\w+){0,2}|")
 # Matches a field without digits. A field with digits, such as clip_0012, may be the name of a
 # recording.

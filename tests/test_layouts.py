@@ -1089,7 +1089,7 @@ def test_table_is_rejected_when_most_lines_list_the_same_audio_file(recordings):
     lines = [f"a,Text {i}.,{i}.0,{i}.9\n" for i in range(6)]
     (recordings / "metadata.csv").write_text("path,text,p,q\n" + "".join(lines))
     message = refusal(read_layout, recordings)
-    assert "metadata.csv:2: 6 of 6 lines list an audio file" in message
+    assert "metadata.csv:2: 6 of 6 lines list the same audio file as another line" in message
     assert "'start' and 'end'" in message
 
 
