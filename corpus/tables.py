@@ -803,7 +803,8 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
     The function rejects the columns in four cases:
 
     - Most values of the column `spoken` are numbers.
-    - All values of the column `written` are whole numbers, like the numbers of speakers.
+    - All values of the column `written` are whole numbers, and a number has different normalized
+      texts, like the number of a speaker.
     - Only one of the two columns has few distinct values, like a column of speaker names.
     - Too many words of the text are missing from the normalized text, as in a translation.
     """
@@ -814,7 +815,8 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
             f"{path}: column {spoken + 1} contains numbers such as {normalized[0][:60]!r} instead of "
             "texts. Select the column that contains the spoken texts with --text-column"
         )
-    if len({*texts}) > 1 and all(x.isdecimal() for x in texts):
+    is_ambiguous = 1 < len({*texts}) < len({*pairs})  # a number has different texts
+    if is_ambiguous and all(x.isdecimal() for x in texts):
         raise UserError(
             f"{path}: column {written + 1} contains whole numbers, such as {texts[0][:60]!r}, which may "
             f"be speakers. If they are speakers, add --text-column {spoken + 1} --speaker-column "
