@@ -23,8 +23,8 @@ from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, map_in_threads
 
-# Matches a text that programs write instead of a missing text. The spelling must be the same,
-# because None, Nan and null are also words.
+# Matches a text that programs write instead of a missing text. Upper and lower case must match,
+# because "none", "Nan" and "null" may be spoken words.
 MISSING_TEXT = re.compile(
     r"NULL|NaN|nan|None|N/A|n/a|NA|<NA>|NaT|TODO|TBD|FIXME|#(?:N/A|NAME\?|NULL!|NUM!|REF!|VALUE!|DIV/0!)"
 )

@@ -496,9 +496,8 @@ def _error_of_no_texts(
         fix = f". If {similar} contains the text of an audio file, give both the same name"
     elif unreadable:
         fix = (
-            f". {unreadable} has the same name as an audio file, but the format of {unreadable.name} is "
-            "not supported. Save its text as .txt, or its text and times as .srt (Whisper: "
-            "--output_format srt)"
+            f". {unreadable} has the same name as an audio file, but the program cannot read this "
+            "format. Save its text as .txt, or its text and times as .srt (Whisper: --output_format srt)"
         )
     elif other := corpus_texts(corpus):
         stems = {
@@ -759,8 +758,8 @@ def with_texts_of_files(entries: Sequence[Entry], corpus: Path, table: Table) ->
         if not any(path.is_file() for path in found):
             raise UserError(
                 f"{entry.where}: the column with the texts contains the file name {entry.text[:60]!r}, "
-                f"but this file does not exist (expected {str(found[0])[:300]}). If each text file is next to its audio file, rename "
-                f"{table.path.name} so that the program does not use it"
+                f"but this file does not exist (expected {str(found[0])[:300]}). If each text file is next "
+                f"to its audio file, rename {table.path.name} so that the program does not use it"
             )
         paths.append(next(path for path in found if path.is_file()))
     files = count_of(len(paths), "text file")

@@ -214,7 +214,8 @@ _INCHES = re.compile(MAYBE_INCHES)
 _SURE_INITIALS = (
     rf"(?<=[Tt]he ){_any_of(INITIALS_BEFORE)}\b(?! gate| operator)|AM\s(?:radio|and FM)"
 )
-# Expressions with two usual meanings that `_CERTAIN_FORMS` does not distinguish.
+# Matches expressions with two usual meanings. Some of these expressions also match
+# `_CERTAIN_FORMS`, but they are uncertain.
 _AMBIGUOUS = re.compile(
     "|".join(
         [

@@ -640,7 +640,7 @@ AMOUNT_RULES: list[Rule] = [
     rule(r"(?<=\d)\s(sq|cu)\.\s?(?=(?:ft|in|mi|yd)\b)", r" \1 "),
     rule(r"(?<=\d)\sfl\.\s?(?=oz\b)", " fl "),
     rule(r"(?<=\d)\ssq\.?\s(?=(?:miles?|feet|foot|inch|yards?|meters?)\b)", " square "),
-    # House numbers of four digits are read in pairs, as years are.
+    # House numbers with four digits are read in pairs of digits, in the same way as years.
     rule(
         rf"(?<![\w.,$£€:/-])([3-9]\d)(\d[1-9]|[1-9]\d)(?=\s(?:[A-Z][a-z]*\.?\s){{1,2}}{_STREET}\b)",
         lambda match: (
