@@ -1049,12 +1049,12 @@ def test_null_and_similar_words_are_accepted_in_other_spellings(text, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".ctm", ".rttm", ".phn", ".trans", ".text", ".json", ".docx"])
-def test_unsupported_transcript_is_reported_when_it_has_the_name_of_an_audio_file(
+def test_unsupported_transcript_is_reported_when_it_has_the_same_name_as_an_audio_file(
     suffix, recordings
 ):
     (recordings / f"clips/a{suffix}").write_text("a 1 0.0 0.3 the")
     message = refusal(read_layout, recordings)
-    assert f"{recordings}/clips/a{suffix} has the name of an audio file" in message
+    assert f"{recordings}/clips/a{suffix} has the same name as an audio file" in message
     assert "--csv" not in message
     (recordings / "train.tsv").write_text("")
     assert f"--csv {recordings}/train.tsv" in refusal(read_layout, recordings)
