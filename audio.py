@@ -314,7 +314,7 @@ def is_joined_riff(file: BinaryIO) -> bool:
     if start[:4] not in orders:
         return False
     listed = int.from_bytes(start[4:], orders[start[:4]])
-    # The size in the header is padded to an even number.
+    # If the size in the header is odd, a padding byte follows the data.
     return os.pread(file.fileno(), 4, 8 + listed + listed % 2) == start[:4]
 
 

@@ -23,8 +23,8 @@ from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, map_in_threads
 
-# Matches a text that programs write instead of a missing text. The spelling must be the same,
-# because None, Nan and null are also words.
+# Matches a text that programs write instead of a missing text. Upper and lower case must match,
+# because "none", "Nan" and "null" may be spoken words.
 MISSING_TEXT = re.compile(
     r"NULL|NaN|nan|None|N/A|n/a|NA|<NA>|NaT|TODO|TBD|FIXME|#(?:N/A|NAME\?|NULL!|NUM!|REF!|VALUE!|DIV/0!)"
 )
@@ -96,8 +96,11 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
 
 
 def placeholders(clips: Sequence[Clip]) -> set[str]:
-    """Return the texts that stand for a missing text, such as "null", because several clips have
-    the same text although most other texts consist of several words."""
+    """Return the texts that are written instead of a missing text, such as "null".
+
+    A text such as "null" is returned only if several clips have this text, although most other
+    texts consist of several words.
+    """
     counts = Counter(clip.text.strip() for clip in clips)
     found = {x for x, count in counts.items() if count > 1 and REPEATED_IF_MISSING.fullmatch(x)}
     num_words = [len(text.split()) for text in counts if text not in found]
@@ -108,7 +111,8 @@ def problem_of_text(clip: Clip, missing: Container[str] = ()) -> str:
     """Return the reason why a filelist cannot contain the clip's path or text; "" if it can.
 
     Args:
-        missing: texts that stand for a missing text in this corpus (`placeholders`).
+        missing: texts that are written instead of a missing text in this corpus (the result of
+            `placeholders`).
     """
     if re.search("[|\x00-\x1f]", clip.path):
         return (

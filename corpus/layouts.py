@@ -82,7 +82,8 @@ MAX_PREFIX = 40
 DURATION_SECONDS, DURATION_SHARE = 0.5, 0.1
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 TRANSCRIPTS = "--transcripts EXTENSION"
-# Minimum fraction of the listed files that must exist to ignore the folders in which they are listed.
+# The listed folders are ignored only if at least this fraction of the listed file names exists in
+# the corpus.
 MIN_FOUND = 0.9
 # To find tables, only the first NUM_LINES lines in the first MAX_BEGINNING bytes are read.
 NUM_LINES, MAX_BEGINNING = 20, 20_000
@@ -451,9 +452,8 @@ def _read_text_files(
         text_without_name = without_names.get(name)
         if text_without_name is not None and not leave_out_names:
             problems.append(
-                f"{path}: the text contains the name of its audio file, "
-                f"{' '.join(spoken[path].split())[:60]!r}; remove the "
-                "name"
+                f"{path}: the text {' '.join(spoken[path].split())[:60]!r} contains the name of its "
+                "audio file. Remove the name"
             )
             continue
         # Also put the name of the audio file into `where`, because several audio files can share a
@@ -498,8 +498,8 @@ def _error_of_no_texts(
         fix = f". If {similar} contains the text of an audio file, give both the same name"
     elif unreadable:
         fix = (
-            f". {unreadable} has the name of an audio file, but an unsupported format. Save its text as "
-            ".txt, or its text and times as .srt (Whisper: --output_format srt)"
+            f". {unreadable} has the same name as an audio file, but the program cannot read this "
+            "format. Save its text as .txt, or its text and times as .srt (Whisper: --output_format srt)"
         )
     elif other := corpus_texts(corpus):
         stems = {
@@ -686,8 +686,8 @@ def _has_segments(path: Path) -> bool:
 
 
 def advice_on_tables(corpus: Path) -> str:
-    """Return a hint to use --csv with one of the files that list audio files or, if no file does,
-    with one of the tables in the folder."""
+    """Return advice to add --csv with a file that contains names of audio files. If no such file
+    exists, suggest the tables in the folder."""
     tables = files_with_names(corpus) or tables_in(corpus)
     options = [f"--csv {shlex.quote(str(path))}" for path in tables[:SHOWN]]
     return f". Add {' or '.join(options) or '--csv FILE'}"
@@ -760,9 +760,9 @@ def with_texts_of_files(entries: Sequence[Entry], corpus: Path, table: Table) ->
         found = [folder / slashes(entry.text) for folder in (table.path.parent, corpus)]
         if not any(path.is_file() for path in found):
             raise UserError(
-                f"{entry.where}: the text is {entry.text[:60]!r}, but this text file does not exist "
-                f"(expected {str(found[0])[:300]}). If each text file is next to its audio file, rename "
-                f"{table.path.name} so that the program does not use it"
+                f"{entry.where}: the column with the texts contains the file name {entry.text[:60]!r}, "
+                f"but this file does not exist (expected {str(found[0])[:300]}). If each text file is next "
+                f"to its audio file, rename {table.path.name} so that the program does not use it"
             )
         paths.append(next(path for path in found if path.is_file()))
     files = count_of(len(paths), "text file")
@@ -904,7 +904,8 @@ class AudioFinder:
         # file name. Entries with the same file name need files in different folders.
         counts = Counter(comparable(without_folder_and_suffix(name)) for name in names)
         listed = {comparable(re.split(r"[/\\]", x)[-2]) for x in names if "/" in slashes(x)}
-        # If the files of several folders were put into one folder, the folders do not matter.
+        # Ignore the listed folders if the files of several listed folders were moved into one
+        # folder.
         num_found = sum(len(files.get(name, ())) == 1 for name in counts)
         are_moved = (
             num_found >= MIN_FOUND * len(counts)
@@ -925,7 +926,8 @@ class AudioFinder:
         return similar_files(name, self.files.get(key, []), in_folder=in_folder)
 
     def elsewhere(self, name: str) -> Path | None:
-        """Return an audio file with this name that is not used because of its folder, or None."""
+        """Return an audio file that has this name but is not used because it is in another folder. If
+        no such file exists, return None."""
         return next(iter(self.files.get(comparable(without_folder_and_suffix(name)), [])), None)
 
     def unused_formats(self, entries: Sequence[Entry], clips: Sequence[Clip]) -> list[Path]:
@@ -1048,7 +1050,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
         print(
             f"note: {len(elsewhere):,} missing files have the same names as files in other folders. "
             f"For example, {listed!r} may be {os.path.relpath(path, corpus)}. If they are the same "
-            "recordings, put the files into folders as they are listed"
+            "recordings, move each file into the folder that is listed for it"
         )
     print_unused_formats(finder.unused_formats(entries, clips), corpus)
     # An audio file is either cut at the listed times or used as a whole.

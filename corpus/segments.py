@@ -83,8 +83,9 @@ MAX_OVERLAP = 0.05  # maximum overlap of consecutive subtitles, in seconds
 # Minimum number of segments that repeat the previous segment. A smaller number of segments may
 # repeat the previous segment by chance.
 MIN_GROWING = 5
-# Segments are single words if at least MIN_SHARE_OF_WORDS of at least MIN_WORDS segments contain one
-# word, and if their median length is at most MAX_WORD_SECONDS.
+# Segments are rejected as single words if there are at least MIN_WORDS segments, if at least the
+# fraction MIN_SHARE_OF_WORDS of them contain one word, and if their median length is at most
+# MAX_WORD_SECONDS.
 MIN_WORDS, MIN_SHARE_OF_WORDS, MAX_WORD_SECONDS = 10, 0.95, 1.0
 # In scripts without spaces between words, a text counts as one word if it has at most this number
 # of characters.

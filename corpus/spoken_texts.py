@@ -182,10 +182,13 @@ def _is_written_twice(clip: Clip) -> bool:
 def check_repeated_words(clips: Sequence[Clip]) -> None:
     """Raise UserError if nearly all texts begin or end with the same word, such as "sil".
 
-    Also raise UserError if most texts contain the same words twice: the second half of the text
-    equals the first half. The texts of each speaker are also checked separately, because all texts
-    of a speaker may begin with the speaker's name. Also raise UserError if all texts are the same
-    word, such as a label of the segments.
+    The texts of each speaker are also checked separately, because all texts of a speaker may begin
+    with the speaker's name.
+
+    Also raise UserError in two other cases:
+
+    - In most texts, the second half repeats the first half.
+    - All texts are the same word, such as a label of the segments.
     """
     twice = [clip for clip in clips if _is_written_twice(clip)]
     if len(clips) >= MIN_TEXTS and len(twice) >= MAX_SHARE * len(clips):

@@ -62,7 +62,8 @@ OTHER_RANGES = set(
     "bytes token tokens page line verse chapter row index idx id price".split()
 )
 DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
-# Characters of ordinary texts and file names, which are not offered as delimiters.
+# Characters that are not suggested as delimiters, because they occur in ordinary texts and in file
+# names.
 NO_DELIMITERS = " .!?'\"-_/\\()<>[]{}"
 # Delimiter of lines that consist of the name of an audio file, a space and a text.
 FIRST_SPACE = " "
@@ -111,7 +112,8 @@ MAX_FIELD = 2**31 - 1
 # Number of lines after the first line that are compared with the audio files, to detect a header
 # and to detect the columns.
 HEADER_LINES, SAMPLE_LINES = 5, 200
-# Median number of words, and fraction of different values, in a column of sentences.
+# A column contains sentences if the median number of words per value is at least
+# MIN_SENTENCE_WORDS, and if more than the fraction MIN_DIFFERENT of the values are different.
 MIN_SENTENCE_WORDS, MIN_DIFFERENT = 3, 0.5
 
 
@@ -306,9 +308,10 @@ def find_delimiter(
         if is_found:
             found.append((len({*counts}) > 1, len(first.partition(delimiter)[0]), delimiter))
     if found:
-        # Prefer a delimiter that occurs equally often in all lines, because other delimiters may be
-        # part of the texts. Then prefer the delimiter that comes first in the lines, because other
-        # delimiters may be part of a field.
+        # Prefer a delimiter that occurs equally often in all lines, because a character that occurs
+        # more often in some lines may be part of the texts. If several delimiters remain, prefer
+        # the delimiter that comes first in the first line, because a later character may be part of
+        # a field.
         return min(found)[2]
     others = [x for x in dict.fromkeys(lines[0]) if all(x in line for line in lines)]
     possible = [x for x in others if may_be_delimiter(x)]
@@ -437,8 +440,8 @@ def _is_valid_csv(text: str, delimiter: str) -> bool:
 
 
 def _are_all_quoted(text: str, delimiter: str) -> bool:
-    """Return whether all fields are in quotation marks, except the fields of the header, numbers
-    and empty fields."""
+    """Return whether all fields are in quotation marks. Titles in the header, numbers and empty
+    fields may lack the quotation marks."""
     quoted = r'"(?:[^"]|"")*"'
     line = rf"{quoted}(?:{re.escape(delimiter)}(?:{quoted}|[-\d.,:]*))+\s*"
     header, _, rest = text.lstrip("\n").partition("\n")
@@ -531,7 +534,7 @@ def rows_of_json(table: Table, text: str) -> tuple[list[str], list[Row]]:
 
 
 def _objects_of_array(path: Path, text: str) -> dict[str, dict]:
-    """Return {position in the file: object} for the elements of a JSON array."""
+    """Return the objects in a JSON array as {position in the file: object}."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -544,7 +547,7 @@ def _objects_of_array(path: Path, text: str) -> dict[str, dict]:
 
 
 def _objects_of_lines(path: Path, text: str) -> dict[str, dict]:
-    """Return {position in the file: object} for the lines of JSON Lines."""
+    """Return the objects in a JSON Lines file as {position in the file: object}."""
     objects: dict[str, dict] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -621,7 +624,7 @@ def has_titles(table: Table, speaker_column: str, first: Sequence[str]) -> bool:
 
 
 def path_index(table: Table, files: Sequence[int]) -> int:
-    """Return the index of the column with the paths, for a table without a known title for it.
+    """Return the index of the column with the paths if no column has a common title for paths.
 
     Args:
         files: the indices of the columns that list audio files.
@@ -648,7 +651,8 @@ def columns_of_sentences(rows: Sequence[Row], others: Container[int | None]) -> 
     """Return the indices of the columns that contain sentences.
 
     Args:
-        others: the indices of columns with other values.
+        others: the indices of columns that are known to contain other values. These columns are
+            skipped.
     """
     sample = [row.fields for row in rows[:SAMPLE_LINES]]
     found = []
@@ -676,8 +680,10 @@ def without_marks(text: str) -> str:
 
 
 def may_be_header(rows: Sequence[Row], path: int, is_audio: Callable[[str], bool]) -> bool:
-    """Return whether the first row looks like a header and does not list an audio file, unlike one
-    of the next rows.
+    """Return whether the first row looks like a header.
+
+    The first row must not list an audio file, but at least one of the next rows must list an audio
+    file.
 
     Args:
         path: the index of the column with the paths.
@@ -803,8 +809,8 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
     The function rejects the columns in four cases:
 
     - Most values of the column `spoken` are numbers.
-    - All values of the column `written` are whole numbers, and a number has different normalized
-      texts, like the number of a speaker.
+    - All values of the column `written` are whole numbers, and lines with the same number have
+      different texts in the column `spoken`, as with the number of a speaker.
     - Only one of the two columns has few distinct values, like a column of speaker names.
     - Too many words of the text are missing from the normalized text, as in a translation.
     """
@@ -818,8 +824,8 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
     is_ambiguous = 1 < len({*texts}) < len({*pairs})  # a number has different texts
     if is_ambiguous and all(x.isdecimal() for x in texts):
         raise UserError(
-            f"{path}: column {written + 1} contains whole numbers, such as {texts[0][:60]!r}, which may "
-            f"be speakers. If they are speakers, add --text-column {spoken + 1} --speaker-column "
+            f"{path}: column {written + 1} contains whole numbers, such as {texts[0][:60]!r}. If these "
+            f"numbers are speakers, add --text-column {spoken + 1} --speaker-column "
             f"{written + 1}. Otherwise, add only --text-column {spoken + 1}"
         )
     if len({*texts}) == 1 and len(texts[0].split()) < 2:
@@ -1050,7 +1056,9 @@ def print_assumptions(
     """
     is_usual = titles is None and delimiter == "|" and columns.path == 0
     if is_usual and columns.text == num_fields - 1 < 3:
-        # A second column of single words, numbers or paths does not contain the original texts.
+        # Return without a note if the columns have LJSpeech's order. If all values of the second
+        # column are single words, numbers or paths, the column does not contain the original texts,
+        # so print a note.
         second = [row.fields[1] for row in rows if len(row.fields) == num_fields == 3]
         if not second or any(len(_comparable(x).split()) > 1 for x in second):
             return

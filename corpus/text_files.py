@@ -31,8 +31,8 @@ ENCODINGS = (
 MAX_MORE_CHAOS, MAX_LESS_COHERENCE = 0.15, 0.1
 # Matches punctuation at the end of a text.
 ENDS_SENTENCE = re.compile(r"[.!?…。！？।,;:—–-][\"'”’»)\]」』]*\s*$")
-# A last text without punctuation is unusual if at least this number of other texts exist, and if at
-# least this fraction of them ends with punctuation.
+# If the last text ends without punctuation, a warning is printed only if at least MIN_TEXTS other
+# texts exist, and if at least the fraction MIN_COMPLETE of the other texts ends with punctuation.
 MIN_TEXTS, MIN_COMPLETE = 4, 0.9
 MIN_LATIN = 0.8  # minimum fraction of Latin letters in UTF-16 without a byte-order mark
 # Maximum fraction of zero bytes in a damaged UTF-8 file. Files in UTF-16 and UTF-32 contain more
@@ -49,8 +49,8 @@ def read_text(path: Path, encoding: str = "", if_missing: str = "no such file") 
 
 
 def joined_lines(text: str, joined: list[str]) -> str:
-    """Return a text on one line. Words that are divided at the end of a line are joined, and are
-    appended to the list `joined`."""
+    """Return a text on one line. If a word is divided at the end of a line, its two parts are joined,
+    and the word is appended to the list `joined`."""
     lines = (" ".join(line.split()) for line in text.splitlines())
     return join_lines([line for line in lines if line], joined)
 
@@ -129,10 +129,11 @@ def decode(contents: Mapping[Path, bytes], encoding: str = "") -> dict[Path, str
 
 
 def _name_of_utf16(content: bytes) -> str:
-    """Return the name of the variant of UTF-16 in which the content is encoded; "" if it is not.
+    """Return "utf_16", "utf_16_be" or "utf_16_le" if the content is encoded in UTF-16. Otherwise
+    return "".
 
-    In a text without a byte-order mark, one of the two bytes of most Latin letters is zero, and the
-    other byte is not.
+    UTF-16 without a byte-order mark is recognized by its zero bytes: most Latin letters consist of
+    one zero byte and one other byte.
     """
     marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     if content.startswith(marks) and not content.startswith(codecs.BOM_UTF32_LE):
@@ -151,8 +152,8 @@ def _name_of_utf16(content: bytes) -> str:
 
 
 def _problem_of_zeros(content: bytes) -> str:
-    """Return a message, which begins with the line number, if a file in UTF-8 contains a few zero
-    bytes. Otherwise return ""."""
+    """If a file in UTF-8 contains a few zero bytes, return a message that begins with the line number
+    of the first zero byte. Otherwise return ""."""
     if not 0 < content.count(0) <= MAX_ZEROS * len(content):
         return ""
     with contextlib.suppress(UnicodeDecodeError):
@@ -198,7 +199,8 @@ def _recognize(where: str, content: bytes) -> str:
     matches = list(from_bytes(content, cp_isolation=ENCODINGS))
     if not matches:
         raise UserError(f"{where}: the encoding of the text is unknown; add --encoding NAME")
-    # Because mac_roman is rare, it is only added to the other likely encodings.
+    # Because mac_roman is rare, encodings that would be likely without mac_roman stay in the list,
+    # even if mac_roman matches better.
     usual = [x for x in matches if x.encoding != "mac_roman"]
     likely = _likely(usual) | _likely(matches)
     if len(likely) > 1:
@@ -231,7 +233,7 @@ def _example(text: str) -> str:
 
 def check_encoding(name: str) -> str:
     """Return Python's name for an encoding of text files. Raise ValueError if Python does not
-    support the encoding, or if the codec converts other data, such as hex or zip."""
+    support the encoding, or if the codec is not for text, such as "hex" and "zip"."""
     try:
         found = codecs.lookup(name).name
         with contextlib.suppress(UnicodeDecodeError):  # the example is not valid in all encodings

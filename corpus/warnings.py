@@ -74,7 +74,7 @@ UNUSUAL_TEXTS = (
         re.compile(rf"<(?!{TAG[1:]})[^\s<>][^<>\n]{{0,40}}>"),
     ),
     (
-        "spaces between all characters, although the script has no spaces between words",
+        "spaces between all characters, although this script is written without spaces",
         "Delete the spaces, or use another transcript",
         re.compile(rf"(?:{UNSPACED.pattern}\s){{4}}{UNSPACED.pattern}"),
     ),

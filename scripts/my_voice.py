@@ -59,8 +59,8 @@ from training.trainer import Trainer
 
 START = ROOT / "voices" / "english"
 SETTINGS = ROOT / "scripts" / "fine_tuning.txt"
-# Default number of optimizer steps. Other languages need more steps, because the included voice
-# knows neither their sounds nor their phones (research/ten-minutes.md).
+# Default number of optimizer steps. Other languages need more steps than English, because the
+# included voice was trained without their sounds and phones (research/ten-minutes.md).
 STEPS, STEPS_FOR_OTHER_LANGUAGES = 1000, 3000
 DECAY_START = 0.3  # the learning rate decays after this fraction of the optimizer steps
 HALVINGS = 4.6  # the learning rate halves this many times while it decreases from 5e-4 to 2e-5

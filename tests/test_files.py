@@ -103,7 +103,7 @@ def test_locking_a_folder_fails_when_another_process_has_locked_the_folder(tmp_p
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="this system has no folder /proc")
-def test_locking_fails_with_the_cause_when_no_file_can_be_created():
+def test_error_contains_the_cause_when_the_lock_file_cannot_be_created():
     with pytest.raises(UserError, match="/proc: no file can be created in this folder"):
         lock_path(Path("/proc/.a.lock"), "busy")
 

@@ -269,7 +269,7 @@ WORDS = ["There was a river.", "It rose in May, again.", "Nobody, in fact, knew 
         ('{{"id": "x{i}", "file_path": "{path}", "phrase": "{text}"}}', ""),
     ],
 )
-def test_columns_are_chosen_because_one_lists_audio_files_and_one_contains_sentences(
+def test_columns_are_detected_when_one_lists_audio_files_and_one_contains_sentences(
     line, header, recordings, capsys
 ):
     paths = ["clips/a.wav", "clips/b.FLAC", "more/C.wav"]
@@ -286,7 +286,7 @@ def test_columns_are_chosen_because_one_lists_audio_files_and_one_contains_sente
 
 
 def test_table_of_text_files_is_read_when_the_files_exist(recordings, capsys):
-    """In an earlier version, the names of the text files were the texts."""
+    """In an earlier version, the program used the names of the text files as texts."""
     for name, text in zip("abC", WORDS, strict=True):
         (recordings / f"{name}.t.txt").write_text(f"{text}\n")
     table = recordings / "metadata.csv"
@@ -296,7 +296,7 @@ def test_table_of_text_files_is_read_when_the_files_exist(recordings, capsys):
     (recordings / "C.t.txt").unlink()
     message = refusal(read, recordings)
     assert message.startswith(
-        f"{table}:3: the text is 'C.t.txt', but this text file does not exist"
+        f"{table}:3: the column with the texts contains the file name 'C.t.txt', but this file does not"
     )
 
 
@@ -307,7 +307,7 @@ def test_table_of_text_files_is_read_when_the_files_exist(recordings, capsys):
         ("name,raw,18_out", "Sentences are in columns 'raw', '18_out'. If the line lists"),
     ],
 )
-def test_error_lists_the_columns_with_sentences_when_there_are_several(header, advice, recordings):
+def test_error_lists_the_columns_when_several_columns_contain_sentences(header, advice, recordings):
     lines = [f'{x},"{text}","{text}"' for x, text in zip("abC", WORDS, strict=True)]
     (recordings / "list.csv").write_text("\n".join([header, *lines]))
     message = refusal(read, recordings, recordings / "list.csv")
@@ -1051,12 +1051,12 @@ def test_text_is_accepted_when_it_is_a_word_such_as_null_in_unusual_capitals(tex
 
 
 @pytest.mark.parametrize("suffix", [".ctm", ".rttm", ".phn", ".trans", ".text", ".json", ".docx"])
-def test_unsupported_transcript_is_reported_when_it_has_the_name_of_an_audio_file(
+def test_unsupported_transcript_is_reported_when_it_has_the_same_name_as_an_audio_file(
     suffix, recordings
 ):
     (recordings / f"clips/a{suffix}").write_text("a 1 0.0 0.3 the")
     message = refusal(read_layout, recordings)
-    assert f"{recordings}/clips/a{suffix} has the name of an audio file" in message
+    assert f"{recordings}/clips/a{suffix} has the same name as an audio file" in message
     assert "--csv" not in message
     (recordings / "train.tsv").write_text("")
     assert f"--csv {recordings}/train.tsv" in refusal(read_layout, recordings)
@@ -1108,7 +1108,7 @@ def test_text_is_rejected_when_it_is_too_long_for_training(tmp_path):
 
 
 @pytest.mark.parametrize("word", ["null", "none", "NONE", "undefined", "no text", "N.A."])
-def test_word_means_a_missing_text_when_several_clips_of_a_corpus_of_sentences_have_it(word):
+def test_word_means_a_missing_text_when_it_is_repeated_in_a_corpus_of_sentences(word):
     def clips_of(*texts):
         return [Clip(f"{i}.wav", text) for i, text in enumerate(texts)]
 

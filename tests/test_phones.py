@@ -449,7 +449,7 @@ def test_minus_before_a_number_is_read_as_a_word_of_the_language(language, word,
     )
 
 
-def test_minus_between_numbers_is_spoken_and_a_hyphen_between_numbers_is_not():
+def test_minus_sign_between_numbers_is_spoken_but_a_hyphen_is_not():
     assert to_phones(["7 − 5", "7−5"], "fi") == to_phones(["7 miinus 5"] * 2, "fi")
     assert to_phones(["7-5"], "pt") == ["-".join(to_phones(["7", "5"], "pt"))]
 

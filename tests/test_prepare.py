@@ -376,7 +376,7 @@ def test_note_lists_audio_files_that_are_not_in_the_metadata(corpus, tmp_path, c
 
 
 @pytest.mark.parametrize("option", ["convert", "trim", "mels"])
-def test_error_names_the_option_when_a_new_folder_cannot_be_created(corpus, tmp_path, option):
+def test_error_contains_the_option_when_a_new_folder_cannot_be_created(corpus, tmp_path, option):
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "absent")
     name = {"convert": "--convert", "trim": "--trim-silence", "mels": "--cache-mels"}[option]

@@ -237,7 +237,7 @@ def test_table_with_three_columns_is_rejected_when_the_second_column_contains_sp
 
 
 @pytest.mark.parametrize("second", ["0", "a.npy"])
-def test_note_lists_the_second_of_three_columns_when_it_contains_no_words(path, second, capsys):
+def test_second_column_is_listed_as_unused_when_it_contains_no_words(path, second, capsys):
     read(path, rows(f"c{{i}}|{second}|{{text}}"))
     assert "texts from column 3; unused columns: 2" in capsys.readouterr().out
 
@@ -742,7 +742,7 @@ def test_json_table_is_rejected_when_its_values_are_nested(path, value, key):
     assert "--path-column" not in message
 
 
-def test_error_about_nested_values_suggests_columns_when_other_keys_have_plain_values(path):
+def test_error_suggests_columns_when_a_json_object_contains_plain_and_nested_values(path):
     value = {"source": "c0.wav", "target": "Yes.", "more": {"a": 1}}
     assert "the keys 'source', 'target' contain" in refusal(read, path, json.dumps(value))
     columns = {"path_column": "source", "text_column": "target"}

@@ -142,7 +142,7 @@ def test_several_utf_16_files_are_decoded_when_they_have_no_byte_order_mark(tmp_
         assert decode({path: text.encode(encoding) for path, text in texts.items()}) == texts
 
 
-def test_mac_roman_is_offered_or_detected(tmp_path):
+def test_mac_roman_is_detected_or_suggested_by_the_error(tmp_path):
     path = tmp_path / "a.csv"
     french = "c1|Le garçon a mangé à la forêt.\nc2|Où est passé l’élève ?\n"
     path.write_bytes(french.encode("mac_roman"))

@@ -83,8 +83,8 @@ BETWEEN_SCRIPTS = re.compile(r"(?<=[A-Za-z])(?=[\u3040-\u30ff])|(?<=[\u3040-\u30
 NUMBER_MARKS = ".,:'’"
 # Matches the minus of a negative number. In "5 -10" and "5-10", the hyphen means "to".
 MINUS = re.compile(r"(?<![\w.,:/%°)\]}\-–—−-])(?<!\d\s)[-−－](?=\d)|(?<=\w)\s?−\s?(?=\d)")
-# Words for "minus". In most languages, eSpeak skips the hyphen of "-5", and reads − as an English
-# word.
+# The word for "minus" in each language. The programs write this word because, in most languages,
+# eSpeak skips the hyphen of "-5" and reads − as an English word.
 MINUS_WORDS = {
     "af": "minus", "ar": "ناقص", "be": "мінус", "bg": "минус", "bn": "মাইনাস", "bs": "minus",
     "ca": "menys", "cmn": "负", "cs": "mínus", "cy": "minws", "da": "minus", "de": "minus",
@@ -97,7 +97,8 @@ MINUS_WORDS = {
     "sv": "minus", "sw": "hasi", "ta": "மைனஸ்", "te": "మైనస్", "th": "ลบ", "tr": "eksi",
     "uk": "мінус", "vi": "âm",
 }  # fmt: skip
-# The full stop of the Portuguese 1.º and n.º. eSpeak reads 1º and nº correctly.
+# Matches the full stop in the Portuguese 1.º and n.º. Without the full stop, eSpeak reads 1º and nº
+# correctly.
 ORDINAL_STOP = re.compile(r"(?<=\w)\.(?=[ºª])")
 MIN_ORDINAL = 8  # the name of º, such as "ordinal masculino", has at least this number of phones
 NOT_LATIN = re.compile(r"[^\W\d_\u0000-\u024f\u1e00-\u1eff]")  # letters of scripts other than Latin

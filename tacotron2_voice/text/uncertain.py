@@ -118,7 +118,8 @@ _CERTAIN_FORMS = (
     rf"{_TIME}(?:\s?[-–]\s?{_TIME})?|(?:1[0-2]|[1-9])\s?[-–]\s?{_TIME}",
     rf"{_DAYS},?\s(?:{_TIME}|\d{{1,2}})\s?[-–]\s?(?:{_TIME}|\d{{1,2}})",
     rf"(?:{MONTH_NAMES})\.?\s?[-–]\s?(?:{MONTH_NAMES})\.?",
-    # "3:1" is a ratio after these words, but not after the name of a book.
+    # "3:1" is a ratio after "is", "of", "by", "to", "at", "a" and "was". After the name of a book
+    # of the Bible, "3:1" is a chapter and a verse.
     r"(?:(?<=\b(?:is|of|by|to|at) )|(?<=\ba )|(?<=\bwas ))(?!1:1\b)\d{1,2}:[1-9]",
     r"(?:(?<=\b[Aa]t )|(?<=\b[Ii]n )|(?<=\bof ))\d{1,2}:\d\d:\d\d",
     rf"\d{{4}}-\d\d-\d\d|{_MONTH}/{_DAY}/(?:\d\d|\d{{4}})|{_DAY}[/.]{_MONTH}[/.]\d{{4}}",
@@ -127,7 +128,7 @@ _CERTAIN_FORMS = (
     SECRET_CODE,
     rf"(?:(?=0)|(?<=\bat )){MILITARY_TIME}",
     r"[A-Z]{2} \d{5}|(?!(?<!\bcode )(?:[1-9]\d?-){2,}[1-9]\d?\b)\d+(?:-\d+){2,}|[1-9](?:-[1-9]){2,}|\(?\d{3}\)?[-.\s]\d{3}[-.\s]\d{4}|\+\d{1,3}(?:[\s.-]?\(?\d{2,4}\)?){2,4}",
-    # versions, but not the date 1.2.03
+    # versions, such as v2.0 and 1.2.3, but not dates, such as 1.2.03
     r"v\d+(?:\.\d+)+|(?!\d\d?\.\d\d?\.\d\d\b)\d{1,3}(?:\.\d{1,3}){2}",
     # letters with digits, such as B-52s, 3D, H2O, BA2490 and under-5s
     r"[A-Z]\d[A-Z]|S\d+E\d+|[A-Z]{2}\d{4}|(?!sept-)[a-z]{4,}-\d{1,2}s?|\d\d?(?::\d\d)?ish|\d\ders",
@@ -215,30 +216,34 @@ _INCHES = re.compile(MAYBE_INCHES)
 _SURE_INITIALS = (
     rf"(?<=[Tt]he ){_any_of(INITIALS_BEFORE)}\b(?! gate| operator)|AM\s(?:radio|and FM)"
 )
-# Expressions with two usual meanings that `_CERTAIN_FORMS` does not distinguish.
+# Matches expressions with two usual meanings. Some of these expressions also match
+# `_CERTAIN_FORMS`, but they are uncertain.
 _AMBIGUOUS = re.compile(
     "|".join(
         [
-            # "No" at the start of a sentence and "no." may be words or mean "number".
+            # "No" at the start of a sentence may be the word "no", or may mean "number". The same
+            # is true of "no." before a number.
             r"(?:^|(?<=[.!?]\s))No \d{1,3}\b(?![,.:/-]\d|-?\s?year)",
             NO_BEFORE_COUNT,
             MONTH_AND_DAY,
             rf"\bIIII\b|\bMS\.(?=\s[a-z])|\b4 (?:{DAY_NAMES})\b",
             # "V. Storms at Sea" may begin with a numeral, and "V. Putin" with an initial.
             rf"(?!{HEADING.pattern})^[IVX]\.(?=\s[A-Z][a-z]+\s[^.!?]*$)",
-            # Words in capitals between other words may be initials, as in "ICE agents". After "the",
-            # the words in INITIALS_BEFORE are initials.
+            # Short words in capitals may be abbreviations that are spelled out letter by letter, as
+            # in "ICE agents". After "the", the words in INITIALS_BEFORE are certainly such
+            # abbreviations.
             rf"(?<![A-Z]{{2}} )(?<![\w.&'-])(?<!\d )(?!{_SURE_INITIALS})(?:{_any_of(WORDS_IN_CAPITALS - NEVER_INITIALS)})\b(?![.&'-]\w|\s(?:[A-Z]{{2}}|[IVX]+\b))",
-            # "Rd." is a round or a road, "Sr." may be a Spanish title, a sister or "senior", and "c."
-            # may be a chapter.
+            # "Rd." may mean "round" or "road". "Sr." may be a Spanish title, or mean "sister" or
+            # "senior". "c." may mean "chapter".
             r"\b[a-z]+ Rd\b\.? ?\d+\b|(?<!\bAct )\(c\. \d{1,3}\)|(?:^|\b[a-z]+ )Sr\.?(?=$|\s[A-Z])",
-            # These expressions may be short forms of states or other words, as in "Pa. died" and
-            # "Miss. Smith".
+            # The short form of a state may also be another word, as in "Pa. died" and "Miss.
+            # Smith".
             rf"(?!{BEFORE_STATES})\b(?<!-)(?<!\.\sand\s)(?<!\.\sor\s){_any_of(STATES_AFTER_TOWNS)}\.(?=[,;]?\s\w)(?!\s(?:and|or) [A-Z][a-z]+\.)|^Miss\.$",
             # "A" after a number may be a letter or mean "ampere". Four digits before "hours" may be
             # a time of day or a duration.
             rf"(?<![\d:.,])\d+(?:\.\d+)? A(?=[,;:)]|\.(?!\w|\s?[Mm]\b)|$)|(?<!\bat )(?!0){MILITARY_TIME}",
-            # After a product, 23.10 may be a version, which is read "twenty-three ten".
+            # After the name of a product, 23.10 may be a version. A version is read "twenty-three
+            # ten".
             r"(?<=[a-z,] )[A-Z][A-Za-z]+ \d{1,2}\.(?:\d0|0\d)(?![\w%]|[.,:/-]\d|\s(?:percent|[a-z]{3,}s\b|[mbt]r?illion))",
             # "3g" may be grams or a mobile network.
             r"(?<![\d.,])[2-5]g\b(?! of)",

@@ -318,8 +318,11 @@ def check_is_folder(path: Path, option: str) -> None:
 
 
 def make_folder(path: Path, option: str) -> None:
-    """Create a folder and its parents. Raise UserError if this is not possible, with a message that
-    contains `option`, the command-line option that specifies the path."""
+    """Create a folder and its parents. Raise UserError if the folder cannot be created.
+
+    Args:
+        option: the command-line option that specifies the path, for the error message.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -76,9 +76,9 @@ from tacotron2_voice.text.english.words import (
 Match = re.Match[str]
 
 
-# Matches the numeral of a heading, as in "II. Storms at Sea". A single letter may be an initial, as in
-# "V. Putin". It is therefore a numeral only before a word in capitals, or before a word in OPENERS, as in
-# "I. THE ARRIVAL" and "V. The Storm".
+# Matches the numeral of a heading, as in "II. Storms at Sea". A single letter is a numeral only
+# before a word in capitals ("I. THE ARRIVAL") or before a word in OPENERS ("V. The Storm"). Before
+# other words, the letter may be an initial, as in "V. Putin".
 HEADING = re.compile(
     r"^(?:(X{1,3}(?:IX|IV|V?I{0,3})|IX|IV|VI{1,3}|II|III)\.(?=\s[A-Z])"
     rf"|([IVX])\.(?=\s(?:[A-Z]{{2,}}|(?i:{'|'.join(OPENERS)}|of)\b(?!\.))[^.!?]*$))"
@@ -347,8 +347,8 @@ def _read_dotted_letters(match: Match) -> str:
     return _letters(match[0]) + full_stop(match)
 
 
-# Matches a word after which "Jan." is a month. After another word, "Jan." at the end of a sentence is
-# the name Jan.
+# Matches a word before a month, such as "in" or "last". At the end of a sentence, "Jan." after such
+# a word is the month. After other words, "Jan." is the name Jan.
 _BEFORE_MONTHS = re.compile(
     r"(?i)\b(?:after|before|by|during|early|end of|every|for|from|in|last|late|mid|next|since|this|until"
     r"|till)[ -]$"
@@ -367,8 +367,8 @@ def _read_state(match: Match) -> str:
     return (STATES | STATES_AFTER_TOWNS)[match[1]] + full_stop(match)
 
 
-# Matches before the short form of a state: a town, the party of a politician ("R-Ky."), or a
-# preposition.
+# Matches the position in front of a short form that is a state: after a town, after the party of a
+# politician ("R-Ky."), or after a preposition.
 BEFORE_STATES = (
     r"(?:(?<=[A-Za-z],\s)|(?<=\b[RDI]-)|(?<=\b[Ii]n\s)|(?<=\bof\s)|(?<=\b[Tt]o\s)|(?<=\b[Ff]rom\s))"
 )
@@ -499,7 +499,7 @@ RULES: list[Rule] = [
         r"\.\s?(?=\d|[IVX]{2,}\b|V\b)",
         _read_before_number,
     ),
-    # In "No 10 said", "No" means "number", but not in "No 2 people are alike".
+    # "No" means "number" in "No 10 said", but not in "No 2 people are alike".
     rule(
         rf"(?:(?<=[a-z] )|(?<=[a-z], )|(?<!\S))No (?!{COUNT}|\d+[ -]year|\d\s(?:of|are|will|can)\b)(?=\d{{1,3}}\b(?![,.:/-]\d))",
         "Number ",
@@ -528,7 +528,7 @@ RULES: list[Rule] = [
     rule(r"\bHwy\s(?=\d|[a-z]+ )", "Highway "),
     rule(r"(?<=\d )ea\b\.?", lambda match: f"each{full_stop(match)}"),
     rule(r"\bincl\.(?=\))", "included"),
-    # The codes of these states are also words.
+    # After a town, codes such as "OR" and "IN" are states. In other places, they are words.
     rule(
         rf"\b((?!(?:Oh|Well|Hey|{'|'.join(OPENERS)})\b)[A-Z][a-z]+, )({'|'.join(STATE_CODES)})"
         r"(?=[.,]|$|\s[a-z])",
@@ -568,7 +568,8 @@ RULES: list[Rule] = [
         r"(?<=\d(?:st|nd|rd|th)) (ed|min)\.",
         lambda match: f" {'edition' if match[1] == 'ed' else 'minute'}{full_stop(match)}",
     ),
-    # "WHO" in a question is the pronoun. "The OR gate" is the word "or".
+    # Spell out "the WHO" and "an OR" letter by letter. Without an article, "WHO" may be the
+    # pronoun. In "the OR gate", "OR" is the word "or".
     rule(
         rf"(\b(?i:the|an?|our|your|my|his|her|their|this|each|every|has|have|had|with) )({'|'.join(INITIALS_BEFORE)})\b"
         r"(?!\s(?:gate|operator|function|statement|condition|clause|key|button)s?\b)",

@@ -38,7 +38,7 @@ NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?"
 _SENTENCE_ENDS = re.compile(
     rf"['\")\]”]*(?:\s*$|\s+['\"(“]?(?:{'|'.join(sorted(OPENERS, key=len, reverse=True))})\b)"
 )
-# Matches a capitalized word, except a word that belongs to a date or an address.
+# Matches a capitalized word, except the words of dates and addresses, such as "May" and "Suite".
 _CAPITALIZED_WORD = re.compile(
     r"['\")\]”]*\s+['\"(“]?(?!(?:Apt|Suite|Ste|Unit|Room|Rm|Bldg|Floor|[NS][EW]"
     rf"|{'|'.join(map(str.capitalize, [*MONTHS, *MONTHS.values(), *DAYS, *DAYS.values()]))})\b)[A-Z][a-z]"
@@ -49,9 +49,10 @@ def full_stop(match: Match, before_names: bool = False) -> str:
     """Return "." if the full stop of an abbreviation also ends a sentence, otherwise "".
 
     Args:
-        before_names: whether any capitalized word begins a sentence, because no name can follow
-            this abbreviation, as in "in Jan. Bob left". Without this argument, only the words in
-            OPENERS begin a sentence, as in "Acme Inc. They left".
+        before_names: whether every capitalized word after the abbreviation begins a sentence, except
+            the words of dates and addresses. Pass True if no name can follow the abbreviation, as
+            in "in Jan. Bob left". If False, only the words in OPENERS begin a sentence, as in "Acme
+            Inc. They left".
     """
     ends = [_SENTENCE_ENDS, _CAPITALIZED_WORD] if before_names else [_SENTENCE_ENDS]
     is_end = any(pattern.match(match.string, match.end()) for pattern in ends)
@@ -192,11 +193,12 @@ def _read_groups(match: Match) -> str:
     return f"plus {groups}" if match[0].startswith("+") else groups
 
 
-# Matches a noun that a number counts, such as the "people" in "112 people".
+# Matches a plural noun after a number, such as "people" in "112 people".
 _COUNTED = r"\s(?:people|men|women|children|feet|(?!(?:is|was|has|does|as|its|his|this|pages)\b)[a-z]+(?<!s)s)\b"
 _NO_COUNT = rf"(?!{_COUNTED})"
 COUNT = rf"\d+{_COUNTED}"
-# Matches the word "no" and a sentence that begins with a number: "The answer is no. 6 people left."
+# Matches the word "no" before a sentence that begins with a number, as in "The answer is no. 6
+# people left."
 NO_BEFORE_COUNT = (
     r"(?P<before>\b(?:is|was|said|says|say|answered|replied|voted|meant|means)\s)no\.\s"
     rf"(?P<number>\d{{1,3}})(?={_COUNTED}|\sof\s(?:us|them|you)\b)"
@@ -224,8 +226,8 @@ SECRET_CODE = (
 
 
 def _read_secret_code(match: Match) -> str:
-    """Read a code digit by digit, but not round hundreds ("area code 800"), and not three digits after
-    "error code"."""
+    """Read a code digit by digit. Return round hundreds ("area code 800") and three digits after
+    "error code" unchanged."""
     before = match.string[max(0, match.start() - 20) : match.start()]
     is_status = re.search(r"(?i)\b(?:error|status|response|exit) $", before)
     if len(match["code"]) == 3 and (is_status or match["code"].endswith("00")):
@@ -301,7 +303,7 @@ CODE_RULES: list[Rule] = [
     ),
     rule(r"\b404(?= error)", "four oh four"),
     rule(PARAGRAPH_NUMBER, _read_paragraph_number),
-    # In "Figure 2-1", the hyphen does not mean "to", as in "Figures 2-4".
+    # In "Figure 2-1", read the hyphen as "dash". In "Figures 2-4", the hyphen means "to".
     rule(
         r"(\b(?i:fig\.|figure|table|section|exhibit)\s\d{1,2})-(?=\d{1,2}\b(?![-/%]|[.,]\d))",
         r"\1 dash ",
@@ -638,7 +640,7 @@ AMOUNT_RULES: list[Rule] = [
     rule(r"(?<=\d)\s(sq|cu)\.\s?(?=(?:ft|in|mi|yd)\b)", r" \1 "),
     rule(r"(?<=\d)\sfl\.\s?(?=oz\b)", " fl "),
     rule(r"(?<=\d)\ssq\.?\s(?=(?:miles?|feet|foot|inch|yards?|meters?)\b)", " square "),
-    # House numbers of four digits are read in pairs, as years are.
+    # House numbers with four digits are read in pairs of digits, in the same way as years.
     rule(
         rf"(?<![\w.,$£€:/-])([3-9]\d)(\d[1-9]|[1-9]\d)(?=\s(?:[A-Z][a-z]*\.?\s){{1,2}}{_STREET}\b)",
         lambda match: (

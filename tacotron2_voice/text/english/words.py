@@ -147,7 +147,8 @@ STATES_AFTER_TOWNS = {
     "Wash": "washington",
     "Wis": "wisconsin",
 }
-# States whose codes are read as names after a town: "Cleveland, OH".
+# Codes of states that are also words. After a town, these codes are read as the names of the
+# states: "Cleveland, OH".
 STATE_CODES = {"HI": "hawaii", "IN": "indiana", "ME": "maine", "OH": "ohio", "OR": "oregon"}
 # Counties whose names follow "Co.": "Co. Cork".
 COUNTIES = (
@@ -199,7 +200,7 @@ ABBREVIATIONS = {
     "qty": "quantity",
     "qtr": "quarter",
 }
-# Abbreviations that are expanded before a colon, as in forms: "Qty: 5".
+# Abbreviations that are expanded before a colon, such as "Qty: 5" in a form.
 LABELS = {name: ABBREVIATIONS[name] for name in "qty approx avg dept apt misc".split()}
 # Abbreviations that are expanded only before a number.
 BEFORE_NUMBERS = {
@@ -274,7 +275,7 @@ BIBLE = (
     "Romans Corinthians Galatians Ephesians Philippians Colossians Timothy Titus Hebrews James "
     "Peter Jude Revelation"
 ).split()
-# Short forms of these names, which are followed by chapter and verse: "Rom. 8:28".
+# Short forms of the names of Bible books. A chapter and a verse follow these forms: "Rom. 8:28".
 SHORT_BIBLE = {
     "Gen": "Genesis", "Exod": "Exodus", "Lev": "Leviticus", "Num": "Numbers", "Deut": "Deuteronomy",
     "Josh": "Joshua", "Judg": "Judges", "Sam": "Samuel", "Kgs": "Kings", "Chron": "Chronicles",
@@ -552,8 +553,8 @@ NEVER_INITIALS = set(
     "WAR WAS WET WHY WIN WON WOW YES YET YOU HEY AGO END "
     "GIF JAR LAN PIN RAM ROM SARS SIM WAN ZIP".split()
 )
-# Words in capitals that are spelled out letter by letter after an article, "has" or "with", and
-# before the words in the second column, as in "the OR", "has ADD" and "AM radio".
+# Words in capitals that are spelled out letter by letter in two cases: after an article, "has" or
+# "with" ("the OR", "has ADD"), and before the words on the right ("AM radio").
 INITIALS_BEFORE = {
     "ADD": "diagnosis medication symptoms",
     "AM": "radio radios station stations band broadcast broadcasts frequency",
@@ -581,5 +582,6 @@ CODAS = set(
 )
 # Abbreviations in lower case that are spelled out letter by letter.
 SPELLED_IN_CHATS = "asap brb btw fyi idc idk iirc ikr imho imo irl lmk nvm omg tbh ttyl wtf".split()
-# Chat abbreviations that look like words. Others, such as "lmao", cannot be pronounced.
+# Chat abbreviations that look like words. Abbreviations that cannot be pronounced as English words,
+# such as "lmao", are not listed.
 CHAT = "abt afaik dm ily sry wyd".split()
