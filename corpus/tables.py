@@ -1057,10 +1057,12 @@ def print_assumptions(
     is_usual = titles is None and delimiter == "|" and columns.path == 0
     if is_usual and columns.text == num_fields - 1 < 3:
         # Return without a note if the columns have LJSpeech's order. If all values of the second
-        # column are single words, numbers or paths, the column does not contain the original texts,
-        # so print a note.
+        # column are single words or paths, the column does not contain the original texts, so print
+        # a note. If the values are different numbers, the third column contains the numbers as words.
         second = [row.fields[1] for row in rows if len(row.fields) == num_fields == 3]
-        if not second or any(len(_comparable(x).split()) > 1 for x in second):
+        has_texts = any(len(_comparable(x).split()) > 1 for x in second)
+        are_numbers = len({*second}) > 1 and all(x.isdecimal() for x in second)
+        if has_texts or are_numbers or not second:
             return
     names_of_delimiters = {**DELIMITERS, FIRST_SPACE: "the first space"}
     form = f"fields separated by {names_of_delimiters.get(delimiter, repr(delimiter))}"
