@@ -96,10 +96,10 @@ def check_clips(clips: Sequence[Clip], hparams: HParams) -> tuple[list[Clip], li
 
 
 def placeholders(clips: Sequence[Clip]) -> set[str]:
-    """Return the texts that are written instead of a missing text, such as "null".
+    """Return the texts that mark a missing text, such as "null".
 
-    A text such as "null" is returned only if several clips have this text, although most other
-    texts consist of several words.
+    A text such as "null" marks a missing text if several clips have this text and most other texts
+    consist of several words.
     """
     counts = Counter(clip.text.strip() for clip in clips)
     found = {x for x, count in counts.items() if count > 1 and REPEATED_IF_MISSING.fullmatch(x)}

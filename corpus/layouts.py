@@ -400,8 +400,8 @@ def _match_text_files(
         raise _error_of_no_texts(corpus, by_name, alike)
     if ignored and not texts.suffix:
         print(
-            f"note: ignored the second text file of {count_of(len(ignored), 'audio file')}. For "
-            f"example, {ignored[0]} is not used. To use the other text files, add {TRANSCRIPTS}"
+            f"note: {count_of(len(ignored), 'text file')} ignored, because the audio files have two "
+            f"text files each, such as {ignored[0]}. To use these text files, add {TRANSCRIPTS}"
         )
     return text_files, problems
 

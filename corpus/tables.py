@@ -1056,9 +1056,9 @@ def print_assumptions(
     """
     is_usual = titles is None and delimiter == "|" and columns.path == 0
     if is_usual and columns.text == num_fields - 1 < 3:
-        # Return without a note if the columns have LJSpeech's order. If all values of the second
-        # column are single words or paths, the column does not contain the original texts, so print
-        # a note. If the values are different numbers, the third column contains the numbers as words.
+        # LJSpeech's second column contains the texts as written, such as sentences or numbers. Print
+        # no note for such a table. Print a note if the second column contains something else, such
+        # as paths or the same word in all lines.
         second = [row.fields[1] for row in rows if len(row.fields) == num_fields == 3]
         has_texts = any(len(_comparable(x).split()) > 1 for x in second)
         are_numbers = len({*second}) > 1 and all(x.isdecimal() for x in second)

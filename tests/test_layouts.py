@@ -1046,7 +1046,7 @@ def test_text_is_rejected_when_it_is_a_word_such_as_null_for_a_missing_text(text
 
 
 @pytest.mark.parametrize("text", ["null", "Nan", "none", "NONE", "todo"])
-def test_text_is_accepted_when_it_is_a_word_such_as_null_in_unusual_capitals(text, tmp_path):
+def test_text_is_accepted_when_null_or_none_is_written_as_a_word(text, tmp_path):
     assert problem_of_text(Clip(str(tmp_path / "a.wav"), text)) == ""
 
 
@@ -1108,7 +1108,7 @@ def test_text_is_rejected_when_it_is_too_long_for_training(tmp_path):
 
 
 @pytest.mark.parametrize("word", ["null", "none", "NONE", "undefined", "no text", "N.A."])
-def test_word_means_a_missing_text_when_it_is_repeated_in_a_corpus_of_sentences(word):
+def test_word_such_as_none_is_rejected_when_several_texts_of_a_corpus_of_sentences_equal_it(word):
     def clips_of(*texts):
         return [Clip(f"{i}.wav", text) for i, text in enumerate(texts)]
 

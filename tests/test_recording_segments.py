@@ -625,7 +625,9 @@ def test_file_is_rejected_when_it_is_cut_before_the_last_text(tmp_path, form):
 
 
 @pytest.mark.parametrize("form", [".srt", ".vtt", ".tsv", ".txt"])
-def test_cut_file_causes_a_warning_when_it_ends_before_or_inside_a_text(tmp_path, capsys, form):
+def test_incomplete_file_causes_a_warning_when_it_ends_before_or_inside_a_text(
+    tmp_path, capsys, form
+):
     path = tmp_path / f"a{form}"
     content = subtitles(form)
     start = content.index(SENTENCES[-1])

@@ -423,9 +423,8 @@ def _aligned(words: list[str], read: list[str]) -> Iterable[tuple[slice, str]]:
             for i in range(end - start):
                 yield slice(start + i, start + i + 1), read[read_start + i]
         elif end > start:
-            # The words "the 1:1 to ten" are read as "the one to one to ten". SequenceMatcher aligns
-            # the written "to" with the first spoken "to", so that only "one" remains for "1:1".
-            # Therefore, "1:1" is also read alone, to find its other words.
+            # In "odds of 1:1 to begin", SequenceMatcher may align the "to" inside the reading of 1:1
+            # ("one to one") with the next word. Therefore, also read 1:1 without the other words.
             alone = read_english(" ".join(words[start:end])).split()
             if read[read_start : read_start + len(alone)] == alone:
                 read_end = max(read_end, read_start + len(alone))

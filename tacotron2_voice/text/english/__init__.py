@@ -499,7 +499,7 @@ RULES: list[Rule] = [
         r"\.\s?(?=\d|[IVX]{2,}\b|V\b)",
         _read_before_number,
     ),
-    # "No" means "number" in "No 10 said", but not in "No 2 people are alike".
+    # "No" means "number" in "We visited No 10", but not in "No 2 people are alike".
     rule(
         rf"(?:(?<=[a-z] )|(?<=[a-z], )|(?<!\S))No (?!{COUNT}|\d+[ -]year|\d\s(?:of|are|will|can)\b)(?=\d{{1,3}}\b(?![,.:/-]\d))",
         "Number ",

@@ -49,10 +49,10 @@ def full_stop(match: Match, before_names: bool = False) -> str:
     """Return "." if the full stop of an abbreviation also ends a sentence, otherwise "".
 
     Args:
-        before_names: whether every capitalized word after the abbreviation begins a sentence, except
-            the words of dates and addresses. Pass True if no name can follow the abbreviation, as
-            in "in Jan. Bob left". If False, only the words in OPENERS begin a sentence, as in "Acme
-            Inc. They left".
+        before_names: if True, every capitalized word after the abbreviation begins a sentence, as
+            in "in Jan. Bob left", except the words of dates and addresses. If False, only the words
+            in OPENERS begin a sentence, because a name may belong to the abbreviation, as in "Acme
+            Inc. Bob".
     """
     ends = [_SENTENCE_ENDS, _CAPITALIZED_WORD] if before_names else [_SENTENCE_ENDS]
     is_end = any(pattern.match(match.string, match.end()) for pattern in ends)
@@ -137,8 +137,8 @@ def _read_two_months(match: Match) -> str:
 
 _TH = r"(?:st|nd|rd|th)?"
 _YEAR = r"(?:(?:,?\s+|-)([12]\d{3})(?![\d:/,]\d|\d))?"
-# Matches a month and a day, such as 3/4, after a day of the week or after a word such as "email".
-# Elsewhere, 3/4 is a fraction. The date 9/11 is excluded, because it is read as "nine eleven".
+# Matches a month and a day, as in "Sat 3/8" or "your email of 3/4". Elsewhere, 3/4 is a fraction. The
+# date 9/11 is excluded, because it is read as "nine eleven".
 MONTH_AND_DAY = (
     r"(?P<start>(?:day|\b(?i:" + "|".join(DAYS) + r")\.?),?\s|\b(?:[Oo]n|[Uu]ntil)\s"
     r"|\b(?i:e-?mail|letter|message|memo|note|fax|invoice|order|reservation|booking|appointment)s?"
