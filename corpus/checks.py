@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -29,10 +30,11 @@ MISSING_TEXT = re.compile(
     r"NULL|NaN|nan|None|N/A|n/a|NA|<NA>|NaT|TODO|TBD|FIXME|#(?:N/A|NAME\?|NULL!|NUM!|REF!|VALUE!|DIV/0!)"
 )
 # Matches words such as "none". If several clips have such a word as their text, the texts are
-# probably missing, unless most texts of the corpus are single words.
+# probably missing, unless most texts of the corpus are shorter than a sentence.
 REPEATED_IF_MISSING = re.compile(
     r"null|none|nan|nil|undefined|missing|n\.a\.|no (text|transcript|transcription)", re.IGNORECASE
 )
+MIN_WORDS_OF_SENTENCE = 4
 WINDOW_SECONDS = 0.02  # length in seconds of the windows in which levels are measured
 # A window is silent if it is more than this many dB quieter than the loudest window of the clip.
 SILENCE_DECIBELS = 40
@@ -99,12 +101,13 @@ def placeholders(clips: Sequence[Clip]) -> set[str]:
     """Return the texts that mark a missing text, such as "null".
 
     A text such as "null" marks a missing text if several clips have this text and most other texts
-    consist of several words.
+    are sentences.
     """
     counts = Counter(clip.text.strip() for clip in clips)
     found = {x for x, count in counts.items() if count > 1 and REPEATED_IF_MISSING.fullmatch(x)}
     num_words = [len(text.split()) for text in counts if text not in found]
-    return set() if 2 * sum(n < 2 for n in num_words) > len(num_words) else found
+    has_sentences = bool(num_words) and median(num_words) >= MIN_WORDS_OF_SENTENCE
+    return found if has_sentences else set()
 
 
 def problem_of_text(clip: Clip, missing: Container[str] = ()) -> str:

@@ -7,9 +7,8 @@ The copies are 16-bit mono files with the sampling rate of the settings, the sam
 little silence at the ends. The original recordings do not change.
 """
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
@@ -330,37 +329,14 @@ def read_segment(audio: Any, segment: Segment) -> np.ndarray:
     import soundfile
 
     try:
-        with without_messages():
-            audio.seek(first)
-            samples = audio.read(count, dtype="float32", always_2d=True)
+        audio.seek(first)
+        samples = audio.read(count, dtype="float32", always_2d=True)
     except soundfile.SoundFileError as error:
         raise UserError(f"truncated or damaged ({error}); copy it again") from None
     if are_missing(audio, count - len(samples)):
         counts = f"{len(samples):,} of {count:,} samples at {segment.start:g} s"
         raise UserError(f"truncated or damaged: {counts}; copy it again")
     return samples
-
-
-@contextlib.contextmanager
-def without_messages() -> Iterator[None]:
-    """Hide messages that libraries write to stderr.
-
-    When a program starts to read an MP3 file at a later position, libmpg123 prints messages about
-    the frames before this position. These messages are misleading, because the samples after the
-    position are correct.
-    """
-    try:
-        stderr = os.dup(2)
-    except OSError:  # stderr is closed
-        yield
-        return
-    try:
-        with open(os.devnull, "wb") as null:
-            os.dup2(null.fileno(), 2)
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
 
 
 def mixed(channels: np.ndarray) -> np.ndarray:

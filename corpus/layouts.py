@@ -62,7 +62,7 @@ from corpus.speaker_names import (
 )
 from corpus.spoken_texts import MAX_SHARE, MIN_TEXTS, check_are_spoken
 from corpus.tables import Entry, Table, read_table
-from corpus.text_files import decode, joined_lines, print_joined
+from corpus.text_files import decode, on_one_line, print_divided
 from tacotron2_voice.utils.errors import UserError, count_of, grouped
 from tacotron2_voice.utils.files import naming, read_bytes
 
@@ -351,9 +351,9 @@ def _match_text_files(
     missing = dict[Path, str]()
     similar = dict[Path, Path | None]()
     problems = list[str]()
+    has_first = folder is not None and any(x.name.endswith(MICROPHONE) for x in by_name)
     for name in sorted(by_name):
-        first = name.with_name(f"{name.name.removesuffix(OTHER_MICROPHONE)}{MICROPHONE}")
-        if folder and name.name.endswith(OTHER_MICROPHONE) and first in by_name:
+        if has_first and name.name.endswith(OTHER_MICROPHONE):
             continue
         places = _text_places(name, corpus, folder)
         found = [
@@ -440,7 +440,7 @@ def _read_text_files(
         )
     clips = []
     problems = []
-    joined = list[str]()
+    divided = list[str]()
     for name, path in text_files.items():
         if path not in spoken:
             entries = read_segments(path, str(by_name[name]), texts.tier, texts.encoding)
@@ -460,10 +460,10 @@ def _read_text_files(
         # text file in a text folder.
         where = f"{path} of {by_name[name]}" if texts.folder else str(path)
         written = spoken[path] if text_without_name is None else text_without_name
-        text = joined_lines(written, joined)
+        text = on_one_line(written, divided)
         clips.append(Clip(str(by_name[name]), text, where=where))
-    if joined:
-        print_joined(Path(os.path.commonpath(text_files.values())), joined)
+    if divided:
+        print_divided(Path(os.path.commonpath(text_files.values())), divided)
     return clips, problems
 
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from corpus.clips import Clip, Segment
 from corpus.tables import UNSPACED, Entry
-from corpus.text_files import check_last_line, joined_lines, print_joined, read_text
+from corpus.text_files import check_last_line, on_one_line, print_divided, read_text
 from tacotron2_voice.utils.errors import UserError, count_of
 from tacotron2_voice.utils.files import read_bytes
 
@@ -43,9 +43,8 @@ SRT_TIMES = re.compile(rf"\d{{1,3}}:{TIME}\s*-->\s*\d{{1,3}}:{TIME}(\s|$)")
 VTT_TIMES = re.compile(
     rf"(\d{{1,3}}:)?{TIME}\s*-->\s*(\d{{1,3}}:)?{TIME}(\s|$)"
 )  # in WebVTT, the hours of a time are optional
-# Matches an incomplete subtitle at the end of a file. The file ends after the number of the subtitle
-# or inside its times.
-CUT_TIMES = re.compile(r"(?:^|\n[ \t]*\n)(\d+(?:\n\d[\d:.,]*[ \t-]*)?|\d+:[\d:.,]*[ \t-]*)\s*\Z")
+# Matches the incomplete times of a subtitle at the end of a file.
+CUT_TIMES = re.compile(r"(?:^|\n[ \t]*\n)((?:\d+\n)?\d+:[\d:.,]*[ \t-]*)\s*\Z")
 # Matches tags for formatting, speakers and times in subtitles. Other text between < and > is kept.
 TAG = re.compile(
     r"</?(?:i|b|u|s|em|strong|font|c|v|lang|ruby|rt)(?:[ .][^<>\n]*)?>|<[\d:.]+>|\{\\[^}]*\}",
@@ -86,7 +85,7 @@ MIN_GROWING = 5
 # Segments are rejected as single words if there are at least MIN_WORDS segments, if at least the
 # fraction MIN_SHARE_OF_WORDS of them contain one word, and if their median length is at most
 # MAX_WORD_SECONDS.
-MIN_WORDS, MIN_SHARE_OF_WORDS, MAX_WORD_SECONDS = 10, 0.95, 1.0
+MIN_WORDS, MIN_SHARE_OF_WORDS, MAX_WORD_SECONDS = 10, 0.95, 0.5
 # In scripts without spaces between words, a text counts as one word if it has at most this number
 # of characters.
 MAX_UNSPACED_WORD = 3
@@ -132,9 +131,9 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
         )
     entries = []
     num_silences = 0
-    joined = list[str]()
+    divided = list[str]()
     for number, (start, end, text) in enumerate(found, 1):
-        words = joined_lines(text, joined)
+        words = on_one_line(text, divided)
         if words and (words.lower() in SILENCES or NO_WORDS.fullmatch(words)):
             num_silences += 1
         elif words:
@@ -142,7 +141,7 @@ def read_segments(path: Path, recording: str, tier: str = "", encoding: str = ""
             entries.append(Entry(recording, words, where, segment=Segment(start, end - start)))
     if num_silences:
         print(f"note: {path}: ignored {num_silences:,} silence labels, such as 'sil'")
-    print_joined(path, joined)
+    print_divided(path, divided)
     if not entries:
         raise UserError(f"{path}: contains no segment with a text")
     _check_not_counting(path, entries)

@@ -115,6 +115,8 @@ HEADER_LINES, SAMPLE_LINES = 5, 200
 # A column contains sentences if the median number of words per value is at least
 # MIN_SENTENCE_WORDS, and if more than the fraction MIN_DIFFERENT of the values are different.
 MIN_SENTENCE_WORDS, MIN_DIFFERENT = 3, 0.5
+# Minimum median number of words of normalized texts that are not the words of numbers.
+MIN_NORMALIZED_WORDS = 4
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ def read_table(
         num_fields = len(titles)
     files = columns_of_files(rows, is_audio)
     columns = choose_columns(
-        table, speaker_column, titles, rows, num_fields, delimiter, known_path, files
+        table, speaker_column, titles, rows, num_fields, delimiter, known_path, files, is_audio
     )
     times = find_time_columns(table.path, titles or [], rows)
     needed = 1 + max(index for index in columns if index is not None)
@@ -692,6 +694,7 @@ def may_be_header(rows: Sequence[Row], path: int, is_audio: Callable[[str], bool
     if (
         len(names) < 2
         or not names[0]
+        or len({*rows[0].fields}) < len(rows[0].fields)
         or not all(TITLE.fullmatch(without_marks(x)) for x in rows[0].fields)
     ):
         return False
@@ -708,6 +711,7 @@ def choose_columns(
     delimiter: str,
     known_path: int | None = None,
     files: Sequence[int] = (),
+    is_audio: Callable[[str], bool] | None = None,
 ) -> Columns:
     """Choose the columns for path, text and speaker.
 
@@ -742,7 +746,9 @@ def choose_columns(
     speaker = column("--speaker-column", speaker_column, ())
     path = column("--path-column", table.path_column, PATH_TITLES)
     text = column("--text-column", table.text_column, TEXT_TITLES)
-    if not table.path_column and files and path not in files:
+    names = [row.fields[path] for row in rows if path is not None and path < len(row.fields)]
+    lists_audio = is_audio is not None and any(map(is_audio, names))
+    if not table.path_column and files and not lists_audio:
         path = next((i for i in files if i not in (text, speaker)), path)
     is_header = bool({*(titles or ())} & {*PATH_TITLES, *TEXT_TITLES, *SPEAKER_TITLES})
     if path is None and (text is not None or is_header):
@@ -821,8 +827,9 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
             f"{path}: column {spoken + 1} contains numbers such as {normalized[0][:60]!r} instead of "
             "texts. Select the column that contains the spoken texts with --text-column"
         )
+    has_sentences = median(len(x.split()) for x in normalized) >= MIN_NORMALIZED_WORDS
     is_ambiguous = 1 < len({*texts}) < len({*pairs})  # a number has different texts
-    if is_ambiguous and all(x.isdecimal() for x in texts):
+    if has_sentences and is_ambiguous and all(x.isdecimal() for x in texts):
         raise UserError(
             f"{path}: column {written + 1} contains whole numbers, such as {texts[0][:60]!r}. If these "
             f"numbers are speakers, add --text-column {spoken + 1} --speaker-column "
@@ -1060,7 +1067,7 @@ def print_assumptions(
         # no note for such a table. Print a note if the second column contains something else, such
         # as paths or the same word in all lines.
         second = [row.fields[1] for row in rows if len(row.fields) == num_fields == 3]
-        has_texts = any(len(_comparable(x).split()) > 1 for x in second)
+        has_texts = any(len(_comparable(x).split()) > 1 for x in second) or not any(second)
         are_numbers = len({*second}) > 1 and all(x.isdecimal() for x in second)
         if has_texts or are_numbers or not second:
             return

@@ -12,17 +12,17 @@ import codecs
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from charset_normalizer import CharsetMatch, from_bytes, is_binary
 
-from tacotron2_voice.prose import join_lines, joined_note
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import read_bytes
 
 # List only common encodings, because more files would be ambiguous with rare encodings.
 ENCODINGS = (
-    "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp874 cp932 gb18030 big5 cp949 koi8_r mac_roman "
+    "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp874 cp932 gb18030 big5 cp949 koi8_r "
     "utf_16 utf_16_le utf_16_be utf_32"
 ).split()
 # charset-normalizer rates the chaos and the coherence of a decoded text from 0 to 1. Encodings are
@@ -30,7 +30,7 @@ ENCODINGS = (
 # and the coherence may be lower by MAX_LESS_COHERENCE.
 MAX_MORE_CHAOS, MAX_LESS_COHERENCE = 0.15, 0.1
 # Matches punctuation at the end of a text.
-ENDS_SENTENCE = re.compile(r"[.!?…。！？।,;:—–-][\"'”’»)\]」』]*\s*$")
+ENDS_SENTENCE = re.compile(r"[.!?…。！？।॥,;:—–-][\"'”’»)\]」』]*\s*$")
 # If the last text ends without punctuation, a warning is printed only if at least MIN_TEXTS other
 # texts exist, and if at least the fraction MIN_COMPLETE of the other texts ends with punctuation.
 MIN_TEXTS, MIN_COMPLETE = 4, 0.9
@@ -48,17 +48,28 @@ def read_text(path: Path, encoding: str = "", if_missing: str = "no such file") 
     return decode({path: read_bytes(path, if_missing=if_missing)}, encoding)[path]
 
 
-def joined_lines(text: str, joined: list[str]) -> str:
-    """Return a text on one line. If a word is divided at the end of a line, its two parts are joined,
-    and the word is appended to the list `joined`."""
-    lines = (" ".join(line.split()) for line in text.splitlines())
-    return join_lines([line for line in lines if line], joined)
+def on_one_line(text: str, divided: list[str]) -> str:
+    """Return a text on one line.
+
+    If a line ends with a hyphen, the hyphen stays, because the program cannot know whether the hyphen
+    divides a word ("compara-" and "tively") or belongs to the text ("I was going to-"). The two parts
+    are appended to the list `divided`.
+    """
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    for before, line in pairwise(lines):
+        if re.search(r"\w-$", before) and line[0].islower():
+            divided.append(f"{before.split()[-1]} {line.split()[0]}")
+    return " ".join(lines)
 
 
-def print_joined(path: Path, joined: list[str]) -> None:
-    """Print a note about the divided words that `joined_lines` joined, if there are such words."""
-    for note in joined_note(str(path), joined):
-        print(f"note: {note}")
+def print_divided(path: Path, divided: Sequence[str]) -> None:
+    """Print a note about lines that end with a hyphen, if there are such lines."""
+    if divided:
+        lines = "1 line ends" if len(divided) == 1 else f"{len(divided):,} lines end"
+        print(
+            f"note: {path}: {lines} with a hyphen, such as in {divided[0]!r}. If the hyphen divides a "
+            "word, write the word on one line without the hyphen"
+        )
 
 
 def check_last_line(path: Path, content: str, texts: Sequence[str]) -> None:
@@ -199,10 +210,7 @@ def _recognize(where: str, content: bytes) -> str:
     matches = list(from_bytes(content, cp_isolation=ENCODINGS))
     if not matches:
         raise UserError(f"{where}: the encoding of the text is unknown; add --encoding NAME")
-    # Because mac_roman is rare, encodings that would be likely without mac_roman stay in the list,
-    # even if mac_roman matches better.
-    usual = [x for x in matches if x.encoding != "mac_roman"]
-    likely = _likely(usual) | _likely(matches)
+    likely = _likely(matches)
     if len(likely) > 1:
         examples = [f"\n  --encoding {name}: {_example(likely[name])!r}" for name in likely]
         raise UserError(

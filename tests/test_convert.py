@@ -513,14 +513,3 @@ def test_conversion_does_not_overwrite_a_table_that_it_did_not_write(
     message = refusal(convert, recordings, folder, None, create_hparams())
     assert str(folder) in message
     assert (folder / "metadata.csv").read_text() == "mine|more|columns\n"
-
-
-def test_no_message_of_libmpg123_is_printed_when_a_segment_of_an_mp3_file_is_read(tmp_path, capfd):
-    rng = np.random.default_rng(0)
-    soundfile.write(
-        tmp_path / "a.mp3", rng.normal(0, 0.1, 6 * RATE) * np.sin(np.arange(6 * RATE) / 9e3), RATE
-    )
-    for start in (1.0, 2.3, 3.7, 4.9):
-        samples, _ = read_channels(tmp_path / "a.mp3", Segment(start, 1.0))
-        assert len(samples) == RATE
-    assert capfd.readouterr().err == ""

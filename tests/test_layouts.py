@@ -249,6 +249,21 @@ def test_table_of_segments_is_rejected_when_its_segments_are_single_words(record
     lines = [f"clips/a.wav,{0.2 * i:.1f},{0.2 * i + 0.2:.1f},word" for i in range(12)]
     (recordings / "metadata.csv").write_text("\n".join(["path,start,end,text", *lines]))
     assert "12 of 12 segments are single words or phones" in refusal(read, recordings)
+    lines = [f"clips/a.wav,{0.9 * i:.1f},{0.9 * i + 0.9:.1f},word" for i in range(12)]
+    (recordings / "metadata.csv").write_text("\n".join(["path,start,end,text", *lines]))
+    read(recordings)  # commands that were recorded one after another are longer
+
+
+def test_column_with_the_title_of_paths_is_used_when_some_of_its_files_are_missing(tmp_path):
+    """Another column may list different audio files that all exist."""
+    for i in range(10):
+        write_tone(tmp_path / f"noisy{i}.wav", 100 + i)
+        if i < 6:
+            write_tone(tmp_path / f"clean{i}.wav", 200 + i)
+    lines = [f"clean{i}.wav,noisy{i}.wav,This is text number {i}.\n" for i in range(10)]
+    (tmp_path / "metadata.csv").write_text("path,reference,text\n" + "".join(lines))
+    clips, _ = read_layout(tmp_path)
+    assert {Path(clip.path).name for clip in clips} == {f"clean{i}.wav" for i in range(10)}
 
 
 WORDS = ["There was a river.", "It rose in May, again.", "Nobody, in fact, knew why."]
@@ -381,17 +396,17 @@ def test_note_reports_the_number_of_texts_without_audio(tmp_path, capsys):
     assert "b.txt" in note
 
 
-def test_words_of_a_text_file_are_joined_when_a_line_break_divides_them(tmp_path, capsys):
-    texts = {"a": "It is compara-\n tively modern.\n", "b": "No one\nhas sur-\r\npassed it.\n"}
+def test_note_lists_a_line_that_ends_with_a_hyphen_when_a_text_has_several_lines(tmp_path, capsys):
+    texts = {"a": "It is compara-\n tively modern.\n", "b": "I went to-\r\nno, stop.\n"}
     for name, text in texts.items():
         write_tone(tmp_path / f"{name}.wav", 100)
         (tmp_path / f"{name}.txt").write_text(text)
     clips, _ = read_layout(tmp_path)
     assert [clip.text for clip in clips] == [
-        "It is comparatively modern.",
-        "No one has surpassed it.",
+        "It is compara- tively modern.",
+        "I went to- no, stop.",
     ]
-    note = f"note: {tmp_path}: joined 2 words at the ends of lines: 'comparatively', 'surpassed'\n"
+    note = f"note: {tmp_path}: 2 lines end with a hyphen, such as in 'compara- tively'"
     assert note in capsys.readouterr().out
 
 
@@ -1076,12 +1091,16 @@ def test_message_says_that_the_corpus_contains_no_audio_files(tmp_path):
     assert f"Unpack {tmp_path}/a.zip" in message
 
 
-def test_recordings_of_the_second_microphone_of_vctk_are_used_when_the_first_is_missing(tmp_path):
-    write_prompts(tmp_path, "wav/p1/a_mic2.flac", "wav/p1/b_mic1.flac", "wav/p1/b_mic2.flac")
+def test_second_microphone_of_vctk_is_used_only_if_no_recording_has_the_first(tmp_path):
+    write_prompts(tmp_path, "wav/p1/a_mic2.flac", "wav/p1/b_mic2.flac")
     write_prompts(tmp_path, "txt/p1/a.txt", "txt/p1/b.txt")
-    clips, problems = read_layout(tmp_path / "wav", texts=TextSource(folder=tmp_path / "txt"))
-    assert [Path(clip.path).name for clip in clips] == ["a_mic2.flac", "b_mic1.flac"]
+    texts = TextSource(folder=tmp_path / "txt")
+    clips, problems = read_layout(tmp_path / "wav", texts=texts)
+    assert [Path(clip.path).name for clip in clips] == ["a_mic2.flac", "b_mic2.flac"]
     assert problems == []
+    write_prompts(tmp_path, "wav/p1/b_mic1.flac")
+    clips, _ = read_layout(tmp_path / "wav", texts=texts)
+    assert [Path(clip.path).name for clip in clips] == ["b_mic1.flac"]
     assert f"Add --text-folder {tmp_path}/txt/p1" in refusal(read_layout, tmp_path)
 
 
@@ -1112,7 +1131,12 @@ def test_word_such_as_none_is_rejected_when_several_texts_of_a_corpus_of_sentenc
     def clips_of(*texts):
         return [Clip(f"{i}.wav", text) for i, text in enumerate(texts)]
 
-    sentences = ["It rained.", "No one came.", "He paid for it.", "We left."]
+    sentences = [
+        "It rained all day.",
+        "No one came to me.",
+        "He paid for all of it.",
+        "We left at six.",
+    ]
     assert placeholders(clips_of(*sentences, word, word)) == {word}
     assert "the text is missing" in problem_of_text(Clip("a.wav", word), {word})
     assert placeholders(clips_of(*sentences, *[word] * 9)) == {word}
@@ -1120,6 +1144,7 @@ def test_word_such_as_none_is_rejected_when_several_texts_of_a_corpus_of_sentenc
     assert placeholders(clips_of(*sentences, f"{word}!", f"{word}!")) == set()
     if " " not in word:
         assert placeholders(clips_of("yes", "no", word, word)) == set()
+        assert placeholders(clips_of("turn left", "go up", word, word)) == set()
 
 
 def test_texts_are_read_when_each_audio_file_has_its_own_trans_txt_file(tmp_path):

@@ -468,12 +468,11 @@ def test_note_lists_the_voices_of_webvtt_subtitles_when_there_are_several(tmp_pa
         )
 
 
-def test_words_of_subtitles_are_joined_when_a_line_break_divides_them(tmp_path, capsys):
-    text = "1\n00:00:01,000 --> 00:00:02,000\nIt is compara-\ntively Anglo-\nSaxon.\n"
-    assert texts_of(tmp_path / "a.srt", text) == ["It is comparatively Anglo-Saxon."]
-    assert f"note: {tmp_path / 'a.srt'}: joined 1 word at the ends of lines: 'comparatively'\n" in (
-        capsys.readouterr().out
-    )
+def test_note_lists_a_line_that_ends_with_a_hyphen_in_subtitles(tmp_path, capsys):
+    text = "1\n00:00:01,000 --> 00:00:02,000\nI was going to-\nno, an Anglo-\nSaxon.\n"
+    assert texts_of(tmp_path / "a.srt", text) == ["I was going to- no, an Anglo- Saxon."]
+    note = f"note: {tmp_path / 'a.srt'}: 1 line ends with a hyphen, such as in 'to- no,'"
+    assert note in capsys.readouterr().out
 
 
 def test_webvtt_text_is_read_without_tags_and_with_decoded_entities(tmp_path):

@@ -749,3 +749,9 @@ def test_error_suggests_columns_when_a_json_object_contains_plain_and_nested_val
     assert read(path, json.dumps(value), **columns)[0] == [("c0.wav", "Yes.")]
     usual = {"path": "c0.wav", "text": "Yes.", "words": [1, 2]}
     assert read(path, json.dumps(usual))[0] == [("c0.wav", "Yes.")]
+
+
+def test_spoken_numbers_with_two_readings_are_not_taken_for_speakers(path):
+    words = ["zero", "one", "two", "oh", "one.", "two"]
+    lines = [f"c{i}|{i % 3}|{word}\n" for i, word in enumerate(words)]
+    assert read(path, "".join(lines)) == ([(f"c{i}", word) for i, word in enumerate(words)], [])
