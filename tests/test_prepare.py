@@ -494,6 +494,7 @@ def test_cached_mels_equal_computed_mels_bitwise(corpus, tmp_path):
             assert cached_mel.equal(mel)
 
 
+@pytest.mark.thorough
 def test_mels_are_computed_when_cached_mels_are_missing_or_outdated(corpus, tmp_path, capsys):
     lists, mels = tmp_path / "lists", tmp_path / "mels"
     prepare(Preparation(corpus, lists, mels=mels))

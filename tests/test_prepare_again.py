@@ -50,6 +50,7 @@ def test_old_filelists_are_renamed_when_prepare_runs_again(corpus, tmp_path, mon
     assert written == {"val.txt", "val.txt.clips", *names}
 
 
+@pytest.mark.thorough
 def test_note_lists_the_files_that_a_second_run_of_prepare_replaced(corpus, tmp_path, capsys):
     lists = tmp_path / "lists"
     prepare(Preparation(corpus, lists))

@@ -143,6 +143,7 @@ def test_report_and_conversion_compute_the_same_speech_level(corpus):
         assert measure(path, HPARAMS).quality.level == pytest.approx(expected, abs=0.02)
 
 
+@pytest.mark.thorough
 def test_speech_levels_of_speakers_are_equal_after_the_suggested_conversion(
     corpus, tmp_path, capsys
 ):

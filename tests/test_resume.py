@@ -423,6 +423,7 @@ def with_relative_paths(corpus, folder):
     return Corpus(folder, folder / "train.txt", folder / "val.txt")
 
 
+@pytest.mark.thorough
 def test_resume_accepts_new_filelists_when_the_corpus_was_moved(corpus, whole, tmp_path, capsys):
     old, out = tmp_path / "old", tmp_path / "out"
     stopped_inside_an_epoch(with_relative_paths(corpus, old), out)

@@ -363,6 +363,7 @@ def test_printed_output_escapes_control_characters_of_texts(voices, tmp_path, ca
     assert "\x1b" not in printed
 
 
+@pytest.mark.thorough
 def test_note_suggests_the_text_file_option_when_the_text_is_a_file_name(voices, tmp_path, capsys):
     path = tmp_path / "my story.txt"
     path.write_text("A dog.")

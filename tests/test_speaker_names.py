@@ -211,6 +211,7 @@ def test_speaker_names_count_as_equal_when_only_their_unicode_form_differs(tmp_p
 # ---------------------------------------------------------------------------- folders
 
 
+@pytest.mark.thorough
 def test_speaker_folders_work_with_any_layout(readers, tmp_path):
     """If two speakers have clips with the same file name, clip ids begin with the speaker."""
     out = tmp_path / "lists"

@@ -152,6 +152,7 @@ def test_study_values_are_summed_over_the_epochs_of_a_run(make_study):
     assert own["words"].tolist()[1] == 4
 
 
+@pytest.mark.thorough
 def test_lost_values_of_a_study_are_restored_from_its_runs(make_study):
     """Finished runs are not trained again. Adding an epoch to --points is an error if a finished
     run is already past this epoch."""

@@ -465,6 +465,7 @@ def test_optimizer_step_is_skipped_when_a_gradient_is_not_finite(corpus, tmp_pat
     assert math.isfinite(record["gradient_norm"])
 
 
+@pytest.mark.thorough
 def test_run_stops_after_20_skipped_optimizer_steps_in_a_row(corpus, tmp_path, monkeypatch, capsys):
     options = {"batch_size": 1, "dynamic_batch_size": False, "epochs_per_validation": 9}
     with monkeypatch.context() as patch:

@@ -380,6 +380,7 @@ def test_second_call_of_prepare_trims_only_changed_clips(tmp_path, capsys):
     assert contents(trimmed) == before
 
 
+@pytest.mark.thorough
 def test_trimmed_copies_stay_valid_when_they_are_moved_with_the_corpus(tmp_path, capsys):
     old, new = tmp_path / "old", tmp_path / "new"
     prepare(Preparation(quiet_corpus(old / "corpus"), old / "lists", trim=old / "t"))

@@ -129,6 +129,7 @@ def run_python(environment, folder, *arguments):
     return run.stdout
 
 
+@pytest.mark.thorough
 def test_library_works_when_installed_in_an_empty_environment(environment, folder, wheel):
     """Plans, the sampler and the command need only numpy. The library does not import files of the
     user that have the names of the library's modules."""
