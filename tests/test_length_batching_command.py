@@ -98,6 +98,7 @@ def test_every_strategy_listed_with_a_higher_loss_has_a_higher_loss_in_the_resea
         assert min(int(change.split()[0]) for change in found) > 12, strategy
 
 
+@pytest.mark.thorough
 def test_recommended_sampler_options_include_the_size_limits_of_the_command(tmp_path, capsys):
     np.savetxt(tmp_path / "lengths", LENGTHS)
     sizes = ["batch_capacity=2000", "max_clips=40", "size_multiple=2", "too_long=alone"]

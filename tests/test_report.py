@@ -347,6 +347,7 @@ def made(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 def test_report_lists_every_file_that_it_wrote(made):
     written = (made / "printed").read_text().splitlines()[1:]
     paths = {Path(line.removeprefix("wrote ")) for line in written}

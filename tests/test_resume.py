@@ -253,6 +253,7 @@ def test_resume_in_a_new_folder_does_not_change_the_old_folder(whole, corpus, tm
     assert metrics(out, "run")[0]["started_from"] == str(newest(whole))
 
 
+@pytest.mark.thorough
 def test_warm_started_run_resumes_when_killed_before_the_first_optimizer_step(
     whole, corpus, tmp_path
 ):
@@ -398,6 +399,7 @@ def test_resume_warns_when_clips_were_moved_to_the_validation_set(copied, corpus
     assert "warning: 1 validation clips were training clips" in printed
 
 
+@pytest.mark.thorough
 def test_resume_error_suggests_new_clips_when_a_clip_is_missing(corpus, tmp_path, capsys):
     out, filelist = tmp_path / "out", copied_corpus(corpus, tmp_path / "clips")
     run(out, corpus, epochs=1, training_files=filelist)
@@ -474,6 +476,7 @@ def test_resume_fails_when_the_run_is_still_training(copied, monkeypatch, capsys
     assert snapshot(copied) == before
 
 
+@pytest.mark.thorough
 def test_run_fails_when_a_second_run_starts_in_its_folder_during_set_up(
     corpus, whole, tmp_path, monkeypatch, capsys
 ):

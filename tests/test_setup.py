@@ -138,6 +138,7 @@ def test_second_start_of_a_run_opens_no_clips(lists, opened, capsys, new_run):
     assert "all clips are read" not in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_filelist_is_read_again_when_a_clip_has_changed(lists, tmp_path, opened, capsys):
     read_clips(lists, new_run=True)
     opened.clear()

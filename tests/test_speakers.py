@@ -213,6 +213,7 @@ def test_run_with_several_speakers_trains_and_resumes(lists, capsys):
     assert f"synthesize.py --checkpoint {best} --speaker anna --text" in printed
 
 
+@pytest.mark.thorough
 def test_filelists_are_rejected_when_a_validation_clip_has_a_new_speaker_or_no_speaker(lists):
     def message(**changes) -> str:
         return refusal(
@@ -271,6 +272,7 @@ def test_resume_is_rejected_when_speakers_are_added_to_a_model_without_speakers(
     train.main(flags(lists / "another", settings, *advised))
 
 
+@pytest.mark.thorough
 def test_resume_is_rejected_when_filelists_have_no_speakers(lists):
     """The error does not suggest removing speaker_embedding_dim, because the run needs speakers."""
     train.main(flags(lists / "run", options(lists, epochs=1)))
@@ -295,6 +297,7 @@ def test_speaker_stays_in_the_model_when_the_filelists_have_no_clips_of_this_spe
     assert "carl       0.0 min in the latest filelists" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_resume_reports_a_change_when_the_speaker_of_a_clip_has_changed(lists):
     train.main(flags(lists / "run", options(lists, epochs=1)))
     first, others = (lists / "train.txt").read_text().split("\n", 1)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("clean_process")
         ("before the first checkpoint", (0, 0)),
         pytest.param("before the first optimizer step", (0, 1), marks=pytest.mark.thorough),
         ("in the middle of an epoch", (2, 0)),
-        ("after half of a checkpoint is written", (0, 1)),
+        pytest.param("after half of a checkpoint is written", (0, 1), marks=pytest.mark.thorough),
         pytest.param("before a checkpoint gets its final name", (1, 0), marks=pytest.mark.thorough),
         pytest.param("before older checkpoints are removed", (0, 0), marks=pytest.mark.thorough),
         pytest.param("before best.pt is linked", (0, 0), marks=pytest.mark.thorough),

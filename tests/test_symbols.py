@@ -370,6 +370,7 @@ def test_voice_uses_its_symbol_table(trained, tmp_path, capsys):
     assert (tmp_path / "out" / "0001.wav").exists()
 
 
+@pytest.mark.thorough
 def test_resume_keeps_the_symbol_table_of_the_run(trained, lists, tmp_path, capsys):
     """A different symbol table in the settings is rejected. A new symbol table next to new
     filelists is ignored."""

@@ -137,6 +137,7 @@ def test_validation_warns_once_when_the_alignment_has_not_formed(
     assert "no alignment has formed" not in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_validation_warns_once_when_attention_ignores_the_text(
     corpus, tmp_path, monkeypatch, capsys
 ):
