@@ -114,8 +114,7 @@ def problem_of_text(clip: Clip, missing: Container[str] = ()) -> str:
     """Return the reason why a filelist cannot contain the clip's path or text; "" if it can.
 
     Args:
-        missing: texts that are written instead of a missing text in this corpus (the result of
-            `placeholders`).
+        missing: the texts that mark a missing text in this corpus (the result of `placeholders`).
     """
     if re.search("[|\x00-\x1f]", clip.path):
         return (

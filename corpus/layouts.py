@@ -890,8 +890,8 @@ class AudioFinder:
     # The keys of both mappings are names that are converted by `comparable`.
     files: Mapping[str, Sequence[Path]]  # audio files of the corpus
     counts: Mapping[str, int]  # number of different entries
-    # Whether an audio file must be in a folder with the name that the entry lists. If each speaker
-    # has a folder, a file with the same name in another folder is a different recording.
+    # Whether the folder of an audio file must have the name that the table lists. If each speaker has
+    # a folder, a file with the same name in another folder is a different recording.
     has_folders: bool
 
     @classmethod
@@ -904,8 +904,8 @@ class AudioFinder:
         # file name. Entries with the same file name need files in different folders.
         counts = Counter(comparable(without_folder_and_suffix(name)) for name in names)
         listed = {comparable(re.split(r"[/\\]", x)[-2]) for x in names if "/" in slashes(x)}
-        # Ignore the listed folders if the files of several listed folders were moved into one
-        # folder.
+        # Use only the file names in the table if the audio files were moved out of the folders that
+        # the table lists.
         num_found = sum(len(files.get(name, ())) == 1 for name in counts)
         are_moved = (
             num_found >= MIN_FOUND * len(counts)
@@ -1031,7 +1031,7 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     if len(segments) >= MIN_LINES and 2 * len(segments) > len(entries):
         raise UserError(
             f"{segments[0].where}: {len(segments):,} of {len(entries):,} lines list the same audio file as "
-            f"another line, but a different text, such as {segments[0].name!r} (expected one line per "
+            f"another line, such as {segments[0].name!r}, but a different text (expected one line per "
             "audio file, or columns with the times of segments). If the lines list segments of the "
             "file, name the columns with their times (in seconds) 'start' and 'end', or 'offset' and "
             "'duration'"

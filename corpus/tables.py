@@ -96,9 +96,8 @@ UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u34
 EXPECTED_JSON = 'is not a JSON object (expected {"path": "a.wav", "text": "Yes."} or similar)'
 # Matches the beginning of a JSON array of objects or arrays.
 JSON_ARRAY = re.compile(r"\s*\[\s*[\[{\]]")
-# Matches the first line of a table if this line sets the delimiter for Excel, as in "sep=;". The
-# match does not include the line break. Therefore, an empty line replaces the first line, and
-# messages about later lines contain the correct line numbers.
+# Matches the first line of a table if this line sets the delimiter for Excel, as in "sep=;". The line
+# break after it is not removed, so that the numbers of the later lines in messages stay correct.
 EXCEL_DELIMITER = re.compile(r'"?sep=(.)"?(?=\n)', re.IGNORECASE)
 # Matches a field that may be a column title: up to three words without punctuation. An empty field
 # also matches.
@@ -115,7 +114,8 @@ HEADER_LINES, SAMPLE_LINES = 5, 200
 # A column contains sentences if the median number of words per value is at least
 # MIN_SENTENCE_WORDS, and if more than the fraction MIN_DIFFERENT of the values are different.
 MIN_SENTENCE_WORDS, MIN_DIFFERENT = 3, 0.5
-# Minimum median number of words of normalized texts that are not the words of numbers.
+# If the second column contains numbers, and the texts in the third column have at least this number of
+# words (median), the texts are probably not the numbers as words.
 MIN_NORMALIZED_WORDS = 4
 
 
@@ -165,6 +165,25 @@ class Columns(NamedTuple):
     path: int
     text: int
     speaker: int | None
+    needed: int  # minimum number of fields that each row must have
+
+
+class Content(NamedTuple):
+    """The fields of a table."""
+
+    titles: list[str] | None  # None: the table has no header
+    rows: list[Row]
+    delimiter: str  # "": the table is JSON
+    # The index of the column that lists audio files, if the table has a header without a common
+    # title for the paths.
+    known_path: int | None = None
+
+    @property
+    def num_fields(self) -> int:
+        """The number of titles or, without a header, the number of fields in most rows."""
+        if self.titles is not None:
+            return len(self.titles)
+        return Counter(len(row.fields) for row in self.rows).most_common(1)[0][0]
 
 
 def read_table(
@@ -193,80 +212,44 @@ def read_table(
         print(f"note: {table.path}: the first line sets the delimiter {first[1]!r}")
         text = text[first.end() :]
         table = replace(table, delimiter=table.delimiter or first[1])
-    titles: list[str] | None = None
-    delimiter = ""
-    known_path = None
     if text.lstrip().startswith("{") or JSON_ARRAY.match(text):
-        titles, rows = rows_of_json(table, text)
+        content = Content(*rows_of_json(table, text), delimiter="")
     else:
-        delimiter = table.delimiter or find_delimiter(table, speaker_column, text, is_audio)
-        rows = rows_of_csv(table.path, text, delimiter)
-        has_header = bool(rows) and has_titles(table, speaker_column, rows[0].fields)
-        files = columns_of_files(rows[1:] or rows, is_audio)
-        if rows and not files and not table.path_column:
-            first_line = [normal_title(x) for x in rows[0].fields]
-            check_lists_files(table.path, first_line, rows[1:])
-        if not has_header and is_audio:
-            index = path_index(table, files)
-            if may_be_header(rows, index, is_audio):
-                has_header = True
-                known_path = index
-        if has_header:
-            titles = [normal_title(x) for x in rows.pop(0).fields]
-            while not titles[-1]:  # spreadsheet programs may add empty columns at the end
-                titles.pop()
-    if not rows:
+        content = read_fields(table, speaker_column, text, is_audio)
+    if not content.rows:
         raise UserError(
             f"{table.path}: no lines after the header (expected one recording per line)"
         )
-    num_fields = Counter(len(row.fields) for row in rows).most_common(1)[0][0]
-    if titles is not None:
-        num_fields = len(titles)
-    files = columns_of_files(rows, is_audio)
-    columns = choose_columns(
-        table, speaker_column, titles, rows, num_fields, delimiter, known_path, files, is_audio
-    )
-    times = find_time_columns(table.path, titles or [], rows)
-    needed = 1 + max(index for index in columns if index is not None)
-    speaker_index = columns.speaker
-    if speaker_index is None:
-        speaker_index = next((i for i, x in enumerate(titles or []) if x in SPEAKER_TITLES), None)
-    speaker_title = "speaker"
-    if titles and speaker_index is not None:
-        speaker_title = titles[speaker_index]
-    columns = columns._replace(speaker=speaker_index)
-    print_assumptions(table, titles, rows, num_fields, columns, times, delimiter)
-    used = [row.fields[columns.text] for row in rows if len(row.fields) > columns.text]
-    check_last_line(table.path, text, used)
-    entries = []
-    problems = []
-    with_start = {
-        row.fields[columns.path]
-        for row in rows
-        if len(row.fields) >= needed and start_of(times, titles or [], row.fields)
-    }
-    for row in rows:
-        try:
-            check_row(row, needed, num_fields, delimiter)
-            segment = segment_of(times, titles or [], row.fields)
-        except ValueError as error:
-            problems.append(f"{row.where}: {error}")
-            continue
-        speaker = ""
-        if speaker_index is not None and speaker_index < len(row.fields):
-            speaker = row.fields[speaker_index]
-        name = row.fields[columns.path]
-        if times and name in with_start and not start_of(times, titles or [], row.fields):
-            problems.append(
-                f"{row.where}: no value in the column {times.start}, but other lines of {name!r} "
-                "have a value"
-            )
-            continue
-        duration = None if times else listed_duration(titles or [], row.fields)
-        text = row.fields[columns.text]
-        entry = Entry(name, text, row.where, speaker, segment, duration, speaker_title)
-        entries.append(entry)
-    return entries, problems
+    columns = choose_columns(table, speaker_column, content, is_audio)
+    times = find_time_columns(table.path, content.titles or [], content.rows)
+    print_assumptions(table, content, columns, times)
+    texts = [row.fields[columns.text] for row in content.rows if len(row.fields) > columns.text]
+    check_last_line(table.path, text, texts)
+    return entries_of(content, columns, times)
+
+
+def read_fields(
+    table: Table, speaker_column: str, text: str, is_audio: Callable[[str], bool] | None
+) -> Content:
+    """Return the fields of a table with one row per line."""
+    delimiter = table.delimiter or find_delimiter(table, speaker_column, text, is_audio)
+    rows = rows_of_csv(table.path, text, delimiter)
+    files = columns_of_files(rows[1:] or rows, is_audio)
+    if rows and not files and not table.path_column:
+        check_lists_files(table.path, [normal_title(x) for x in rows[0].fields], rows[1:])
+    known_path = None
+    if rows and has_titles(table, speaker_column, rows[0].fields):
+        has_header = True
+    else:
+        index = path_index(table, files)
+        has_header = is_audio is not None and may_be_header(rows, index, is_audio)
+        known_path = index if has_header else None
+    if not has_header:
+        return Content(None, rows, delimiter)
+    titles = [normal_title(x) for x in rows[0].fields]
+    while not titles[-1]:  # spreadsheet programs may add empty columns at the end
+        titles.pop()
+    return Content(titles, rows[1:], delimiter, known_path)
 
 
 # ---------------------------------------------------------------------------- rows
@@ -523,8 +506,8 @@ def rows_of_json(table: Table, text: str) -> tuple[list[str], list[Row]]:
                 "text, add --path-column and --text-column"
             )
         raise UserError(
-            f"{where}: the key {key[:40]!r} contains an object or a list, which cannot be read "
-            '(expected an object such as {"path": "a.wav", "text": "Yes."} for each recording)'
+            f"{where}: the value of {key[:40]!r} is an object or a list "
+            '(expected texts and numbers as values, such as {"path": "a.wav", "text": "Yes."} for each recording)'
             f"{fix}"
         )
     rows = []
@@ -705,30 +688,21 @@ def may_be_header(rows: Sequence[Row], path: int, is_audio: Callable[[str], bool
 def choose_columns(
     table: Table,
     speaker_column: str,
-    titles: list[str] | None,
-    rows: Sequence[Row],
-    num_fields: int,
-    delimiter: str,
-    known_path: int | None = None,
-    files: Sequence[int] = (),
+    content: Content,
     is_audio: Callable[[str], bool] | None = None,
 ) -> Columns:
     """Choose the columns for path, text and speaker.
 
     If the table has no header, the first column contains the path, and the last column contains the
     text. Apart from the speaker column, a table without a header has two columns (path and text),
-    or three columns as in LJSpeech (path, text and normalized text).
-
-    Args:
-        known_path: the index of the column that contains names of audio files, if the table has a
-            header without a common title for the paths.
-        files: the indices of the columns that list audio files of the corpus. If the column with a
-            common title for paths lists no audio files, but another column does, the paths are read
-            from the other column.
+    or three columns as in LJSpeech (path, text and normalized text). If the column with a common
+    title for paths lists no audio files of the corpus, but another column does, the paths are read
+    from the other column.
 
     Raises:
         UserError: if a selected column does not exist, or if the user must specify a column.
     """
+    titles, rows, num_fields = content.titles, content.rows, content.num_fields
 
     def column(option: str, asked: str, usual: Sequence[str]) -> int | None:
         if not asked:
@@ -746,25 +720,25 @@ def choose_columns(
     speaker = column("--speaker-column", speaker_column, ())
     path = column("--path-column", table.path_column, PATH_TITLES)
     text = column("--text-column", table.text_column, TEXT_TITLES)
+    files = columns_of_files(rows, is_audio)
     names = [row.fields[path] for row in rows if path is not None and path < len(row.fields)]
     lists_audio = is_audio is not None and any(map(is_audio, names))
     if not table.path_column and files and not lists_audio:
         path = next((i for i in files if i not in (text, speaker)), path)
     is_header = bool({*(titles or ())} & {*PATH_TITLES, *TEXT_TITLES, *SPEAKER_TITLES})
     if path is None and (text is not None or is_header):
-        path = known_path
-    others: list[int] = []
-    is_guessed = False  # whether the last column is expected to contain the normalized text
+        path = content.known_path
+    normalized: list[int] = []  # the columns of the texts and of their normalized forms
     if titles is None:
         path = 0 if path is None else path
         others = [index for index in range(num_fields) if index not in (path, speaker)]
         if text is None and len(others) == 1:
             text = others[0]
-        if text is None and len(others) == 2 and delimiter not in QUOTING_DELIMITERS:
+        if text is None and len(others) == 2 and content.delimiter not in QUOTING_DELIMITERS:
             text = others[1]
-            is_guessed = True
+            normalized = others
     sentences = columns_of_sentences(rows, (path, speaker)) if path in files else []
-    if text is None and len(sentences) == 1 and (known_path is None or is_header):
+    if text is None and len(sentences) == 1 and (content.known_path is None or is_header):
         # If the table has no titles, the note about unused columns lists only their numbers. In such
         # a note, the user may overlook a column with speakers. Therefore, the text column is not
         # guessed if an unused column of a table without titles may contain speakers.
@@ -773,28 +747,7 @@ def choose_columns(
         if titles or speaker is not None or not any(map(_may_be_speakers, columns)):
             text = sentences[0]
     if path is None or text is None:
-        missing = {"--path-column": path, "--text-column": text}
-        options = " and ".join(option for option, index in missing.items() if index is None)
-        found = ", ".join(titles or rows[0].fields)
-        advice = ""
-        if text is None and sentences:
-            listed = [repr(titles[i]) if titles else str(i + 1) for i in sentences]
-            advice = (
-                f". Sentences are in {'columns' if listed[1:] else 'column'} {', '.join(listed)}"
-            )
-        if known_path is not None:
-            raise UserError(
-                f"{table.path}:1: this line lists no audio file, so it looks like a header with the "
-                f"columns {found[:200]!r} (expected common column titles, such as 'path' and 'text'). "
-                f"Add {options} with the title or the number of the column (counted from 1){advice}. If "
-                "the line lists a recording, add its audio file"
-            )
-        raise UserError(
-            f"{table.path}: the column with the {'paths' if path is None else 'texts'} was not found in "
-            f"{found[:200]!r}. Expected common column titles, or lines of id|text or id|text|normalized "
-            f"text. Add {options} with the title or the number of the column (counted from 1)"
-            f"{advice}"
-        )
+        raise _error_of_missing_columns(table.path, content, path, text, sentences)
     if path == text:
         raise UserError(f"{table.path}: column {text + 1} was selected for both paths and texts")
     if speaker in (path, text):
@@ -803,9 +756,42 @@ def choose_columns(
             f"{'paths' if speaker == path else 'texts'}. Choose a different column. If all lines "
             "have the same speaker, use --speaker NAME instead"
         )
-    if is_guessed:
-        check_is_normalized(table.path, rows, *others)
-    return Columns(path, text, speaker)
+    if normalized:
+        check_is_normalized(table.path, rows, *normalized)
+    needed = 1 + max(path, text, 0 if speaker is None else speaker)
+    if speaker is None:
+        speaker = next((i for i, x in enumerate(titles or []) if x in SPEAKER_TITLES), None)
+    return Columns(path, text, speaker, needed)
+
+
+def _error_of_missing_columns(
+    where: Path, content: Content, path: int | None, text: int | None, sentences: Sequence[int]
+) -> UserError:
+    """Return the error if the column with the paths or with the texts was not found.
+
+    Args:
+        sentences: the indices of the columns that contain sentences.
+    """
+    titles = content.titles
+    missing = {"--path-column": path, "--text-column": text}
+    options = " and ".join(option for option, index in missing.items() if index is None)
+    found = ", ".join(titles or content.rows[0].fields)[:200]
+    advice = f"Add {options} with the title or the number of the column (counted from 1)"
+    if text is None and sentences:
+        listed = [repr(titles[i]) if titles else str(i + 1) for i in sentences]
+        plural = "s" * (len(listed) > 1)
+        advice += f". Sentences are in column{plural} {', '.join(listed)}"
+    if content.known_path is not None:
+        return UserError(
+            f"{where}:1: this line contains no name of an audio file, so it looks like a header with the "
+            f"columns {found!r} (expected common column titles, such as 'path' and 'text'). {advice}. If "
+            "the line is not a header, its audio file is missing"
+        )
+    return UserError(
+        f"{where}: the column with the {'paths' if path is None else 'texts'} was not found in "
+        f"{found!r}. Expected common column titles, or lines of id|text or id|text|normalized text. "
+        f"{advice}"
+    )
 
 
 def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: int) -> None:
@@ -1046,14 +1032,45 @@ def _number(name: str, value: str) -> float:
     return float(value.replace(",", "."))
 
 
+def entries_of(
+    content: Content, columns: Columns, times: TimeColumns | None
+) -> tuple[list[Entry], list[str]]:
+    """Return the entries of the rows, and one message per bad row."""
+    titles = content.titles or []
+    num_fields = content.num_fields
+    speaker_title = titles[columns.speaker] if titles and columns.speaker is not None else "speaker"
+    with_start = {
+        row.fields[columns.path]
+        for row in content.rows
+        if len(row.fields) >= columns.needed and start_of(times, titles, row.fields)
+    }
+    entries = []
+    problems = []
+    for row in content.rows:
+        try:
+            check_row(row, columns.needed, num_fields, content.delimiter)
+            segment = segment_of(times, titles, row.fields)
+        except ValueError as error:
+            problems.append(f"{row.where}: {error}")
+            continue
+        speaker = ""
+        if columns.speaker is not None and columns.speaker < len(row.fields):
+            speaker = row.fields[columns.speaker]
+        name = row.fields[columns.path]
+        if times and name in with_start and not start_of(times, titles, row.fields):
+            problems.append(
+                f"{row.where}: no value in the column {times.start}, but other lines of {name!r} "
+                "have a value"
+            )
+            continue
+        duration = None if times else listed_duration(titles, row.fields)
+        text = row.fields[columns.text]
+        entries.append(Entry(name, text, row.where, speaker, segment, duration, speaker_title))
+    return entries, problems
+
+
 def print_assumptions(
-    table: Table,
-    titles: list[str] | None,
-    rows: Sequence[Row],
-    num_fields: int,
-    columns: Columns,
-    times: TimeColumns | None,
-    delimiter: str,
+    table: Table, content: Content, columns: Columns, times: TimeColumns | None
 ) -> None:
     """Print which delimiter and columns are used, unless the table has the format of LJSpeech's
     metadata.csv.
@@ -1061,22 +1078,24 @@ def print_assumptions(
     If the program does not recognize a column with times or speakers, the user finds this column in
     the list of unused columns.
     """
+    titles, delimiter, num_fields = content.titles, content.delimiter, content.num_fields
     is_usual = titles is None and delimiter == "|" and columns.path == 0
     if is_usual and columns.text == num_fields - 1 < 3:
         # LJSpeech's second column contains the texts as written, such as sentences or numbers. Print
         # no note for such a table. Print a note if the second column contains something else, such
         # as paths or the same word in all lines.
-        second = [row.fields[1] for row in rows if len(row.fields) == num_fields == 3]
+        second = [row.fields[1] for row in content.rows if len(row.fields) == num_fields == 3]
         has_texts = any(len(_comparable(x).split()) > 1 for x in second) or not any(second)
-        are_numbers = len({*second}) > 1 and all(x.isdecimal() for x in second)
-        if has_texts or are_numbers or not second:
+        are_numbers = len({*second}) > 1 and all(map(IS_NUMBER.fullmatch, second))
+        if has_texts or are_numbers:
             return
     names_of_delimiters = {**DELIMITERS, FIRST_SPACE: "the first space"}
     form = f"fields separated by {names_of_delimiters.get(delimiter, repr(delimiter))}"
     if titles:
         form = f"{form}, with a header" if delimiter else "read as JSON"
     names = [repr(title) for title in titles] if titles else [*map(str, range(1, num_fields + 1))]
-    used = {names[i] for i in columns if i is not None} | {repr(x) for x in times or ()}
+    chosen = (columns.path, columns.text, columns.speaker)
+    used = {names[i] for i in chosen if i is not None} | {repr(x) for x in times or ()}
     unused = [name for name in names if name not in used | {"'duration'", "''"}]
     more = f"; unused columns: {', '.join(unused)}" if unused else ""
     print(

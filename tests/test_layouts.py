@@ -254,8 +254,8 @@ def test_table_of_segments_is_rejected_when_its_segments_are_single_words(record
     read(recordings)  # commands that were recorded one after another are longer
 
 
-def test_column_with_the_title_of_paths_is_used_when_some_of_its_files_are_missing(tmp_path):
-    """Another column may list different audio files that all exist."""
+def test_column_path_is_used_when_some_of_its_files_are_missing(tmp_path):
+    """In this table, another column lists audio files that all exist."""
     for i in range(10):
         write_tone(tmp_path / f"noisy{i}.wav", 100 + i)
         if i < 6:
@@ -319,7 +319,10 @@ def test_table_of_text_files_is_read_when_the_files_exist(recordings, capsys):
     ("header", "advice"),
     [
         ("id,raw,spoken", "Sentences are in columns 'raw', 'spoken'"),
-        ("name,raw,18_out", "Sentences are in columns 'raw', '18_out'. If the line lists"),
+        (
+            "name,raw,18_out",
+            "Sentences are in columns 'raw', '18_out'. If the line is not a header",
+        ),
     ],
 )
 def test_error_lists_the_columns_when_several_columns_contain_sentences(header, advice, recordings):
@@ -1039,7 +1042,7 @@ def test_first_line_is_read_as_a_header_when_it_lists_no_audio_file(recordings, 
     )
     table.write_text(f"clip{delimiter}words\n" + "".join(lines))
     message = refusal(read, recordings)
-    assert f"{table}:1: this line lists no audio file" in message
+    assert f"{table}:1: this line contains no name of an audio file" in message
     assert "'clip, words'" in message
     for columns in (("1", "2"), ("clip", "words")):
         assert read(recordings, table, *columns) == (expected(), [])
@@ -1061,7 +1064,7 @@ def test_text_is_rejected_when_it_is_a_word_such_as_null_for_a_missing_text(text
 
 
 @pytest.mark.parametrize("text", ["null", "Nan", "none", "NONE", "todo"])
-def test_text_is_accepted_when_null_or_none_is_written_as_a_word(text, tmp_path):
+def test_null_and_none_in_ordinary_spelling_are_accepted_as_texts(text, tmp_path):
     assert problem_of_text(Clip(str(tmp_path / "a.wav"), text)) == ""
 
 
@@ -1112,7 +1115,7 @@ def test_table_is_rejected_when_most_lines_list_the_same_audio_file(recordings):
     assert "'start' and 'end'" in message
 
 
-def test_message_about_a_missing_file_contains_the_usual_folder_and_extension(recordings):
+def test_missing_file_is_named_with_the_folder_and_extension_of_most_other_files(recordings):
     (recordings / "clips/a.wav").rename(recordings / "clips/a.flac")
     (recordings / "clips/b.FLAC").rename(recordings / "clips/b.flac")
     (recordings / "metadata.csv").write_text("a|Yes.\nb|No.\nd|Why?\n")
@@ -1127,7 +1130,7 @@ def test_text_is_rejected_when_it_is_too_long_for_training(tmp_path):
 
 
 @pytest.mark.parametrize("word", ["null", "none", "NONE", "undefined", "no text", "N.A."])
-def test_word_such_as_none_is_rejected_when_several_texts_of_a_corpus_of_sentences_equal_it(word):
+def test_the_word_none_is_rejected_as_the_text_of_several_clips_if_other_texts_are_sentences(word):
     def clips_of(*texts):
         return [Clip(f"{i}.wav", text) for i, text in enumerate(texts)]
 

@@ -459,7 +459,7 @@ def test_minus_is_rejected_when_espeak_would_speak_it_in_english():
         to_phones(["-5"], "mi")
 
 
-def test_portuguese_ordinal_is_read_with_a_full_stop_and_rejected_when_espeak_would_name_its_sign():
+def test_portuguese_ordinals_are_read_only_if_espeak_does_not_say_the_name_of_the_sign():
     assert to_phones(["1.ª", "3.º", "n.º 5"], "pt") == to_phones(["1ª", "3º", "nº 5"], "pt")
     with pytest.raises(UserError, match="speak their names: ª"):
         to_phones(["Mª"], "pt")

@@ -712,7 +712,7 @@ def test_tabs_separate_the_fields_when_pipes_occur_inside_a_field(path):
     assert read(path, rows("c{i} | {text}\t")) == expected()
 
 
-def test_comma_table_is_read_when_the_columns_are_selected_by_number(path):
+def test_table_with_commas_is_read_when_the_columns_are_selected_by_number(path):
     texts = ["One of them.", "It rained.", "He paid."]
     columns = {"path_column": "2", "text_column": "3"}
     path.write_text("a,b,c\n" + rows("{i},c{i},{text}", texts))
@@ -738,7 +738,7 @@ def test_comma_table_is_read_when_the_columns_are_selected_by_number(path):
 )
 def test_json_table_is_rejected_when_its_values_are_nested(path, value, key):
     message = refusal(read, path, json.dumps(value) + "\n")
-    assert message.startswith(f"{path}:1: the key {key!r} contains an object or a list")
+    assert message.startswith(f"{path}:1: the value of {key!r} is an object or a list")
     assert "--path-column" not in message
 
 
@@ -751,7 +751,17 @@ def test_error_suggests_columns_when_a_json_object_contains_plain_and_nested_val
     assert read(path, json.dumps(usual))[0] == [("c0.wav", "Yes.")]
 
 
-def test_spoken_numbers_with_two_readings_are_not_taken_for_speakers(path):
+def test_numbers_next_to_their_words_are_not_speakers_when_a_number_has_two_forms(path):
     words = ["zero", "one", "two", "oh", "one.", "two"]
     lines = [f"c{i}|{i % 3}|{word}\n" for i, word in enumerate(words)]
     assert read(path, "".join(lines)) == ([(f"c{i}", word) for i, word in enumerate(words)], [])
+
+
+def test_numbers_next_to_their_words_cause_no_note(path, capsys):
+    numbers = {
+        "7": "Seven.",
+        "1,200": "One thousand two hundred.",
+        "-3.5": "Minus three point five.",
+    }
+    read(path, "".join(f"c{i}|{x}|{y}\n" for i, (x, y) in enumerate(numbers.items())))
+    assert capsys.readouterr().out == ""

@@ -103,5 +103,5 @@ def test_characters_are_reported_when_espeak_ignores_them():
     assert "'€' at column 6" in warning
 
 
-def test_portuguese_minus_before_a_number_is_not_reported_as_left_out():
+def test_no_warning_lists_a_minus_before_a_number_in_portuguese():
     assert dropped_symbols("Faz −5 graus.", ["phones"], table_of("a "), "pt").get("−") is None

@@ -452,7 +452,9 @@ def test_texts_in_another_script_are_reported_when_many_clips_have_such_texts(
         ("ทดสอบ ระบบ 圈 又", None),
     ],
 )
-def test_text_is_reported_when_it_contains_marks_or_spaces_that_are_not_spoken(text, problem):
+def test_warning_lists_texts_with_angle_brackets_or_with_spaces_between_all_characters(
+    text, problem
+):
     found = [name for name, _, pattern in UNUSUAL_TEXTS if pattern.search(text)]
     assert len(found) == bool(problem)
     assert all(problem in name for name in found)

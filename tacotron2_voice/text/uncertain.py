@@ -423,8 +423,9 @@ def _aligned(words: list[str], read: list[str]) -> Iterable[tuple[slice, str]]:
             for i in range(end - start):
                 yield slice(start + i, start + i + 1), read[read_start + i]
         elif end > start:
-            # In "odds of 1:1 to begin", SequenceMatcher may align the "to" inside the reading of 1:1
-            # ("one to one") with the next word. Therefore, also read 1:1 without the other words.
+            # "1:1 to begin" is read as "one to one to begin". SequenceMatcher may align the first "to"
+            # with the written "to", so that the reading of 1:1 is too short. To find the whole
+            # reading, read 1:1 without the rest of the text.
             alone = read_english(" ".join(words[start:end])).split()
             if read[read_start : read_start + len(alone)] == alone:
                 read_end = max(read_end, read_start + len(alone))

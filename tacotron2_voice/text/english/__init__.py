@@ -367,8 +367,8 @@ def _read_state(match: Match) -> str:
     return (STATES | STATES_AFTER_TOWNS)[match[1]] + full_stop(match)
 
 
-# Matches the position in front of a short form that is a state: after a town, after the party of a
-# politician ("R-Ky."), or after a preposition.
+# Matches the position before the abbreviation of a state. The position is after a town, after the party
+# of a politician ("R-Ky."), or after a preposition.
 BEFORE_STATES = (
     r"(?:(?<=[A-Za-z],\s)|(?<=\b[RDI]-)|(?<=\b[Ii]n\s)|(?<=\bof\s)|(?<=\b[Tt]o\s)|(?<=\b[Ff]rom\s))"
 )

@@ -51,8 +51,7 @@ def full_stop(match: Match, before_names: bool = False) -> str:
     Args:
         before_names: if True, every capitalized word after the abbreviation begins a sentence, as
             in "in Jan. Bob left", except the words of dates and addresses. If False, only the words
-            in OPENERS begin a sentence, because a name may belong to the abbreviation, as in "Acme
-            Inc. Bob".
+            in OPENERS begin a sentence, because other words may be part of a name, as in "St. John".
     """
     ends = [_SENTENCE_ENDS, _CAPITALIZED_WORD] if before_names else [_SENTENCE_ENDS]
     is_end = any(pattern.match(match.string, match.end()) for pattern in ends)
@@ -456,8 +455,8 @@ _PER = {unit: singular for unit, (singular, _) in UNITS.items()} | PER
 _POWERS = {"2": "square ", "²": "square ", "3": "cubic ", "³": "cubic "}
 _FRACTION = r"\d{1,3}/(?:[2-9]|[1-9]\d{1,2})(?![\d/])"
 _UNIT = "|".join(map(re.escape, sorted(UNITS.keys() - {"in"}, key=len, reverse=True)))
-# Matches after an amount if the next word may be a noun that the amount describes, as in "a 5 kg bag".
-# A lowercase word may be a noun unless it is in this list or ends with "ed" or "ly".
+# Matches the position before a lowercase word that may be a noun, as in "a 5 kg bag". Prepositions,
+# verbs and other words in this list are not nouns, and neither are words that end with "ed" or "ly".
 _NOUN = (
     r"(?=\s+(?!(?:about|above|after|and|are|as|at|be|before|below|between|but|by|came|comes|could|each"
     r"|for|from|goes|had|has|have|he|if|in|into|is|it|less|made|may|might|more|not|of|off|on|or|out|over"
@@ -500,7 +499,7 @@ MAYBE_INCHES = (
 )
 
 
-# Matches after an amount such as "10 A" if the "A" may mean "ampere", as in "a 10 A fuse".
+# Matches the position after a number and "A" if the "A" may mean "ampere", as in "a 10 A fuse".
 _AMPERES = r"(?=\s?(?:[,;:)/]|\.(?!\w|\s?[Mm]\b)|$)|\s(?:fuse|breaker|power|current|supply|circuit|plug)\b)"
 _LETTERED = re.compile(
     r"(?i)\b(?:room|flat|apt|apartment|unit|suite|section|block|row|seat|gate|class|grade|no|number"

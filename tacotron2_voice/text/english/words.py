@@ -553,8 +553,8 @@ NEVER_INITIALS = set(
     "WAR WAS WET WHY WIN WON WOW YES YET YOU HEY AGO END "
     "GIF JAR LAN PIN RAM ROM SARS SIM WAN ZIP".split()
 )
-# Words in capitals that are spelled out letter by letter in two cases: after an article, "has" or
-# "with" ("the OR", "has ADD"), and before the words on the right ("AM radio").
+# Maps words in capitals to the words that may follow them. The words in capitals are spelled out letter
+# by letter before these words ("AM radio"), and after an article, "has" or "with" ("the OR").
 INITIALS_BEFORE = {
     "ADD": "diagnosis medication symptoms",
     "AM": "radio radios station stations band broadcast broadcasts frequency",
