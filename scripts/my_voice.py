@@ -244,12 +244,11 @@ def evaluate(
     result = folder / EVALUATION_FILE
     if is_outdated(result, checkpoint):
         folder.mkdir(exist_ok=True)
-        model = ("--whisper-model", args.whisper_model) if args.whisper_model else ()
         run_stage(
             "scripts/evaluate.py",
             *("--checkpoint", checkpoint, "--recordings", recordings),
             *("--output", folder / SPEECH, "-o", result, "--language", args.language),
-            *("--recognizer", args.recognizer, *model),
+            *("--recognizer", args.recognizer, "--whisper-model", args.whisper_model),
             "--words-only",
         )
     return read_result(result, Intelligibility)

@@ -3,6 +3,7 @@
 import json
 import lzma
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -755,3 +756,21 @@ def test_spoken_numbers_with_two_readings_are_not_taken_for_speakers(path):
     words = ["zero", "one", "two", "oh", "one.", "two"]
     lines = [f"c{i}|{i % 3}|{word}\n" for i, word in enumerate(words)]
     assert read(path, "".join(lines)) == ([(f"c{i}", word) for i, word in enumerate(words)], [])
+
+
+def test_text_column_is_not_guessed_when_an_unused_column_may_contain_speakers(path):
+    """Otherwise, the user may overlook that all clips are assigned to one speaker."""
+    texts = [f"This is text number {i}." for i in range(12)]
+    names = ["anna", "ben"] * 6
+    lines = [
+        f"c{i}|{name}|en|{text}" for i, (name, text) in enumerate(zip(names, texts, strict=True))
+    ]
+    path.write_text("\n".join(lines) + "\n")
+
+    def is_audio(name):
+        return re.fullmatch(r"c\d+", name) is not None
+
+    message = refusal(read_table, Table(path), is_audio=is_audio)
+    assert "Sentences are in column 4" in message
+    entries, _ = read_table(Table(path), "2", is_audio)
+    assert [(entry.speaker, entry.text) for entry in entries] == [*zip(names, texts, strict=True)]
