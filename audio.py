@@ -314,8 +314,8 @@ def is_joined_riff(file: BinaryIO) -> bool:
     if start[:4] not in orders:
         return False
     listed = int.from_bytes(start[4:], orders[start[:4]])
-    # If the size in the header is odd, a padding byte follows the data.
-    return os.pread(file.fileno(), 4, 8 + listed + listed % 2) == start[:4]
+    # If the size in the header is odd, a padding byte may follow the data.
+    return start[:4] in os.pread(file.fileno(), 4 + listed % 2, 8 + listed)
 
 
 @lru_cache(maxsize=2**12)

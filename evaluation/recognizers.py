@@ -64,12 +64,16 @@ def make_recognizer(
         UserError: if the package or the model cannot be loaded.
     """
     if name == WHISPER:
-        default = ENGLISH_MODEL if is_english(language) else MULTILINGUAL_MODEL
-        return Whisper(whisper_model or default, language)
+        return Whisper(whisper_model or default_whisper_model(language), language)
     if not is_english(language):
         return None
     used = {word for text in texts for word in words_of(text).split()}
     return Pocketsphinx(numbers_only=used <= WORDS)
+
+
+def default_whisper_model(language: str) -> str:
+    """Return the name of the Whisper model for a language, given as an eSpeak code."""
+    return ENGLISH_MODEL if is_english(language) else MULTILINGUAL_MODEL
 
 
 def add_recognizer_options(parser: argparse.ArgumentParser) -> None:

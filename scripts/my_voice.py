@@ -33,7 +33,13 @@ import torch
 from batch import synthetic_batch
 from corpus.filelist import split_filelist_line
 from corpus.speaker_names import checked_name
-from evaluation.recognizers import NAMES, WHISPER, add_whisper_model_option, make_recognizer
+from evaluation.recognizers import (
+    NAMES,
+    WHISPER,
+    add_whisper_model_option,
+    default_whisper_model,
+    make_recognizer,
+)
 from evaluation.results import Intelligibility, read_result
 from export.checkpoint_paths import list_others
 from hparams import HParams, batching_options, create_hparams, read_symbols
@@ -244,12 +250,11 @@ def evaluate(
     result = folder / EVALUATION_FILE
     if is_outdated(result, checkpoint):
         folder.mkdir(exist_ok=True)
-        model = ("--whisper-model", args.whisper_model) if args.whisper_model else ()
         run_stage(
             "scripts/evaluate.py",
             *("--checkpoint", checkpoint, "--recordings", recordings),
             *("--output", folder / SPEECH, "-o", result, "--language", args.language),
-            *("--recognizer", args.recognizer, *model),
+            *("--recognizer", args.recognizer, "--whisper-model", args.whisper_model),
             "--words-only",
         )
     return read_result(result, Intelligibility)
@@ -376,6 +381,7 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(joined(sys.argv[1:] if arguments is None else arguments))
     args.symbols = args.symbols or (LETTERS if is_english(args.language) else PHONES)
     args.steps = args.steps or (STEPS if is_english(args.language) else STEPS_FOR_OTHER_LANGUAGES)
+    args.whisper_model = args.whisper_model or default_whisper_model(args.language)
     args.name = checked_name(args.name, "--name")
     out = args.out or Path(f"my-voice-{args.name}")
     if args.out is None and len(out.parts) > 1:

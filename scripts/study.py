@@ -364,8 +364,7 @@ def main(arguments: list[str] | None = None) -> None:
     ):
         remember(args.out / "study.json", args.hparams, settings)
         evaluation_options = ["--recognizer", args.recognizer]
-        if args.whisper_model:
-            evaluation_options += ["--whisper-model", args.whisper_model]
+        evaluation_options += ["--whisper-model", args.whisper_model]
         points = sorted(set(args.points))
         study = Study(args.out, args.hparams, settings, points, args.texts, evaluation_options)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import wave
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import soundfile
 from corpora import RATE, contents, prepare_with, refusal
 from helpers import LJSPEECH_CLIPS
 
+from audio import ogg_checksum
 from corpus import convert as convert_module
 from corpus.clips import Segment
 from corpus.convert import (
@@ -77,6 +79,21 @@ def test_recordings_are_converted_to_one_format_and_level(recordings, tmp_path):
         lags = np.correlate(samples, original[3000:-3000], "valid")
         matched = samples[np.argmax(lags) :][: len(original) - 6000]
         assert np.corrcoef(matched, original[3000:-3000])[0, 1] > 0.99
+
+
+def test_corpus_is_rejected_when_it_lists_no_recordings(recordings, tmp_path):
+    (recordings / "wav.scp").write_text("a a.flac\n")
+    (recordings / "text").write_text("")
+    message = f"{recordings}: contains no recordings"
+    assert message in refusal(convert, recordings, tmp_path / "out", None, HPARAMS)
+    assert not (tmp_path / "out").exists()
+
+
+def test_recordings_are_not_converted_when_several_texts_are_none(recordings, tmp_path):
+    (recordings / "metadata.csv").write_text("a|none\nb|none\nc|It rained all day.\n")
+    problems, total = convert(recordings, tmp_path / "out", None, HPARAMS)
+    assert (len(problems), total) == (2, 3)
+    assert all("'none' usually means that the text is missing" in problem for problem in problems)
 
 
 def test_conversion_shortens_silence_at_both_ends_of_a_recording(recordings):
@@ -397,6 +414,31 @@ def test_file_is_rejected_when_it_consists_of_joined_files(tmp_path, form, subty
     read_channels(path)
     path.write_bytes(2 * path.read_bytes())
     assert "consists of several audio files" in refusal(read_channels, path)
+
+
+@pytest.mark.parametrize("padding", [b"", b"\0"])
+def test_wav_is_rejected_when_it_consists_of_joined_files_of_odd_size(tmp_path, padding):
+    """Python's wave module writes no padding byte. Some programs write one, but do not count it."""
+    path = tmp_path / "a.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 1, 8000, 0, "NONE", ""))
+        file.writeframes(bytes(range(101)))
+    path.write_bytes(path.read_bytes() + padding)
+    read_channels(path)
+    path.write_bytes(2 * path.read_bytes())
+    assert "consists of several audio files" in refusal(read_channels, path)
+
+
+def test_ogg_is_read_when_it_contains_a_second_stream_at_the_same_time(tmp_path):
+    """libsndfile ignores the other streams, such as the pictures of a video."""
+    path = tmp_path / "a.ogg"
+    soundfile.write(path, speech(), RATE, subtype="VORBIS")
+    content = path.read_bytes()
+    end = content.index(b"OggS", 4)  # end of the first page
+    other = content[:14] + b"more" + content[18:22] + bytes(4) + content[26:end]
+    other = other[:22] + ogg_checksum(other).to_bytes(4, "little") + other[26:]
+    path.write_bytes(content[:end] + other + content[end:])
+    assert len(read_channels(path)[0]) == len(speech())
 
 
 def test_flac_is_read_when_it_has_an_id3_tag_at_its_start_or_end(tmp_path):

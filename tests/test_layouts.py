@@ -233,9 +233,11 @@ def test_error_suggests_the_file_that_lists_the_audio_files(name, lines, recordi
         path.unlink()
     (recordings / name).parent.mkdir(exist_ok=True)
     (recordings / name).write_text("".join(lines.format(x) for x in "abC"))
-    (recordings / "notes.txt").write_text("A few\nlines.\n")
+    # "A" is the name of an audio file, but only one of the five lines contains it.
+    (recordings / "notes.txt").write_text("A few\nlines\nof\nshort\nnotes.\n")
     (recordings / "more" / "other.csv").write_text("path,text\nd,No.\n")
-    assert f"Add --csv {recordings / name}" in refusal(read, recordings)
+    assert f"Add --csv {recordings / name}" in (message := refusal(read, recordings))
+    assert "--csv" not in message.partition(f"Add --csv {recordings / name}")[2]
 
 
 def test_error_lists_all_transcripts_that_whisper_wrote(tmp_path):
@@ -1055,6 +1057,15 @@ def test_first_line_is_not_a_header_when_it_lists_a_numbered_recording(recording
     assert "'clip_01': no such audio file" in problem
 
 
+def test_first_line_is_not_a_header_when_two_of_its_fields_are_equal(recordings):
+    """A header has different titles, but a text and its normalized form may be equal."""
+    lines = "intro|Good morning|Good morning\na|One, or two.|One, or two.\n"
+    (recordings / "metadata.csv").write_text(lines)
+    clips, [problem] = read(recordings)
+    assert clips == [("clips/a.wav", "One, or two.")]
+    assert "'intro': no such audio file" in problem
+
+
 @pytest.mark.parametrize("text", ["NULL", "nan", "None", "N/A", "TODO", "#NAME?"])
 def test_text_is_rejected_when_it_is_a_word_such_as_null_for_a_missing_text(text, tmp_path):
     clip = Clip(str(tmp_path / "a.wav"), text, where="metadata.csv:7")
@@ -1148,6 +1159,13 @@ def test_the_word_none_is_rejected_as_the_text_of_several_clips_if_other_texts_a
     if " " not in word:
         assert placeholders(clips_of("yes", "no", word, word)) == set()
         assert placeholders(clips_of("turn left", "go up", word, word)) == set()
+
+
+def test_clips_are_rejected_when_several_texts_of_a_corpus_are_none(recordings):
+    (recordings / "metadata.csv").write_text("a|none\nb|none\nC|It rained all day.\n")
+    clips, _ = read_layout(recordings)
+    _, problems = check_clips(clips, create_hparams())
+    assert sum("'none' usually means" in problem for problem in problems) == 2
 
 
 def test_texts_are_read_when_each_audio_file_has_its_own_trans_txt_file(tmp_path):

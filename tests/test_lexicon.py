@@ -111,6 +111,13 @@ def test_titles_and_numerals_next_to_a_name_are_normalized_when_the_name_is_in_a
     assert sequence_to_text(symbols_of(text, settings)) == spoken
 
 
+def test_full_stop_of_a_respelled_street_is_kept_only_at_the_end_of_a_sentence(tmp_path):
+    settings = with_lexicon(H, lexicon(tmp_path, "Dr drive"))
+    text = "She left Elm Dr. The end. Elm Dr. was long."
+    spoken = "she left elm drive. the end. elm drive was long."
+    assert sequence_to_text(symbols_of(text, settings)) == spoken
+
+
 def test_phones_without_slashes_are_rejected_when_the_model_uses_phones(tmp_path):
     path = lexicon(tmp_path, "reading  ɹ ɛ d ɪ ŋ\n")
     assert f"{path}:1: " in refusal(with_lexicon, PHONES, path)

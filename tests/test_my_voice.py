@@ -87,12 +87,16 @@ def test_stages_run_in_order_and_the_training_time_is_printed(commands, tmp_path
     assert "100 of 100 optimizer steps" in printed
 
 
-@pytest.mark.parametrize(("language", "steps"), [("en-us", "1,000"), ("nl", "3,000")])
-def test_other_languages_train_for_more_steps_by_default(
-    commands, tmp_path, capsys, language, steps
+@pytest.mark.parametrize(
+    ("language", "steps", "model"), [("en-us", "1,000", "tiny.en"), ("nl", "3,000", "base")]
+)
+def test_number_of_steps_and_whisper_model_depend_on_the_language(
+    commands, tmp_path, capsys, language, steps, model
 ):
     make(tmp_path, "--language", language, "--symbols", "letters")
     assert f"{steps} of {steps} optimizer steps" in capsys.readouterr().out
+    [evaluated] = [words for words in commands if words[0] == "scripts/evaluate.py"]
+    assert evaluated[evaluated.index("--whisper-model") + 1] == model
 
 
 def test_second_call_resumes_training_and_skips_finished_stages(commands, tmp_path):

@@ -462,10 +462,10 @@ def test_note_lists_the_voices_of_webvtt_subtitles_when_there_are_several(tmp_pa
     for names, num_notes in ((("Anna Lee", "Anna Lee"), 0), (("Anna Lee", "Ben"), 1)):
         cues = "".join(cue.format(i, name) for i, name in enumerate(names, 1))
         assert len(texts_of(tmp_path / "a.vtt", f"WEBVTT\n\n{cues}")) == 2
-        out = capsys.readouterr().out
-        assert (
-            out.count("the subtitles contain 2 voices, such as 'Anna Lee' and 'Ben'") == num_notes
-        )
+        printed = capsys.readouterr().out
+        assert printed.count("note: ") == num_notes
+        note = "the subtitles contain 2 voices, such as 'Anna Lee' and 'Ben'"
+        assert printed.count(note) == num_notes
 
 
 def test_note_lists_a_line_that_ends_with_a_hyphen_in_subtitles(tmp_path, capsys):
@@ -637,6 +637,18 @@ def test_incomplete_file_causes_a_warning_when_it_ends_before_or_inside_a_text(
         assert (f"warning: {path}:" in capsys.readouterr().out) == is_cut, end - start
 
 
+def test_no_warning_is_printed_when_segments_other_than_the_last_also_have_no_text(
+    tmp_path, capsys
+):
+    for form, unit in ((".txt", ".0"), (".tsv", "000")):
+        texts = ["Morning.", "", "It rained.", ""]
+        lines = [f"{i}{unit}\t{i + 1}{unit}\t{text}\n" for i, text in enumerate(texts)]
+        header = "start\tend\ttext\n" if form == ".tsv" else ""
+        found = texts_of(tmp_path / f"a{form}", header + "".join(lines))
+        assert found == ["Morning.", "It rained."]
+        assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("form", [".srt", ".vtt", ".TextGrid", ".tsv"])
 @pytest.mark.parametrize("content", ["", "\ufeff\n\n"])
 def test_message_says_that_the_file_is_empty(tmp_path, capsys, form, content):
@@ -718,3 +730,18 @@ def test_segments_of_one_word_are_read_when_they_are_long_or_separated_by_pauses
     lines = [f"{step * i}\t{step * i + seconds}\t{word}\n" for i, word in enumerate(words)]
     (tmp_path / "a.txt").write_text("".join(lines))
     assert [entry.text for entry in read_segments(tmp_path / "a.txt", "a")] == words
+
+
+@pytest.mark.parametrize(
+    ("texts", "are_words"), [(["天气", "很好"], True), (["天气很好", "我们走吧"], False)]
+)
+def test_short_segments_of_chinese_are_rejected_only_when_they_are_single_words(
+    texts, are_words, tmp_path
+):
+    lines = [f"{0.5 * i}\t{0.5 * i + 0.5}\t{texts[i % 2]}\n" for i in range(12)]
+    (tmp_path / "a.txt").write_text("".join(lines))
+    if are_words:
+        message = refusal(read_segments, tmp_path / "a.txt", "a")
+        assert "12 of 12 segments are single words" in message
+    else:
+        assert [entry.text for entry in read_segments(tmp_path / "a.txt", "a")] == texts * 6

@@ -136,6 +136,11 @@ def test_texts_are_accepted_when_they_are_ordinary_sentences_or_numbers(count):
         check_repeated_words(clips_of(texts))
 
 
+@pytest.mark.parametrize("form", ["Subtract 3 - {i}", "It was seven- {i}"])
+def test_texts_are_accepted_when_they_end_with_a_difference_or_a_divided_word(form):
+    check_are_spoken(clips_of(each(form)))
+
+
 def test_words_contain_the_vowel_signs_of_indic_scripts():
     assert words_of("«ಒಂದು ಸಾವಿರ», [EN]Don't!") == ["ಒಂದು", "ಸಾವಿರ", "en", "don", "t"]
 

@@ -3,6 +3,7 @@
 import json
 import lzma
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -765,3 +766,21 @@ def test_numbers_next_to_their_words_cause_no_note(path, capsys):
     }
     read(path, "".join(f"c{i}|{x}|{y}\n" for i, (x, y) in enumerate(numbers.items())))
     assert capsys.readouterr().out == ""
+
+
+def test_text_column_is_not_guessed_when_an_unused_column_may_contain_speakers(path):
+    """Otherwise, the user may overlook that all clips are assigned to one speaker."""
+    texts = [f"This is text number {i}." for i in range(12)]
+    names = ["anna", "ben"] * 6
+    lines = [
+        f"c{i}|{name}|en|{text}" for i, (name, text) in enumerate(zip(names, texts, strict=True))
+    ]
+    path.write_text("\n".join(lines) + "\n")
+
+    def is_audio(name):
+        return re.fullmatch(r"c\d+", name) is not None
+
+    message = refusal(read_table, Table(path), is_audio=is_audio)
+    assert "Sentences are in column 4" in message
+    entries, _ = read_table(Table(path), "2", is_audio)
+    assert [(entry.speaker, entry.text) for entry in entries] == [*zip(names, texts, strict=True)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from corpora import refusal
 
-from corpus.text_files import check_encoding, decode, read_text
+from corpus.text_files import check_encoding, check_last_line, decode, read_text
 from tacotron2_voice.utils.errors import UserError
 
 LINES = {
@@ -153,3 +153,23 @@ def test_text_is_rejected_when_it_contains_a_zero_byte(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b"c1|It rained all day long.\nc2|No one came to us\0.\n")
     assert refusal(read_text, path).startswith(f"{path}:2: contains a zero byte")
+
+
+@pytest.mark.parametrize(
+    ("texts", "is_incomplete"),
+    [
+        (["It rained."] * 4 + ["No one ca"], True),
+        (["It rained."] * 3 + ["No one ca"], False),  # too few other texts
+        (["It rained.", "yes"] * 4 + ["No one ca"], False),  # other texts have no punctuation
+        (["It rained."] * 4 + ["No one came."], False),
+    ],
+)
+def test_warning_is_printed_when_only_the_last_text_has_no_punctuation(
+    texts, is_incomplete, tmp_path, capsys
+):
+    path = tmp_path / "a.csv"
+    content = "\n".join(f"c{i} {text}" for i, text in enumerate(texts))
+    check_last_line(path, content, texts)
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"warning: {path}:{len(texts)}: ") == is_incomplete
+    assert bool(printed) == is_incomplete
