@@ -26,18 +26,16 @@ import os
 # Make idle threads sleep instead of spin. This variable must be set before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-import signal
+from tacotron2_voice.utils.program import exit_on_interrupt, run_program
 
 if __name__ == "__main__":
-    # Exit without a traceback if Ctrl-C is pressed during the imports, which take seconds.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+    exit_on_interrupt()
 
 from pathlib import Path
 
 from export.loading import load_synthesizer
 from tacotron2_voice.command import add_options, speak_texts
 from tacotron2_voice.utils.arguments import make_parser
-from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.voice import Voice
 
 
@@ -80,5 +78,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     run_program(main)

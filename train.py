@@ -29,11 +29,10 @@ import os
 # decoder step ten times slower. Set this variable before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-import signal
+from tacotron2_voice.utils.program import exit_on_interrupt, is_stage, run_program
 
 if __name__ == "__main__":
-    # Exit without a traceback if Ctrl-C is pressed during the imports, which take seconds.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+    exit_on_interrupt()
 
 import argparse
 import functools
@@ -60,7 +59,6 @@ from tacotron2_voice.utils.console import (
 )
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import METRICS_FILE
-from tacotron2_voice.utils.program import is_stage, run_program
 from tacotron2_voice.version import __version__
 from training import checkpoint
 from training.clips import Clips, resolve_clips, resolve_speakers
@@ -529,5 +527,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     run_program(main)

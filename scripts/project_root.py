@@ -7,8 +7,8 @@ any folder. Run programs in other folders as modules from the project root, such
 
 import os
 import sys
+from multiprocessing import parent_process
 from pathlib import Path
-from types import TracebackType
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -19,13 +19,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # cannot load.
 os.environ["MPLBACKEND"] = "agg"
 
+from tacotron2_voice.utils.program import exit_on_interrupt  # noqa: E402
 
-def _hide_interrupt(
-    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-) -> None:
-    """Exit without a traceback if Ctrl-C is pressed during the imports, which take seconds."""
-    if not issubclass(kind, KeyboardInterrupt):
-        sys.__excepthook__(kind, error, traceback)
-
-
-sys.excepthook = _hide_interrupt
+# Only the program itself, and not its child processes or the tests, ends at once on Ctrl-C.
+if Path(sys.argv[0]).resolve().parent == ROOT / "scripts" and parent_process() is None:
+    exit_on_interrupt()

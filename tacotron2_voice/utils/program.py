@@ -25,6 +25,21 @@ STAGE_VARIABLE = "TACOTRON2_STAGE"
 USER_ERRORS = ("UserError", "BatchingError")
 
 
+def exit_on_interrupt() -> None:
+    """Let Ctrl-C end the process at once and without a traceback, until `run_program` is called.
+
+    A program calls this function before its slow imports, because Ctrl-C during the import of a C
+    extension may have no effect, or cause an error in the extension. If SIGINT is ignored, as in a
+    background process of a shell, SIGINT stays ignored.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _exit_at_once)
+
+
+def _exit_at_once(number: int, _: object) -> None:
+    os._exit(128 + number)
+
+
 def run_program(main: Callable[[], object]) -> None:
     """Call `main`. If `main` raises an exception, exit with the code that shells expect.
 
@@ -34,6 +49,8 @@ def run_program(main: Callable[[], object]) -> None:
       code 1.
     - After any other exception, which is a bug, print a traceback, and exit with code 1.
     """
+    if signal.getsignal(signal.SIGINT) is _exit_at_once:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Escape unsupported characters, because the terminal's encoding may not support all characters
     # of a path. sys.stdout is None if the output is closed (>&-).
     if sys.stdout is not None and sys.stdout.errors == "strict":
