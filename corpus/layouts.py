@@ -69,7 +69,7 @@ from tacotron2_voice.utils.files import naming, read_bytes
 METADATA = "metadata.csv"
 LJSPEECH = "LJSpeech-1.1"  # the folder name in the archive of LJSpeech
 METADATA_NAMES = (METADATA, "metadata.jsonl")  # in order of preference
-TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json")
 # Suffixes of text files, in order of preference. The corpus LibriTTS uses .normalized.txt.
 TEXT_SUFFIXES = (".normalized.txt", ".trans.txt", ".txt", ".lab")
 # Matches the language code and the extension of a subtitle file's name, such as .en.vtt.
@@ -103,6 +103,8 @@ class TextSource:
         tier: the tier to read from TextGrids with several tiers.
         encoding: encoding of the texts; "": detect the encoding (UTF-8 is tried first).
         repeated_words: whether all texts of the corpus may begin or end with the same word.
+        is_shared: whether `folder` also contains the texts of other recordings, such as the
+            recordings of other speakers.
     """
 
     folder: Path | None = None
@@ -110,6 +112,7 @@ class TextSource:
     tier: str = ""
     encoding: str = ""
     repeated_words: bool = False
+    is_shared: bool = False
 
     @property
     def options(self) -> str:
@@ -155,7 +158,8 @@ def read_layout(
         check_are_spoken(clips)
         return clips, problems
     if texts.folder and not texts.folder.is_dir():
-        raise UserError(f"--text-folder {texts.folder}: no such folder")
+        found = "not a folder" if texts.folder.exists() else "no such folder"
+        raise UserError(f"--text-folder {texts.folder}: {found}")
     if table is None and os.path.lexists(default_table(corpus)):
         table = Table(default_table(corpus))
     if table and texts.options:
@@ -252,6 +256,7 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
                 f"{nested[0]}: this file is in a subfolder of a speaker's folder. Expected one "
                 f"{METADATA} for each speaker, directly in the speaker's folder ({corpus / name})"
             )
+    texts = replace(texts, is_shared=texts.folder is not None)
     layouts = each_or_all_errors(
         lambda name: read_layout(corpus / name, None, SpeakerSource(name=speakers[name]), texts),
         speakers,
@@ -315,7 +320,7 @@ def _read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], l
     print_unused_formats(sorted({*audio} - {*by_name.values()}), corpus)
     text_files, problems = _match_text_files(by_name, corpus, texts)
     unused = sorted({*corpus_texts(texts.folder or corpus)} - {*text_files.values()})
-    if unused:
+    if unused and not texts.is_shared:
         example = os.path.relpath(unused[0], texts.folder or corpus)
         print(
             f"note: no audio file belongs to {count_of(len(unused), 'text file')}, such as {example}"
@@ -507,8 +512,15 @@ def _error_of_no_texts(
         }
         listed = f"{other[0]}" + (f" and {len(other) - 1:,} more" if len(other) > 1 else "")
         if folders := {path.parent for path in other if path.stem in stems}:
-            folder = shlex.quote(os.path.commonpath(folders))
-            fix = f". The texts are in another folder ({listed}). Add --text-folder {folder}"
+            option = f"--text-folder {shlex.quote(os.path.commonpath(folders))}"
+            fix = f". The texts are in another folder ({listed}). Add {option}"
+            audio_folders = {name.parent for name in by_name}
+            if len(folders) > 1 and len(audio_folders) > 1:
+                parent = shlex.quote(os.path.commonpath(audio_folders))
+                fix += (
+                    f". If each folder in {parent} contains one speaker, pass {parent} instead of "
+                    f"{shlex.quote(str(corpus))}, and add {option} --speaker-folders"
+                )
         else:
             fix = f". No audio file has the same name as {listed}{fix}"
     count = count_of(len(by_name), "audio file")
@@ -690,7 +702,9 @@ def advice_on_tables(corpus: Path) -> str:
     exists, suggest the tables in the folder."""
     tables = files_with_names(corpus) or tables_in(corpus)
     options = [f"--csv {shlex.quote(str(path))}" for path in tables[:SHOWN]]
-    return f". Add {' or '.join(options) or '--csv FILE'}"
+    if not options:
+        return ". If a table lists the recordings and their texts, add --csv FILE"
+    return f". Add {' or '.join(options)}"
 
 
 def files_with_names(corpus: Path) -> list[Path]:

@@ -43,8 +43,10 @@ SRT_TIMES = re.compile(rf"\d{{1,3}}:{TIME}\s*-->\s*\d{{1,3}}:{TIME}(\s|$)")
 VTT_TIMES = re.compile(
     rf"(\d{{1,3}}:)?{TIME}\s*-->\s*(\d{{1,3}}:)?{TIME}(\s|$)"
 )  # in WebVTT, the hours of a time are optional
-# Matches the incomplete times of a subtitle at the end of a file.
-CUT_TIMES = re.compile(r"(?:^|\n[ \t]*\n)((?:\d+\n)?\d+:[\d:.,]*[ \t-]*)\s*\Z")
+# Matches the complete or incomplete times of a subtitle at the end of a file.
+TIMES_AT_END = re.compile(
+    r"(?:^|\n[ \t]*\n)(?:\d+\n)?(\d+:[\d:.,]*[ \t-]*(?:-->[ \t]*[\d:.,]*)?)\s*\Z"
+)
 # Matches tags for formatting, speakers and times in subtitles. Other text between < and > is kept.
 TAG = re.compile(
     r"</?(?:i|b|u|s|em|strong|font|c|v|lang|ruby|rt)(?:[ .][^<>\n]*)?>|<[\d:.]+>|\{\\[^}]*\}",
@@ -52,6 +54,8 @@ TAG = re.compile(
 )
 # Matches the tag of a speaker in WebVTT, such as <v Anna> or <v.loud Anna>.
 VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+([^<>\n]+)>")
+# Matches the dash before each line of a dialogue.
+DASH = re.compile(r"^\s*[-‐–—]\s*\w", re.MULTILINE)
 # Matches the number of intervals or points in a tier, in the long and the short TextGrid format.
 TEXTGRID_SIZE = re.compile(
     rb'(?:intervals|points): size = (\d+)|"(?:IntervalTier|TextTier)"\s+"(?:[^"]|"")*"'
@@ -229,6 +233,13 @@ def _read_subtitles(path: Path, text: str) -> list[tuple[float, float, str]]:
     """
     is_vtt = text.lstrip().startswith("WEBVTT")
     times = VTT_TIMES if is_vtt else SRT_TIMES
+    last = TIMES_AT_END.search(text)
+    if last and not times.match(last[1].strip()):
+        number = text.count("\n", 0, last.start(1)) + 1
+        raise UserError(
+            f"{path}:{number}: the file ends inside the times of a subtitle ({last[1][:60]!r}), so the "
+            "end of the file is missing"
+        )
     num_cues = 0
     for number, line in enumerate(text.split("\n"), 1):
         if "-->" not in line:
@@ -239,13 +250,13 @@ def _read_subtitles(path: Path, text: str) -> list[tuple[float, float, str]]:
                 f"{path}:{number}: invalid times {line[:60]!r}, expected times such as 00:00:01.000 "
                 "--> 00:00:02.500"
             )
-    if cut := CUT_TIMES.search(text):
-        number = text.count("\n", 0, cut.start(1)) + 1
-        raise UserError(
-            f"{path}:{number}: the file ends inside the times of a subtitle ({cut[1][:60]!r}), so the end "
-            "of the file is missing"
-        )
     cues = _vtt_cues(path, text) if is_vtt else _srt_cues(path, text)
+    if dialogues := sum(len(DASH.findall(x)) > 1 for _, _, x in cues):
+        print(
+            f"warning: {path}: {dialogues:,} subtitles contain several lines that begin with a dash, so "
+            "probably several people speak in one clip. To leave these clips out, delete these "
+            "subtitles"
+        )
     if len(voices := list(dict.fromkeys(x.strip() for x in VOICE.findall(text)))) > 1:
         print(
             f"note: {path}: the subtitles contain {len(voices):,} voices, such as {voices[0][:40]!r} "

@@ -21,6 +21,7 @@ from statistics import median
 from typing import NamedTuple
 
 from corpus.clips import Segment
+from corpus.spoken_texts import MISSING_TEXT
 from corpus.text_files import check_last_line, read_text
 from tacotron2_voice.utils.errors import UserError
 
@@ -651,8 +652,10 @@ def columns_of_sentences(rows: Sequence[Row], others: Container[int | None]) -> 
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a text. A path or an address is one word."""
-    return [x for x in _comparable(text).split() if WORD.search(x)]
+    """Return the words of a text, without single letters, as in a spelled word. A path or an address
+    is one word."""
+    words = (x for x in _comparable(text).split() if WORD.search(x))
+    return [x for x in words if len(x) > 1 or UNSPACED.match(x)]
 
 
 def _may_be_speakers(values: Sequence[str]) -> bool:
@@ -731,7 +734,9 @@ def choose_columns(
     normalized: list[int] = []  # the columns of the texts and of their normalized forms
     if titles is None:
         path = 0 if path is None else path
-        others = [index for index in range(num_fields) if index not in (path, speaker)]
+        # A column without any value, as after a delimiter at the end of each line, contains no texts.
+        filled = {i for row in rows for i, field in enumerate(row.fields) if field}
+        others = [i for i in range(num_fields) if i in filled - {path, speaker}]
         if text is None and len(others) == 1:
             text = others[0]
         if text is None and len(others) == 2 and content.delimiter not in QUOTING_DELIMITERS:
@@ -828,6 +833,11 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
     are_other_texts = are_changed and share_of_kept_words(pairs) < MIN_KEPT_WORDS
     if repeats(texts) == repeats(normalized) and not are_other_texts:
         return
+    if no_text := sum(not x or MISSING_TEXT.fullmatch(x) is not None for x in normalized):
+        raise UserError(
+            f"{path}: {no_text:,} of {len(pairs):,} lines have no text in column {spoken + 1}. To read "
+            f"the texts from column {written + 1}, add --text-column {written + 1}"
+        )
     example = (changed or pairs)[0]
     raise UserError(
         f"{path}: column {spoken + 1} does not look like the normalized form of column "

@@ -75,6 +75,8 @@ TIMED_STEPS = 2  # number of optimizer steps for measuring the time per optimize
 # Options of scripts/prepare.py that this program sets itself. Users cannot pass these options with
 # --prepare.
 OWN_OPTIONS = ("--convert", "--cache-mels", "--out", "--speaker", "--val-fraction")
+# The program trains the voice of one person.
+SPEAKER_OPTIONS = ("--speaker-column", "--speaker-folders")
 LETTERS, PHONES = "letters", "phones"
 OPTIONS_FILE = "my_voice.json"
 EVALUATION_FILE = "evaluation.json"
@@ -115,24 +117,24 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
     folder.
 
     Raises:
-        UserError: if the folder was made with a different --name, --language, --start or --steps,
-            or if the model in --start or the recognizer cannot be loaded.
+        UserError: if the folder was made from other recordings, or with a different --name,
+            --language, --symbols, --start or --steps, or if the model in --start or the recognizer cannot be loaded.
     """
     if not args.start.exists():
         raise UserError(
             f"--start {args.start}: no such checkpoint or voice folder{list_others(args.start)}"
         )
     read_weights(args.start)
-    if make_recognizer(args.recognizer, args.whisper_model, args.language, texts=()) is None:
-        raise UserError(
-            f"--language {args.language}: --recognizer {args.recognizer} supports only English, so "
-            f"use --recognizer {WHISPER}"
-        )
     if args.symbols == PHONES:
         try:
             args.language = check_language(args.language)
         except UserError as error:
             raise UserError(f"{error}. To train on letters, add --symbols {LETTERS}") from None
+    if make_recognizer(args.recognizer, args.whisper_model, args.language, texts=()) is None:
+        raise UserError(
+            f"--language {args.language}: --recognizer {args.recognizer} supports only English, so "
+            f"use --recognizer {WHISPER}"
+        )
     path = out / OPTIONS_FILE
     options = {
         "name": args.name,
@@ -141,11 +143,18 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
         "start": str(args.start),
         "steps": args.steps,
     }
+    recordings = os.path.abspath(args.recordings)
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
-        write_json(path, options)
+        write_json(path, options | {"recordings": recordings})
         return
     before = read_json(path)
+    # A folder from an earlier version does not contain the folder of the recordings.
+    if before.get("recordings", recordings) != recordings:
+        raise UserError(
+            f"{out}: was made from the recordings in {before['recordings']}, not from {recordings}. "
+            "Choose another folder with --out"
+        )
     for name, value in options.items():
         # A folder from an earlier version does not contain the number of optimizer steps.
         if before.get(name, value) != value:
@@ -299,12 +308,12 @@ def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
 
 def are_options(text: str) -> bool:
     """Return whether the program can pass this text to scripts/prepare.py. The text must contain no
-    unclosed quotation mark, and no option from OWN_OPTIONS."""
+    unclosed quotation mark, and no option from OWN_OPTIONS or SPEAKER_OPTIONS."""
     try:
         names = {word.partition("=")[0] for word in shlex.split(text)}
     except ValueError:
         return False
-    return names.isdisjoint(OWN_OPTIONS)
+    return names.isdisjoint(OWN_OPTIONS + SPEAKER_OPTIONS)
 
 
 def joined(arguments: list[str]) -> list[str]:
@@ -352,7 +361,8 @@ def main(arguments: list[str] | None = None) -> None:
         "--prepare",
         type=checked(
             str,
-            f"options other than {', '.join(OWN_OPTIONS)}, with closed quotation marks",
+            f"options other than {', '.join(OWN_OPTIONS)}, with closed quotation marks; the options "
+            "for several speakers are not supported, because all recordings must be of one person",
             are_options,
         ),
         default="",
@@ -388,9 +398,8 @@ def main(arguments: list[str] | None = None) -> None:
         raise UserError(f"--name {args.name}: not a name of a folder; add --out FOLDER")
     check_is_folder(out, "--out")
     if not args.recordings.is_dir():
-        raise UserError(
-            f"{args.recordings}: no such folder (expected the folder of the recordings)"
-        )
+        found = "not a folder" if args.recordings.exists() else "no such folder"
+        raise UserError(f"{args.recordings}: {found} (expected the folder of the recordings)")
     check_options(out, args)
     began = time.monotonic()
     hparams = prepare(out, args)

@@ -290,6 +290,15 @@ def test_output_folder_is_rejected_when_it_was_made_with_another_language(comman
     assert commands == []
 
 
+def test_output_folder_is_rejected_when_it_was_made_from_other_recordings(commands, tmp_path):
+    make(tmp_path)
+    commands.clear()
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match="--out"):
+        my_voice.main(["other", "--name", "anna", "--out", str(tmp_path / "out")])
+    assert commands == []
+
+
 @pytest.mark.parametrize(
     "option",
     [
@@ -302,6 +311,7 @@ def test_output_folder_is_rejected_when_it_was_made_with_another_language(comman
         "--prepare='a",
         "--prepare=--out x",
         "--prepare=--speaker=x",
+        "--prepare=--speaker-column 2",
     ],
 )
 def test_option_is_rejected_before_the_first_stage_when_its_value_is_invalid(

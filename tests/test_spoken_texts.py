@@ -112,6 +112,7 @@ def test_texts_are_rejected_when_all_of_them_are_the_same_word():
     message = refusal(check_repeated_words, clips_of(["S"] * 5))
     assert message.startswith("m.csv:1: 5 of 5 texts are the same word, such as 'S'")
     check_repeated_words(clips_of(["S"] * 4))
+    check_repeated_words(clips_of(["NULL"] * 5))  # `check_clips` reports that the texts are missing
     check_repeated_words(clips_of(["Words by the dozen."] * 5))
 
 

@@ -237,6 +237,21 @@ def test_table_with_three_columns_is_rejected_when_the_second_column_contains_sp
     assert [entry.speaker for entry in entries] == [str(80 + i % 9) for i in range(12)]
 
 
+def test_texts_are_read_from_the_second_column_when_the_third_column_is_empty(path, capsys):
+    assert read(path, rows("c{i}|{text}|")) == expected()
+    assert "texts from column 2; unused columns: 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("third", ["", "NULL"])
+def test_table_is_rejected_when_the_third_column_contains_few_texts(path, third):
+    lines = [f"c{i}|Text of line {x}.|{third}" for i, x in enumerate("abcdefghijkl")]
+    lines[0] = lines[0].removesuffix(third) + "Text of line a."
+    assert (
+        "11 of 12 lines have no text in column 3. To read the texts from column 2, add "
+        in refusal(read, path, "\n".join(lines))
+    )
+
+
 @pytest.mark.parametrize("second", ["0", "a.npy"])
 def test_second_column_is_listed_as_unused_when_it_contains_no_words(path, second, capsys):
     read(path, rows(f"c{{i}}|{second}|{{text}}"))
