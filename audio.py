@@ -408,7 +408,9 @@ def _open_clip(path: str | Path, hparams: VoiceSettings) -> Iterator[Any]:
         if audio.channels != 1:
             raise UserError(f"the file has {audio.channels} channels, expected 1; {CONVERT}")
         if audio.samplerate != rate:
-            same_rate = f"if all clips have this rate, set {settings_at(audio.samplerate)}"
+            same_rate = (
+                f"if all clips have this rate, add {settings_at(audio.samplerate)} to --hparams"
+            )
             raise UserError(
                 f"the sampling rate is {audio.samplerate} Hz, expected {rate} Hz; {same_rate}; "
                 f"otherwise {CONVERT}"
