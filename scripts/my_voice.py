@@ -16,7 +16,7 @@ from project_root import ROOT
 
 import argparse
 import html
-import math
+import importlib
 import os
 import shlex
 import shutil
@@ -35,6 +35,7 @@ from corpus.filelist import split_filelist_line
 from corpus.speaker_names import checked_name
 from evaluation.recognizers import (
     NAMES,
+    NO_RECOGNIZER,
     WHISPER,
     add_whisper_model_option,
     default_whisper_model,
@@ -130,11 +131,10 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
             args.language = check_language(args.language)
         except UserError as error:
             raise UserError(f"{error}. To train on letters, add --symbols {LETTERS}") from None
-    if make_recognizer(args.recognizer, args.whisper_model, args.language, texts=()) is None:
-        raise UserError(
-            f"--language {args.language}: --recognizer {args.recognizer} supports only English, so "
-            f"use --recognizer {WHISPER}"
-        )
+    choose_recognizer(args)
+    # Report a missing package before training instead of after it.
+    for module in ("evaluation.evaluate", "export.voice_export"):
+        importlib.import_module(module)
     path = out / OPTIONS_FILE
     options = {
         "name": args.name,
@@ -162,6 +162,32 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
                 f"{out}: was made with --{name} {before.get(name)}, but this command has "
                 f"--{name} {value}. Pass the same option, or choose another folder with --out"
             )
+
+
+def choose_recognizer(args: argparse.Namespace) -> None:
+    """Check that the speech recognizer can be loaded.
+
+    If the user chose no recognizer and Whisper cannot be loaded, set args.recognizer to "none".
+    """
+    is_default = not args.recognizer and not args.whisper_model
+    args.recognizer = args.recognizer or WHISPER
+    args.whisper_model = args.whisper_model or default_whisper_model(args.language)
+    try:
+        recognizer = make_recognizer(args.recognizer, args.whisper_model, args.language, texts=())
+    except UserError as error:
+        if not is_default:
+            raise
+        print(
+            f"note: {error}. The program continues without a speech recognizer, and compares the "
+            "speech with the recordings instead of counting wrong words"
+        )
+        args.recognizer = NO_RECOGNIZER
+        return
+    if recognizer is None and args.recognizer != NO_RECOGNIZER:
+        raise UserError(
+            f"--language {args.language}: --recognizer {args.recognizer} supports only English, so "
+            f"use --recognizer {WHISPER}"
+        )
 
 
 def settings_file() -> str:
@@ -227,12 +253,21 @@ class Candidate(NamedTuple):
 
     @property
     def error_rate(self) -> float:
-        rate = self.result.word_error_rate
-        return math.inf if rate is None else rate
+        """The word error rate or, without a speech recognizer, 1 - the identification rate."""
+        if self.result.word_error_rate is not None:
+            return self.result.word_error_rate
+        return 1 - (self.result.identification_rate or 0.0)
+
+    @property
+    def description(self) -> str:
+        if self.result.word_error_rate is not None:
+            return f"word error rate {self.error_rate:.3f}"
+        return f"identification rate {1 - self.error_rate:.3f}"
 
 
 def choose_checkpoint(out: Path, newest: Path, args: argparse.Namespace) -> Candidate:
-    """Return the candidate whose free-running speech has the lowest word error rate.
+    """Return the candidate whose free-running speech has the lowest word error rate or, without a
+    speech recognizer, the highest identification rate.
 
     The candidates are the newest checkpoint, which has the lowest learning rate, and the checkpoint
     with the lowest validation loss. The checkpoint with the lower validation loss does not always
@@ -246,7 +281,7 @@ def choose_checkpoint(out: Path, newest: Path, args: argparse.Namespace) -> Cand
         for name, path in checkpoints.items()
     ]
     for candidate in candidates:
-        print(f"{candidate.checkpoint}: word error rate {candidate.error_rate:.3f}")
+        print(f"{candidate.checkpoint}: {candidate.description}")
     # If both checkpoints have the same error rate, min returns the newest checkpoint.
     return min(candidates, key=lambda x: x.error_rate)
 
@@ -257,14 +292,17 @@ def evaluate(
     """Synthesize and transcribe the held-out texts, unless `folder` contains the result. Return the
     result."""
     result = folder / EVALUATION_FILE
-    if is_outdated(result, checkpoint):
+    has_recognizer = args.recognizer != NO_RECOGNIZER
+    if is_outdated(result, checkpoint) or (
+        has_recognizer and read_result(result, Intelligibility).word_error_rate is None
+    ):
         folder.mkdir(exist_ok=True)
         run_stage(
             "scripts/evaluate.py",
             *("--checkpoint", checkpoint, "--recordings", recordings),
             *("--output", folder / SPEECH, "-o", result, "--language", args.language),
             *("--recognizer", args.recognizer, "--whisper-model", args.whisper_model),
-            "--words-only",
+            *(["--words-only"] if has_recognizer else []),
         )
     return read_result(result, Intelligibility)
 
@@ -383,15 +421,14 @@ def main(arguments: list[str] | None = None) -> None:
     )
     add(
         "--recognizer",
-        default=WHISPER,
         choices=NAMES,
-        help="transcribe the speech with this recognizer (default: %(default)s)",
+        help="transcribe the speech with this recognizer (default: whisper, or none if Whisper "
+        "cannot be loaded)",
     )
     add_whisper_model_option(parser)
     args = parser.parse_args(joined(sys.argv[1:] if arguments is None else arguments))
     args.symbols = args.symbols or (LETTERS if is_english(args.language) else PHONES)
     args.steps = args.steps or (STEPS if is_english(args.language) else STEPS_FOR_OTHER_LANGUAGES)
-    args.whisper_model = args.whisper_model or default_whisper_model(args.language)
     args.name = checked_name(args.name, "--name")
     out = args.out or Path(f"my-voice-{args.name}")
     if args.out is None and len(out.parts) > 1:
