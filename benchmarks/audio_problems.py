@@ -23,7 +23,7 @@ import soundfile
 from scipy.signal import resample_poly
 
 from corpus.audio_quality import measure_quality, problems_of
-from corpus.layouts import audio_files
+from corpus.audio_search import audio_files
 from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.console import markdown_table, progress_bar
 from tacotron2_voice.utils.files import map_in_threads

@@ -16,9 +16,9 @@ import numpy as np
 
 from audio import frame_count, read_checked
 from corpus.audio_quality import measure_quality
+from corpus.audio_search import advice_on_formats, problem_of_missing
 from corpus.clips import Clip, Measurements
 from corpus.filelist import problem_of_length, symbols_of
-from corpus.layouts import advice_on_formats, problem_of_missing
 from corpus.spoken_texts import MISSING_TEXT
 from hparams import HParams
 from tacotron2_voice.utils.console import progress_bar

@@ -25,6 +25,7 @@ from corpus.spoken_texts import MISSING_TEXT
 from corpus.text_files import check_last_line, read_text
 from tacotron2_voice.utils.errors import UserError
 
+METADATA = "metadata.csv"  # file name of the default table
 # Column titles in the tables of Common Voice, Hugging Face, DeepSpeech, Coqui, Piper and NeMo, in
 # order of preference.
 PATH_TITLES = (

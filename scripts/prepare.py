@@ -51,12 +51,13 @@ import torch
 
 from corpus.convert import SEGMENT_PADDING
 from corpus.download import download_corpus
-from corpus.layouts import METADATA, TextSource, default_table
+from corpus.layouts import default_table
 from corpus.prepare import Preparation, prepare
 from corpus.speaker_names import SpeakerSource
 from corpus.split import SEED, VAL_FRACTION
-from corpus.tables import Table
+from corpus.tables import METADATA, Table
 from corpus.text_files import check_encoding
+from corpus.text_search import TextSource
 from hparams import create_hparams
 from tacotron2_voice.utils.arguments import checked, make_parser, positive, share
 from tacotron2_voice.utils.program import is_stage, run_program

@@ -11,17 +11,14 @@ import pytest
 import soundfile
 from corpora import add_line, refusal, write_tone
 
+from corpus.audio_search import note_of_unused_audio, problem_of_missing
 from corpus.checks import check_clips, placeholders, problem_of_text
 from corpus.clips import Clip, Segment
-from corpus.layouts import (
-    TextSource,
-    note_of_unused_audio,
-    problem_of_missing,
-    read_layout,
-    unique_ids,
-)
+from corpus.convert import unique_ids
+from corpus.layouts import read_layout
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource
 from corpus.tables import Table
+from corpus.text_search import TextSource
 from hparams import create_hparams
 from scripts import prepare as prepare_program
 from tacotron2_voice.utils.errors import UserError

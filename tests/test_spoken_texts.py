@@ -7,9 +7,10 @@ import pytest
 from corpora import add_line, refusal, write_tone
 
 from corpus.clips import Clip
-from corpus.layouts import TextSource, read_layout
+from corpus.layouts import read_layout
 from corpus.prepare import Preparation, prepare
 from corpus.spoken_texts import check_are_spoken, check_repeated_words, words_of
+from corpus.text_search import TextSource
 from tacotron2_voice.text.spoken_numbers import draw_numbers, sentence_of
 
 SENTENCES = [
