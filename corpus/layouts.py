@@ -45,7 +45,8 @@ from corpus.speaker_names import (
     with_names,
 )
 from corpus.spoken_texts import check_are_spoken
-from corpus.tables import METADATA, Entry, Table, read_table
+from corpus.table_rows import Table
+from corpus.tables import METADATA, Entry, read_table
 from corpus.text_files import decode
 from corpus.text_search import (
     NEXT_TO_AUDIO,

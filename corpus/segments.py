@@ -24,7 +24,8 @@ from statistics import median
 from typing import NamedTuple
 
 from corpus.clips import Clip, Segment
-from corpus.tables import UNSPACED, Entry
+from corpus.normalized_texts import UNSPACED
+from corpus.tables import Entry
 from corpus.text_files import check_last_line, on_one_line, print_divided, read_text
 from tacotron2_voice.utils.errors import UserError, count_of
 from tacotron2_voice.utils.files import read_bytes

@@ -17,7 +17,7 @@ from corpus.clips import Clip, Segment
 from corpus.convert import unique_ids
 from corpus.layouts import read_layout
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource
-from corpus.tables import Table
+from corpus.table_rows import Table
 from corpus.text_search import TextSource
 from hparams import create_hparams
 from scripts import prepare as prepare_program

@@ -14,7 +14,7 @@ from corpus.clips import Clip
 from corpus.convert import note_of_folders
 from corpus.layouts import read_layout
 from corpus.speaker_names import SpeakerSource
-from corpus.tables import Table
+from corpus.table_rows import Table
 from hparams import create_hparams
 from scripts import prepare
 

@@ -1,4 +1,4 @@
-"""Test tables with any delimiter, header and column order (corpus/tables.py)."""
+"""Test tables with any delimiter, header and column order (corpus/tables.py, table_rows.py, table_columns.py and table_times.py)."""
 
 import json
 import lzma
@@ -10,7 +10,9 @@ import pytest
 from corpora import refusal
 
 from corpus.clips import Segment
-from corpus.tables import Entry, Table, normal_title, read_table, share_of_kept_words
+from corpus.normalized_texts import share_of_kept_words
+from corpus.table_rows import Table, normal_title
+from corpus.tables import Entry, read_table
 from tacotron2_voice.utils.errors import UserError
 
 LJSPEECH = Path(__file__).parent / "data" / "ljspeech" / "metadata.csv.xz"
