@@ -23,7 +23,7 @@ from corpus.checks import placeholders, problem_of_text, silence_at_ends, speech
 from corpus.clips import Clip, Segment
 from corpus.derived import KEPT_SECONDS, SOURCE, DerivedFolder, is_newer, path_from
 from corpus.layouts import read_layout
-from corpus.segments import padded
+from corpus.segment_padding import padded
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource
 from corpus.spoken_texts import check_repeated_words
 from corpus.tables import METADATA, Table

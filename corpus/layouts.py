@@ -26,15 +26,9 @@ from typing import Any
 
 from corpus.audio_search import AudioFinder, audio_files, slashes, with_audio
 from corpus.clips import Clip
+from corpus.manifests import is_kaldi, is_lhotse, read_kaldi, read_lhotse, read_librispeech
 from corpus.recording_names import AUDIO_SUFFIXES
-from corpus.segments import (
-    check_not_words,
-    is_kaldi,
-    is_lhotse,
-    read_kaldi,
-    read_lhotse,
-    read_librispeech,
-)
+from corpus.segments import check_not_words
 from corpus.speaker_names import (
     MAX_DISTINCT_SHARE,
     MIN_LINES,

@@ -22,6 +22,7 @@ from corpus.audio_search import (
     without_folder_and_suffix,
 )
 from corpus.clips import Clip
+from corpus.manifests import KALDI_FILES
 from corpus.recording_names import (
     AUDIO_SUFFIXES,
     RECORDING_ID,
@@ -29,18 +30,17 @@ from corpus.recording_names import (
     name_at_start,
 )
 from corpus.segments import (
-    KALDI_FILES,
     SEGMENT_SUFFIXES,
     WHISPER_SUFFIX,
     are_labels,
     check_is_plain,
-    is_textgrid,
     is_whisper_table,
     read_segments,
 )
 from corpus.spoken_texts import MAX_SHARE, MIN_TEXTS
 from corpus.tables import METADATA
 from corpus.text_files import decode, on_one_line, print_divided
+from corpus.textgrids import is_textgrid
 from tacotron2_voice.utils.errors import UserError, count_of
 from tacotron2_voice.utils.files import naming, read_bytes
 

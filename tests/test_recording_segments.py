@@ -9,15 +9,9 @@ from corpora import refusal, write_tone
 
 from corpus.clips import Clip, Segment
 from corpus.layouts import read_layout
-from corpus.segments import (
-    are_labels,
-    is_kaldi,
-    is_whisper_table,
-    padded,
-    read_kaldi,
-    read_lhotse,
-    read_segments,
-)
+from corpus.manifests import is_kaldi, read_kaldi, read_lhotse
+from corpus.segment_padding import padded
+from corpus.segments import are_labels, is_whisper_table, read_segments
 from tacotron2_voice.utils.errors import UserError
 
 SRT = "1\n00:00:01,000 --> 00:00:02,500\nGood <i>morning</i>,\nLinda.\n\n2\n00:01:03,000 --> 00:01:04,250\nYes.\n"
