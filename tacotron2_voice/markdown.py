@@ -13,6 +13,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from tacotron2_voice.prose import Prose, join_lines, joined_note
+from tacotron2_voice.utils.errors import count_of
 
 SKIPPED = {
     "fence": "code block",
@@ -38,7 +39,7 @@ _OPENING, _CLOSING = "\ue000", "\ue001"
 _ESCAPED_TAG = re.compile(
     rf"{_OPENING}\s*((?:pause|speaker)\b[^\[\]{_OPENING}{_CLOSING}]*)[{_CLOSING}\]]", re.IGNORECASE
 )
-_TASK = re.compile(r"\[[ xX]\]\s+")
+_TASK = re.compile(r"^\[[ xX]\]\s+")
 
 
 def read_markdown(source: str, text: str) -> Prose:
@@ -70,10 +71,10 @@ def read_markdown(source: str, text: str) -> Prose:
         lines = _text_of(token.children or []).split("\n")
         lines = [line.strip() for line in lines if line.strip()]
         if lines and token.map:
-            lines[0] = _TASK.sub("", lines[0], count=1) if _TASK.match(lines[0]) else lines[0]
+            lines[0] = _TASK.sub("", lines[0])
             paragraphs.append((token.map[0] + 1, join_lines(lines, joined)))
     notes = joined_note(source, joined)
-    counts = [f"{count:,} {what}{'s' * (count > 1)}" for what, count in skipped.items() if count]
+    counts = [count_of(count, what) for what, count in skipped.items() if count]
     if counts:
         notes.append(f"{source}: skipped {', '.join(counts)}")
     return Prose(paragraphs, notes)

@@ -16,7 +16,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from tacotron2_voice.utils.audio_files import (
     write_mel,
     write_wav,
 )
-from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.errors import UserError, count_of
 from tacotron2_voice.utils.files import naming, remove_leftovers, write_atomically, write_bytes
 from tacotron2_voice.utils.program import install_command
 
@@ -97,7 +97,7 @@ class Output(ABC):
         """Return the files that earlier runs may have written next to the output of this run."""
         return []
 
-    def __enter__(self) -> "Output":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -168,7 +168,10 @@ class FolderOutput(Output):
             yield 0
         speech = self.synthesizer.speech_of(np.concatenate(mels, axis=1), stream.report)
         base = self.folder / text.name
-        self._remove_old_files(text.name)
+        written = self._paths_of(text.name)
+        for path in self._unchanged_files(text.name):
+            if path not in written:
+                path.unlink()
         write_speech(
             base,
             speech,
@@ -178,11 +181,11 @@ class FolderOutput(Output):
         )
         if self.timings:
             times = timings_of(speech.chunks, text.text, self.synthesizer.settings)
-            _write_timings(base.with_suffix(f".{self.timings}"), times, self.timings)
+            content = times.as_format(self.timings).encode()
+            write_bytes(base.with_suffix(f".{self.timings}"), content)
         self.written = f"{base.name}.wav  {speech.seconds:5.2f} s"
         yield len(speech.audio)
-        sizes = sizes_of(self._paths_of(text.name))
-        self.log.add(self.keys[text.name], sizes, speech.warnings)
+        self.log.add(self.keys[text.name], sizes_of(written), speech.warnings)
         self.complete.add(text.name)
         self.num_warnings += len(speech.warnings)
 
@@ -190,14 +193,11 @@ class FolderOutput(Output):
         return f"the files of {len(self.complete):,} of {num_texts:,} texts are in {self.folder}"
 
     def describe(self, num_texts: int, num_before: int) -> str:
-        count = num_texts - num_before
-        return f"wrote the files of {count:,} text{'s' * (count != 1)} to {self.folder}"
+        return f"wrote the files of {count_of(num_texts - num_before, 'text')} to {self.folder}"
 
     def files_of_earlier_runs(self) -> list[Path]:
-        files: list[Path] = []
-        for name in self.files_before.keys() - self.keys.keys():
-            files += self._unchanged_files(name)
-        return sorted(files)
+        old_names = self.files_before.keys() - self.keys.keys()
+        return sorted(path for name in old_names for path in self._unchanged_files(name))
 
     def __exit__(self, *details: object) -> None:
         self.log.__exit__(*details)
@@ -208,12 +208,6 @@ class FolderOutput(Output):
         return [
             path for path, size in sizes.items() if path.is_file() and path.stat().st_size == size
         ]
-
-    def _remove_old_files(self, name: str) -> None:
-        written = self._paths_of(name)
-        for path in self._unchanged_files(name):
-            if path not in written:
-                path.unlink()
 
     def _paths_of(self, name: str) -> list[Path]:
         suffixes = ["wav"]
@@ -275,10 +269,6 @@ def _plot_of(speech: Speech, table: SymbolTable) -> "Figure":
 
     texts = [[table.symbols[i] for i in chunk.ids] for chunk in speech.report.chunks]
     return draw_alignment(*speech.alignments, texts=texts)
-
-
-def _write_timings(path: Path, timings: Timings, kind: str) -> None:
-    write_bytes(path, timings.as_format(kind).encode())
 
 
 # ---------------------------------------------------------------------------- standard output
@@ -383,8 +373,9 @@ class AudioFileOutput(Output):
             )
         self.log = ResumeLog(log)
         header = wav_header(self.sampling_rate)
+        self.header_size = len(header)
         self.num_complete = 0
-        self.end = len(header)  # number of bytes of the header and all complete texts
+        self.end = self.header_size  # number of bytes of the header and all complete texts
         self.size = 0  # number of bytes of the current text's speech
         part_size = self.part.stat().st_size if self.part.exists() else 0
         for (name, key), entry in zip(self.keys, self.log.entries, strict=False):
@@ -405,8 +396,7 @@ class AudioFileOutput(Output):
     @property
     def seconds(self) -> float:
         """Return the total duration of the complete texts, including pauses."""
-        num_bytes = self.end - len(wav_header(self.sampling_rate))
-        return num_bytes / 2 / self.sampling_rate
+        return (self.end - self.header_size) / 2 / self.sampling_rate
 
     @property
     def next_start(self) -> float:
@@ -465,9 +455,6 @@ class AudioFileOutput(Output):
         self.size = 0
         self.num_warnings += len(warnings)
 
-    def __enter__(self) -> "AudioFileOutput":
-        return self
-
     def __exit__(self, *error: object) -> None:
         with self.log:
             # Ignore errors when the file is closed. If the disk is full, closing the file fails, but
@@ -483,14 +470,13 @@ class AudioFileOutput(Output):
     def _finish(self) -> None:
         """Write the final lengths to the header of NAME.part.wav, and rename or convert this
         file."""
-        header = wav_header(self.sampling_rate)
         with naming(self.part), open(self.part, "rb+") as file:
-            file.write(wav_header(self.sampling_rate, self.end - len(header)))
+            file.write(wav_header(self.sampling_rate, self.end - self.header_size))
             file.flush()
             os.fsync(file.fileno())
         if self.timings_format:
-            timings_path = self.path.with_suffix(f".{self.timings_format}")
-            _write_timings(timings_path, self.timings, self.timings_format)
+            content = self.timings.as_format(self.timings_format).encode()
+            write_bytes(self.path.with_suffix(f".{self.timings_format}"), content)
         if self.path.suffix.lower() == ".wav":
             with naming(self.path):
                 os.replace(self.part, self.path)

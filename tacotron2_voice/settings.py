@@ -85,9 +85,8 @@ class VoiceSettings:
     text_cleaners: tuple[str, ...]  # cleaners that convert a text to symbols, in order
     language: str  # eSpeak's code for the language, such as de
     symbols: str  # english, corpus, or the path of a file that contains the symbol table
-    symbol_table: tuple[
-        str, ...
-    ]  # all symbols, in the order of their ids; empty: the English table
+    # all symbols, in the order of their ids; empty: the English table
+    symbol_table: tuple[str, ...]
     espeak_version: str  # version of eSpeak that produced the phones of the training texts
     lexicon: str = ""  # path of the lexicon file
     pronunciations: tuple[str, ...] = ()  # content of the lexicon file
@@ -164,9 +163,9 @@ class VoiceSettings:
             yield f"postnet_kernel_size={values.postnet_kernel_size}: expected an odd number"
         for name, length in TIMES:
             time = getattr(values, name)
-            samples = getattr(values, length)
             if time is None:
                 continue
+            samples = getattr(values, length)
             expected_samples = milliseconds_to_samples(time, values.sampling_rate)
             if samples != expected_samples:
                 yield f"{name}={time}: {length}={samples}, expected {expected_samples} samples"
@@ -520,16 +519,13 @@ def _field_problems(kind: type[VoiceSettings], values: Mapping[str, Any]) -> dic
     schema = _schema(kind)  # type: ignore[arg-type]  # mypy treats classes as unhashable
     if schema is None:
         return {}
+    problems: dict[str, str] = {}
     try:
         schema.model_validate(values)
     except pydantic.ValidationError as error:
-        found = error.errors()
-    else:
-        return {}
-    problems: dict[str, str] = {}
-    for each in found:
-        name = str(each["loc"][0])
-        problems[name] = f"{name}={values[name]!s:.200}: {each['msg']}"
+        for each in error.errors():
+            name = str(each["loc"][0])
+            problems[name] = f"{name}={values[name]!s:.200}: {each['msg']}"
     return problems
 
 

@@ -206,7 +206,8 @@ def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
     if not reads_lines(args):
         prose = _read_prose(source, decode_utf8(source, content))
         notes = prose.notes
-        if len(prose.paragraphs) == 1 < len(lines) and all(map(_is_sentence, lines)):
+        are_sentences = all(line.endswith((".", "!", "?")) for _, line in lines)
+        if len(prose.paragraphs) == 1 < len(lines) and are_sentences:
             notes.append(
                 f"{source}: {len(lines):,} lines are read as one text; add --lines to read each "
                 "line as a separate text"
@@ -252,8 +253,3 @@ def _read_prose(source: str, text: str) -> Prose:
         command = install_command("markdown")
         raise UserError(f"{source}: {problem}. Run {command}.") from None
     return read_markdown(source, text)
-
-
-def _is_sentence(line: tuple[int, str]) -> bool:
-    """Return whether a line ends with the final punctuation of a sentence."""
-    return line[1].endswith((".", "!", "?"))
