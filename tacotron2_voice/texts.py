@@ -117,6 +117,13 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
         help="drop symbols that are not in the model's symbol table; models with the English "
         "symbols always drop these symbols",
     )
+    add_model_options(parser)
+    return source
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `speak` and `serve` share: --numbers, --vocoder and --hparams."""
+    add = parser.add_argument
     add(
         "--numbers",
         nargs="?",
@@ -132,7 +139,6 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
         help="use this ONNX vocoder instead of Griffin-Lim (docs/guides/deploy.md)",
     )
     add("--hparams", default="", help="change settings, such as gate_threshold=0.4")
-    return source
 
 
 def speaking_options(args: argparse.Namespace) -> dict[str, Any]:
