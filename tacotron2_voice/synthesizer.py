@@ -595,7 +595,7 @@ class Synthesizer(ABC):
         """
         settings = self.settings
         max_steps = self.max_steps(len(ids), speaker)
-        detector = EndDetector(ids, settings, settings.table, max_steps)
+        detector = EndDetector(ids, settings, max_steps)
         waiting: list[np.ndarray] = []  # frames of decoder steps that have not been yielded yet
         weights: list[np.ndarray] = []  # attention weights of all decoder steps
         num_sent = 0
@@ -625,7 +625,7 @@ class Synthesizer(ABC):
             yield mel if ends_well else self._faded_out(mel)
         alignment = np.array(weights[: detector.num_steps])
         statistics = self.statistics_of(speaker)
-        failures = find_failures(alignment, ids, reason, settings, settings.table, statistics)
+        failures = find_failures(alignment, ids, reason, settings, statistics)
         return SpokenChunk(
             ids, seed, alignment, reason, failures, detector.is_quiet, detector.gates
         )

@@ -98,12 +98,13 @@ def check_notations(
         raise UserError(f"{bare[0][:60]!r}: ARPAbet phones without braces (expected {known})")
     if PHONES in cleaner_names and (ipa := _ONLY_IPA_WORD.search(IPA_SPAN.sub(" ", text))):
         raise UserError(f"{ipa[0][:60]!r}: phones without slashes (expected phones such as /wˈɪn/)")
-    if uses_english_rules(tuple(cleaner_names)) and PHONES not in cleaner_names:
+    is_english = uses_english_rules(cleaner_names)
+    if is_english and PHONES not in cleaner_names:
         letters = [span for span in IPA_SPAN.finditer(text) if _IPA_OR_LETTER.search(span[0])]
         if ipa := _IPA_WORD.search(text) or next(iter(letters), None):
             problem = "phones, but the model reads letters"
             raise UserError(f"{ipa[0][:60]!r}: {problem} (expected letters)")
-    if uses_english_rules(tuple(cleaner_names)) or (PHONES in cleaner_names and language):
+    if is_english or (PHONES in cleaner_names and language):
         _check_pinyin(text, language)
 
 
