@@ -69,9 +69,6 @@ class AccessMiddleware:
             if rejection is not None:
                 await rejection(scope, receive, send)
                 return
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
-            return
         await self.app(scope, receive, send)
 
     def _reject(self, request: Request) -> Response | None:
