@@ -60,11 +60,10 @@ def problem(
     status: int, message: str, param: str | None = None, code: str | None = None
 ) -> JSONResponse:
     """Return an error response in the form of the OpenAI API."""
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    if status == 429:
-        kind = "rate_limit_error"
+    is_busy = status == 429
+    kind = "rate_limit_error" if is_busy else "invalid_request_error"
     error = {"message": message, "type": kind, "param": param, "code": code}
-    headers = {"retry-after": str(RETRY_SECONDS)} if status in (429, 503) else {}
+    headers = {"retry-after": str(RETRY_SECONDS)} if is_busy else {}
     return JSONResponse({"error": error}, status, headers)
 
 
