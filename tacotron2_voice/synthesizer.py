@@ -338,7 +338,6 @@ class Synthesizer(ABC):
         """Convert a log-mel [n_mels, frames] to speech. If the absolute value of any sample exceeds
         1, the whole audio is scaled down."""
         audio = self.audio_of(mel)
-        self._check_audio(audio)
         peak = float(np.abs(audio).max(initial=1.0))
         return Speech(audio / peak, self.settings.sampling_rate, mel, report)
 
@@ -448,7 +447,6 @@ class Synthesizer(ABC):
             UserError: if the audio contains NaN or infinity.
         """
         for samples in self._audio_of_mels(mels):
-            self._check_audio(samples)
             yield np.clip(samples, -1, 1)
 
     def audio_of(self, mel: np.ndarray) -> np.ndarray:
@@ -642,13 +640,6 @@ class Synthesizer(ABC):
         return mel
 
     # ------------------------------------------------------------------------ audio
-
-    def _check_audio(self, samples: np.ndarray) -> None:
-        if not np.isfinite(samples).all():
-            raise UserError(
-                f"{self.source}: the audio contains NaN or infinity, because the training has "
-                "diverged. Use an earlier checkpoint."
-            )
 
     def _audio_of_mels(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Convert consecutive log-mels [n_mels, frames] to samples [N] in pieces."""
