@@ -21,12 +21,7 @@ from tacotron2_voice.utils.files import (
     read_stream,
 )
 from tacotron2_voice.utils.program import install_command
-from tacotron2_voice.utterance import (
-    NothingToSpeak,
-    UnknownSymbols,
-    Utterance,
-    prepare_utterance,
-)
+from tacotron2_voice.utterance import NothingToSpeak, UnknownSymbols, Utterance, prepare_utterance
 
 MAX_FILE_BYTES = 2**26  # maximum size of a text file or a pipe (about a hundred books)
 # Matches a time at the start of a line, such as "00:01 Hello" in a transcript.

@@ -60,8 +60,7 @@ class Timings:
         """Add the times in `other`. The audio of `other` begins `offset` seconds after the start of
         this audio."""
         for mine, added in ((self.words, other.words), (self.symbols, other.symbols)):
-            for text, start, end in added:
-                mine.append(Timing(text, start + offset, end + offset))
+            mine += [Timing(text, start + offset, end + offset) for text, start, end in added]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the times as {"words": list, "symbols": list}, with a dict {"text", "start",
