@@ -145,7 +145,7 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
     output = _open_output(args, path, texts, synthesizer)
     output.pause = args.pause if reads_lines(args) else PARAGRAPH_PAUSE * args.pause
     timer.stop_loading()
-    num_before = sum(output.is_complete(text.name) for text in texts)
+    num_before = sum(text.name in output.complete for text in texts)
     if num_before:
         print(f"{num_before:,} of {len(texts):,} texts are already complete", flush=True)
     try:
@@ -177,7 +177,7 @@ def _speak_rest(
 ) -> None:
     """Speak the texts that earlier runs have not completed. The progress bar counts texts. For a
     single text, the progress bar counts chunks."""
-    rest = [text for text in texts if not output.is_complete(text.name)]
+    rest = [text for text in texts if text.name not in output.complete]
     has_one_text = len(texts) == 1
     bar = progress_bar(
         "Speaking",

@@ -2,7 +2,7 @@
 
 with output:
     for text in texts:
-        if not output.is_complete(text.name):
+        if text.name not in output.complete:
             stream = output.start(text)
             for num_samples in output.write(text, stream): ...
 write_speech(Path("out/evening"), voice.synthesize(text), voice.settings.table)
@@ -53,6 +53,7 @@ class Output(ABC):
         options: options for Synthesizer.stream.
 
     Attributes:
+        complete: names of the complete texts.
         num_warnings: total number of warnings for all complete texts.
         written: a phrase that lists the files of the last text. The phrase may be empty.
         pause: seconds of silence between two texts in the same stream or file.
@@ -66,10 +67,7 @@ class Output(ABC):
         self.synthesizer = synthesizer
         self.options = options
         self.sampling_rate = synthesizer.settings.sampling_rate
-
-    def is_complete(self, name: str) -> bool:
-        """Return whether the text with this name is already complete."""
-        return False
+        self.complete = set[str]()
 
     def start(self, text: InputText) -> SpeechStream:
         """Start to synthesize a text, and return a stream for `write`."""
@@ -148,15 +146,11 @@ class FolderOutput(Output):
             for file, size in logged.files.items():
                 path = folder / Path(file).name
                 self.files_before.setdefault(path.stem, {})[path] = size
-        self.complete = set[str]()
         for name, key in keys.items():
             entry = self.log.find(key, self._paths_of(name))
             if entry:
                 self.complete.add(name)
                 self.num_warnings += len(entry.warnings)
-
-    def is_complete(self, name: str) -> bool:
-        return name in self.complete
 
     def start(self, text: InputText) -> SpeechStream:
         return self.synthesizer.stream_mels(text.utterance, **self.options)
@@ -293,17 +287,16 @@ class StreamOutput(Output):
         self, kind: Literal["wav", "raw"], synthesizer: Synthesizer, options: dict[str, Any]
     ):
         super().__init__(synthesizer, options)
-        self.num_written = 0
         if kind == "wav":
             self._send(wav_header(self.sampling_rate))
 
     def write(self, text: InputText, stream: SpeechStream) -> Iterator[int]:
-        if self.num_written:
+        if self.complete:
             self._send(silence(self.pause, self.sampling_rate))
         for samples in stream:
             self._send(to_int16(samples))
             yield len(samples)
-        self.num_written += 1
+        self.complete.add(text.name)
 
     def _send(self, content: bytes) -> None:
         sys.stdout.buffer.write(content)
@@ -364,7 +357,6 @@ class AudioFileOutput(Output):
         self.timings_format = timings
         self.timings = Timings()  # times of the words in the texts that are written so far
         self.keys = [*keys.items()]
-        self.positions = {name: position for position, name in enumerate(keys)}
         self.part = path.with_name(f"{path.stem}.part.wav")
         log = path.with_name(f"{path.stem}.part.jsonl")
         if self.part.exists() and not log.exists():
@@ -374,7 +366,6 @@ class AudioFileOutput(Output):
         self.log = ResumeLog(log)
         header = wav_header(self.sampling_rate)
         self.header_size = len(header)
-        self.num_complete = 0
         self.end = self.header_size  # number of bytes of the header and all complete texts
         self.size = 0  # number of bytes of the current text's speech
         part_size = self.part.stat().st_size if self.part.exists() else 0
@@ -383,11 +374,11 @@ class AudioFileOutput(Output):
                 break
             if entry.timings is not None:
                 self.timings.add(Timings.from_dict(entry.timings), self.next_start)
-            self.num_complete += 1
+            self.complete.add(name)
             self.end += entry.files[name]
             self.num_warnings += len(entry.warnings)
-        self.log.keep(self.num_complete)
-        if self.num_complete:
+        self.log.keep(len(self.complete))
+        if self.complete:
             os.truncate(self.part, self.end)
         else:
             write_bytes(self.part, header)
@@ -401,14 +392,11 @@ class AudioFileOutput(Output):
     @property
     def next_start(self) -> float:
         """Return the time at which the audio of the next text starts."""
-        pause = self.pause if self.num_complete else 0.0
+        pause = self.pause if self.complete else 0.0
         return self.seconds + pause
 
-    def is_complete(self, name: str) -> bool:
-        return self.positions[name] < self.num_complete
-
     def write(self, text: InputText, stream: SpeechStream) -> Iterator[int]:
-        if self.num_complete:
+        if self.complete:
             self.add_samples(silence(self.pause, self.sampling_rate))
         for samples in stream:
             self.add_samples(to_int16(samples))
@@ -419,9 +407,9 @@ class AudioFileOutput(Output):
         self.end_text(stream.warnings, timings)
 
     def describe_stop(self, num_texts: int) -> str:
-        if not self.num_complete:
+        if not self.complete:
             return ""
-        return f"{self.num_complete:,} of {num_texts:,} texts are in {self.part}"
+        return f"{len(self.complete):,} of {num_texts:,} texts are in {self.part}"
 
     def describe(self, num_texts: int, num_before: int) -> str:
         for_texts = f" for {num_texts:,} texts" if num_texts > 1 else ""
@@ -434,7 +422,7 @@ class AudioFileOutput(Output):
 
     def add_samples(self, samples: bytes) -> None:
         if self.end + self.size + len(samples) > MAX_WAV_BYTES:
-            line = int(self.keys[self.num_complete][0])
+            line = int(self.keys[len(self.complete)][0])
             problem = f"the speech of line {line} does not fit (expected at most 4 GiB per WAV)"
             raise UserError(f"{self.path}: {problem}. Split the text file.")
         with naming(self.part):
@@ -444,13 +432,13 @@ class AudioFileOutput(Output):
 
     def end_text(self, warnings: list[str], timings: Timings | None = None) -> None:
         """Record that the current text is complete."""
-        name, key = self.keys[self.num_complete]
+        name, key = self.keys[len(self.complete)]
         as_dict = None
         if timings is not None:
             self.timings.add(timings, self.next_start)
             as_dict = timings.as_dict()
         self.log.add(key, {name: self.size}, warnings, as_dict)
-        self.num_complete += 1
+        self.complete.add(name)
         self.end += self.size
         self.size = 0
         self.num_warnings += len(warnings)
@@ -464,7 +452,7 @@ class AudioFileOutput(Output):
             os.truncate(self.part, self.end)
             if error[0] is None:
                 self._finish()
-            elif not self.num_complete:
+            elif not self.complete:
                 self.part.unlink(missing_ok=True)
 
     def _finish(self) -> None:
