@@ -244,6 +244,11 @@ def check_language(language: str) -> str:
     raise UserError(f"{problem}; {suggestion}It supports {', '.join(sorted(known))}")
 
 
+def espeak_version() -> str:
+    """Return the version of eSpeak, such as 1.52.0, or raise UserError if a package is missing."""
+    return _about()["version"]
+
+
 def version_of_phones(recorded: str) -> str:
     """Return the version of eSpeak that produced the phones of a run.
 
@@ -251,12 +256,9 @@ def version_of_phones(recorded: str) -> str:
 
     Args:
         recorded: the version in the settings of the run. If `recorded` is empty, the function
-            returns the installed version, such as 1.52.0.
-
-    Raises:
-        UserError: if a package is missing.
+            returns the installed version.
     """
-    here = _about()["version"]
+    here = espeak_version()
     if recorded not in ("", here):
         print(
             f"warning: eSpeak NG {recorded} produced the phones for training, but version {here} is "
