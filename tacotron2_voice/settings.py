@@ -24,22 +24,12 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    TypeVar,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
+from tacotron2_voice.text import ENGLISH, SymbolTable, text_to_sequence
+from tacotron2_voice.text.symbols import table_with
 from tacotron2_voice.utils.errors import UserError, grouped
 from tacotron2_voice.utils.files import numbered_lines
-
-if TYPE_CHECKING:
-    from tacotron2_voice.text.symbols import SymbolTable
 
 HAS_PYDANTIC = importlib.util.find_spec("pydantic") is not None
 if HAS_PYDANTIC:
@@ -171,10 +161,8 @@ class VoiceSettings:
                 yield f"{name}={time}: {length}={samples}, expected {expected_samples} samples"
 
     @functools.cached_property
-    def table(self) -> "SymbolTable":
+    def table(self) -> SymbolTable:
         """Return the symbol table of the model."""
-        from tacotron2_voice.text.symbols import table_with
-
         return table_with(self.symbol_table)
 
     @property
@@ -326,8 +314,6 @@ def check_text_settings(settings: Settings) -> Settings:
         UserError: if a cleaner or the language is unknown, if the model has fewer symbols than the
             symbol table, or if packages are missing.
     """
-    from tacotron2_voice.text import ENGLISH, text_to_sequence
-
     text_to_sequence("", settings.text_cleaners)
     if settings.symbols == "english" and settings.n_symbols < len(ENGLISH):
         least = f"at least {len(ENGLISH)}, the number of English symbols"
@@ -543,8 +529,6 @@ def _schema(kind: type[VoiceSettings]) -> "type[pydantic.BaseModel] | None":
 
 
 def _table_problems(values: Any) -> Iterator[str]:
-    from tacotron2_voice.text.symbols import table_with
-
     if values.symbols == "english":
         yield "symbols=english: cannot be combined with a symbol_table"
         return
