@@ -1,6 +1,6 @@
 """Detect failures of a synthesized chunk by checking its attention weights.
 
-failures = find_failures(alignment, ids, reason, settings, table, statistics)
+failures = find_failures(alignment, ids, reason, settings, statistics)
 for failure in failures: print(failure.message)
 best = min(attempts, key=lambda attempt: severity(attempt.failures))
 """
@@ -36,7 +36,6 @@ def find_failures(
     ids: Sequence[int],
     reason: StopReason,
     settings: VoiceSettings,
-    table: SymbolTable,
     statistics: SpeechStatistics | None = None,
 ) -> list[Failure]:
     """Return the failures of a synthesized chunk, or [] if its attention looks correct.
@@ -51,7 +50,7 @@ def find_failures(
     """
     focus_rate = float(alignment.max(axis=1).mean())
     focus = alignment.argmax(axis=1)  # symbol with the largest weight in each decoder step
-    spans = word_spans(ids, table)
+    spans = word_spans(ids, settings.table)
     failures = []
     if focus_rate < FORMED:
         problem = f"the alignment is blurred: focus rate {focus_rate:.2f} is below {FORMED}"
@@ -72,7 +71,7 @@ def find_failures(
         problem = f"words are missing at the end: attention only reached {position}"
         failures.append(Failure("missing", len(spans) - len(reached), f"{problem}. {ADVICE}"))
     if focus_rate >= FORMED:  # a blurred alignment does not show which words were skipped
-        skipped = _skipped_words(alignment, ids, reached, table)
+        skipped = _skipped_words(alignment, ids, reached, settings.table)
         if skipped:
             shown = ", ".join(skipped[:MAX_SHOWN])
             if len(skipped) > MAX_SHOWN:

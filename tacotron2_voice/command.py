@@ -35,7 +35,7 @@ from tacotron2_voice.timings import FORMATS as TIMING_FORMATS
 from tacotron2_voice.utils.arguments import output_file, thread_count
 from tacotron2_voice.utils.audio_files import AUDIO_FORMATS
 from tacotron2_voice.utils.console import print_without_failing, progress_bar
-from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.errors import UserError, count_of
 from tacotron2_voice.utils.files import check_is_folder
 from tacotron2_voice.vocoder import load_vocoder
 from tacotron2_voice.voice import DESCRIPTION_FILE
@@ -145,7 +145,7 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
     output = _open_output(args, path, texts, synthesizer)
     output.pause = args.pause if reads_lines(args) else PARAGRAPH_PAUSE * args.pause
     timer.stop_loading()
-    num_before = sum(output.is_complete(text.name) for text in texts)
+    num_before = sum(text.name in output.complete for text in texts)
     if num_before:
         print(f"{num_before:,} of {len(texts):,} texts are already complete", flush=True)
     try:
@@ -177,7 +177,7 @@ def _speak_rest(
 ) -> None:
     """Speak the texts that earlier runs have not completed. The progress bar counts texts. For a
     single text, the progress bar counts chunks."""
-    rest = [text for text in texts if not output.is_complete(text.name)]
+    rest = [text for text in texts if text.name not in output.complete]
     has_one_text = len(texts) == 1
     bar = progress_bar(
         "Speaking",
@@ -251,9 +251,9 @@ def summary(num_before: int, num_skipped: int, num_warnings: int) -> str:
     if num_before:
         phrases.append(f"{num_before:,} already complete")
     if num_skipped:
-        phrases.append(f"{num_skipped:,} line{'s' * (num_skipped > 1)} skipped")
+        phrases.append(f"{count_of(num_skipped, 'line')} skipped")
     if num_warnings:
-        phrases.append(f"{num_warnings:,} warning{'s' * (num_warnings > 1)}")
+        phrases.append(count_of(num_warnings, "warning"))
     return f"; {', '.join(phrases)}" if phrases else ""
 
 

@@ -85,6 +85,7 @@ class GriffinLim:
         """
         self.size = settings.filter_length
         self.hop = settings.hop_length
+        self.blocks = -(-self.size // self.hop)  # number of hops in a window, rounded up
         self.iterations = iterations
         length = settings.win_length
         window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / length)
@@ -131,14 +132,13 @@ class GriffinLim:
         """
         rng = np.random.default_rng(0)
         known = np.empty(0, np.float32)
-        context = 2 * -(-self.size // self.hop)
+        context = 2 * self.blocks
         half = self.size // 2
 
         def invert(log_mel: np.ndarray) -> np.ndarray:
             nonlocal known
             if is_silence(log_mel):
-                blocks = -(-self.size // self.hop)
-                samples = np.zeros((log_mel.shape[1] + blocks) * self.hop, np.float32)
+                samples = np.zeros((log_mel.shape[1] + self.blocks) * self.hop, np.float32)
                 samples[: len(known)] = known
             else:
                 samples = self._invert(self.magnitudes(log_mel), known, rng)
@@ -178,9 +178,8 @@ class GriffinLim:
     def _overlap(self, frames: np.ndarray) -> np.ndarray:
         """Return the sum of overlapping frames [n, size], each starting one hop after the previous
         frame."""
-        blocks = -(-self.size // self.hop)
-        total = np.zeros((len(frames) + blocks, self.hop), np.float32)
-        for block in range(blocks):
+        total = np.zeros((len(frames) + self.blocks, self.hop), np.float32)
+        for block in range(self.blocks):
             part = frames[:, block * self.hop : (block + 1) * self.hop]
             total[block : block + len(frames), : part.shape[1]] += part
         return total.reshape(-1)

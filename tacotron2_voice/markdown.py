@@ -13,6 +13,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from tacotron2_voice.prose import Prose, join_lines, joined_note
+from tacotron2_voice.utils.errors import count_of
 
 SKIPPED = {
     "fence": "code block",
@@ -33,12 +34,7 @@ _FOOTNOTE_REFERENCE = re.compile(r"\[\^[^\]\s]+\]")
 # asterisks as emphasis.
 _TIMES = re.compile(r"(?<=\d)\*(?=\d)")
 _ESCAPED_TIMES = re.compile(r"(?<=\d)\\\*(?=\d)")
-# These private characters stand for brackets with a backslash: \[pause 1\] is text, not a tag.
-_OPENING, _CLOSING = "\ue000", "\ue001"
-_ESCAPED_TAG = re.compile(
-    rf"{_OPENING}\s*((?:pause|speaker)\b[^\[\]{_OPENING}{_CLOSING}]*)[{_CLOSING}\]]", re.IGNORECASE
-)
-_TASK = re.compile(r"\[[ xX]\]\s+")
+_TASK = re.compile(r"^\[[ xX]\]\s+")
 
 
 def read_markdown(source: str, text: str) -> Prose:
@@ -55,7 +51,6 @@ def read_markdown(source: str, text: str) -> Prose:
     text = _TIMES.sub(r"\*", _FOOTNOTE_REFERENCE.sub("", text))
     is_table = False
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-    parser.disable("text_join")  # keep characters with a backslash as separate tokens
     for token in parser.parse(text):
         if token.type in SKIPPED:
             skipped[SKIPPED[token.type]] += 1
@@ -70,27 +65,23 @@ def read_markdown(source: str, text: str) -> Prose:
         lines = _text_of(token.children or []).split("\n")
         lines = [line.strip() for line in lines if line.strip()]
         if lines and token.map:
-            lines[0] = _TASK.sub("", lines[0], count=1) if _TASK.match(lines[0]) else lines[0]
+            lines[0] = _TASK.sub("", lines[0])
             paragraphs.append((token.map[0] + 1, join_lines(lines, joined)))
     notes = joined_note(source, joined)
-    counts = [f"{count:,} {what}{'s' * (count > 1)}" for what, count in skipped.items() if count]
+    counts = [count_of(count, what) for what, count in skipped.items() if count]
     if counts:
         notes.append(f"{source}: skipped {', '.join(counts)}")
     return Prose(paragraphs, notes)
 
 
 def _text_of(tokens: list[Token]) -> str:
-    """Return the text of inline tokens, without images and HTML tags. Brackets with a backslash
-    around a tag are removed, so that the tag is spoken as text."""
+    """Return the text of inline tokens, without images and HTML tags."""
     texts = []
     for token in tokens:
-        if token.type == "text_special" and token.content in "[]":
-            texts.append(_OPENING if token.content == "[" else _CLOSING)
-        elif token.type in ("text", "text_special"):
+        if token.type == "text":
             texts.append(token.content)
         elif token.type == "code_inline":
             texts.append(_ESCAPED_TIMES.sub("*", token.content))
         elif token.type in ("softbreak", "hardbreak") or _BREAK.fullmatch(token.content):
             texts.append("\n")
-    text = _ESCAPED_TAG.sub(r"\1", "".join(texts))
-    return text.replace(_OPENING, "[").replace(_CLOSING, "]")
+    return "".join(texts)

@@ -2,7 +2,7 @@
 
 with output:
     for text in texts:
-        if not output.is_complete(text.name):
+        if text.name not in output.complete:
             stream = output.start(text)
             for num_samples in output.write(text, stream): ...
 write_speech(Path("out/evening"), voice.synthesize(text), voice.settings.table)
@@ -16,7 +16,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from tacotron2_voice.utils.audio_files import (
     write_mel,
     write_wav,
 )
-from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.errors import UserError, count_of
 from tacotron2_voice.utils.files import naming, remove_leftovers, write_atomically, write_bytes
 from tacotron2_voice.utils.program import install_command
 
@@ -53,6 +53,7 @@ class Output(ABC):
         options: options for Synthesizer.stream.
 
     Attributes:
+        complete: names of the complete texts.
         num_warnings: total number of warnings for all complete texts.
         written: a phrase that lists the files of the last text. The phrase may be empty.
         pause: seconds of silence between two texts in the same stream or file.
@@ -66,10 +67,7 @@ class Output(ABC):
         self.synthesizer = synthesizer
         self.options = options
         self.sampling_rate = synthesizer.settings.sampling_rate
-
-    def is_complete(self, name: str) -> bool:
-        """Return whether the text with this name is already complete."""
-        return False
+        self.complete = set[str]()
 
     def start(self, text: InputText) -> SpeechStream:
         """Start to synthesize a text, and return a stream for `write`."""
@@ -97,7 +95,7 @@ class Output(ABC):
         """Return the files that earlier runs may have written next to the output of this run."""
         return []
 
-    def __enter__(self) -> "Output":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -148,15 +146,11 @@ class FolderOutput(Output):
             for file, size in logged.files.items():
                 path = folder / Path(file).name
                 self.files_before.setdefault(path.stem, {})[path] = size
-        self.complete = set[str]()
         for name, key in keys.items():
             entry = self.log.find(key, self._paths_of(name))
             if entry:
                 self.complete.add(name)
                 self.num_warnings += len(entry.warnings)
-
-    def is_complete(self, name: str) -> bool:
-        return name in self.complete
 
     def start(self, text: InputText) -> SpeechStream:
         return self.synthesizer.stream_mels(text.utterance, **self.options)
@@ -168,7 +162,10 @@ class FolderOutput(Output):
             yield 0
         speech = self.synthesizer.speech_of(np.concatenate(mels, axis=1), stream.report)
         base = self.folder / text.name
-        self._remove_old_files(text.name)
+        written = self._paths_of(text.name)
+        for path in self._unchanged_files(text.name):
+            if path not in written:
+                path.unlink()
         write_speech(
             base,
             speech,
@@ -178,11 +175,11 @@ class FolderOutput(Output):
         )
         if self.timings:
             times = timings_of(speech.chunks, text.text, self.synthesizer.settings)
-            _write_timings(base.with_suffix(f".{self.timings}"), times, self.timings)
+            content = times.as_format(self.timings).encode()
+            write_bytes(base.with_suffix(f".{self.timings}"), content)
         self.written = f"{base.name}.wav  {speech.seconds:5.2f} s"
         yield len(speech.audio)
-        sizes = sizes_of(self._paths_of(text.name))
-        self.log.add(self.keys[text.name], sizes, speech.warnings)
+        self.log.add(self.keys[text.name], sizes_of(written), speech.warnings)
         self.complete.add(text.name)
         self.num_warnings += len(speech.warnings)
 
@@ -190,14 +187,11 @@ class FolderOutput(Output):
         return f"the files of {len(self.complete):,} of {num_texts:,} texts are in {self.folder}"
 
     def describe(self, num_texts: int, num_before: int) -> str:
-        count = num_texts - num_before
-        return f"wrote the files of {count:,} text{'s' * (count != 1)} to {self.folder}"
+        return f"wrote the files of {count_of(num_texts - num_before, 'text')} to {self.folder}"
 
     def files_of_earlier_runs(self) -> list[Path]:
-        files: list[Path] = []
-        for name in self.files_before.keys() - self.keys.keys():
-            files += self._unchanged_files(name)
-        return sorted(files)
+        old_names = self.files_before.keys() - self.keys.keys()
+        return sorted(path for name in old_names for path in self._unchanged_files(name))
 
     def __exit__(self, *details: object) -> None:
         self.log.__exit__(*details)
@@ -208,12 +202,6 @@ class FolderOutput(Output):
         return [
             path for path, size in sizes.items() if path.is_file() and path.stat().st_size == size
         ]
-
-    def _remove_old_files(self, name: str) -> None:
-        written = self._paths_of(name)
-        for path in self._unchanged_files(name):
-            if path not in written:
-                path.unlink()
 
     def _paths_of(self, name: str) -> list[Path]:
         suffixes = ["wav"]
@@ -277,10 +265,6 @@ def _plot_of(speech: Speech, table: SymbolTable) -> "Figure":
     return draw_alignment(*speech.alignments, texts=texts)
 
 
-def _write_timings(path: Path, timings: Timings, kind: str) -> None:
-    write_bytes(path, timings.as_format(kind).encode())
-
-
 # ---------------------------------------------------------------------------- standard output
 
 
@@ -303,17 +287,16 @@ class StreamOutput(Output):
         self, kind: Literal["wav", "raw"], synthesizer: Synthesizer, options: dict[str, Any]
     ):
         super().__init__(synthesizer, options)
-        self.num_written = 0
         if kind == "wav":
             self._send(wav_header(self.sampling_rate))
 
     def write(self, text: InputText, stream: SpeechStream) -> Iterator[int]:
-        if self.num_written:
+        if self.complete:
             self._send(silence(self.pause, self.sampling_rate))
         for samples in stream:
             self._send(to_int16(samples))
             yield len(samples)
-        self.num_written += 1
+        self.complete.add(text.name)
 
     def _send(self, content: bytes) -> None:
         sys.stdout.buffer.write(content)
@@ -374,7 +357,6 @@ class AudioFileOutput(Output):
         self.timings_format = timings
         self.timings = Timings()  # times of the words in the texts that are written so far
         self.keys = [*keys.items()]
-        self.positions = {name: position for position, name in enumerate(keys)}
         self.part = path.with_name(f"{path.stem}.part.wav")
         log = path.with_name(f"{path.stem}.part.jsonl")
         if self.part.exists() and not log.exists():
@@ -383,8 +365,8 @@ class AudioFileOutput(Output):
             )
         self.log = ResumeLog(log)
         header = wav_header(self.sampling_rate)
-        self.num_complete = 0
-        self.end = len(header)  # number of bytes of the header and all complete texts
+        self.header_size = len(header)
+        self.end = self.header_size  # number of bytes of the header and all complete texts
         self.size = 0  # number of bytes of the current text's speech
         part_size = self.part.stat().st_size if self.part.exists() else 0
         for (name, key), entry in zip(self.keys, self.log.entries, strict=False):
@@ -392,11 +374,11 @@ class AudioFileOutput(Output):
                 break
             if entry.timings is not None:
                 self.timings.add(Timings.from_dict(entry.timings), self.next_start)
-            self.num_complete += 1
+            self.complete.add(name)
             self.end += entry.files[name]
             self.num_warnings += len(entry.warnings)
-        self.log.keep(self.num_complete)
-        if self.num_complete:
+        self.log.keep(len(self.complete))
+        if self.complete:
             os.truncate(self.part, self.end)
         else:
             write_bytes(self.part, header)
@@ -405,20 +387,16 @@ class AudioFileOutput(Output):
     @property
     def seconds(self) -> float:
         """Return the total duration of the complete texts, including pauses."""
-        num_bytes = self.end - len(wav_header(self.sampling_rate))
-        return num_bytes / 2 / self.sampling_rate
+        return (self.end - self.header_size) / 2 / self.sampling_rate
 
     @property
     def next_start(self) -> float:
         """Return the time at which the audio of the next text starts."""
-        pause = self.pause if self.num_complete else 0.0
+        pause = self.pause if self.complete else 0.0
         return self.seconds + pause
 
-    def is_complete(self, name: str) -> bool:
-        return self.positions[name] < self.num_complete
-
     def write(self, text: InputText, stream: SpeechStream) -> Iterator[int]:
-        if self.num_complete:
+        if self.complete:
             self.add_samples(silence(self.pause, self.sampling_rate))
         for samples in stream:
             self.add_samples(to_int16(samples))
@@ -429,9 +407,9 @@ class AudioFileOutput(Output):
         self.end_text(stream.warnings, timings)
 
     def describe_stop(self, num_texts: int) -> str:
-        if not self.num_complete:
+        if not self.complete:
             return ""
-        return f"{self.num_complete:,} of {num_texts:,} texts are in {self.part}"
+        return f"{len(self.complete):,} of {num_texts:,} texts are in {self.part}"
 
     def describe(self, num_texts: int, num_before: int) -> str:
         for_texts = f" for {num_texts:,} texts" if num_texts > 1 else ""
@@ -444,7 +422,7 @@ class AudioFileOutput(Output):
 
     def add_samples(self, samples: bytes) -> None:
         if self.end + self.size + len(samples) > MAX_WAV_BYTES:
-            line = int(self.keys[self.num_complete][0])
+            line = int(self.keys[len(self.complete)][0])
             problem = f"the speech of line {line} does not fit (expected at most 4 GiB per WAV)"
             raise UserError(f"{self.path}: {problem}. Split the text file.")
         with naming(self.part):
@@ -454,19 +432,16 @@ class AudioFileOutput(Output):
 
     def end_text(self, warnings: list[str], timings: Timings | None = None) -> None:
         """Record that the current text is complete."""
-        name, key = self.keys[self.num_complete]
+        name, key = self.keys[len(self.complete)]
         as_dict = None
         if timings is not None:
             self.timings.add(timings, self.next_start)
             as_dict = timings.as_dict()
         self.log.add(key, {name: self.size}, warnings, as_dict)
-        self.num_complete += 1
+        self.complete.add(name)
         self.end += self.size
         self.size = 0
         self.num_warnings += len(warnings)
-
-    def __enter__(self) -> "AudioFileOutput":
-        return self
 
     def __exit__(self, *error: object) -> None:
         with self.log:
@@ -477,20 +452,19 @@ class AudioFileOutput(Output):
             os.truncate(self.part, self.end)
             if error[0] is None:
                 self._finish()
-            elif not self.num_complete:
+            elif not self.complete:
                 self.part.unlink(missing_ok=True)
 
     def _finish(self) -> None:
         """Write the final lengths to the header of NAME.part.wav, and rename or convert this
         file."""
-        header = wav_header(self.sampling_rate)
         with naming(self.part), open(self.part, "rb+") as file:
-            file.write(wav_header(self.sampling_rate, self.end - len(header)))
+            file.write(wav_header(self.sampling_rate, self.end - self.header_size))
             file.flush()
             os.fsync(file.fileno())
         if self.timings_format:
-            timings_path = self.path.with_suffix(f".{self.timings_format}")
-            _write_timings(timings_path, self.timings, self.timings_format)
+            content = self.timings.as_format(self.timings_format).encode()
+            write_bytes(self.path.with_suffix(f".{self.timings_format}"), content)
         if self.path.suffix.lower() == ".wav":
             with naming(self.path):
                 os.replace(self.part, self.path)

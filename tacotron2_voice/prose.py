@@ -14,6 +14,8 @@ import unicodedata
 from itertools import pairwise
 from typing import NamedTuple
 
+from tacotron2_voice.utils.errors import count_of
+
 # Matches a line that contains only a page number: "12", "- 12 -", "~ 12 ~", "Page 12" or "12 of 30".
 _PAGE_NUMBER = re.compile(
     r"[-–—~*•·| ]*(?:(?:page|p\.|pg\.?)\s*)?(?P<number>\d{1,4})(?:\s+of\s+\d{1,4})?[-–—~*•·| ]*",
@@ -23,20 +25,14 @@ _PAGE_NUMBER = re.compile(
 _RULER = re.compile(r"([-=*~_#+.–—])(?:\s*\1){2,}")
 _SENTENCE_END = re.compile(r"[.!?…:。！？।։؟]['\")\]»”’」』]*$")
 _BROKEN_WORD = re.compile(r"[^\W\d_][-‐]")
-_WITHOUT_SPACES = (
-    "CJK",
-    "HIRAGANA",
-    "KATAKANA",
-    "FULLWIDTH",
-    "IDEOGRAPHIC",
-)  # scripts without spaces between words
+# Scripts without spaces between words.
+_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "FULLWIDTH", "IDEOGRAPHIC")
 MAX_SHOWN = 5  # maximum number of words or lines to list in a note
 
 
 class Prose(NamedTuple):
-    paragraphs: list[
-        tuple[int, str]
-    ]  # line number of each paragraph's first line, and the paragraph's text
+    # Line number of each paragraph's first line, and the paragraph's text.
+    paragraphs: list[tuple[int, str]]
     notes: list[str]  # notes about joined words, dropped lines and skipped blocks
 
 
@@ -124,10 +120,10 @@ def joined_note(source: str, joined: list[str]) -> list[str]:
     list is empty."""
     if not joined:
         return []
-    plural = "s" * (len(joined) > 1)
+    count = count_of(len(joined), "word")
     words = ", ".join(map(repr, joined[:MAX_SHOWN]))
     more = ", ..." if len(joined) > MAX_SHOWN else ""
-    return [f"{source}: joined {len(joined):,} word{plural} at the ends of lines: {words}{more}"]
+    return [f"{source}: joined {count} at the ends of lines: {words}{more}"]
 
 
 def _rulers(lines: list[_Line]) -> set[int]:

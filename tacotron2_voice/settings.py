@@ -24,22 +24,12 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    TypeVar,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
+from tacotron2_voice.text import ENGLISH, SymbolTable, text_to_sequence
+from tacotron2_voice.text.symbols import table_with
 from tacotron2_voice.utils.errors import UserError, grouped
 from tacotron2_voice.utils.files import numbered_lines
-
-if TYPE_CHECKING:
-    from tacotron2_voice.text.symbols import SymbolTable
 
 HAS_PYDANTIC = importlib.util.find_spec("pydantic") is not None
 if HAS_PYDANTIC:
@@ -85,9 +75,8 @@ class VoiceSettings:
     text_cleaners: tuple[str, ...]  # cleaners that convert a text to symbols, in order
     language: str  # eSpeak's code for the language, such as de
     symbols: str  # english, corpus, or the path of a file that contains the symbol table
-    symbol_table: tuple[
-        str, ...
-    ]  # all symbols, in the order of their ids; empty: the English table
+    # all symbols, in the order of their ids; empty: the English table
+    symbol_table: tuple[str, ...]
     espeak_version: str  # version of eSpeak that produced the phones of the training texts
     lexicon: str = ""  # path of the lexicon file
     pronunciations: tuple[str, ...] = ()  # content of the lexicon file
@@ -164,18 +153,16 @@ class VoiceSettings:
             yield f"postnet_kernel_size={values.postnet_kernel_size}: expected an odd number"
         for name, length in TIMES:
             time = getattr(values, name)
-            samples = getattr(values, length)
             if time is None:
                 continue
+            samples = getattr(values, length)
             expected_samples = milliseconds_to_samples(time, values.sampling_rate)
             if samples != expected_samples:
                 yield f"{name}={time}: {length}={samples}, expected {expected_samples} samples"
 
     @functools.cached_property
-    def table(self) -> "SymbolTable":
+    def table(self) -> SymbolTable:
         """Return the symbol table of the model."""
-        from tacotron2_voice.text.symbols import table_with
-
         return table_with(self.symbol_table)
 
     @property
@@ -327,8 +314,6 @@ def check_text_settings(settings: Settings) -> Settings:
         UserError: if a cleaner or the language is unknown, if the model has fewer symbols than the
             symbol table, or if packages are missing.
     """
-    from tacotron2_voice.text import ENGLISH, text_to_sequence
-
     text_to_sequence("", settings.text_cleaners)
     if settings.symbols == "english" and settings.n_symbols < len(ENGLISH):
         least = f"at least {len(ENGLISH)}, the number of English symbols"
@@ -520,16 +505,13 @@ def _field_problems(kind: type[VoiceSettings], values: Mapping[str, Any]) -> dic
     schema = _schema(kind)  # type: ignore[arg-type]  # mypy treats classes as unhashable
     if schema is None:
         return {}
+    problems: dict[str, str] = {}
     try:
         schema.model_validate(values)
     except pydantic.ValidationError as error:
-        found = error.errors()
-    else:
-        return {}
-    problems: dict[str, str] = {}
-    for each in found:
-        name = str(each["loc"][0])
-        problems[name] = f"{name}={values[name]!s:.200}: {each['msg']}"
+        for each in error.errors():
+            name = str(each["loc"][0])
+            problems[name] = f"{name}={values[name]!s:.200}: {each['msg']}"
     return problems
 
 
@@ -547,8 +529,6 @@ def _schema(kind: type[VoiceSettings]) -> "type[pydantic.BaseModel] | None":
 
 
 def _table_problems(values: Any) -> Iterator[str]:
-    from tacotron2_voice.text.symbols import table_with
-
     if values.symbols == "english":
         yield "symbols=english: cannot be combined with a symbol_table"
         return

@@ -1,6 +1,6 @@
 """Detect the end of speech, from the stop-token predictor or from attention at the end of the text.
 
-    detector = EndDetector(ids, settings, table, max_steps)
+    detector = EndDetector(ids, settings, max_steps)
     while not detector.add(frame, gate, weights):    # outputs of the next decoder step
         ...
     detector.num_steps                               # number of decoder steps that are speech
@@ -19,7 +19,6 @@ import numpy as np
 
 from tacotron2_voice.griffin_lim import MAX_LOG_MEL
 from tacotron2_voice.settings import VoiceSettings
-from tacotron2_voice.text import SymbolTable
 from tacotron2_voice.text.words import word_spans
 
 FORMED = 0.3  # a decoder step is aligned if its largest attention weight is at least this value
@@ -74,16 +73,14 @@ class EndDetector:
         is_quiet: whether the audio is quiet at the last decoder step of speech.
     """
 
-    def __init__(
-        self, ids: Sequence[int], settings: VoiceSettings, table: SymbolTable, max_steps: int
-    ):
+    def __init__(self, ids: Sequence[int], settings: VoiceSettings, max_steps: int):
         """Prepare to detect the end of speech in a chunk. `ids` must contain at least one letter or phone."""
         frame_time = settings.hop_length / settings.sampling_rate
         self._step_time = settings.n_frames_per_step * frame_time
         self._gate_threshold = settings.gate_threshold
         self._max_steps = max_steps
         self._rest_steps = settings.attention_rest_time / 1000 / self._step_time
-        spans = word_spans(ids, table) or [(0, len(ids))]
+        spans = word_spans(ids, settings.table) or [(0, len(ids))]
         start, end = spans[-1]
         # Use the middle of the last word, because attention often skips silent letters at the end
         # of a word.

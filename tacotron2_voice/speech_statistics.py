@@ -139,8 +139,8 @@ def measure(
         final_mark = marks.most_common(1)[0][0]
     return SpeechStatistics(
         longest_text=int(symbols.max()),
-        offset=float(offset),
-        seconds_per_symbol=float(slope),
+        offset=offset,
+        seconds_per_symbol=slope,
         fastest=float(min(fastest, 1)),
         slowest=float(max(slowest, 1)),
         final_mark=final_mark,
@@ -190,7 +190,7 @@ def measure_speakers(
         speech = corpus
         if index in lines:
             offset, slope = lines[index]
-            speech = replace(own, offset=float(offset), seconds_per_symbol=float(slope))
+            speech = replace(own, offset=offset, seconds_per_symbol=slope)
         minutes = float(seconds[clips].sum() / 60)
         statistics.append(SpeakerStatistics(name, minutes, speech))
     return statistics

@@ -49,7 +49,7 @@ from tacotron2_voice.text.lexicon import respell, with_lexicon
 from tacotron2_voice.text.tags import without_tags
 from tacotron2_voice.text.uncertain import uncertain_notes
 from tacotron2_voice.text.unspoken import left_out
-from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.errors import UserError, count_of
 from tacotron2_voice.utterance import (
     Chunk,
     Segment,
@@ -277,10 +277,10 @@ class Synthesizer(ABC):
         """
         trained = set(self.settings.pronunciations)
         self.settings = with_lexicon(self.settings, Path(path))
-        added = len(set(self.settings.pronunciations) - trained)
+        added = set(self.settings.pronunciations) - trained
         if not added:
             return ""
-        count = f"{added:,} pronunciation{'s' * (added > 1)}"
+        count = count_of(len(added), "pronunciation")
         return f"note: {path}: adds {count} that {self.source} was not trained with"
 
     # ------------------------------------------------------------------------ speak
@@ -338,7 +338,6 @@ class Synthesizer(ABC):
         """Convert a log-mel [n_mels, frames] to speech. If the absolute value of any sample exceeds
         1, the whole audio is scaled down."""
         audio = self.audio_of(mel)
-        self._check_audio(audio)
         peak = float(np.abs(audio).max(initial=1.0))
         return Speech(audio / peak, self.settings.sampling_rate, mel, report)
 
@@ -448,7 +447,6 @@ class Synthesizer(ABC):
             UserError: if the audio contains NaN or infinity.
         """
         for samples in self._audio_of_mels(mels):
-            self._check_audio(samples)
             yield np.clip(samples, -1, 1)
 
     def audio_of(self, mel: np.ndarray) -> np.ndarray:
@@ -537,8 +535,8 @@ class Synthesizer(ABC):
                 place = ""
                 if len(chunks) > 1:
                     text = sequence_to_text(ids, settings.table)
-                    start = textwrap.shorten(text, 30, placeholder="...")
-                    place = f"chunk {number} of {len(chunks)} ({start!r}): "
+                    shown = textwrap.shorten(text, 30, placeholder="...")
+                    place = f"chunk {number} of {len(chunks)} ({shown!r}): "
                 own = speaker if chunk.speaker is None else chunk.speaker
                 spoken = yield from self._speak_chunk(ids, own, seed, retries, speed)
                 if spoken.attempts > 1:
@@ -547,14 +545,11 @@ class Synthesizer(ABC):
                     kept = f"the best attempt (seed {spoken.seed}) {result}"
                     report.notes.append(f"{place}{tried}; {kept}")
                 report.warnings += [place + failure.message for failure in spoken.failures]
-                spoken_frames = num_frames_of(spoken.alignment, settings, speed)
-                report.chunks.append(
-                    replace(
-                        spoken,
-                        start=num_frames * seconds_per_frame,
-                        seconds=spoken_frames * seconds_per_frame,
-                    )
-                )
+                decoded_frames = len(spoken.alignment) * settings.n_frames_per_step
+                spoken_frames = round(decoded_frames / speed)
+                start = num_frames * seconds_per_frame
+                seconds = spoken_frames * seconds_per_frame
+                report.chunks.append(replace(spoken, start=start, seconds=seconds))
                 num_frames += spoken_frames
             frames = round(chunk.pause * settings.sampling_rate / settings.hop_length)
             for num_before in range(0, frames, SILENT_PIECE):
@@ -598,7 +593,7 @@ class Synthesizer(ABC):
         """
         settings = self.settings
         max_steps = self.max_steps(len(ids), speaker)
-        detector = EndDetector(ids, settings, settings.table, max_steps)
+        detector = EndDetector(ids, settings, max_steps)
         waiting: list[np.ndarray] = []  # frames of decoder steps that have not been yielded yet
         weights: list[np.ndarray] = []  # attention weights of all decoder steps
         num_sent = 0
@@ -628,7 +623,7 @@ class Synthesizer(ABC):
             yield mel if ends_well else self._faded_out(mel)
         alignment = np.array(weights[: detector.num_steps])
         statistics = self.statistics_of(speaker)
-        failures = find_failures(alignment, ids, reason, settings, settings.table, statistics)
+        failures = find_failures(alignment, ids, reason, settings, statistics)
         return SpokenChunk(
             ids, seed, alignment, reason, failures, detector.is_quiet, detector.gates
         )
@@ -645,13 +640,6 @@ class Synthesizer(ABC):
         return mel
 
     # ------------------------------------------------------------------------ audio
-
-    def _check_audio(self, samples: np.ndarray) -> None:
-        if not np.isfinite(samples).all():
-            raise UserError(
-                f"{self.source}: the audio contains NaN or infinity, because the training has "
-                "diverged. Use an earlier checkpoint."
-            )
 
     def _audio_of_mels(self, mels: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Convert consecutive log-mels [n_mels, frames] to samples [N] in pieces."""
@@ -690,13 +678,6 @@ class _ResultKeeper:
         self.result = yield from self.generator
 
 
-def num_frames_of(alignment: np.ndarray, settings: VoiceSettings, speed: float) -> int:
-    """Return the number of log-mel frames for a chunk with these attention weights [steps,
-    symbols]."""
-    num_frames = len(alignment) * settings.n_frames_per_step
-    return num_frames if speed == 1 else round(num_frames / speed)
-
-
 def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
     """Change the speaking rate of consecutive log-mels [n_mels, frames] by a factor of `speed`.
 
@@ -727,6 +708,6 @@ def stretched(mels: Iterable[np.ndarray], speed: float) -> Iterator[np.ndarray]:
             after = np.minimum(before + 1, total - 1)
             yield (1 - share) * waiting[:, before - start] + share * waiting[:, after - start]
             made = count
-            kept = max(int(count * speed), start)
-            waiting = waiting[:, min(kept, total) - start :]
-            start = min(kept, total)
+            kept = min(int(count * speed), total)
+            waiting = waiting[:, kept - start :]
+            start = kept

@@ -21,12 +21,7 @@ from tacotron2_voice.utils.files import (
     read_stream,
 )
 from tacotron2_voice.utils.program import install_command
-from tacotron2_voice.utterance import (
-    NothingToSpeak,
-    UnknownSymbols,
-    Utterance,
-    prepare_utterance,
-)
+from tacotron2_voice.utterance import NothingToSpeak, UnknownSymbols, Utterance, prepare_utterance
 
 MAX_FILE_BYTES = 2**26  # maximum size of a text file or a pipe (about a hundred books)
 # Matches a time at the start of a line, such as "00:01 Hello" in a transcript.
@@ -117,6 +112,13 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
         help="drop symbols that are not in the model's symbol table; models with the English "
         "symbols always drop these symbols",
     )
+    add_model_options(parser)
+    return source
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `speak` and `serve` share: --numbers, --vocoder and --hparams."""
+    add = parser.add_argument
     add(
         "--numbers",
         nargs="?",
@@ -132,7 +134,6 @@ def add_text_options(parser: argparse.ArgumentParser) -> Any:
         help="use this ONNX vocoder instead of Griffin-Lim (docs/guides/deploy.md)",
     )
     add("--hparams", default="", help="change settings, such as gate_threshold=0.4")
-    return source
 
 
 def speaking_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -206,7 +207,8 @@ def _read_lines(args: argparse.Namespace) -> tuple[str, list[tuple[int, str]]]:
     if not reads_lines(args):
         prose = _read_prose(source, decode_utf8(source, content))
         notes = prose.notes
-        if len(prose.paragraphs) == 1 < len(lines) and all(map(_is_sentence, lines)):
+        are_sentences = all(line.endswith((".", "!", "?")) for _, line in lines)
+        if len(prose.paragraphs) == 1 < len(lines) and are_sentences:
             notes.append(
                 f"{source}: {len(lines):,} lines are read as one text; add --lines to read each "
                 "line as a separate text"
@@ -252,8 +254,3 @@ def _read_prose(source: str, text: str) -> Prose:
         command = install_command("markdown")
         raise UserError(f"{source}: {problem}. Run {command}.") from None
     return read_markdown(source, text)
-
-
-def _is_sentence(line: tuple[int, str]) -> bool:
-    """Return whether a line ends with the final punctuation of a sentence."""
-    return line[1].endswith((".", "!", "?"))

@@ -21,7 +21,7 @@ import numpy as np
 
 from tacotron2_voice.settings import VoiceSettings
 from tacotron2_voice.synthesizer import SpokenChunk
-from tacotron2_voice.text import SymbolTable, clean, sequence_to_text
+from tacotron2_voice.text import SymbolTable, sequence_to_text, text_to_sequence
 from tacotron2_voice.text.lexicon import respell
 from tacotron2_voice.text.tags import without_tags
 from tacotron2_voice.text.words import word_spans
@@ -60,8 +60,7 @@ class Timings:
         """Add the times in `other`. The audio of `other` begins `offset` seconds after the start of
         this audio."""
         for mine, added in ((self.words, other.words), (self.symbols, other.symbols)):
-            for text, start, end in added:
-                mine.append(Timing(text, start + offset, end + offset))
+            mine += [Timing(text, start + offset, end + offset) for text, start, end in added]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the times as {"words": list, "symbols": list}, with a dict {"text", "start",
@@ -242,16 +241,15 @@ def _in_spelling_of(text: str, spoken: list[Timing], settings: VoiceSettings) ->
 def _spoken_words(token: str, settings: VoiceSettings) -> list[str]:
     table = settings.table
     spelled = respell(token, settings.pronunciations)
-    cleaned = clean(spelled, settings.text_cleaners, table, settings.language)
-    ids = [table.ids[symbol] for symbol in cleaned if symbol in table.ids]
+    ids = text_to_sequence(spelled, settings.text_cleaners, table, settings.language)
     return [sequence_to_text(ids[first:end], table) for first, end in word_spans(ids, table)]
 
 
 def _as_dicts(timings: list[Timing]) -> list[dict[str, Any]]:
-    dicts = []
-    for text, start, end in timings:
-        dicts.append({"text": text, "start": round(start, 3), "end": round(end, 3)})
-    return dicts
+    return [
+        {"text": text, "start": round(start, 3), "end": round(end, 3)}
+        for text, start, end in timings
+    ]
 
 
 def _clock(seconds: float, separator: str) -> str:

@@ -255,10 +255,8 @@ def shape_of(name: str, settings: VoiceSettings) -> list[int | None]:
         "memory": [1, None, settings.memory_dim],
         "processed_memory": [1, None, settings.attention_dim],
         "outside": [1, None],  # 1 for symbols outside the attention window
-        "keep": [
-            2,
-            settings.prenet_dim,
-        ],  # dropout factors of the two prenet layers: 0 or 1 / (1 - p)
+        # Dropout factors of the two prenet layers: 0 or 1 / (1 - p).
+        "keep": [2, settings.prenet_dim],
         "frames": [1, settings.n_mel_channels * settings.n_frames_per_step],
         "state": [1, rnns + settings.memory_dim],  # LSTM states and attention context
         # Attention weights of the last decoder step, and the sum of the weights over all decoder

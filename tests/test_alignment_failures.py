@@ -10,13 +10,12 @@ from hparams import create_hparams
 from tacotron2_voice.alignment_failures import Failure, find_failures, severity
 from tacotron2_voice.speech_end import StopReason
 from tacotron2_voice.speech_statistics import LJSPEECH
-from tacotron2_voice.text import ENGLISH
 
 H = create_hparams()
 
 
 def failures_of(alignment, sequence, end=StopReason.GATE, statistics=None) -> list[Failure]:
-    return find_failures(alignment, sequence, end, H, ENGLISH, statistics)
+    return find_failures(alignment, sequence, end, H, statistics)
 
 
 def test_no_failure_is_found_when_attention_passes_each_symbol_once():
@@ -74,9 +73,7 @@ def test_failure_is_reported_when_speaking_rate_differs_from_the_rate_of_the_cor
 
 def test_failure_message_names_max_decoder_steps_when_the_user_has_set_this_limit():
     hparams = replace(H, max_decoder_steps=20)
-    (failure,) = find_failures(
-        diagonal(20, 20), TWENTY, StopReason.LIMIT, hparams, ENGLISH, LJSPEECH
-    )
+    (failure,) = find_failures(diagonal(20, 20), TWENTY, StopReason.LIMIT, hparams, LJSPEECH)
     assert all(fact in failure.message for fact in ("0.2 s", "max_decoder_steps=20"))
 
 

@@ -11,7 +11,7 @@ from model import Tacotron2, free_running
 from tacotron2_voice.alignment_failures import find_failures
 from tacotron2_voice.speech_end import FORMED, StopReason
 from tacotron2_voice.speech_statistics import LJSPEECH
-from tacotron2_voice.text import ENGLISH, symbols, text_to_sequence
+from tacotron2_voice.text import symbols, text_to_sequence
 from tacotron2_voice.text.words import word_spans
 from tacotron2_voice.utils.errors import UserError
 
@@ -29,7 +29,7 @@ def symbols_of(text: str) -> list[int]:
 def warnings_of(
     alignment: np.ndarray, sequence: list[int], end: StopReason = StopReason.GATE
 ) -> list[str]:
-    failures = find_failures(alignment, sequence, end, create_hparams(), ENGLISH)
+    failures = find_failures(alignment, sequence, end, create_hparams())
     return [failure.message for failure in failures]
 
 

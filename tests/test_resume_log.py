@@ -411,10 +411,10 @@ def test_part_file_is_not_changed_when_a_different_program_wrote_it(tmp_path):
 def test_wav_is_complete_when_synthesis_is_stopped_while_it_renames_the_wav(tmp_path, monkeypatch):
     def speak_rest():
         with wav_output(tmp_path / "a.wav", "0001") as wav:
-            if not wav.num_complete:
+            if not wav.complete:
                 wav.add_samples(b"12")
                 wav.end_text(["odd"])
-        return wav.num_complete, wav.num_warnings, wav.seconds
+        return len(wav.complete), wav.num_warnings, wav.seconds
 
     replace = os.replace
 
@@ -428,7 +428,7 @@ def test_wav_is_complete_when_synthesis_is_stopped_while_it_renames_the_wav(tmp_
         with pytest.raises(KeyboardInterrupt):
             speak_rest()
     again = wav_output(tmp_path / "a.wav", "0001")
-    assert again.num_complete == 1
+    assert len(again.complete) == 1
     again.__exit__(KeyboardInterrupt)
     assert speak_rest() == (1, 1, 1 / 8000)
     assert os.listdir(tmp_path) == ["a.wav"]
@@ -464,7 +464,7 @@ def test_finished_texts_are_kept_when_the_conversion_to_mp3_fails(tmp_path, monk
 
     def speak():
         with wav_output(path, "0001") as wav:
-            if not wav.num_complete:
+            if not wav.complete:
                 wav.add_samples(b"1234")
                 wav.end_text([])
 

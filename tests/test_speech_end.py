@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hparams import create_hparams
 from tacotron2_voice.speech_end import EndDetector, StopReason
-from tacotron2_voice.text import ENGLISH, text_to_sequence
+from tacotron2_voice.text import text_to_sequence
 
 STEP = 0.05  # seconds per decoder step
 SETTINGS = "sampling_rate=20000,hop_length=1000,attention_rest_time=400,mel_fmax=8000"
@@ -35,7 +35,7 @@ def run(steps, max_steps=100, settings=H) -> tuple[EndDetector, int]:
 
     Return the detector and the number of decoder steps that were passed.
     """
-    finder, certain = EndDetector(WORDS, settings, ENGLISH, max_steps), 0
+    finder, certain = EndDetector(WORDS, settings, max_steps), 0
     for number, (frame, gate, weights) in enumerate(steps, 1):
         ended = finder.add(frame, gate, weights)
         # Decoder steps that a stream has yielded must stay in the speech.
@@ -94,7 +94,7 @@ def test_stop_token_counts_only_when_its_probability_exceeds_gate_threshold():
 
 @pytest.mark.parametrize(("sharpness", "ends"), [(0.25, True), (0.35, False)])
 def test_stop_token_ends_speech_inside_the_text_when_alignment_is_blurred(sharpness, ends):
-    finder = EndDetector(WORDS, H, ENGLISH, 100)
+    finder = EndDetector(WORDS, H, 100)
     finder.add(LOUD, 0.1, at(0))
     assert finder.add(QUIET, 0.9, at(2, sharpness)) is ends
 
@@ -130,7 +130,7 @@ def test_speech_ends_at_a_step_at_most_3_db_louder_than_the_quietest_step_when_a
 def test_speech_ends_when_attention_leaves_the_last_symbols_and_moves_back_by_more_than_4_symbols(
     symbol, ends
 ):
-    finder = EndDetector(WORDS, H, ENGLISH, 100)
+    finder = EndDetector(WORDS, H, 100)
     steps = through([0.1, 0.3, 0.1], after=[(LOUD, 0.1, at(symbol))])
     ended = [finder.add(*step) for step in steps]
     assert ended == [False] * (len(steps) - 1) + [ends]
@@ -169,7 +169,7 @@ def test_speech_ends_when_attention_makes_no_progress():
 
 
 def test_speech_ends_at_the_limit_of_decoder_steps_when_the_text_has_no_words():
-    finder = EndDetector([1], H, ENGLISH, 3)
+    finder = EndDetector([1], H, 3)
     assert [finder.add(LOUD, 0.0, np.zeros(1, np.float32)) for _ in range(3)][2]
     assert finder.reason is StopReason.LIMIT
 

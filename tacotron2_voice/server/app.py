@@ -28,16 +28,13 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 PUBLIC_PATHS = ("/", "/health")  # paths that clients can request without an API key
 # These headers prevent browsers from loading anything from other sites, and prevent other sites
 # from embedding the demo.
-HEADERS = [
-    (
-        "content-security-policy",
-        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-        "connect-src 'self'; img-src data:; media-src blob:; frame-ancestors 'none'; "
-        "base-uri 'none'; form-action 'self'",
-    ),
-    ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "no-referrer"),
-]
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; connect-src 'self'; img-src data:; media-src blob:; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
 
 
 @dataclass(frozen=True)
@@ -72,9 +69,6 @@ class AccessMiddleware:
             if rejection is not None:
                 await rejection(scope, receive, send)
                 return
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
-            return
         await self.app(scope, receive, send)
 
     def _reject(self, request: Request) -> Response | None:
@@ -121,7 +115,7 @@ def make_app(
     page = page.replace("{{key}}", "" if access.api_key else "hidden")
 
     async def show(request: Request) -> Response:
-        return HTMLResponse(page, headers=dict(HEADERS))
+        return HTMLResponse(page, headers=HEADERS)
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok", "texts": workers.num_texts})
@@ -131,9 +125,8 @@ def make_app(
 
     async def http_problem(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        response = problem(
-            error.status_code, f"{request.method} {request.url.path}: {error.detail}"
-        )
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        response = problem(error.status_code, message)
         response.headers.update(error.headers or {})
         return response
 

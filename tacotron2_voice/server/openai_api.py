@@ -26,9 +26,10 @@ from starlette.types import Message, Receive, Scope, Send
 from tacotron2_voice.server.encoding import FORMATS, Encoder
 from tacotron2_voice.server.speakers import UnknownModel, UnknownVoice, Voices
 from tacotron2_voice.server.workers import RETRY_SECONDS, Busy, Workers
-from tacotron2_voice.synthesizer import PAUSE, RETRIES, SpeechStream, Synthesizer
+from tacotron2_voice.synthesizer import PAUSE, RETRIES, Synthesizer
 from tacotron2_voice.timings import timings_of
 from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utterance import Utterance
 
 SPEEDS = (0.25, 4.0)  # lowest and highest speed in OpenAI's API
 
@@ -59,11 +60,10 @@ def problem(
     status: int, message: str, param: str | None = None, code: str | None = None
 ) -> JSONResponse:
     """Return an error response in the form of the OpenAI API."""
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    if status == 429:
-        kind = "rate_limit_error"
+    is_busy = status == 429
+    kind = "rate_limit_error" if is_busy else "invalid_request_error"
     error = {"message": message, "type": kind, "param": param, "code": code}
-    headers = {"retry-after": str(RETRY_SECONDS)} if status in (429, 503) else {}
+    headers = {"retry-after": str(RETRY_SECONDS)} if is_busy else {}
     return JSONResponse({"error": error}, status, headers)
 
 
@@ -86,18 +86,32 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 class Speaking:
     """Synthesize the text of a request, and provide its audio and the data for the last event."""
 
-    def __init__(self, synthesizer: Synthesizer, request: SpeechRequest, options: dict[str, Any]):
-        """Start a stream for the text of `request`.
+    def __init__(
+        self,
+        synthesizer: Synthesizer,
+        request: SpeechRequest,
+        utterance: Utterance,
+        speaker: str | None,
+    ):
+        """Start a stream for the text of `request`, which is also prepared as `utterance`.
 
         Raises:
-            UserError: if the text cannot be spoken.
+            UserError: if an option is out of range.
         """
         self.synthesizer = synthesizer
         self.request = request
-        self.text = options.pop("text")
+        self.text = utterance.text
         self.num_samples = 0
         self.mels: list[np.ndarray] = []
-        self.stream: SpeechStream = synthesizer.stream_mels(self.text, **options)
+        self.stream = synthesizer.stream_mels(
+            utterance,
+            speaker=speaker,
+            seed=request.seed,
+            speed=request.speed,
+            pause=request.pause,
+            retries=request.retries,
+            speeds=SPEEDS,
+        )
 
     @property
     def seconds(self) -> float:
@@ -135,7 +149,7 @@ class Speaking:
             "notes": self.stream.notes,
         }
         if "timings" in self.request.include:
-            timings = timings_of(chunks, self.text.text, self.synthesizer.settings)
+            timings = timings_of(chunks, self.text, self.synthesizer.settings)
             facts["timings"] = timings.as_dict()
         if "alignment" in self.request.include:
             facts["alignment"] = [_as_image(chunk.alignment.T, 0, 1) for chunk in chunks]
@@ -169,16 +183,8 @@ class OpenAIApi:
         self.started = int(time.time())
 
     async def models(self, request: Request) -> Response:
-        data = []
-        for name in self.voices.synthesizers:
-            data.append(
-                {
-                    "id": name,
-                    "object": "model",
-                    "created": self.started,
-                    "owned_by": "tacotron2-voice",
-                }
-            )
+        shared = {"object": "model", "created": self.started, "owned_by": "tacotron2-voice"}
+        data = [{"id": name} | shared for name in self.voices.synthesizers]
         return JSONResponse({"object": "list", "data": data})
 
     async def list_voices(self, request: Request) -> Response:
@@ -224,16 +230,8 @@ class OpenAIApi:
     def _prepare(
         self, synthesizer: Synthesizer, speaker: str | None, inputs: SpeechRequest
     ) -> Speaking:
-        options = {
-            "text": self.voices.prepare(synthesizer, inputs.input, self.workers.limits),
-            "speaker": speaker,
-            "seed": inputs.seed,
-            "speed": inputs.speed,
-            "pause": inputs.pause,
-            "retries": inputs.retries,
-            "speeds": SPEEDS,
-        }
-        return Speaking(synthesizer, inputs, options)
+        utterance = self.voices.prepare(synthesizer, inputs.input, self.workers.limits)
+        return Speaking(synthesizer, inputs, utterance, speaker)
 
 
 class SpeechResponse(StreamingResponse):
@@ -249,6 +247,7 @@ class SpeechResponse(StreamingResponse):
         self.workers = workers
         self.began = began
         self.place = place  # `place.close()` removes the text from the queue
+        self.is_complete = False  # whether the whole audio was sent
         is_events = speaking.request.stream_format == "sse"
         media_type = FORMATS[speaking.request.response_format].media_type
         super().__init__(
@@ -276,8 +275,6 @@ class SpeechResponse(StreamingResponse):
             self.place.close()
             metrics.requests.labels("audio", result).inc()
             metrics.audio_seconds.inc(self.speaking.seconds)
-
-    is_complete = False
 
     async def _audio(self) -> AsyncIterator[bytes]:
         """Yield the non-empty pieces of the audio file."""

@@ -5,10 +5,9 @@ This module does not import the server packages, so `--help` works without these
 
 import argparse
 import os
-from pathlib import Path
 
 from tacotron2_voice.server.limits import Limits
-from tacotron2_voice.text.spoken_numbers import ENGLISH
+from tacotron2_voice.texts import add_model_options
 from tacotron2_voice.utils.arguments import at_least_one, checked, whole_number
 
 KEY_VARIABLE = "TACOTRON2_VOICE_API_KEY"
@@ -79,12 +78,6 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         help="default speaker (default: the first speaker of the voice)",
     )
     add(
-        "--vocoder",
-        type=Path,
-        metavar="FILE",
-        help="use this ONNX vocoder instead of Griffin-Lim (docs/guides/deploy.md)",
-    )
-    add(
         "--wyoming",
         type=port,
         nargs="?",
@@ -93,12 +86,4 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         help="also serve the Wyoming protocol, for Home Assistant, on this port "
         "(default port: 10200)",
     )
-    add(
-        "--numbers",
-        nargs="?",
-        const=ENGLISH,
-        metavar="LANGUAGE",
-        help="accept only numbers, because the demo model speaks only numbers; LANGUAGE is the "
-        f"language of the number words (default: {ENGLISH})",
-    )
-    add("--hparams", default="", help="change settings, such as gate_threshold=0.4")
+    add_model_options(parser)

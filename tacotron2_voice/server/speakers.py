@@ -92,8 +92,8 @@ class Voices:
         for name, synthesizer in self.synthesizers.items():
             default = self.default_speakers[name]
             speakers = synthesizer.settings.speakers or (ONE_SPEAKER,)
-            for speaker in sorted(speakers, key=lambda speaker: speaker != default):
-                found.append({"id": speaker, "name": speaker, "model": name})
+            ordered = sorted(speakers, key=lambda speaker: speaker != default)
+            found += [{"id": speaker, "name": speaker, "model": name} for speaker in ordered]
         return found
 
     def prepare(self, synthesizer: Synthesizer, text: str, limits: Limits) -> Utterance:

@@ -82,28 +82,22 @@ def listen(opened: socket.socket, voices: Voices, workers: Workers) -> Backgroun
 
 
 def described(voices: Voices) -> Info:
-    attribution = Attribution("Tacotron 2 with length batching", "")
+    shared: dict[str, Any] = {
+        "attribution": Attribution("Tacotron 2 with length batching", ""),
+        "installed": True,
+        "version": __version__,
+    }
     found = []
     for voice in voices.described():
         language = voices.synthesizers[voice["model"]].settings.language or "en"
-        found.append(
-            TtsVoice(
-                name=voice["id"],
-                description=f"{voice['name']} ({voice['model']})",
-                attribution=attribution,
-                installed=True,
-                version=__version__,
-                languages=[language],
-            )
-        )
+        description = f"{voice['name']} ({voice['model']})"
+        found.append(TtsVoice(voice["id"], description=description, languages=[language], **shared))
     program = TtsProgram(
-        name="tacotron2-voice",
+        "tacotron2-voice",
         description="Tacotron 2",
-        attribution=attribution,
-        installed=True,
-        version=__version__,
         voices=found,
         supports_synthesize_streaming=True,
+        **shared,
     )
     return Info(tts=[program])
 

@@ -9,12 +9,7 @@ defines the tables for other languages.
 """
 
 from tacotron2_voice.text.rules import rules_version, uses_english_rules
-from tacotron2_voice.text.sequences import (
-    can_be_spoken,
-    clean,
-    sequence_to_text,
-    text_to_sequence,
-)
+from tacotron2_voice.text.sequences import can_be_spoken, clean, sequence_to_text, text_to_sequence
 from tacotron2_voice.text.symbols import ENGLISH, SymbolTable, symbols
 
 __all__ = [

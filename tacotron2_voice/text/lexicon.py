@@ -277,7 +277,7 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
         raise UserError(f"{respelling[:60]!r}: contains no letters or digits ({EXPECTED})")
     if not has_phones:
         _check_letters(respelling, cleaners)
-    if uses_english_rules(tuple(cleaners)) and PHONES not in cleaners:
+    if uses_english_rules(cleaners) and PHONES not in cleaners:
         for letter in filter(str.isalpha, respelling):
             if not text_to_sequence(letter, cleaners, table):
                 raise UserError(f"{respelling[:60]!r}: the model has no symbol for {letter!r}")
@@ -309,7 +309,7 @@ def _check_letters(respelling: str, cleaners: Sequence[str]) -> None:
     if _NUMBER.fullmatch(words[0]):
         raise UserError(f"{shown}: begins with a number (expected letters)")
     has_ipa = bool(IPA_LETTER.search(respelling))
-    if has_ipa and PHONES not in cleaners and uses_english_rules(tuple(cleaners)):
+    if has_ipa and PHONES not in cleaners and uses_english_rules(cleaners):
         raise UserError(
             f"{shown}: contains phones, but this model reads letters. Respell the word with letters"
         )

@@ -25,9 +25,8 @@ from tacotron2_voice.utils.errors import UserError
 
 ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # eSpeak's codes for common language codes
 SIGNS = "%&@#§‰"  # symbols that Unicode classifies as punctuation, but that eSpeak speaks as words
-SPOKEN = (
-    f"{SIGNS}*/_"  # characters that eSpeak, depending on the language, speaks as words or skips
-)
+# Characters that eSpeak, depending on the language, speaks as words or skips.
+SPOKEN = f"{SIGNS}*/_"
 # If a language has no word for one of these symbols, eSpeak speaks an English word.
 NAMED_SIGNS = "%&@#§+=/−"
 ROMAN, CIRCLED = "\u2160-\u217f", "\u2460-\u2473\u24b6-\u24ea\u3251-\u325f\u32b1-\u32bf"
@@ -397,11 +396,11 @@ def _spelled(words: str, phones: str, language: str) -> list[str]:
         if len(name) >= MIN_ORDINAL and _has_part(_joined(phones), name):
             spelled.append(letter)
     for letter in dict.fromkeys(NOT_LATIN.findall(words)):
+        script = _script(letter)
         # eSpeak cannot read Japanese kanji. eSpeak skips kanji if kana follow.
-        if language == "ja" and _script(letter) == "CJK":
+        if language == "ja" and script == "CJK":
             spelled.append(letter)
             continue
-        script = _script(letter)
         names = _letter_names(script, language)
         if not names and script in KANA:
             # In all languages, eSpeak reads a single ー as "Japanese letter".
@@ -516,7 +515,8 @@ def _letter_names(script: str, language: str) -> tuple[str, ...]:
     in "letter 2135". If eSpeak can read the letters, their phones have no common beginning, and the
     result is empty.
     """
-    found = [chr(point) for point in range(0x20000) if _is_letter_of(chr(point), script)]
+    characters = map(chr, range(0x20000))
+    found = [x for x in characters if unicodedata.category(x)[0] == "L" and _script(x) == script]
     # In every language, letters that differ only in case and accents have similar names.
     letters = [
         *{unicodedata.normalize("NFD", x.casefold())[0]: x for x in reversed(found)}.values()
@@ -529,10 +529,6 @@ def _letter_names(script: str, language: str) -> tuple[str, ...]:
     triples = zip(phones, phones[2:], strict=False)
     beginnings = [os.path.commonprefix(triple) for triple in triples]  # noqa: RUF071
     return tuple({name for name in beginnings if len(name) >= MIN_NAME})
-
-
-def _is_letter_of(character: str, script: str) -> bool:
-    return unicodedata.category(character)[0] == "L" and _script(character) == script
 
 
 @functools.lru_cache(2**16)

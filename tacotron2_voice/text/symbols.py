@@ -30,14 +30,9 @@ _PHONES = (
 # A vowel has four forms: without a digit, and with one of the stress digits 0 (no stress), 1
 # (primary stress) and 2 (secondary stress).
 _STRESSES = {phone: ["", "0", "1", "2"] if phone[0] in "AEIOU" else [""] for phone in _PHONES}
-_ARPABET = {f"@{phone}{stress}" for phone in _PHONES for stress in _STRESSES[phone]}
+_ARPABET = [f"@{phone}{stress}" for phone in _PHONES for stress in _STRESSES[phone]]
 
-symbols: list[str] = [
-    PADDING,
-    *_PUNCTUATION,
-    *_LETTERS,
-    *(f"@{phone}{stress}" for phone in _PHONES for stress in _STRESSES[phone]),
-]
+symbols: list[str] = [PADDING, *_PUNCTUATION, *_LETTERS, *_ARPABET]
 
 
 @dataclass(frozen=True)

@@ -304,13 +304,14 @@ def _uncertain_in(text: str) -> list[Uncertain]:
         for match in _INCHES.finditer(text)
         if not _is_after_name(text, match.start())
     }
+    # For each ambiguous expression, whether each word belongs to the expression.
     ambiguous = [
-        match.span() for pattern in (_SPACED_NUMBER, _AMBIGUOUS) for match in pattern.finditer(text)
+        [match.start() < word.end() and word.start() < match.end() for word in words]
+        for pattern in (_SPACED_NUMBER, _AMBIGUOUS)
+        for match in pattern.finditer(text)
     ]
     for i, word in enumerate(words):
-        if any(start < word.end() and word.start() < end for start, end in ambiguous):
-            uncertain[i] = True
-        if word.end() in in_inches:
+        if word.end() in in_inches or any(is_inside[i] for is_inside in ambiguous):
             uncertain[i] = True
     # After other names, a numeral may be a number or an ordinal: "Rocky III", "Henry Watts III".
     for i, before in enumerate(words[:-1]):
@@ -324,8 +325,7 @@ def _uncertain_in(text: str) -> list[Uncertain]:
     found = []
     read = read_english(text).split()
     aligned = [*_aligned([word[0] for word in words], read)]
-    for start, end in ambiguous:
-        is_inside = [start < word.end() and word.start() < end for word in words]
+    for is_inside in ambiguous:
         aligned = [*_joined(aligned, is_inside)]
     for span, reading in aligned:
         expression = text[words[span.start].start() : words[span.stop - 1].end()]

@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 
-from tacotron2_voice.text.sequences import IPA_SPAN, PHONES, clean, text_to_sequence
+from tacotron2_voice.text.sequences import ARPABET_SPAN, IPA_SPAN, PHONES, clean, text_to_sequence
 from tacotron2_voice.text.symbols import ENGLISH, SymbolTable, symbols
 from tacotron2_voice.text.tags import without_tags
 from tacotron2_voice.text.unknown_symbols import (
@@ -115,7 +115,7 @@ def dropped_symbols(
             continue
         if whole == letters(text.replace(character, " ")):
             dropped[character] = [i for i, x in enumerate(text, 1) if x == character]
-    for span in re.finditer(r"\{(.+?)\}", text):
+    for span in ARPABET_SPAN.finditer(text):
         for phone in re.finditer(r"\S+", span[1]):
             if f"@{phone[0]}" not in symbols:
                 dropped.setdefault(phone[0], []).append(span.start(1) + phone.start() + 1)

@@ -28,8 +28,13 @@ def explained(error: UserError | OSError) -> str:
     checkpoints are unchanged and, if the disk is full, contains a fix."""
     if isinstance(error, UserError) or error.errno is None:
         return str(error)
-    advice = ": free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    return f"{error}{advice}. Checkpoints are unchanged"
+    return f"{with_fix(error)}. Checkpoints are unchanged"
+
+
+def with_fix(error: OSError) -> str:
+    """Return the message of a system error and, if the disk is full, a fix."""
+    fix = ": free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{error}{fix}"
 
 
 def count_of(number: int, noun: str) -> str:

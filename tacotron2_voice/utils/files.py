@@ -125,10 +125,10 @@ def read_stream(path: str | Path, at_most: int) -> bytes:
     Raises:
         UserError: if the file cannot be read or is too large.
     """
-    name = STANDARD_INPUT if str(path) in STANDARD_INPUTS else str(path)
-    source = 0 if name == STANDARD_INPUT else path
+    is_standard_input = str(path) in STANDARD_INPUTS
+    name = STANDARD_INPUT if is_standard_input else str(path)
     try:
-        with open(source, "rb", closefd=source != 0) as file:
+        with open(0 if is_standard_input else path, "rb", closefd=not is_standard_input) as file:
             content = file.read(at_most + 1)
     except OSError as error:
         raise UserError(f"{name}: cannot be read ({error.strerror})") from None

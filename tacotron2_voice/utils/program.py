@@ -6,7 +6,6 @@ if __name__ == "__main__":
 """
 
 import contextlib
-import errno
 import os
 import select
 import signal
@@ -14,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tacotron2_voice.utils.errors import UserError
+from tacotron2_voice.utils.errors import UserError, with_fix
 
 # Root folder of the project. If only the package tacotron2-voice is installed, this folder contains
 # no requirements files.
@@ -71,8 +70,7 @@ def run_program(main: Callable[[], object]) -> None:
             raise
         _end(f"error: {error.name} is not installed: pip install -r {file}", 1)
     except OSError as error:
-        hint = ": free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        _end(f"error: {error}{hint}", 1)
+        _end(f"error: {with_fix(error)}", 1)
     except ValueError as error:
         if type(error).__name__ not in USER_ERRORS and not isinstance(error, UserError):
             raise

@@ -610,10 +610,7 @@ RULES: list[Rule] = [
         r"\b(Mr|Mrs|Ms|Dr|Prof|St|Mt|Ft|Sgt|Lt|Capt|Cpl|Pvt)(?=\s[A-Z\u00c0-\u00de])", _read_title
     ),
     rule(r"\b(st)\.(?=\s[a-z])", _read_title),  # expand "st." in a text without capitals
-    rule(
-        rf"(?i)(?<![\w.])({'|'.join(map(re.escape, ABBREVIATIONS))})\.",
-        _read_abbreviation,
-    ),
+    rule(rf"(?i)(?<![\w.])({'|'.join(map(re.escape, ABBREVIATIONS))})\.", _read_abbreviation),
     rule(r"(?i)(?<![\w.])(etc|vs)(?![\w.])", _read_abbreviation),
     rule(r"(?<=[a-z]) v\.(?= [A-Z])", " versus"),
     rule(r"(?<=\()b\.(?=\s\d{4})", "born"),
