@@ -13,8 +13,6 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from batch import Batch, synthetic_batch
 from machine import is_out_of_memory, peak_memory, reset_peak_memory
 from training.optimizer import state_entries
@@ -150,8 +148,3 @@ class CpuEstimate:
         finally:
             trainer.model.zero_grad(set_to_none=True)
         return peak_memory(trainer.device) - before
-
-
-def can_estimate(device: torch.device) -> bool:
-    """Return whether the system can report the peak memory of a single call (Linux only)."""
-    return device.type == "cpu" and reset_peak_memory(device)
