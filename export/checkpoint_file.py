@@ -15,7 +15,7 @@ import os
 import pickle
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -94,14 +94,11 @@ WRAPPERS = ("module.", "_orig_mod.", "model.")
 # ---------------------------------------------------------------------------- read
 
 
-def read_checkpoint(
-    path: str | Path, find_problems: Callable[[dict[str, Any]], list[str]] | None = None
-) -> dict[str, Any]:
+def read_checkpoint(path: str | Path, kinds: Mapping[str, Any] = KINDS) -> dict[str, Any]:
     """Return the content of a checkpoint with all tensors on the CPU.
 
     Args:
-        find_problems: a function that checks the loaded checkpoint and returns one message per
-            problem, such as `problems_of` (the default).
+        kinds: {name of an entry: type of the entry} for the optional entries to check.
 
     Raises:
         DamagedCheckpoint: if the content of the file is damaged.
@@ -110,7 +107,7 @@ def read_checkpoint(
     state = read_saved(path)
     if not isinstance(state, dict) or "state_dict" not in state:
         raise UserError(f"{path}: contains no state_dict (expected a Tacotron 2 checkpoint)")
-    if problems := (find_problems or problems_of)(state):
+    if problems := problems_of(state, kinds):
         raise checkpoint_error(path, problems)
     state["state_dict"] = without_wrappers(state["state_dict"])
     return state
@@ -225,7 +222,7 @@ def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
 # ---------------------------------------------------------------------------- checks
 
 
-def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list[str]:
+def problems_of(state: dict[str, Any], kinds: Mapping[str, Any]) -> list[str]:
     """Check the weights and the settings of a checkpoint, and the entries that `kinds` describes.
     Return one line for each problem.
 
