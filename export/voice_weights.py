@@ -72,24 +72,19 @@ def weights_of_graph(graph: Any, name: str) -> dict[str, np.ndarray]:
     `name` is "encoder", "decoder" or "postnet".
     """
     tensors = _tensors(graph)
+    # The graphs of older voices, such as voices/english, contain the generated names.
+    names = own_names(graph, name)
     weights = {}
     for tensor, values in tensors.items():
-        match = OWN_NAME.fullmatch(tensor)
+        match = OWN_NAME.fullmatch(names.get(tensor, tensor))
         if match:
             is_transposed = match[2] is not None
             weights[match[1]] = values.T if is_transposed else values
-    num_convolutions = 0
+            if match[1].endswith(".0.conv.bias"):
+                weights |= _neutral_norm(match[1].removesuffix("0.conv.bias"), len(values))
     for node in graph.node:
-        if node.op_type == "Conv" and len(node.input) == 3:
-            layer = f"{name}.convolutions.{num_convolutions}"
-            weights |= _convolution(layer, tensors[node.input[1]], tensors[node.input[2]])
-            num_convolutions += 1
-        elif node.op_type == "LSTM":
+        if node.op_type == "LSTM":
             weights |= _lstm(*(tensors[x] for x in node.input[1:4]))
-        elif node.op_type == "MatMul" and OWN_NAME.fullmatch(node.input[1]) is None:
-            layer = _linear_layer(node.name)
-            if layer and node.input[1] in tensors:
-                weights[f"{layer}.linear_layer.weight"] = tensors[node.input[1]].T
     return weights
 
 
@@ -148,18 +143,14 @@ def _tensors(graph: Any) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _convolution(layer: str, weight: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the weights of a convolution and of the batch norm that follows the convolution. This
-    batch norm has no effect."""
-    channels = len(bias)
+def _neutral_norm(layer: str, channels: int) -> dict[str, np.ndarray]:
+    """Return the weights of a batch norm that has no effect. `layer` begins their names."""
     return {
-        f"{layer}.0.conv.weight": weight,
-        f"{layer}.0.conv.bias": bias,
-        f"{layer}.1.weight": np.ones(channels),
-        f"{layer}.1.bias": np.zeros(channels),
-        f"{layer}.1.running_mean": np.zeros(channels),
-        f"{layer}.1.running_var": np.full(channels, 1 - NORM_EPSILON),
-        f"{layer}.1.num_batches_tracked": np.zeros(()),
+        f"{layer}1.weight": np.ones(channels),
+        f"{layer}1.bias": np.zeros(channels),
+        f"{layer}1.running_mean": np.zeros(channels),
+        f"{layer}1.running_var": np.full(channels, 1 - NORM_EPSILON),
+        f"{layer}1.num_batches_tracked": np.zeros(()),
     }
 
 
