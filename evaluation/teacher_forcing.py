@@ -8,7 +8,6 @@ has the same length as the recording.
 """
 
 import io
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +36,8 @@ def write_teacher_forced_mels(
     Raises:
         UserError: if the filelist cannot be read or contains a bad line.
     """
-    load_mel = any(line.partition("|")[0].endswith(".npy") for line in _first_lines(filelist))
+    with open(filelist, encoding="utf-8") as file:
+        load_mel = file.readline().partition("|")[0].endswith(".npy")
     hparams = replace(synthesizer.settings, load_mel_from_disk=load_mel, clips_folder="")
     clips = read_filelist(filelist, hparams)
     dataset = TextMelDataset(clips, hparams)
@@ -52,11 +52,6 @@ def write_teacher_forced_mels(
         np.save(content, mel)
         write_bytes(paths[i], content.getvalue())
     return paths
-
-
-def _first_lines(filelist: Path) -> Iterator[str]:
-    with open(filelist, encoding="utf-8") as file:
-        yield file.readline()
 
 
 @torch.no_grad()
