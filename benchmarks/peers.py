@@ -102,16 +102,22 @@ def padding_mask(lengths: torch.Tensor, max_len: int | None = None) -> torch.Ten
     return positions < lengths.unsqueeze(1)
 
 
-def tacotron2(folder: Path) -> tuple[torch.nn.Module, Callable]:
-    sys.path.insert(0, str(folder))
+def add_audio_modules(package: str = "") -> None:
+    """Replace the audio modules of NVIDIA's recipes with empty modules.
+
+    Args:
+        package: name of the package that contains the modules, followed by a dot; "": no package.
+    """
     add_module("librosa")
     add_module("librosa.filters", mel=None)
-    add_module("stft", STFT=object)
-    add_module(
-        "audio_processing",
-        dynamic_range_compression=None,
-        dynamic_range_decompression=None,
-    )
+    add_module(f"{package}stft", STFT=object)
+    functions = ("dynamic_range_compression", "dynamic_range_decompression")
+    add_module(f"{package}audio_processing", **dict.fromkeys(functions))
+
+
+def tacotron2(folder: Path) -> tuple[torch.nn.Module, Callable]:
+    sys.path.insert(0, str(folder))
+    add_audio_modules()
     import loss_function  # type: ignore[import-not-found]
     import utils  # type: ignore[import-not-found]
 
@@ -125,14 +131,7 @@ def tacotron2(folder: Path) -> tuple[torch.nn.Module, Callable]:
 
 def deep_learning_examples(folder: Path) -> tuple[torch.nn.Module, Callable]:
     sys.path.insert(0, str(folder / "PyTorch" / "SpeechSynthesis" / "Tacotron2"))
-    add_module("librosa")
-    add_module("librosa.filters", mel=None)
-    add_module("tacotron2_common.stft", STFT=object)
-    add_module(
-        "tacotron2_common.audio_processing",
-        dynamic_range_compression=None,
-        dynamic_range_decompression=None,
-    )
+    add_audio_modules("tacotron2_common.")
     from tacotron2.loss_function import Tacotron2Loss  # type: ignore[import-not-found]
     from tacotron2.model import Tacotron2  # type: ignore[import-not-found]
 

@@ -49,14 +49,6 @@ AUDIO = "win_time=50,hop_time=12.5"  # the audio settings in scripts/table2/sett
 WITHOUT_VALIDATION = (
     "validation_files=none,epochs_per_validation=100,text_cleaners=[basic_cleaners]"
 )
-COLUMNS = (
-    "batching",
-    "seconds_per_epoch",
-    "first_epoch_seconds",
-    "decoder_steps",
-    "batches",
-    "peak_gb",
-)
 
 
 class Experiment(NamedTuple):
@@ -195,7 +187,7 @@ def row_of(name: str, out: Path) -> dict[str, Any]:
 def table_of(rows: list[dict[str, Any]]) -> str:
     """Return the rows of table2.csv as CSV text."""
     text = io.StringIO()
-    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
     return text.getvalue()
