@@ -100,11 +100,7 @@ def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings:
     run_stage(
         "scripts/make_demo_corpus.py",
         out / "unseen",
-        "--clips",
-        UNSEEN,
-        "--skip",
-        clips,
-        *spoken,
+        *("--clips", UNSEEN, "--skip", clips, *spoken),
         threads="1",
     )
     kept = ("--out", lists, "--cache-mels", out / "mels", "--val-fraction", VALIDATION)
