@@ -40,7 +40,6 @@ from tacotron2_voice.utils.program import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = "this recipe"
-PEERS = ("tacotron2", "deep-learning-examples", "speechbrain")
 # Sizes of the model, which are the same in all recipes.
 SIZES: dict[str, Any] = {
     "n_mel_channels": 80,
@@ -318,9 +317,10 @@ def precisions(text: str) -> list[str]:
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    for peer in PEERS:
+    for peer in MODELS:
         add(
             f"--{peer}",
+            dest=peer,
             type=Path,
             metavar="DIR",
             help=f"measure the checkout of {peer} in this folder (default: do not measure {peer})",
@@ -347,9 +347,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     # Internal option for the process that measures a single recipe.
     add("--measure", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
-    for peer in PEERS:
-        folder = getattr(args, peer.replace("-", "_"))
-        if folder is not None and not folder.is_dir():
+    args.folders = {peer: getattr(args, peer) for peer in MODELS if getattr(args, peer)}
+    for peer, folder in args.folders.items():
+        if not folder.is_dir():
             parser.error(f"--{peer} {folder}: no such folder, expected a checkout of {peer}")
     return args
 
@@ -360,11 +360,7 @@ def main(arguments: list[str] | None = None) -> None:
         name, folder, shape, precision = args.measure
         print(json.dumps(measure(name, Path(folder), Shape.of(shape), precision)))
         return
-    folders = {OURS: ROOT} | {
-        peer: getattr(args, peer.replace("-", "_")).absolute()
-        for peer in PEERS
-        if getattr(args, peer.replace("-", "_"))
-    }
+    folders = {OURS: ROOT, **{peer: folder.absolute() for peer, folder in args.folders.items()}}
     results = []
     for shape in args.shapes:
         for precision in args.precisions:
