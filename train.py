@@ -73,13 +73,7 @@ from training.run import Run, load_start, open_logs
 from training.run_folder import DEFAULT_LOGS, RunFolder
 from training.signals import SECONDS_FOR_STEP, StopRequest, messages, stopped_without_saving
 from training.speakers import describe_speakers
-from training.start import (
-    Start,
-    check_processes_agree,
-    find_start,
-    is_finished,
-    resolve_hparams,
-)
+from training.start import Start, check_processes_agree, find_start, is_finished, resolve_hparams
 from training.trainer import Trainer
 from training.validation import log_validation, make_validation_loader, validate
 

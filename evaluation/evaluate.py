@@ -32,12 +32,7 @@ from evaluation.recognizers import (
     make_recognizer,
     words_of,
 )
-from evaluation.recordings import (
-    Recording,
-    indices_by_speaker,
-    read_recordings,
-    speakers_of_texts,
-)
+from evaluation.recordings import Recording, indices_by_speaker, read_recordings, speakers_of_texts
 from evaluation.results import (
     GRIFFIN_LIM,
     Intelligibility,

@@ -193,11 +193,7 @@ class LengthBatches(Dataset[Any]):
         """
         state = self._state
         self._state = PassState(
-            epoch,
-            state.times_set + 1,
-            start,
-            is_set,
-            state.pass_number + int(ends_pass),
+            epoch, state.times_set + 1, start, is_set, state.pass_number + int(ends_pass)
         )
         self._is_begun = False
         if ends_pass:

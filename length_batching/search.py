@@ -386,11 +386,7 @@ def search(
         "too_long": too_long,
         "size_multiple": size_multiple,
     }
-    dynamic: PlanOptions = {
-        **fixed,
-        "batch_capacity": batch_capacity,
-        "dynamic_batch_size": True,
-    }
+    dynamic: PlanOptions = {**fixed, "batch_capacity": batch_capacity, "dynamic_batch_size": True}
     random = surveyor.survey(batch_size, "random", **fixed)
     default = surveyor.survey(batch_size, "semi_sorted", **dynamic)
     enough = min(_novelty_or_0(default), MAX_NEEDED_NOVELTY)

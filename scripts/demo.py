@@ -181,10 +181,7 @@ def main(arguments: list[str] | None = None) -> None:
         help="train the full-size model, which takes 16 minutes on two fast cores",
     )
     parser.add_argument(
-        "--clips",
-        type=int,
-        default=1000,
-        help="number of training clips (default: %(default)s)",
+        "--clips", type=int, default=1000, help="number of training clips (default: %(default)s)"
     )
     parser.add_argument(
         "--epochs",

@@ -234,11 +234,7 @@ def main(arguments: list[str] | None = None) -> None:
             args.speaker_column or "", args.speaker_folders, args.speaker or ""
         )
         texts = TextSource(
-            args.text_folder,
-            args.transcripts,
-            args.tier,
-            args.encoding or "",
-            args.repeated_words,
+            args.text_folder, args.transcripts, args.tier, args.encoding or "", args.repeated_words
         )
         asked = Preparation(**options, table=table_of(args), speakers=speakers, texts=texts)
         written = prepare(asked)

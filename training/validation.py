@@ -36,13 +36,7 @@ from training.distributed import ALONE, Processes
 from training.epoch import NoNextBatch, next_batches
 from training.run import Run
 from training.signals import StopRequest
-from training.speakers import (
-    MAX_SHOWN,
-    ClipRow,
-    first_positions,
-    losses_of_speakers,
-    short,
-)
+from training.speakers import MAX_SHOWN, ClipRow, first_positions, losses_of_speakers, short
 from training.tensorboard import Example, FreeRunningPrediction, Prediction, warn_on_failure
 from training.trainer import hashed_seed
 
