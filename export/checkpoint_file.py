@@ -76,8 +76,6 @@ class Progress:
     epoch: CountFrom1
 
 
-SPEAKER_EMBEDDING = "speaker_embedding.weight"  # models with one speaker lack this weight
-
 # Types of the optional checkpoint entries that synthesis uses.
 KINDS: dict[str, Any] = {
     "loop": Progress,
@@ -212,13 +210,6 @@ def load_state(
         raise checkpoint_error(f"{path} does not fit {kind}", problems) from None
 
 
-def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    """Return the symbol embedding [symbols, dim], or None if `weights` contains no symbol
-    embedding."""
-    embedding = weights.get("embedding.weight")
-    return embedding if embedding is not None and embedding.dim() == 2 else None
-
-
 # ---------------------------------------------------------------------------- checks
 
 
@@ -251,8 +242,13 @@ def weight_problems(weights: Any, part: str) -> list[str]:
     this dictionary in the file."""
     if not isinstance(weights, dict):
         return [f"{part}: {brief(weights)} (expected a dictionary of tensors)"]
-    problems = {name: tensor_problem(tensor) for name, tensor in weights.items()}
-    return [f"{part}: {name}: {problem}" for name, problem in problems.items() if problem]
+    problems = []
+    for name, tensor in weights.items():
+        if not isinstance(tensor, torch.Tensor):
+            problems.append(f"{part}: {name}: {brief(tensor)} (expected a tensor)")
+        elif not tensor.isfinite().all():
+            problems.append(f"{part}: {name}: contains NaN or infinity")
+    return problems
 
 
 def _settings_problems(saved: Any) -> list[str]:
@@ -275,23 +271,14 @@ def _settings_problems(saved: Any) -> list[str]:
 def _plain_problems(part: str, kind: Any, value: Any) -> list[str]:
     try:
         TypeAdapter(kind).validate_python(value)
+        return []
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
-    else:
-        return []
     problems = []
     for problem in found:
         place = ": ".join(map(str, (part, *problem["loc"])))
         problems.append(f"{place}: {problem['msg']}, not {brief(problem['input'])}")
     return problems
-
-
-def tensor_problem(value: Any) -> str | None:
-    """Return a message about a value that is not a tensor of finite numbers, or None if the value
-    is valid."""
-    if not isinstance(value, torch.Tensor):
-        return f"{brief(value)} (expected a tensor)"
-    return None if value.isfinite().all() else "contains NaN or infinity"
 
 
 def brief(value: Any) -> str:
