@@ -40,6 +40,7 @@ from tacotron2_voice.utils.program import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = "this recipe"
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # Sizes of the model, which are the same in all recipes.
 SIZES: dict[str, Any] = {
     "n_mel_channels": 80,
@@ -171,23 +172,22 @@ MODELS = {
 
 def step_of_peer(name: str, folder: Path, shape: Shape, precision: str) -> Callable[[], None]:
     """Return a function that runs an optimizer step of another recipe."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
     torch.backends.cudnn.allow_tf32 = precision != "fp32"
     model, loss = MODELS[name](folder)
-    model.to(device).train()
-    text = torch.randint(1, SIZES["n_symbols"], (shape.clips, shape.symbols), device=device)
-    text_lengths = torch.full((shape.clips,), shape.symbols, device=device)
-    mel_lengths = torch.full((shape.clips,), shape.frames, device=device)
-    mel = torch.randn(shape.clips, SIZES["n_mel_channels"], shape.frames, device=device) - 5
-    gate = torch.zeros(shape.clips, shape.frames, device=device)
+    model.to(DEVICE).train()
+    text = torch.randint(1, SIZES["n_symbols"], (shape.clips, shape.symbols), device=DEVICE)
+    text_lengths = torch.full((shape.clips,), shape.symbols, device=DEVICE)
+    mel_lengths = torch.full((shape.clips,), shape.frames, device=DEVICE)
+    mel = torch.randn(shape.clips, SIZES["n_mel_channels"], shape.frames, device=DEVICE) - 5
+    gate = torch.zeros(shape.clips, shape.frames, device=DEVICE)
     gate[:, -1] = 1
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-6)
 
     def step() -> None:
         model.zero_grad()
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=precision == "bf16"):
             outputs = model((text, text_lengths, mel, shape.symbols, mel_lengths))
         outputs = [x.float() if torch.is_tensor(x) else x for x in outputs]
         loss(outputs, (mel, gate)).backward()
@@ -204,11 +204,10 @@ def our_step(shape: Shape, precision: str) -> Callable[[], object]:
     from hparams import HParams
     from training.trainer import MicroBatch, Trainer
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     hparams = HParams(precision=precision)  # type: ignore[arg-type]
-    trainer = Trainer(hparams, device)
+    trainer = Trainer(hparams, DEVICE)
     batch = synthetic_batch([shape.frames] * shape.clips, [shape.symbols] * shape.clips, hparams)
-    batch = batch.to(device)
+    batch = batch.to(DEVICE)
     return lambda: trainer.step([MicroBatch(batch)])
 
 
@@ -216,11 +215,10 @@ def measure(name: str, folder: Path, shape: Shape, precision: str) -> dict[str, 
     """Return the seconds per optimizer step and the peak memory of one recipe."""
     ours = name == OURS
     step = our_step(shape, precision) if ours else step_of_peer(name, folder, shape, precision)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     for _ in range(8 if ours else 1):
         step()
-    synchronize(device)
-    on_gpu = device.type == "cuda"
+    synchronize(DEVICE)
+    on_gpu = DEVICE.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     steps = 10 if ours else 1
@@ -229,7 +227,7 @@ def measure(name: str, folder: Path, shape: Shape, precision: str) -> dict[str, 
         began = time.perf_counter()
         for _ in range(steps):
             step()
-        synchronize(device)
+        synchronize(DEVICE)
         seconds.append((time.perf_counter() - began) / steps)
     return {
         "recipe": name,
