@@ -1,9 +1,5 @@
 """Define the command-line options that several benchmarks have in common, such as --device."""
 
-if not __package__:
-    raise SystemExit("error: this module is not a program")
-
-
 import argparse
 import importlib.util
 

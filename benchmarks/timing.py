@@ -4,10 +4,6 @@ Because the tasks are interleaved, a machine that becomes slower during a benchm
 equally.
 """
 
-if not __package__:
-    raise SystemExit("error: this module is not a program")
-
-
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 
