@@ -149,8 +149,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
         for speaker in positions if processes.is_first else ():
             if stop.signal is not None:
                 break
-            with warn_on_failure("creating plots and audio for a validation clip"):
-                examples.append(example_of(run, forced[speaker]))
+            examples.append(example_of(run, forced[speaker]))
         run.must_stop = processes.any(stop.signal is not None)
         if run.must_stop:
             return None
