@@ -12,7 +12,6 @@ if not __package__:
     raise SystemExit("error: run this program as a module: python -m benchmarks.audio_problems")
 
 
-import argparse
 import csv
 import random
 from collections.abc import Callable
@@ -130,7 +129,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("folder", metavar="FOLDER", type=Path, help="folder of clean recordings")
     add("--clips", type=int, default=100, help="number of randomly chosen clips (default: 100)")
     add("--csv", metavar="FILE", type=Path, help="also write the table to this file")
-    args: argparse.Namespace = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     files = audio_files(args.folder)
     random.Random(0).shuffle(files)
     files = files[: args.clips]
