@@ -235,8 +235,7 @@ def batching_options(hparams: Any) -> dict[str, Any]:
     from length_batching import PARAMETERS
 
     names = ["batch_size", "seed", "dynamic_batch_size", "batch_capacity", "size_multiple"]
-    names.append("batch_randomization")
-    names += [parameter.name for parameter in PARAMETERS]
+    names += ["batch_randomization", *(parameter.name for parameter in PARAMETERS)]
     options = {name: getattr(hparams, name) for name in names}
     row_costs, _ = parse_row_costs(hparams.row_costs)
     # Ignore row costs if the batch size is fixed, because they would only make batches smaller.
