@@ -57,8 +57,7 @@ def add_noise(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
 
 
 def add_hum(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
-    """Add a hum that consists of the first three harmonics of a fundamental frequency. The
-    fundamental frequency is 50 Hz if the clip has an even number of samples, otherwise 60 Hz."""
+    """Add the first three harmonics of 50 Hz, or of 60 Hz if the number of samples is odd."""
     base = 60 if len(clip) % 2 else 50
     times = np.arange(len(clip)) / rate
     hum = sum(np.sin(2 * np.pi * base * k * times + k) / k for k in (1, 2, 3))

@@ -79,8 +79,7 @@ def run_for(seconds: float, command: Sequence[str], output: Path, **options: Any
 
 
 def publish(args: argparse.Namespace, result: dict, text: str) -> None:
-    """Print a description of the machine, followed by `text`. With --json, also write the
-    description and `result` to a file."""
+    """Print the machine and `text`. With --json, write the machine and `result` to a file."""
     measured = measured_on(args.device)
     print(f"{measured['device']}, torch {measured['versions']['torch']}: {text}")
     if args.json:

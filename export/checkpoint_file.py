@@ -112,8 +112,7 @@ def read_checkpoint(path: str | Path, kinds: Mapping[str, Any] = KINDS) -> dict[
 
 
 def without_wrappers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the weights without the prefixes that wrappers, such as torch.compile, add to all
-    names."""
+    """Return the weights without the prefixes that wrappers add to all names."""
     # Repeat the loop, because wrappers, such as torch.compile, can be nested in any order.
     for prefix in WRAPPERS * len(WRAPPERS):
         if weights and all(name.startswith(prefix) for name in weights):
@@ -157,8 +156,7 @@ def read_saved(path: str | Path) -> object:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error message, without the stack trace that PyTorch adds to its
-    messages."""
+    """Return the first line of an error message, without PyTorch's stack trace."""
     lines = str(error).splitlines()
     return lines[0] if lines else ""
 
@@ -238,8 +236,7 @@ def is_of_this_recipe(state: Mapping[str, Any]) -> bool:
 
 
 def weight_problems(weights: Any, part: str) -> list[str]:
-    """Check a dictionary of tensors, and return one line for each problem. `part` is the name of
-    this dictionary in the file."""
+    """Return one line for each problem of a dictionary of tensors, whose name is `part`."""
     if not isinstance(weights, dict):
         return [f"{part}: {brief(weights)} (expected a dictionary of tensors)"]
     problems = []
@@ -289,8 +286,7 @@ def brief(value: Any) -> str:
 
 
 def checkpoint_error(title: str | Path, problems: list[str]) -> UserError:
-    """Return a UserError that lists the problems of a file. The error begins with `title`, which
-    starts with the path of this file."""
+    """Return an error that lists the problems of a file. `title` starts with the file's path."""
     if len(problems) == 1:
         return UserError(f"{title}: {problems[0]}")
     shown = problems[:MAX_SHOWN]

@@ -110,8 +110,7 @@ def own_names(graph: Any, part: str) -> dict[str, str]:
 
 
 def _linear_layer(node: str) -> str:
-    """Return the name of the linear layer that a node of the graph computes, or "" for other matrix
-    products."""
+    """Return the name of the linear layer that a node of the graph computes, or ""."""
     if match := PRENET_LAYER.fullmatch(node):
         return f"decoder.prenet.layers.{match[1]}"
     if node == "/memory_layer/linear_layer/MatMul":

@@ -190,9 +190,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def table_of(args: argparse.Namespace) -> Table | None:
-    """Return the table that the options describe. If the options describe no table, return None,
-    so that `read_layout` looks for a table or for text files in CORPUS.
-    """
+    """Return the table that the options describe, or None, so that `read_layout` looks for a table
+    or for text files in CORPUS."""
     is_described = args.path_column or args.text_column or args.delimiter
     default = default_table(args.corpus)
     has_table = args.csv or default.exists()
