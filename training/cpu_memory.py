@@ -38,16 +38,9 @@ def available_memory() -> int | None:
     The result is the smaller of two sizes: the available memory of the machine, and the memory left
     in the process's control group. Containers and job schedulers limit memory with control groups.
     """
-    values = [value for value in (_available_of_machine(), _available_of_group()) if value]
+    of_machine = _number_in(Path("/proc/meminfo"), "MemAvailable:", scale=1024)
+    values = [value for value in (of_machine, _available_of_group()) if value]
     return min(values, default=None)
-
-
-def _available_of_machine() -> int | None:
-    try:
-        import psutil  # type: ignore[import-untyped]  # optional
-    except ModuleNotFoundError:
-        return _number_in(Path("/proc/meminfo"), "MemAvailable:", scale=1024)
-    return int(psutil.virtual_memory().available)
 
 
 def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
