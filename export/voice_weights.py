@@ -59,9 +59,6 @@ def state_of_voice(folder: Path) -> dict[str, Any]:
         weights |= weights_of_graph(onnx.load_from_string(content).graph, name)
     settings = dict(description["hparams"])
     settings["speakers"] = tuple(settings.get("speakers", ()))
-    for name, values in weights.items():
-        if not np.isfinite(values).all():
-            raise UserError(f"{folder}: {name} contains NaN or infinity. Export the voice again")
     state = {name: torch.from_numpy(np.array(x, np.float32)) for name, x in weights.items()}
     return {"state_dict": state, "hparams": settings}
 
