@@ -55,9 +55,8 @@ MP3_FRAME = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xef]")
 MPEG1_BIT_RATES = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 MPEG2_BIT_RATES = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 MPEG1_RATES = (44_100, 48_000, 32_000)
-UNKNOWN_BYTES = (
-    0x7FFFF000  # if the size in a header is at least this large, the true size is unknown
-)
+# If the size in a header is at least this large, the true size is unknown.
+UNKNOWN_BYTES = 0x7FFFF000
 # Maximum factor by which the duration of a hop or window may differ from its default. A larger
 # factor causes a warning. The durations in the paper differ by a factor of 1.08.
 MAX_FRAME_RATIO = 1.25

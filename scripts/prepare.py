@@ -191,9 +191,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def table_of(args: argparse.Namespace) -> Table | None:
-    """Return the table that the options describe. If the options describe no table, return None,
-    so that `read_layout` looks for a table or for text files in CORPUS.
-    """
+    """Return the table that the options describe, or None, so that `read_layout` looks for a table
+    or for text files in CORPUS."""
     is_described = args.path_column or args.text_column or args.delimiter
     default = default_table(args.corpus)
     has_table = args.csv or default.exists()
@@ -235,11 +234,7 @@ def main(arguments: list[str] | None = None) -> None:
             args.speaker_column or "", args.speaker_folders, args.speaker or ""
         )
         texts = TextSource(
-            args.text_folder,
-            args.transcripts,
-            args.tier,
-            args.encoding or "",
-            args.repeated_words,
+            args.text_folder, args.transcripts, args.tier, args.encoding or "", args.repeated_words
         )
         asked = Preparation(**options, table=table_of(args), speakers=speakers, texts=texts)
         written = prepare(asked)
