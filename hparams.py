@@ -142,7 +142,7 @@ class HParams(VoiceSettings):
     weight_decay: PositiveOrZero = 1e-6  # weight of the L2 penalty on all parameters; 0: no penalty
     grad_clip_thresh: Positive = 1.0  # maximum gradient norm; gradients with a larger norm are scaled down
     sync_batch_norm: bool = False  # True: batch norm uses the statistics of the batches on all GPUs
-    loss: Literal["padded", "unpadded"] = "padded"  # training loss; padded: mean over all frames including padding, as in NVIDIA's recipe; unpadded: masked loss
+    loss: Literal["padded", "unpadded"] = "padded"  # training loss; padded: mean over all frames including padding, as in NVIDIA's recipe; unpadded: masked loss, whatever mask_padding is
     gate_positive_weight: LossWeight = 5.0  # weight of the stop frame in the stop-token loss; 1: unweighted
     guided_attention_weight: LossWeight = 1.0  # weight of the guided attention loss at the start of the run; 0: off
     guided_attention_sigma: DiagonalWidth = 0.4  # width of the diagonal in the guided attention loss, as a fraction of the text length; larger: softer guidance

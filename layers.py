@@ -197,7 +197,7 @@ class Attention(nn.Module):
         memory: torch.Tensor,  # [B, T_in, memory_dim]
         processed_memory: torch.Tensor,  # [B, T_in, ...], memory_layer(memory)
         past: torch.Tensor,  # [B, 2, T_in], the previous and the cumulative alignment
-        mask: torch.Tensor,  # [B, T_in] bool, True at padding
+        mask: torch.Tensor,  # [B, T_in] bool, True where attention is not allowed
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the context [B, memory_dim] and the alignment [B, T_in] (each row sums to 1)."""
         raise NotImplementedError

@@ -234,7 +234,7 @@ class Decoder(nn.Module):
         state: DecoderState,
         memory: torch.Tensor,  # [B, T_in, memory_dim]
         processed_memory: torch.Tensor,  # [B, T_in, attention_dim]
-        mask: torch.Tensor,  # [B, T_in] bool, True at padding
+        mask: torch.Tensor,  # [B, T_in] bool, True where attention is not allowed
         keep: DropoutMasks,  # dropout masks of this decoder step
     ) -> tuple[torch.Tensor, torch.Tensor, DecoderState]:
         """Return the frames [B, n_mels * r], the stop-token logits [B] and the next state."""

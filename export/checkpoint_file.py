@@ -161,6 +161,11 @@ def first_line(error: Exception) -> str:
     return lines[0] if lines else ""
 
 
+def attention_class(model: torch.nn.Module) -> str:
+    """Return the name of the class of a model's attention, such as LocationSensitiveAttention."""
+    return type(model.get_submodule("decoder.attention_layer")).__name__
+
+
 def load_weights(
     model: torch.nn.Module,
     state: dict[str, Any],
@@ -171,10 +176,15 @@ def load_weights(
     """Copy a checkpoint's weights into `model`, except the tensors in `ignore_layers`.
 
     Raises:
-        UserError: if tensors are missing, unknown, or of the wrong shape. The error message lists
-            the settings that differ between model and checkpoint or, if all settings are equal, the
-            tensors.
+        UserError: if the checkpoint is of a model with a different attention class, or if tensors
+            are missing, unknown, or of the wrong shape. The error message lists the settings that
+            differ between model and checkpoint or, if all settings are equal, the tensors.
     """
+    # Two attention classes can have tensors of the same names and shapes. Checkpoints from version
+    # 0.4.0 and from other projects do not contain the name of the class.
+    attention = state.get("attention_class")
+    if attention is not None and attention != (expected := attention_class(model)):
+        raise UserError(f"{path}: attention: {attention}, expected {expected}")
     own = model.state_dict()
     weights = dict(state["state_dict"])
     for name in ignore_layers:

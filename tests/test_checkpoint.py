@@ -128,6 +128,10 @@ def test_diverged_checkpoint_is_renamed_unless_it_is_the_only_or_best_checkpoint
     assert checkpoint.last_good(tmp_path, 2, 2) == two
     assert checkpoint.last_good(tmp_path, 2, -1) == one
     assert names(tmp_path) == ["checkpoint_1.pt", "checkpoint_2.pt.superseded"]
+    checkpoint.write_checkpoint(tmp_path, state(3), keep=9)
+    checkpoint.write_checkpoint(tmp_path, state(4), keep=9)
+    assert checkpoint.last_good(tmp_path, 3, -1) == one
+    assert [name for name in names(tmp_path) if name.endswith(".pt")] == ["checkpoint_1.pt"]
 
 
 # ---------------------------------------------------------------------------- damaged files
@@ -337,6 +341,10 @@ OF_ALL = [  # changes that make all programs reject the checkpoint
     ("hparams", drop("hparams")),
     ("hparams: ema_decay", put("hparams", "ema_decay", 0.9)),
     ("hparams: batch_size", put("hparams", "batch_size", "3")),
+    (
+        "attention: WindowAttention, expected LocationSensitiveAttention",
+        put("attention_class", "WindowAttention"),
+    ),
     (f"state_dict: {WEIGHT}: contains NaN", fill(np.nan, "state_dict", WEIGHT)),
     ("loop: epoch", put("loop", "epoch", 0)),
 ]

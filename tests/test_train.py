@@ -405,7 +405,9 @@ def test_diverged_run_can_be_resumed_at_a_lower_learning_rate(more, corpus, tmp_
     assert "training diverged: the loss became" in message
     assert "in optimizer step 2, on these clips" in message
     assert f"The last good checkpoint is {out}/checkpoint_0.pt." in message
-    assert "--hparams learning_rate=3\n" in message
+    assert f"train.py -o {out} --resume --hparams learning_rate=3\n" in message
+    assert message.count("--resume") == 1
+    assert "precision=fp32" not in message  # the precision is fp32 already
     assert "--resume-from best" not in message  # best.pt does not exist yet
     saved = [path.name for path in out.glob("*.pt*")]
     assert sorted(saved) == ["checkpoint_0.pt", "checkpoint_1.pt.superseded"]

@@ -24,6 +24,7 @@ from export.checkpoint_file import (
     KINDS,
     CountFrom1,
     DamagedCheckpoint,
+    attention_class,
     first_line,
     is_of_this_recipe,
     load_weights,
@@ -221,6 +222,7 @@ def save(
         "state_dict": trainer.model.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
         "optimizer_class": type(trainer.optimizer).__name__,
+        "attention_class": attention_class(trainer.model),
         "learning_rate": trainer.optimizer.param_groups[0]["lr"],
         "scaler": trainer.scaler.state_dict() or None,
         "hparams": asdict(trainer.hparams),
@@ -308,20 +310,20 @@ def _set_aside(path: Path) -> Path:
     return path.rename(unused_name(path.with_name(path.name + ".superseded")))
 
 
-def last_good(directory: Path, diverged: int, best: int) -> Path | None:
+def last_good(directory: Path, first_bad: int, best: int) -> Path | None:
     """After training has diverged, return the newest checkpoint with good weights, or None.
 
-    The weights diverged at optimizer step `diverged`. The checkpoint of this optimizer step is
-    renamed, unless it is the best checkpoint or the only checkpoint.
+    The checkpoints of optimizer step `first_bad` and of later steps have diverged weights. These
+    checkpoints are renamed if there is a good checkpoint. The best checkpoint is always good.
     """
     good = {-1: directory / BEST} if (directory / BEST).exists() else {}
     good |= dict(list_checkpoints(directory))
-    bad = None
-    if diverged != best:
-        bad = good.pop(diverged, None)
-    if bad and good:
-        print(f"renamed the checkpoint with diverged weights to {_set_aside(bad)}")
-    return good[max(good)] if good else None
+    bad = [good.pop(number) for number in sorted(good) if first_bad <= number != best]
+    if not good:
+        return None
+    for path in bad:
+        print(f"renamed the checkpoint with diverged weights to {_set_aside(path)}")
+    return good[max(good)]
 
 
 def set_aside_newer(directory: Path, iteration: int) -> list[tuple[Path, bool]]:

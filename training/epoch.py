@@ -25,6 +25,7 @@ from training.distributed import AlreadyReported
 from training.optimizer import learning_rate_at
 from training.plan import PendingStep, PlannedStep
 from training.run import Run
+from training.signals import TrainingDiverged
 from training.trainer import MicroBatch, StepValues, hashed_seed
 
 # The run stops after this number of consecutive skipped optimizer steps.
@@ -153,12 +154,12 @@ def _add(run: Run, step: PendingStep, values: StepValues) -> None:
             run, step, f"the loss became {loss:.4g}{lowest} in optimizer step {step.number}"
         )
     state.lowest_loss = min(state.lowest_loss, loss)
-    state.skips_running = state.skips_running + 1 if values.skipped else 0
-    if state.skips_running >= MAX_CONSECUTIVE_SKIPS:
+    if values.skipped and state.skips_running + 1 >= MAX_CONSECUTIVE_SKIPS:
         problem = (
             f"gradients were not finite in {MAX_CONSECUTIVE_SKIPS} consecutive optimizer steps"
         )
         raise _diverged(run, step, f"{problem}, up to step {step.number}")
+    state.skips_running = state.skips_running + 1 if values.skipped else 0
     if values.skipped:
         state.skipped_updates += 1
     else:
@@ -179,19 +180,25 @@ def _add(run: Run, step: PendingStep, values: StepValues) -> None:
 def _diverged(run: Run, step: PendingStep, problem: str) -> UserError:
     if run.logger is None:
         return AlreadyReported("training diverged; see the error of the first process")
-    good = checkpoint.last_good(run.folder.path, step.number - 1, run.state.best_iteration)
+    # Skipped steps did not change the weights, so all checkpoints since the last optimizer step
+    # that was not skipped have the same weights.
+    first_bad = step.number - 1 - run.state.skips_running
+    good = checkpoint.last_good(run.folder.path, first_bad, run.state.best_iteration)
+    lower_rate = f"--hparams learning_rate={run.hparams.learning_rate / 10:g}"
     if good is None:
-        result = "There is no good checkpoint to go back to. Start a new run with a different -o"
+        result = "There is no good checkpoint to go back to"
+        fix = f"start a new run with a different -o and {lower_rate}"
     else:
         result = f"The last good checkpoint is {good}"
         if (run.folder.path / checkpoint.BEST).exists():
             result += ". To go back to best.pt, resume with --resume-from best"
-    return UserError(
+        fix = f"lower the learning rate:\n  {run.resume_command} {lower_rate}".rstrip()
+    more = "" if run.hparams.precision == "fp32" else " or set precision=fp32"
+    return TrainingDiverged(
         f"training diverged: {problem}, on these clips:\n"
         f"{clip_names(run.clips.training, step.planned.clips)}\n"
-        f"{result}. Listen to the clips. If they sound fine, lower the learning rate:\n"
-        f"  --hparams learning_rate={run.hparams.learning_rate / 10:g}\n"
-        "You can also lower grad_clip_thresh or set precision=fp32"
+        f"{result}. Listen to the clips. If they sound fine, {fix}\n"
+        f"You can also lower grad_clip_thresh{more}"
     )
 
 
@@ -218,6 +225,11 @@ def log_epoch(run: Run) -> None:
         **state.mean_losses(),
         "gradient_norm": state.gradient_norm_sum / max(state.updates, 1),
         "skipped_updates": state.skipped_updates,
+        **(
+            {"loss_scale": run.trainer.scaler.get_scale()}
+            if run.trainer.scaler.is_enabled()
+            else {}
+        ),
         "learning_rate": run.trainer.optimizer.param_groups[0]["lr"],
         "minutes": state.seconds / 60,
         "prepare_seconds": state.prepare_seconds,
@@ -234,12 +246,15 @@ def log_epoch(run: Run) -> None:
     if run.logger is not None:
         run.logger.log_epoch(record)
     for_others = ""
+    skipped = ""
+    if state.skipped_updates:
+        skipped = f", {state.skipped_updates:,} optimizer steps skipped"
     if len(waited) > 1:
         for_others = f", {record['process_wait_seconds'] / seconds:.1%} for other processes"
     print(
         f"epoch {state.epoch}: loss {record['train_loss']:.4f}, "
         f"masked loss {record['train_loss_unpadded']:.4f}, {record['num_batches']} batches in "
         f"{duration(state.seconds)}, {record['frames_per_second']:,.0f} frames/s, "
-        f"{state.data_wait_seconds / seconds:.1%} of the time waiting for data{for_others}",
+        f"{state.data_wait_seconds / seconds:.1%} of the time waiting for data{for_others}{skipped}",
         flush=True,
     )

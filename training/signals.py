@@ -153,6 +153,10 @@ def _print_error(message: str) -> None:
         os.write(2, f"{message}\n".encode())
 
 
+class TrainingDiverged(UserError):
+    """Raised if the loss or the gradients diverge. The message contains the command to go on."""
+
+
 def stopped_without_saving(folder: Path, resume_command: str) -> str:
     """Return a message with the run's newest checkpoint and the command to resume the run."""
     checkpoints = checkpoint.list_checkpoints(folder)
@@ -175,6 +179,9 @@ def messages(resume_command: str = "", folder: Path | None = None) -> Iterator[N
     resume = f"resume with: {resume_command}" if resume_command else ""
     try:
         yield
+    except TrainingDiverged as error:
+        leave_at_exit()
+        sys.exit(f"train.py: {error}")
     except AlreadyReported as error:
         leave_at_exit()
         sys.exit(f"train.py: {error}\n{resume}" if resume else 1)

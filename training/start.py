@@ -23,7 +23,8 @@ from tacotron2_voice.settings import check_text_settings
 from tacotron2_voice.text.lexicon import with_lexicon
 from tacotron2_voice.text.rules import rules_version, uses_english_rules
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import read_bytes
+from tacotron2_voice.utils.files import METRICS_FILE, read_bytes
+from tacotron2_voice.version import __version__
 from tacotron2_voice.voice import DESCRIPTION_FILE
 from training import checkpoint
 from training.checkpoint import Checkpoint
@@ -245,10 +246,12 @@ def check_text_rules(resumed: Checkpoint, hparams: HParams) -> None:
     current = rules_version(hparams.pronunciations)
     if saved in (None, current) or not uses_english_rules(hparams.text_cleaners):
         return
+    version = f"version {resumed.state['version']} of this project"
+    if resumed.state["version"] == __version__:
+        version = f"the commit with which the run began (key `commit` in {METRICS_FILE})"
     raise UserError(
         f"{resumed.path}: trained with version {saved} of the text normalization rules for English "
-        f"(expected {current}). Resume with version {resumed.state['version']} of this project, or start a "
-        f"new run with {from_weights(resumed)}"
+        f"(expected {current}). Resume with {version}, or start a new run with {from_weights(resumed)}"
     )
 
 

@@ -63,7 +63,7 @@ class LossTerms(NamedTuple):
     `Trainer.losses_of` returns these terms, and `LoopState` accumulates them.
     """
 
-    loss: Any  # padded loss, as in NVIDIA's implementation
+    loss: Any  # padded loss; NVIDIA's loss if gate_positive_weight is 1
     loss_unpadded: Any  # masked loss (mean over real frames)
     guided_attention: Any  # guided attention loss; NaN if its weight is 0
 
