@@ -55,9 +55,8 @@ MP3_FRAME = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xef]")
 MPEG1_BIT_RATES = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 MPEG2_BIT_RATES = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 MPEG1_RATES = (44_100, 48_000, 32_000)
-UNKNOWN_BYTES = (
-    0x7FFFF000  # if the size in a header is at least this large, the true size is unknown
-)
+# If the size in a header is at least this large, the true size is unknown.
+UNKNOWN_BYTES = 0x7FFFF000
 # Maximum factor by which the duration of a hop or window may differ from its default. A larger
 # factor causes a warning. The durations in the paper differ by a factor of 1.08.
 MAX_FRAME_RATIO = 1.25
@@ -408,7 +407,9 @@ def _open_clip(path: str | Path, hparams: VoiceSettings) -> Iterator[Any]:
         if audio.channels != 1:
             raise UserError(f"the file has {audio.channels} channels, expected 1; {CONVERT}")
         if audio.samplerate != rate:
-            same_rate = f"if all clips have this rate, set {settings_at(audio.samplerate)}"
+            same_rate = (
+                f"if all clips have this rate, add {settings_at(audio.samplerate)} to --hparams"
+            )
             raise UserError(
                 f"the sampling rate is {audio.samplerate} Hz, expected {rate} Hz; {same_rate}; "
                 f"otherwise {CONVERT}"

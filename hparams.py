@@ -97,16 +97,12 @@ class HParams(VoiceSettings):
     text_cleaners: tuple[str, ...] = ("english_cleaners_corrected",)  # names of the text cleaners, applied in the order of this list
     language: str = ""  # eSpeak language code, such as de; required for phones, and for Turkish and Azerbaijani, whose letter I has the lowercase form ı
     symbols: str = "english"  # symbol table: english (as in NVIDIA's recipe), corpus (all characters in your texts), or the path of a .json file
-    symbol_table: tuple[
-        str, ...
-    ] = ()  # set by the program: the symbols in the table; empty: the English table
+    symbol_table: tuple[str, ...] = ()  # set by the program: the symbols in the table; empty: the English table
     drop_unknown: bool = False  # True: skip characters that have no symbol; False: reject the clip
     lexicon: str = ""  # path of a lexicon file with one word and its respelling per line
     pronunciations: tuple[str, ...] = ()  # set by the program: the content of the lexicon file
     espeak_version: str = ""  # set by the program: the eSpeak version that produced the phones
-    speakers: tuple[
-        str, ...
-    ] = ()  # set by the program: the speaker names in the filelists; empty: one speaker
+    speakers: tuple[str, ...] = ()  # set by the program: the speaker names in the filelists; empty: one speaker
 
     # --- audio
     sampling_rate: SamplingRate = 22050  # sampling rate of the audio, in Hz; clips with a different rate are rejected
@@ -239,8 +235,7 @@ def batching_options(hparams: Any) -> dict[str, Any]:
     from length_batching import PARAMETERS
 
     names = ["batch_size", "seed", "dynamic_batch_size", "batch_capacity", "size_multiple"]
-    names.append("batch_randomization")
-    names += [parameter.name for parameter in PARAMETERS]
+    names += ["batch_randomization", *(parameter.name for parameter in PARAMETERS)]
     options = {name: getattr(hparams, name) for name in names}
     row_costs, _ = parse_row_costs(hparams.row_costs)
     # Ignore row costs if the batch size is fixed, because they would only make batches smaller.

@@ -73,13 +73,7 @@ from training.run import Run, load_start, open_logs
 from training.run_folder import DEFAULT_LOGS, RunFolder
 from training.signals import SECONDS_FOR_STEP, StopRequest, messages, stopped_without_saving
 from training.speakers import describe_speakers
-from training.start import (
-    Start,
-    check_processes_agree,
-    find_start,
-    is_finished,
-    resolve_hparams,
-)
+from training.start import Start, check_processes_agree, find_start, is_finished, resolve_hparams
 from training.trainer import Trainer
 from training.validation import log_validation, make_validation_loader, validate
 
@@ -304,8 +298,7 @@ def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None
                 "@scripts/sentences_model.txt to --hparams"
             )
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    meaning = describe_precision(hparams.precision, capability)
-    if meaning:
+    if meaning := describe_precision(hparams.precision, capability):
         print(meaning)
     if not hparams.load_mel_from_disk:
         # `silent_bands` imports librosa. Call this function now, so that the workers and the first
@@ -401,7 +394,11 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
             done += frames
             if trainer.device.type == "cpu" and not run.has_printed_speed:
                 run.has_printed_speed = True
-                progress.write(describe_speed(time.perf_counter() - step_clock, frames / total))
+                took = time.perf_counter() - step_clock
+                progress.write(
+                    f"the first optimizer step took {took:.1f} s, so an epoch will take about "
+                    f"{duration(took * total / frames)}"
+                )
             progress.set_postfix_str(time_left(run, done, total, seconds), refresh=False)
             run.must_stop = run.must_stop or (not several and stop.signal is not None)
             if state.iteration % hparams.iters_per_checkpoint == 0 or run.must_stop:
@@ -415,19 +412,6 @@ def train_epoch(run: Run, stop: StopRequest, clock: float) -> None:
         state.peak_memory_bytes = max(state.peak_memory_bytes, peak_memory(trainer.device))
     finally:
         progress.close()
-
-
-def describe_speed(seconds: float, share: float) -> str:
-    """Return a line about the time of the first optimizer step and of a whole epoch.
-
-    Args:
-        seconds: time of the first optimizer step.
-        share: fraction of the epoch that the first optimizer step covers.
-    """
-    return (
-        f"the first optimizer step took {seconds:.1f} s, so an epoch will take about "
-        f"{duration(seconds / share)}"
-    )
 
 
 def time_left(run: Run, done: float, total: float, seconds: float) -> str:
@@ -444,17 +428,6 @@ def time_left(run: Run, done: float, total: float, seconds: float) -> str:
     loss = "" if run.recent_loss is None else f"loss {run.recent_loss:.4f}, "
     rate = "" if run.recent_focus_rate is None else f"focus rate {run.recent_focus_rate:.2f}, "
     return f"{loss}{rate}epoch {duration(left)} left, run {duration(whole)} left"
-
-
-def make_stop_request(run: Run) -> StopRequest:
-    """Return the object that records stop signals of this process.
-
-    With several processes, all processes must stop at the same optimizer step, so there is no time
-    limit for the current optimizer step.
-    """
-    limit = SECONDS_FOR_STEP if run.processes.world_size == 1 else None
-    resume = functools.partial(stopped_without_saving, run.folder.path, run.resume_command)
-    return StopRequest(limit, resume)
 
 
 def save(run: Run, stop: StopRequest) -> None:
@@ -497,6 +470,9 @@ def main(arguments: list[str] | None = None) -> None:
     if run is None:
         return leave_at_exit()
     directory = run.folder.path
+    # Several processes must stop at the same optimizer step, so this step has no time limit.
+    limit = SECONDS_FOR_STEP if processes.world_size == 1 else None
+    stopped_message = functools.partial(stopped_without_saving, directory, run.resume_command)
     try:
         first = processes.is_first
         with messages(run.resume_command if first else "", directory if first else None):
@@ -506,7 +482,7 @@ def main(arguments: list[str] | None = None) -> None:
                 flush=True,
             )
             try:
-                with make_stop_request(run) as stop:
+                with StopRequest(limit, stopped_message) as stop:
                     train(run, stop)
             except NoNextBatch as stopped:
                 raise save_after_failure(run, stopped) from None

@@ -12,7 +12,6 @@ if not __package__:
     raise SystemExit("error: run this program as a module: python -m benchmarks.audio_problems")
 
 
-import argparse
 import csv
 import random
 from collections.abc import Callable
@@ -23,7 +22,7 @@ import soundfile
 from scipy.signal import resample_poly
 
 from corpus.audio_quality import measure_quality, problems_of
-from corpus.layouts import audio_files
+from corpus.audio_search import audio_files
 from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.console import markdown_table, progress_bar
 from tacotron2_voice.utils.files import map_in_threads
@@ -58,8 +57,7 @@ def add_noise(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
 
 
 def add_hum(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
-    """Add a hum that consists of the first three harmonics of a fundamental frequency. The
-    fundamental frequency is 50 Hz if the clip has an even number of samples, otherwise 60 Hz."""
+    """Add the first three harmonics of 50 Hz, or of 60 Hz if the number of samples is odd."""
     base = 60 if len(clip) % 2 else 50
     times = np.arange(len(clip)) / rate
     hum = sum(np.sin(2 * np.pi * base * k * times + k) / k for k in (1, 2, 3))
@@ -130,7 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("folder", metavar="FOLDER", type=Path, help="folder of clean recordings")
     add("--clips", type=int, default=100, help="number of randomly chosen clips (default: 100)")
     add("--csv", metavar="FILE", type=Path, help="also write the table to this file")
-    args: argparse.Namespace = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     files = audio_files(args.folder)
     random.Random(0).shuffle(files)
     files = files[: args.clips]

@@ -78,8 +78,7 @@ def peak_memory_of_steps(args: argparse.Namespace, name: str) -> int:
 
 
 def in_a_process(measure: Callable, *arguments: Any) -> Any:
-    """Run `measure(*arguments)` in a new process. If `measure` fails, print a warning and return
-    None."""
+    """Run `measure(*arguments)` in a new process. On failure, print a warning and return None."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         try:
             return pool.submit(measure, *arguments).result()
@@ -89,8 +88,7 @@ def in_a_process(measure: Callable, *arguments: Any) -> Any:
 
 
 def measure_memory(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the peak memory of each decoder, and the ratio of the two values, for the JSON file.
-    If the measurement of a decoder failed, the value for this decoder is None."""
+    """Return the peak memory of each decoder (None: not measured), and the ratio of both."""
     memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
     ratio = memory["fast"] / memory["reference"] if all(memory.values()) else None
     return {"peak_memory_bytes": memory, "peak_memory_ratio": ratio}

@@ -16,11 +16,8 @@ if not __package__:
 
 
 import argparse
-import contextlib
 import importlib.util
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +28,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.options import check_fast_decoder
+from benchmarks.timing import run_for
 from machine import describe_environment, measured_on
 from tacotron2_voice.utils.arguments import make_parser
 from tacotron2_voice.utils.console import markdown_table
@@ -116,25 +114,12 @@ def run_part(name: str, part: Part, folder: Path) -> str:
     """Run a part of the report, and write its output to NAME.txt in the folder. Return the status
     of the part."""
     (folder / f"{name}.json").unlink(missing_ok=True)
-    with (folder / f"{name}.txt").open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, *part.command],
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **part.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait(part.seconds)
-        except subprocess.TimeoutExpired:
-            return f"stopped after {part.seconds} s"
-        finally:
-            # Also kill child processes that may still be running, such as pytest-xdist workers.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    command = [sys.executable, *part.command]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **part.environment}
+    output = folder / f"{name}.txt"
+    code = run_for(part.seconds, command, output, cwd=ROOT, env=environment)
+    if code is None:
+        return f"stopped after {part.seconds} s"
     return "ok" if code == 0 else f"failed with exit code {code}"
 
 

@@ -1,9 +1,5 @@
 """Define the command-line options that several benchmarks have in common, such as --device."""
 
-if not __package__:
-    raise SystemExit("error: this module is not a program")
-
-
 import argparse
 import importlib.util
 
@@ -70,8 +66,7 @@ def check_fast_decoder() -> None:
 
 
 def available_device(text: str) -> torch.device:
-    """Convert the name of a device to a device. Raise an error if this machine has no such
-    device."""
+    """Convert a name to a device. Raise an error if this machine has no such device."""
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     devices = ["cpu", "cuda", *gpus] if gpus else ["cpu"]
     return torch.device(checked(str, f"one of {', '.join(devices)}", devices.__contains__)(text))

@@ -40,7 +40,7 @@ from tacotron2_voice.utils.program import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = "this recipe"
-PEERS = ("tacotron2", "deep-learning-examples", "speechbrain")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # Sizes of the model, which are the same in all recipes.
 SIZES: dict[str, Any] = {
     "n_mel_channels": 80,
@@ -102,16 +102,22 @@ def padding_mask(lengths: torch.Tensor, max_len: int | None = None) -> torch.Ten
     return positions < lengths.unsqueeze(1)
 
 
-def tacotron2(folder: Path) -> tuple[torch.nn.Module, Callable]:
-    sys.path.insert(0, str(folder))
+def add_audio_modules(package: str = "") -> None:
+    """Replace the audio modules of NVIDIA's recipes with empty modules.
+
+    Args:
+        package: name of the package that contains the modules, followed by a dot; "": no package.
+    """
     add_module("librosa")
     add_module("librosa.filters", mel=None)
-    add_module("stft", STFT=object)
-    add_module(
-        "audio_processing",
-        dynamic_range_compression=None,
-        dynamic_range_decompression=None,
-    )
+    add_module(f"{package}stft", STFT=object)
+    functions = ("dynamic_range_compression", "dynamic_range_decompression")
+    add_module(f"{package}audio_processing", **dict.fromkeys(functions))
+
+
+def tacotron2(folder: Path) -> tuple[torch.nn.Module, Callable]:
+    sys.path.insert(0, str(folder))
+    add_audio_modules()
     import loss_function  # type: ignore[import-not-found]
     import utils  # type: ignore[import-not-found]
 
@@ -125,14 +131,7 @@ def tacotron2(folder: Path) -> tuple[torch.nn.Module, Callable]:
 
 def deep_learning_examples(folder: Path) -> tuple[torch.nn.Module, Callable]:
     sys.path.insert(0, str(folder / "PyTorch" / "SpeechSynthesis" / "Tacotron2"))
-    add_module("librosa")
-    add_module("librosa.filters", mel=None)
-    add_module("tacotron2_common.stft", STFT=object)
-    add_module(
-        "tacotron2_common.audio_processing",
-        dynamic_range_compression=None,
-        dynamic_range_decompression=None,
-    )
+    add_audio_modules("tacotron2_common.")
     from tacotron2.loss_function import Tacotron2Loss  # type: ignore[import-not-found]
     from tacotron2.model import Tacotron2  # type: ignore[import-not-found]
 
@@ -173,23 +172,22 @@ MODELS = {
 
 def step_of_peer(name: str, folder: Path, shape: Shape, precision: str) -> Callable[[], None]:
     """Return a function that runs an optimizer step of another recipe."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
     torch.backends.cudnn.allow_tf32 = precision != "fp32"
     model, loss = MODELS[name](folder)
-    model.to(device).train()
-    text = torch.randint(1, SIZES["n_symbols"], (shape.clips, shape.symbols), device=device)
-    text_lengths = torch.full((shape.clips,), shape.symbols, device=device)
-    mel_lengths = torch.full((shape.clips,), shape.frames, device=device)
-    mel = torch.randn(shape.clips, SIZES["n_mel_channels"], shape.frames, device=device) - 5
-    gate = torch.zeros(shape.clips, shape.frames, device=device)
+    model.to(DEVICE).train()
+    text = torch.randint(1, SIZES["n_symbols"], (shape.clips, shape.symbols), device=DEVICE)
+    text_lengths = torch.full((shape.clips,), shape.symbols, device=DEVICE)
+    mel_lengths = torch.full((shape.clips,), shape.frames, device=DEVICE)
+    mel = torch.randn(shape.clips, SIZES["n_mel_channels"], shape.frames, device=DEVICE) - 5
+    gate = torch.zeros(shape.clips, shape.frames, device=DEVICE)
     gate[:, -1] = 1
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-6)
 
     def step() -> None:
         model.zero_grad()
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=precision == "bf16"):
             outputs = model((text, text_lengths, mel, shape.symbols, mel_lengths))
         outputs = [x.float() if torch.is_tensor(x) else x for x in outputs]
         loss(outputs, (mel, gate)).backward()
@@ -206,11 +204,10 @@ def our_step(shape: Shape, precision: str) -> Callable[[], object]:
     from hparams import HParams
     from training.trainer import MicroBatch, Trainer
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     hparams = HParams(precision=precision)  # type: ignore[arg-type]
-    trainer = Trainer(hparams, device)
+    trainer = Trainer(hparams, DEVICE)
     batch = synthetic_batch([shape.frames] * shape.clips, [shape.symbols] * shape.clips, hparams)
-    batch = batch.to(device)
+    batch = batch.to(DEVICE)
     return lambda: trainer.step([MicroBatch(batch)])
 
 
@@ -218,11 +215,10 @@ def measure(name: str, folder: Path, shape: Shape, precision: str) -> dict[str, 
     """Return the seconds per optimizer step and the peak memory of one recipe."""
     ours = name == OURS
     step = our_step(shape, precision) if ours else step_of_peer(name, folder, shape, precision)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     for _ in range(8 if ours else 1):
         step()
-    synchronize(device)
-    on_gpu = device.type == "cuda"
+    synchronize(DEVICE)
+    on_gpu = DEVICE.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     steps = 10 if ours else 1
@@ -231,7 +227,7 @@ def measure(name: str, folder: Path, shape: Shape, precision: str) -> dict[str, 
         began = time.perf_counter()
         for _ in range(steps):
             step()
-        synchronize(device)
+        synchronize(DEVICE)
         seconds.append((time.perf_counter() - began) / steps)
     return {
         "recipe": name,
@@ -319,9 +315,10 @@ def precisions(text: str) -> list[str]:
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    for peer in PEERS:
+    for peer in MODELS:
         add(
             f"--{peer}",
+            dest=peer,
             type=Path,
             metavar="DIR",
             help=f"measure the checkout of {peer} in this folder (default: do not measure {peer})",
@@ -348,9 +345,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     # Internal option for the process that measures a single recipe.
     add("--measure", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
-    for peer in PEERS:
-        folder = getattr(args, peer.replace("-", "_"))
-        if folder is not None and not folder.is_dir():
+    args.folders = {peer: getattr(args, peer) for peer in MODELS if getattr(args, peer)}
+    for peer, folder in args.folders.items():
+        if not folder.is_dir():
             parser.error(f"--{peer} {folder}: no such folder, expected a checkout of {peer}")
     return args
 
@@ -361,11 +358,7 @@ def main(arguments: list[str] | None = None) -> None:
         name, folder, shape, precision = args.measure
         print(json.dumps(measure(name, Path(folder), Shape.of(shape), precision)))
         return
-    folders = {OURS: ROOT} | {
-        peer: getattr(args, peer.replace("-", "_")).absolute()
-        for peer in PEERS
-        if getattr(args, peer.replace("-", "_"))
-    }
+    folders = {OURS: ROOT, **{peer: folder.absolute() for peer, folder in args.folders.items()}}
     results = []
     for shape in args.shapes:
         for precision in args.precisions:

@@ -211,10 +211,7 @@ def table(counts_of: dict[str, Counts], num_texts: int, num_audio: int) -> str:
         "total duration of the speech (minutes)",
         (f"{counts.audio / 60:.1f}" for counts in all_counts),
     )
-    add(
-        f"computing time for {num_audio:,} texts (s)",
-        (f"{c.computing:.1f}" for c in all_counts),
-    )
+    add(f"computing time for {num_audio:,} texts (s)", (f"{c.computing:.1f}" for c in all_counts))
     rates = [counts.word_error_rate for counts in all_counts]
     if None not in rates:
         title = f"texts with more than half of the words wrong, of {num_audio:,} texts"

@@ -1,15 +1,17 @@
-"""Time several interleaved tasks, print the results, and write the results to a file.
+"""Time several interleaved tasks, run programs with a time limit, and publish results.
 
 Because the tasks are interleaved, a machine that becomes slower during a benchmark slows all tasks
 equally.
 """
 
-if not __package__:
-    raise SystemExit("error: this module is not a program")
-
-
 import argparse
+import contextlib
+import os
+import signal
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,9 +50,36 @@ def time_interleaved(
     return seconds
 
 
+def run_for(seconds: float, command: Sequence[str], output: Path, **options: Any) -> int | None:
+    """Run a program, and return its exit code. If the program takes longer than `seconds`, stop it
+    and return None.
+
+    Args:
+        output: file for the program's output.
+        options: arguments of `subprocess.Popen`.
+    """
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            **options,
+        )
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            # Also kill child processes that may still be running, such as pytest-xdist workers.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
 def publish(args: argparse.Namespace, result: dict, text: str) -> None:
-    """Print a description of the machine, followed by `text`. With --json, also write the
-    description and `result` to a file."""
+    """Print the machine and `text`. With --json, write the machine and `result` to a file."""
     measured = measured_on(args.device)
     print(f"{measured['device']}, torch {measured['versions']['torch']}: {text}")
     if args.json:

@@ -17,12 +17,9 @@ if not __package__:
 
 
 import argparse
-import contextlib
 import csv
 import io
 import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -31,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audio import frame_count, mel_fingerprint
+from benchmarks.timing import run_for
 from corpus.filelist import MEL_SETTINGS_FILE, split_filelist_line
 from hparams import HParams, create_hparams
 from tacotron2_voice.utils.arguments import at_least_one, make_parser, positive
@@ -48,14 +46,6 @@ ROOT = Path(__file__).resolve().parents[1]
 AUDIO = "win_time=50,hop_time=12.5"  # the audio settings in scripts/table2/settings.sh
 WITHOUT_VALIDATION = (
     "validation_files=none,epochs_per_validation=100,text_cleaners=[basic_cleaners]"
-)
-COLUMNS = (
-    "batching",
-    "seconds_per_epoch",
-    "first_epoch_seconds",
-    "decoder_steps",
-    "batches",
-    "peak_gb",
 )
 
 
@@ -156,24 +146,12 @@ def run_experiment(
         "EXTRA": settings,
         "PYTHON": sys.executable,
     }
-    with (own / "output.txt").open("w") as output:
-        process = subprocess.Popen(
-            ["bash", str(ROOT / "scripts" / "table2" / f"{experiment.script}.sh")],
-            env=os.environ | environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait(max(seconds, 1))
-        except subprocess.TimeoutExpired:
-            return "out of time"
-        finally:
-            # Also stop train.py, which would otherwise continue and slow down the next experiment.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    lines = (own / "output.txt").read_text(errors="replace").splitlines()
+    command = ["bash", str(ROOT / "scripts" / "table2" / f"{experiment.script}.sh")]
+    output = own / "output.txt"
+    code = run_for(max(seconds, 1), command, output, env=os.environ | environment)
+    if code is None:
+        return "out of time"
+    lines = output.read_text(errors="replace").splitlines()
     return "" if code == 0 else "\n".join(lines[-5:])
 
 
@@ -195,7 +173,7 @@ def row_of(name: str, out: Path) -> dict[str, Any]:
 def table_of(rows: list[dict[str, Any]]) -> str:
     """Return the rows of table2.csv as CSV text."""
     text = io.StringIO()
-    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
     return text.getvalue()

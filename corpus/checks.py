@@ -16,19 +16,15 @@ import numpy as np
 
 from audio import frame_count, read_checked
 from corpus.audio_quality import measure_quality
+from corpus.audio_search import advice_on_formats, problem_of_missing
 from corpus.clips import Clip, Measurements
 from corpus.filelist import problem_of_length, symbols_of
-from corpus.layouts import advice_on_formats, problem_of_missing
+from corpus.spoken_texts import MISSING_TEXT
 from hparams import HParams
 from tacotron2_voice.utils.console import progress_bar
 from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import Identity, map_in_threads
 
-# Matches a text that programs write instead of a missing text. Upper and lower case must match,
-# because "none", "Nan" and "null" may be spoken words.
-MISSING_TEXT = re.compile(
-    r"NULL|NaN|nan|None|N/A|n/a|NA|<NA>|NaT|TODO|TBD|FIXME|#(?:N/A|NAME\?|NULL!|NUM!|REF!|VALUE!|DIV/0!)"
-)
 # Matches words such as "none". If several clips have such a word as their text, the texts are
 # probably missing, unless most texts of the corpus are shorter than a sentence.
 REPEATED_IF_MISSING = re.compile(

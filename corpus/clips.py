@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from corpus.audio_quality import UNMEASURED, Quality
 from tacotron2_voice.utils.files import UNKNOWN, Identity
 
+MAX_OVERLAP = 0.05  # maximum overlap of two segments of a recording, in seconds
+
 
 @dataclass(frozen=True)
 class Measurements:

@@ -8,6 +8,8 @@ little silence at the ends. The original recordings do not change.
 """
 
 import os
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -16,28 +18,24 @@ from typing import Any
 import numpy as np
 
 from audio import SILENT_RANGE, are_missing, open_audio, read_samples
+from corpus.audio_search import advice_on_formats, note_of_unused_audio, problem_of_missing
 from corpus.checks import placeholders, problem_of_text, silence_at_ends, speech_level
 from corpus.clips import Clip, Segment
 from corpus.derived import KEPT_SECONDS, SOURCE, DerivedFolder, is_newer, path_from
-from corpus.layouts import (
-    METADATA,
-    NEXT_TO_AUDIO,
-    TextSource,
-    advice_on_formats,
-    note_of_unused_audio,
-    problem_of_missing,
-    read_layout,
-    unique_ids,
-)
-from corpus.segments import padded
+from corpus.layouts import read_layout
+from corpus.segment_padding import padded
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource
 from corpus.spoken_texts import check_repeated_words
-from corpus.tables import Table
+from corpus.tables import METADATA, Table
+from corpus.text_search import NEXT_TO_AUDIO, TextSource
 from hparams import HParams
 from tacotron2_voice.utils.audio_files import encode
 from tacotron2_voice.utils.errors import UserError, count_of
 from tacotron2_voice.utils.files import Identity, read_json, write_bytes, write_json
 
+# Maximum number of characters of the speaker's name in a clip id, because file names are limited to
+# 255 bytes.
+MAX_PREFIX = 40
 # Speech level of the copies, in dBFS. LJSpeech has this level, and published vocoders expect it.
 LEVEL = -20
 # Maximum absolute value of a sample. If a sample would be larger, the whole copy gets a lower
@@ -350,3 +348,37 @@ def mixed(channels: np.ndarray) -> np.ndarray:
     loudest = channels[:, np.argmax(np.square(channels).sum(axis=0))]
     cancels = np.linalg.norm(mean) < MIN_MIXED * np.linalg.norm(loudest)
     return loudest if cancels else mean
+
+
+def unique_ids(clips: Sequence[Clip], corpus: Path) -> list[str]:
+    """Return a unique id for each clip, for file names and for the new metadata.csv.
+
+    The id is the name of the audio file. The id of a segment also contains the start of the segment
+    in milliseconds. If several clips would have the same id (ignoring case), the speaker's name is
+    put before the ids of these clips. If some ids are still equal, or if the clips have no
+    speakers, the names of the folders are also put before the ids.
+    """
+
+    def clean(name: str) -> str:
+        return re.sub(r"[|/\\\s]+|^\.", "_", name)
+
+    def candidates(clip: Clip) -> list[str]:
+        stem = clean(Path(clip.path).stem)
+        if clip.segment:
+            stem = f"{stem}-{round(1000 * clip.segment.start):07d}"
+        speaker = [clean(clip.speaker)[:MAX_PREFIX]] if clip.speaker else []
+        parts = os.path.relpath(clip.path, corpus).split(os.sep)[:-1]
+        folders = [clean(x) for x in parts if x not in (os.pardir, os.curdir, clip.speaker)]
+        return ["-".join(parts) for parts in ([stem], [*speaker, stem], [*speaker, *folders, stem])]
+
+    all_candidates = [candidates(clip) for clip in clips]
+    counts = Counter(name.lower() for names in all_candidates for name in {*names})
+    ids = []
+    taken = set[str]()
+    for names in all_candidates:
+        name = next((x for x in names if counts[x.lower()] == 1), names[-1])
+        while name.lower() in taken:
+            name += "_"
+        taken.add(name.lower())
+        ids.append(name)
+    return ids

@@ -13,20 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from audio import unusual_frames
+from corpus.audio_search import note_of_unused_audio
 from corpus.cache import ClipTable, cache_path
 from corpus.checks import check_clips, check_ids, seconds_of
 from corpus.clips import Clip
 from corpus.convert import SEGMENT_PADDING, SPEAKER_COLUMN, check_is_outside, convert
 from corpus.derived import DerivedFolder, cache_mels, mel_folder, trim_clips, trim_folder
 from corpus.filelist import CHANGED_IN_CHECK, cache_table, table_key, warn_of_long_clips
-from corpus.layouts import (
-    METADATA,
-    NEXT_TO_AUDIO,
-    TextSource,
-    default_table,
-    note_of_unused_audio,
-    read_layout,
-)
+from corpus.layouts import default_table, read_layout
 from corpus.plots import draw_audio, draw_corpus, draw_lengths
 from corpus.report import (
     by_speaker,
@@ -42,7 +36,8 @@ from corpus.speaker_names import NO_SPEAKERS, SpeakerSource, checked_name
 from corpus.split import SEED, VAL_FRACTION, choose_split, texts_in_both
 from corpus.spoken_texts import check_repeated_words
 from corpus.symbols import drop_unused_symbols, rare_symbols, with_symbols_of
-from corpus.tables import Table
+from corpus.tables import METADATA, Table
+from corpus.text_search import NEXT_TO_AUDIO, TextSource
 from corpus.warnings import Finding, clip_findings, corpus_warnings
 from hparams import HParams, create_hparams, override_lines, read_symbols
 from tacotron2_voice.settings import check_text_settings

@@ -17,6 +17,11 @@ from corpus.clips import Clip
 from corpus.recording_names import RECORDING_ID, name_at_end, name_at_start
 from tacotron2_voice.utils.errors import UserError
 
+# Matches a text that programs write instead of a missing text. Upper and lower case must match,
+# because "none", "Nan" and "null" may be spoken words.
+MISSING_TEXT = re.compile(
+    r"NULL|NaN|nan|None|N/A|n/a|NA|<NA>|NaT|TODO|TBD|FIXME|#(?:N/A|NAME\?|NULL!|NUM!|REF!|VALUE!|DIV/0!)"
+)
 # Matches a label at the beginning of a text: times (as in TIMIT), an id in parentheses (as
 # in CMU ARCTIC) or the name of a speaker.
 LABEL_START = re.compile(
@@ -142,9 +147,11 @@ def _count_texts(numbers: Sequence[int]) -> bool:
 
 
 def _not_spoken(found: Sequence[Clip], clips: Sequence[Clip], how: str, fix: str) -> UserError:
+    text = found[0].text
+    shown = text[-60:] if how.startswith("end") else text[:60]
     return UserError(
         f"{found[0].where}: {len(found):,} of {len(clips):,} texts {how}, such as "
-        f"{found[0].text[:60]!r}, expected only the words that are spoken{fix}"
+        f"{shown!r}, expected only the words that are spoken{fix}"
     )
 
 
@@ -195,7 +202,8 @@ def check_repeated_words(clips: Sequence[Clip]) -> None:
         fix = ". If the words are spoken twice in each clip, add --repeated-words"
         raise _not_spoken(twice, clips, "contain the same words twice", fix)
     different = {clip.text for clip in clips}
-    if len(clips) >= MIN_TEXTS and len(different) == 1 and len(words_of(clips[0].text)) == 1:
+    is_word = len(different) == 1 and len(words_of(clips[0].text)) == 1
+    if len(clips) >= MIN_TEXTS and is_word and not MISSING_TEXT.fullmatch(clips[0].text):
         fix = ". If this word is spoken in each clip, add --repeated-words"
         raise _not_spoken(clips, clips, "are the same word", fix)
     by_speaker = defaultdict[str, list[Clip]](list)

@@ -18,7 +18,7 @@ import numpy as np
 from corpus.audio_quality import MAX_PAUSE, MIN_SIGNAL_TO_NOISE, problems_of
 from corpus.clips import Clip
 from corpus.filelist import OTHER_LANGUAGE, foreign_letters
-from corpus.tables import UNSPACED
+from corpus.normalized_texts import UNSPACED
 from hparams import HParams
 from tacotron2_voice.text import sequence_to_text
 from tacotron2_voice.text.lexicon import respell

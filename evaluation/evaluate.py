@@ -32,12 +32,7 @@ from evaluation.recognizers import (
     make_recognizer,
     words_of,
 )
-from evaluation.recordings import (
-    Recording,
-    indices_by_speaker,
-    read_recordings,
-    speakers_of_texts,
-)
+from evaluation.recordings import Recording, indices_by_speaker, read_recordings, speakers_of_texts
 from evaluation.results import (
     GRIFFIN_LIM,
     Intelligibility,
@@ -227,7 +222,7 @@ def evaluate(
     reference = Reference(Measures(), Measures(), {})
     if evaluators.recognizer or evaluators.quality_model or evaluators.encoder:
         reference = measure_reference(
-            recordings_path, synthesizer, vocoder_name, evaluators, speaker_column
+            recordings_path, recordings, synthesizer, vocoder_name, evaluators
         )
 
     # Read all recordings before synthesizing any text, so that an invalid recording stops the
@@ -272,10 +267,10 @@ def evaluate(
 
 def measure_reference(
     path: Path,
+    recordings: Sequence[Recording],
     synthesizer: Synthesizer,
     vocoder_name: str,
     evaluators: Evaluators,
-    speaker_column: str = "",
 ) -> Reference:
     """Return the mean metrics of the recordings, which are the reference for a model.
 
@@ -283,14 +278,13 @@ def measure_reference(
     evaluation models have not changed, the function returns the saved metrics.
 
     Args:
-        path, speaker_column: arguments for `read_recordings`.
+        path: the filelist or the folder of the recordings.
         synthesizer: a synthesizer, whose vocoder converts the mels of the recordings back to audio.
 
     Raises:
-        UserError: if the recordings or the file with the saved metrics cannot be read.
+        UserError: if a recording or the file with the saved metrics cannot be read.
     """
     hparams = synthesizer.settings
-    recordings = read_recordings(path, speaker_column)
     kept = path / REFERENCE_FILE
     if path.is_file():
         kept = path.with_name(f"{path.name}.{REFERENCE_FILE}")

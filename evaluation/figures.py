@@ -242,25 +242,19 @@ def _draw_batches(
 
 
 def draw_parameter_sweeps(
-    surveyor: Surveyor,
-    batch_size: int,
-    chosen: Mapping[str, Any] = DEFAULTS,
-    epochs: int = 3,
-    per_doubling: int = 2,
+    surveyor: Surveyor, batch_size: int, chosen: Mapping[str, Any] = DEFAULTS
 ) -> Figure:
     """Draw Figure 2 of the paper (Ge et al. 2021), with one column for each of the batching
     strategies SSB, BKT and ATS. All strategies use fixed batch sizes.
 
     The top two rows show the zero-padding rate (ZPR) and the average batch length (ABL) as
-    functions of the strategy's parameter. A circle marks the chosen value of the parameter. The
+    functions of the strategy's parameter (means over three epochs). A circle marks the chosen value of the parameter. The
     bottom row shows an epoch with the chosen value: the length of the longest clip in each batch,
     in planned order and in sorted order.
 
     Args:
         chosen: {name of a parameter: chosen value}. If the corpus does not allow the chosen value,
             the nearest allowed value is used.
-        epochs: number of epochs to average over.
-        per_doubling: number of values to draw per doubling of the parameter.
     """
     figure = Figure(figsize=(11, 8), layout="constrained")
     grid = figure.subplots(3, 3, sharey="row")
@@ -269,8 +263,8 @@ def draw_parameter_sweeps(
         parameter = PARAMETER_OF[strategy]
         style = style_of(strategy)
         value = np.clip(chosen[parameter.name], *parameter.limits(len(lengths), batch_size)).item()
-        values = parameter_values(strategy, len(lengths), batch_size, per_doubling, [value])
-        surveys = [surveyor.survey(batch_size, strategy, value=v, epochs=epochs) for v in values]
+        values = parameter_values(strategy, len(lengths), batch_size, 2, [value])
+        surveys = [surveyor.survey(batch_size, strategy, value=v, epochs=3) for v in values]
         rates = [100 * survey.zero_padding_rate for survey in surveys]
         means = [survey.average_batch_length for survey in surveys]
         used = values.index(value)

@@ -29,7 +29,7 @@ RATE = 16_000  # sampling rate in Hz of the audio on which both recognizers were
 # Seconds of silence to add before and after the speech, so that pocketsphinx can adapt to the
 # level.
 SILENCE = 0.2
-POCKETSPHINX, WHISPER = NAMES = "pocketsphinx", "whisper"
+POCKETSPHINX, WHISPER, NO_RECOGNIZER = NAMES = "pocketsphinx", "whisper", "none"
 # Default Whisper models for English and for other languages.
 ENGLISH_MODEL, MULTILINGUAL_MODEL = "tiny.en", "base"
 # Whisper must not repeat any sequence of this number of tokens. Without this limit, Whisper may
@@ -50,10 +50,10 @@ def make_recognizer(
     name: str, whisper_model: str, language: str, texts: Sequence[str]
 ) -> Recognizer | None:
     """Return the speech recognizer for `texts`, or None if the recognizer does not support the
-    language.
+    language or if `name` is "none".
 
     Args:
-        name: either "pocketsphinx" or "whisper".
+        name: "pocketsphinx", "whisper" or "none".
         whisper_model: the argument `model` of `Whisper`; "": tiny.en for English, base for other
             languages.
         language: an eSpeak language code, such as "en-us".
@@ -65,7 +65,7 @@ def make_recognizer(
     """
     if name == WHISPER:
         return Whisper(whisper_model or default_whisper_model(language), language)
-    if not is_english(language):
+    if name == NO_RECOGNIZER or not is_english(language):
         return None
     used = {word for text in texts for word in words_of(text).split()}
     return Pocketsphinx(numbers_only=used <= WORDS)
@@ -78,7 +78,10 @@ def default_whisper_model(language: str) -> str:
 
 def add_recognizer_options(parser: argparse.ArgumentParser) -> None:
     """Add the options --recognizer and --whisper-model for `make_recognizer`."""
-    name_help = "speech recognizer; whisper needs requirements/whisper.txt (default: %(default)s)"
+    name_help = (
+        "speech recognizer; whisper needs requirements/whisper.txt; with none, the words are not "
+        "recognized (default: %(default)s)"
+    )
     parser.add_argument("--recognizer", choices=NAMES, default=POCKETSPHINX, help=name_help)
     add_whisper_model_option(parser)
 

@@ -8,7 +8,6 @@ has the same length as the recording.
 """
 
 import io
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,20 +23,18 @@ from tacotron2_voice.utils.files import write_bytes
 
 
 def write_teacher_forced_mels(
-    synthesizer: CheckpointSynthesizer, filelist: Path, folder: Path, seed: int = 0
+    synthesizer: CheckpointSynthesizer, filelist: Path, folder: Path
 ) -> list[Path]:
     """Write FOLDER/ID.npy, float32 [n_mels, frames], for each clip in a filelist.
 
     The fine-tuning program of HiFi-GAN reads these files from the folder `--input_mels_dir`.
     Existing files are not written again.
 
-    Args:
-        seed: seed for the prenet dropout, which stays active in synthesis.
-
     Raises:
         UserError: if the filelist cannot be read or contains a bad line.
     """
-    load_mel = any(line.partition("|")[0].endswith(".npy") for line in _first_lines(filelist))
+    with open(filelist, encoding="utf-8") as file:
+        load_mel = file.readline().partition("|")[0].endswith(".npy")
     hparams = replace(synthesizer.settings, load_mel_from_disk=load_mel, clips_folder="")
     clips = read_filelist(filelist, hparams)
     dataset = TextMelDataset(clips, hparams)
@@ -47,20 +44,15 @@ def write_teacher_forced_mels(
     for i in progress_bar("Teacher forcing", len(paths), " clips", iterable=range(len(paths))):
         if paths[i].exists():
             continue
-        mel = _teacher_forced(synthesizer, dataset[i], seed)
+        mel = _teacher_forced(synthesizer, dataset[i])
         content = io.BytesIO()
         np.save(content, mel)
         write_bytes(paths[i], content.getvalue())
     return paths
 
 
-def _first_lines(filelist: Path) -> Iterator[str]:
-    with open(filelist, encoding="utf-8") as file:
-        yield file.readline()
-
-
 @torch.no_grad()
-def _teacher_forced(synthesizer: CheckpointSynthesizer, item: tuple, seed: int) -> np.ndarray:
+def _teacher_forced(synthesizer: CheckpointSynthesizer, item: tuple) -> np.ndarray:
     """Return the log-mel [n_mels, frames] of one clip, predicted from the frames of its
     recording."""
     model = synthesizer.model
@@ -68,6 +60,6 @@ def _teacher_forced(synthesizer: CheckpointSynthesizer, item: tuple, seed: int) 
     batch = collate([item], model.n_frames_per_step)
     num_frames = int(batch.mel_lengths[0])
     num_steps = batch.mel.shape[2] // model.n_frames_per_step
-    masks = model.decoder.draw_masks(num_steps, 1, torch.Generator().manual_seed(seed))
+    masks = model.decoder.draw_masks(num_steps, 1, torch.Generator().manual_seed(0))
     outputs = model(batch.to(device), masks)
     return outputs.mel_postnet[0, :, :num_frames].float().cpu().numpy()

@@ -15,7 +15,7 @@ import os
 import pickle
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -76,8 +76,6 @@ class Progress:
     epoch: CountFrom1
 
 
-SPEAKER_EMBEDDING = "speaker_embedding.weight"  # models with one speaker lack this weight
-
 # Types of the optional checkpoint entries that synthesis uses.
 KINDS: dict[str, Any] = {
     "loop": Progress,
@@ -94,14 +92,11 @@ WRAPPERS = ("module.", "_orig_mod.", "model.")
 # ---------------------------------------------------------------------------- read
 
 
-def read_checkpoint(
-    path: str | Path, find_problems: Callable[[dict[str, Any]], list[str]] | None = None
-) -> dict[str, Any]:
+def read_checkpoint(path: str | Path, kinds: Mapping[str, Any] = KINDS) -> dict[str, Any]:
     """Return the content of a checkpoint with all tensors on the CPU.
 
     Args:
-        find_problems: a function that checks the loaded checkpoint and returns one message per
-            problem, such as `problems_of` (the default).
+        kinds: {name of an entry: type of the entry} for the optional entries to check.
 
     Raises:
         DamagedCheckpoint: if the content of the file is damaged.
@@ -110,15 +105,14 @@ def read_checkpoint(
     state = read_saved(path)
     if not isinstance(state, dict) or "state_dict" not in state:
         raise UserError(f"{path}: contains no state_dict (expected a Tacotron 2 checkpoint)")
-    if problems := (find_problems or problems_of)(state):
+    if problems := problems_of(state, kinds):
         raise checkpoint_error(path, problems)
     state["state_dict"] = without_wrappers(state["state_dict"])
     return state
 
 
 def without_wrappers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the weights without the prefixes that wrappers, such as torch.compile, add to all
-    names."""
+    """Return the weights without the prefixes that wrappers add to all names."""
     # Repeat the loop, because wrappers, such as torch.compile, can be nested in any order.
     for prefix in WRAPPERS * len(WRAPPERS):
         if weights and all(name.startswith(prefix) for name in weights):
@@ -162,8 +156,7 @@ def read_saved(path: str | Path) -> object:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error message, without the stack trace that PyTorch adds to its
-    messages."""
+    """Return the first line of an error message, without PyTorch's stack trace."""
     lines = str(error).splitlines()
     return lines[0] if lines else ""
 
@@ -215,17 +208,10 @@ def load_state(
         raise checkpoint_error(f"{path} does not fit {kind}", problems) from None
 
 
-def embedding_of(weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    """Return the symbol embedding [symbols, dim], or None if `weights` contains no symbol
-    embedding."""
-    embedding = weights.get("embedding.weight")
-    return embedding if embedding is not None and embedding.dim() == 2 else None
-
-
 # ---------------------------------------------------------------------------- checks
 
 
-def problems_of(state: dict[str, Any], kinds: Mapping[str, Any] = KINDS) -> list[str]:
+def problems_of(state: dict[str, Any], kinds: Mapping[str, Any]) -> list[str]:
     """Check the weights and the settings of a checkpoint, and the entries that `kinds` describes.
     Return one line for each problem.
 
@@ -250,12 +236,16 @@ def is_of_this_recipe(state: Mapping[str, Any]) -> bool:
 
 
 def weight_problems(weights: Any, part: str) -> list[str]:
-    """Check a dictionary of tensors, and return one line for each problem. `part` is the name of
-    this dictionary in the file."""
+    """Return one line for each problem of a dictionary of tensors, whose name is `part`."""
     if not isinstance(weights, dict):
         return [f"{part}: {brief(weights)} (expected a dictionary of tensors)"]
-    problems = {name: tensor_problem(tensor) for name, tensor in weights.items()}
-    return [f"{part}: {name}: {problem}" for name, problem in problems.items() if problem]
+    problems = []
+    for name, tensor in weights.items():
+        if not isinstance(tensor, torch.Tensor):
+            problems.append(f"{part}: {name}: {brief(tensor)} (expected a tensor)")
+        elif not tensor.isfinite().all():
+            problems.append(f"{part}: {name}: contains NaN or infinity")
+    return problems
 
 
 def _settings_problems(saved: Any) -> list[str]:
@@ -278,23 +268,14 @@ def _settings_problems(saved: Any) -> list[str]:
 def _plain_problems(part: str, kind: Any, value: Any) -> list[str]:
     try:
         TypeAdapter(kind).validate_python(value)
+        return []
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
-    else:
-        return []
     problems = []
     for problem in found:
         place = ": ".join(map(str, (part, *problem["loc"])))
         problems.append(f"{place}: {problem['msg']}, not {brief(problem['input'])}")
     return problems
-
-
-def tensor_problem(value: Any) -> str | None:
-    """Return a message about a value that is not a tensor of finite numbers, or None if the value
-    is valid."""
-    if not isinstance(value, torch.Tensor):
-        return f"{brief(value)} (expected a tensor)"
-    return None if value.isfinite().all() else "contains NaN or infinity"
 
 
 def brief(value: Any) -> str:
@@ -305,8 +286,7 @@ def brief(value: Any) -> str:
 
 
 def checkpoint_error(title: str | Path, problems: list[str]) -> UserError:
-    """Return a UserError that lists the problems of a file. The error begins with `title`, which
-    starts with the path of this file."""
+    """Return an error that lists the problems of a file. `title` starts with the file's path."""
     if len(problems) == 1:
         return UserError(f"{title}: {problems[0]}")
     shown = problems[:MAX_SHOWN]

@@ -202,9 +202,8 @@ def write_graph(
 def quantize_lstms(path: Path) -> None:
     """Quantize the decoder LSTMs, which contain nearly all weights of the decoder, to int8. Each
     column of a weight matrix has its own scale."""
-    logging.disable(
-        logging.WARNING
-    )  # hide the messages of ONNX Runtime that only its developers need
+    # Hide the messages of ONNX Runtime that only its developers need.
+    logging.disable(logging.WARNING)
     quantize_dynamic(
         path,
         path,

@@ -59,9 +59,6 @@ def state_of_voice(folder: Path) -> dict[str, Any]:
         weights |= weights_of_graph(onnx.load_from_string(content).graph, name)
     settings = dict(description["hparams"])
     settings["speakers"] = tuple(settings.get("speakers", ()))
-    for name, values in weights.items():
-        if not np.isfinite(values).all():
-            raise UserError(f"{folder}: {name} contains NaN or infinity. Export the voice again")
     state = {name: torch.from_numpy(np.array(x, np.float32)) for name, x in weights.items()}
     return {"state_dict": state, "hparams": settings}
 
@@ -72,24 +69,19 @@ def weights_of_graph(graph: Any, name: str) -> dict[str, np.ndarray]:
     `name` is "encoder", "decoder" or "postnet".
     """
     tensors = _tensors(graph)
+    # The graphs of older voices, such as voices/english, contain the generated names.
+    names = own_names(graph, name)
     weights = {}
     for tensor, values in tensors.items():
-        match = OWN_NAME.fullmatch(tensor)
+        match = OWN_NAME.fullmatch(names.get(tensor, tensor))
         if match:
             is_transposed = match[2] is not None
             weights[match[1]] = values.T if is_transposed else values
-    num_convolutions = 0
+            if match[1].endswith(".0.conv.bias"):
+                weights |= _neutral_norm(match[1].removesuffix("0.conv.bias"), len(values))
     for node in graph.node:
-        if node.op_type == "Conv" and len(node.input) == 3:
-            layer = f"{name}.convolutions.{num_convolutions}"
-            weights |= _convolution(layer, tensors[node.input[1]], tensors[node.input[2]])
-            num_convolutions += 1
-        elif node.op_type == "LSTM":
+        if node.op_type == "LSTM":
             weights |= _lstm(*(tensors[x] for x in node.input[1:4]))
-        elif node.op_type == "MatMul" and OWN_NAME.fullmatch(node.input[1]) is None:
-            layer = _linear_layer(node.name)
-            if layer and node.input[1] in tensors:
-                weights[f"{layer}.linear_layer.weight"] = tensors[node.input[1]].T
     return weights
 
 
@@ -115,8 +107,7 @@ def own_names(graph: Any, part: str) -> dict[str, str]:
 
 
 def _linear_layer(node: str) -> str:
-    """Return the name of the linear layer that a node of the graph computes, or "" for other matrix
-    products."""
+    """Return the name of the linear layer that a node of the graph computes, or ""."""
     if match := PRENET_LAYER.fullmatch(node):
         return f"decoder.prenet.layers.{match[1]}"
     if node == "/memory_layer/linear_layer/MatMul":
@@ -148,18 +139,14 @@ def _tensors(graph: Any) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _convolution(layer: str, weight: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the weights of a convolution and of the batch norm that follows the convolution. This
-    batch norm has no effect."""
-    channels = len(bias)
+def _neutral_norm(layer: str, channels: int) -> dict[str, np.ndarray]:
+    """Return the weights of a batch norm that has no effect. `layer` begins their names."""
     return {
-        f"{layer}.0.conv.weight": weight,
-        f"{layer}.0.conv.bias": bias,
-        f"{layer}.1.weight": np.ones(channels),
-        f"{layer}.1.bias": np.zeros(channels),
-        f"{layer}.1.running_mean": np.zeros(channels),
-        f"{layer}.1.running_var": np.full(channels, 1 - NORM_EPSILON),
-        f"{layer}.1.num_batches_tracked": np.zeros(()),
+        f"{layer}1.weight": np.ones(channels),
+        f"{layer}1.bias": np.zeros(channels),
+        f"{layer}1.running_mean": np.zeros(channels),
+        f"{layer}1.running_var": np.full(channels, 1 - NORM_EPSILON),
+        f"{layer}1.num_batches_tracked": np.zeros(()),
     }
 
 

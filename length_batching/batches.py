@@ -193,11 +193,7 @@ class LengthBatches(Dataset[Any]):
         """
         state = self._state
         self._state = PassState(
-            epoch,
-            state.times_set + 1,
-            start,
-            is_set,
-            state.pass_number + int(ends_pass),
+            epoch, state.times_set + 1, start, is_set, state.pass_number + int(ends_pass)
         )
         self._is_begun = False
         if ends_pass:
@@ -457,9 +453,8 @@ class LengthBatches(Dataset[Any]):
             )
         first = max(state.start, 0) if position is None else position
         next_was_set = False
-        if (
-            first == len(self) and not state.is_set
-        ):  # some DataLoaders call `set_epoch` only after the pass has begun
+        # Some DataLoaders call `set_epoch` only after the pass has begun.
+        if first == len(self) and not state.is_set:
             epoch += 1
             first = 0
             self._begin_epoch(epoch, first, is_set=False)

@@ -1,8 +1,5 @@
 """Define the options of `plan_epoch` as a type, and check them.
 
-    options: PlanOptions = {"dynamic_batch_size": True, "batch_randomization": True}
-    sampler = LengthBatchSampler(lengths, 16, "semi_sorted", **options)
-
 The docstring of `plan_epoch` in plan.py explains each option.
 """
 

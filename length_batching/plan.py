@@ -188,9 +188,7 @@ def plan_epoch(
 
 
 def seed_of_epoch(seed: int, epoch: int) -> np.random.SeedSequence:
-    """Combine the seed and the epoch into one seed. Swapping the two numbers changes the result:
-    seed 0 in epoch 1 and seed 1 in epoch 0 produce different plans.
-    """
+    """Combine the seed and the epoch into one seed. Swapping the numbers changes the result."""
     return np.random.SeedSequence(entropy=int(seed), spawn_key=(int(epoch),))
 
 

@@ -101,10 +101,10 @@ class LengthBatchSampler:
         self._times_set = 0  # how many times an epoch has been set or loaded
         self._go_to(0)
 
-    def _go_to(self, epoch: int, start: int = 0) -> None:
+    def _go_to(self, epoch: int) -> None:
         self._updates = self._planner.updates_of(epoch)
         self.epoch = epoch
-        self.start = start
+        self.start = 0
         self._times_set += 1
         self._is_begun = False  # whether a pass of this epoch has begun
         self._drawn = 0  # number of batches that this pass has yielded

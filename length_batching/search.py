@@ -145,8 +145,7 @@ class Survey(PaddingStats):
 
     def description(self) -> str:
         """Return the strategy's name in the papers and the parameter value, such as "SSB-DBS-BR
-        (factor 0.1)".
-        """
+        (factor 0.1)"."""
         notes = []
         if self.parameter:
             notes.append(value_in_words(self.strategy, self.value))
@@ -341,9 +340,8 @@ def _novelty_or_0(survey: Survey) -> float:
 
 
 def price(survey: Survey) -> float:
-    """Return the cost that the search minimizes: the total cost of the decoder steps. If the row
-    costs are unknown, return the number of decoder steps.
-    """
+    """Return the cost that the search minimizes: the cost of all decoder steps, or their number
+    if the row costs are unknown."""
     return survey.decoder_steps if survey.step_cost is None else survey.step_cost
 
 
@@ -386,11 +384,7 @@ def search(
         "too_long": too_long,
         "size_multiple": size_multiple,
     }
-    dynamic: PlanOptions = {
-        **fixed,
-        "batch_capacity": batch_capacity,
-        "dynamic_batch_size": True,
-    }
+    dynamic: PlanOptions = {**fixed, "batch_capacity": batch_capacity, "dynamic_batch_size": True}
     random = surveyor.survey(batch_size, "random", **fixed)
     default = surveyor.survey(batch_size, "semi_sorted", **dynamic)
     enough = min(_novelty_or_0(default), MAX_NEEDED_NOVELTY)

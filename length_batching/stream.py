@@ -139,7 +139,9 @@ class LengthBatchStream(IterableDataset[list[Any]]):
             BatchingError: if a state from the middle of a different epoch was loaded, and training
                 would skip the rest of that epoch.
         """
-        if self._loaded is not None and not self._pass_has_ended():
+        # Whether this process or a worker has finished a pass since the last `set_epoch`.
+        pass_has_ended = bool((self._finished_at == self._epoch_and_times_set[1]).any())
+        if self._loaded is not None and not pass_has_ended:
             loaded_epoch = self._loaded["epoch"]
             if epoch == loaded_epoch:
                 return
@@ -153,10 +155,6 @@ class LengthBatchStream(IterableDataset[list[Any]]):
         times_set = self._epoch_and_times_set[1] + 1
         self._epoch_and_times_set[:] = torch.tensor([epoch, times_set])
         self._begin_at(START | {"epoch": epoch})
-
-    def _pass_has_ended(self) -> bool:
-        """Return whether this process or a worker has finished a pass since `set_epoch`."""
-        return bool((self._finished_at == self._epoch_and_times_set[1]).any())
 
     def state_dict(self, trained: int | None = None) -> dict[str, int]:
         """Return the state for a checkpoint.

@@ -104,17 +104,8 @@ class UpdatePlanner:
 
     Args:
         lengths, batch_size, strategy, options: see `plan_epoch`. Do not pass `epoch`.
-        random_epochs: number of epochs at the start of training that use random batches (RAND).
-            Each random batch contains `batch_size` clips. With `dynamic_batch_size` and
-            `batch_capacity`, a random batch contains as many clips as fit into `batch_capacity`.
+        random_epochs, batches_per_epoch, short_last_update: see `LengthBatchSampler`.
         batches_per_update: number of batches per optimizer step (K).
-        batches_per_epoch: number of batches in every epoch, summed over all processes. With
-            "constant", every epoch has 1% more batches than the first epoch needs. With
-            "per_phase", all random epochs have the same number of batches, and all later epochs
-            have the same, usually smaller, number of batches. With None, every epoch has as many
-            batches as it needs, rounded up to a multiple of K.
-        short_last_update: allow the last optimizer step of an epoch to have fewer than K batches,
-            although some processes may then have no batch in this optimizer step.
 
     Raises:
         BatchingError: if an option or a length is invalid.

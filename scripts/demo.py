@@ -100,11 +100,7 @@ def train(out: Path, demo: Demo, clips: int, seed: int, language: str, settings:
     run_stage(
         "scripts/make_demo_corpus.py",
         out / "unseen",
-        "--clips",
-        UNSEEN,
-        "--skip",
-        clips,
-        *spoken,
+        *("--clips", UNSEEN, "--skip", clips, *spoken),
         threads="1",
     )
     kept = ("--out", lists, "--cache-mels", out / "mels", "--val-fraction", VALIDATION)
@@ -185,10 +181,7 @@ def main(arguments: list[str] | None = None) -> None:
         help="train the full-size model, which takes 16 minutes on two fast cores",
     )
     parser.add_argument(
-        "--clips",
-        type=int,
-        default=1000,
-        help="number of training clips (default: %(default)s)",
+        "--clips", type=int, default=1000, help="number of training clips (default: %(default)s)"
     )
     parser.add_argument(
         "--epochs",

@@ -83,12 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
         help="do not compute the identification rate (this computation takes most of the time)",
     )
     add_recognizer_options(parser)
-    add(
-        "--vocoder",
-        type=Path,
-        metavar="FILE",
-        help="use this ONNX vocoder (default: Griffin-Lim)",
-    )
+    add("--vocoder", type=Path, metavar="FILE", help="use this ONNX vocoder (default: Griffin-Lim)")
     add(
         "--quality",
         action="store_true",

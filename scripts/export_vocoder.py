@@ -33,10 +33,8 @@ from tacotron2_voice.utils.files import write_bytes
 from tacotron2_voice.utils.program import run_program
 from tacotron2_voice.vocoder import check_mel_settings
 
-COMPARED_FRAMES = (
-    16,
-    100,
-)  # lengths (in frames) of the log-mels used to compare the graph with PyTorch
+# Lengths (in frames) of the log-mels used to compare the graph with PyTorch.
+COMPARED_FRAMES = (16, 100)
 # Maximum difference between the audio from the graph and PyTorch's audio, relative to the largest
 # sample. These limits are ten times the measured differences.
 MAX_DIFFERENCE = 5e-5

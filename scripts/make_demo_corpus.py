@@ -45,12 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
         help="skip the first N random numbers, which another corpus may contain (default: %(default)s)",
         metavar="N",
     )
-    add(
-        "--seed",
-        type=number,
-        default=0,
-        help="seed of the random numbers (default: %(default)s)",
-    )
+    add("--seed", type=number, default=0, help="seed of the random numbers (default: %(default)s)")
     add(
         "--language",
         default=ENGLISH,

@@ -16,7 +16,7 @@ from project_root import ROOT
 
 import argparse
 import html
-import math
+import importlib
 import os
 import shlex
 import shutil
@@ -35,6 +35,7 @@ from corpus.filelist import split_filelist_line
 from corpus.speaker_names import checked_name
 from evaluation.recognizers import (
     NAMES,
+    NO_RECOGNIZER,
     WHISPER,
     add_whisper_model_option,
     default_whisper_model,
@@ -75,6 +76,8 @@ TIMED_STEPS = 2  # number of optimizer steps for measuring the time per optimize
 # Options of scripts/prepare.py that this program sets itself. Users cannot pass these options with
 # --prepare.
 OWN_OPTIONS = ("--convert", "--cache-mels", "--out", "--speaker", "--val-fraction")
+# The program trains the voice of one person.
+SPEAKER_OPTIONS = ("--speaker-column", "--speaker-folders")
 LETTERS, PHONES = "letters", "phones"
 OPTIONS_FILE = "my_voice.json"
 EVALUATION_FILE = "evaluation.json"
@@ -115,24 +118,23 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
     folder.
 
     Raises:
-        UserError: if the folder was made with a different --name, --language, --start or --steps,
-            or if the model in --start or the recognizer cannot be loaded.
+        UserError: if the folder was made from other recordings, or with a different --name,
+            --language, --symbols, --start or --steps, or if the model in --start or the recognizer cannot be loaded.
     """
     if not args.start.exists():
         raise UserError(
             f"--start {args.start}: no such checkpoint or voice folder{list_others(args.start)}"
         )
     read_weights(args.start)
-    if make_recognizer(args.recognizer, args.whisper_model, args.language, texts=()) is None:
-        raise UserError(
-            f"--language {args.language}: --recognizer {args.recognizer} supports only English, so "
-            f"use --recognizer {WHISPER}"
-        )
     if args.symbols == PHONES:
         try:
             args.language = check_language(args.language)
         except UserError as error:
             raise UserError(f"{error}. To train on letters, add --symbols {LETTERS}") from None
+    choose_recognizer(args)
+    # Report a missing package before training instead of after it.
+    for module in ("evaluation.evaluate", "export.voice_export"):
+        importlib.import_module(module)
     path = out / OPTIONS_FILE
     options = {
         "name": args.name,
@@ -141,11 +143,18 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
         "start": str(args.start),
         "steps": args.steps,
     }
+    recordings = os.path.abspath(args.recordings)
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
-        write_json(path, options)
+        write_json(path, options | {"recordings": recordings})
         return
     before = read_json(path)
+    # A folder from an earlier version does not contain the folder of the recordings.
+    if before.get("recordings", recordings) != recordings:
+        raise UserError(
+            f"{out}: was made from the recordings in {before['recordings']}, not from {recordings}. "
+            "Choose another folder with --out"
+        )
     for name, value in options.items():
         # A folder from an earlier version does not contain the number of optimizer steps.
         if before.get(name, value) != value:
@@ -153,6 +162,32 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
                 f"{out}: was made with --{name} {before.get(name)}, but this command has "
                 f"--{name} {value}. Pass the same option, or choose another folder with --out"
             )
+
+
+def choose_recognizer(args: argparse.Namespace) -> None:
+    """Check that the speech recognizer can be loaded.
+
+    If the user chose no recognizer and Whisper cannot be loaded, set args.recognizer to "none".
+    """
+    is_default = not args.recognizer and not args.whisper_model
+    args.recognizer = args.recognizer or WHISPER
+    args.whisper_model = args.whisper_model or default_whisper_model(args.language)
+    try:
+        recognizer = make_recognizer(args.recognizer, args.whisper_model, args.language, texts=())
+    except UserError as error:
+        if not is_default:
+            raise
+        print(
+            f"note: {error}. The program continues without a speech recognizer, and compares the "
+            "speech with the recordings instead of counting wrong words"
+        )
+        args.recognizer = NO_RECOGNIZER
+        return
+    if recognizer is None and args.recognizer != NO_RECOGNIZER:
+        raise UserError(
+            f"--language {args.language}: --recognizer {args.recognizer} supports only English, so "
+            f"use --recognizer {WHISPER}"
+        )
 
 
 def settings_file() -> str:
@@ -218,12 +253,21 @@ class Candidate(NamedTuple):
 
     @property
     def error_rate(self) -> float:
-        rate = self.result.word_error_rate
-        return math.inf if rate is None else rate
+        """The word error rate or, without a speech recognizer, 1 - the identification rate."""
+        if self.result.word_error_rate is not None:
+            return self.result.word_error_rate
+        return 1 - (self.result.identification_rate or 0.0)
+
+    @property
+    def description(self) -> str:
+        if self.result.word_error_rate is not None:
+            return f"word error rate {self.error_rate:.3f}"
+        return f"identification rate {1 - self.error_rate:.3f}"
 
 
 def choose_checkpoint(out: Path, newest: Path, args: argparse.Namespace) -> Candidate:
-    """Return the candidate whose free-running speech has the lowest word error rate.
+    """Return the candidate whose free-running speech has the lowest word error rate or, without a
+    speech recognizer, the highest identification rate.
 
     The candidates are the newest checkpoint, which has the lowest learning rate, and the checkpoint
     with the lowest validation loss. The checkpoint with the lower validation loss does not always
@@ -237,7 +281,7 @@ def choose_checkpoint(out: Path, newest: Path, args: argparse.Namespace) -> Cand
         for name, path in checkpoints.items()
     ]
     for candidate in candidates:
-        print(f"{candidate.checkpoint}: word error rate {candidate.error_rate:.3f}")
+        print(f"{candidate.checkpoint}: {candidate.description}")
     # If both checkpoints have the same error rate, min returns the newest checkpoint.
     return min(candidates, key=lambda x: x.error_rate)
 
@@ -248,14 +292,17 @@ def evaluate(
     """Synthesize and transcribe the held-out texts, unless `folder` contains the result. Return the
     result."""
     result = folder / EVALUATION_FILE
-    if is_outdated(result, checkpoint):
+    has_recognizer = args.recognizer != NO_RECOGNIZER
+    if is_outdated(result, checkpoint) or (
+        has_recognizer and read_result(result, Intelligibility).word_error_rate is None
+    ):
         folder.mkdir(exist_ok=True)
         run_stage(
             "scripts/evaluate.py",
             *("--checkpoint", checkpoint, "--recordings", recordings),
             *("--output", folder / SPEECH, "-o", result, "--language", args.language),
             *("--recognizer", args.recognizer, "--whisper-model", args.whisper_model),
-            "--words-only",
+            *(["--words-only"] if has_recognizer else []),
         )
     return read_result(result, Intelligibility)
 
@@ -299,12 +346,12 @@ def write_page(out: Path, speech_folder: Path, name: str, summary: str) -> Path:
 
 def are_options(text: str) -> bool:
     """Return whether the program can pass this text to scripts/prepare.py. The text must contain no
-    unclosed quotation mark, and no option from OWN_OPTIONS."""
+    unclosed quotation mark, and no option from OWN_OPTIONS or SPEAKER_OPTIONS."""
     try:
         names = {word.partition("=")[0] for word in shlex.split(text)}
     except ValueError:
         return False
-    return names.isdisjoint(OWN_OPTIONS)
+    return names.isdisjoint(OWN_OPTIONS + SPEAKER_OPTIONS)
 
 
 def joined(arguments: list[str]) -> list[str]:
@@ -352,7 +399,8 @@ def main(arguments: list[str] | None = None) -> None:
         "--prepare",
         type=checked(
             str,
-            f"options other than {', '.join(OWN_OPTIONS)}, with closed quotation marks",
+            f"options other than {', '.join(OWN_OPTIONS)}, with closed quotation marks; the options "
+            "for several speakers are not supported, because all recordings must be of one person",
             are_options,
         ),
         default="",
@@ -373,24 +421,22 @@ def main(arguments: list[str] | None = None) -> None:
     )
     add(
         "--recognizer",
-        default=WHISPER,
         choices=NAMES,
-        help="transcribe the speech with this recognizer (default: %(default)s)",
+        help="transcribe the speech with this recognizer (default: whisper, or none if Whisper "
+        "cannot be loaded)",
     )
     add_whisper_model_option(parser)
     args = parser.parse_args(joined(sys.argv[1:] if arguments is None else arguments))
     args.symbols = args.symbols or (LETTERS if is_english(args.language) else PHONES)
     args.steps = args.steps or (STEPS if is_english(args.language) else STEPS_FOR_OTHER_LANGUAGES)
-    args.whisper_model = args.whisper_model or default_whisper_model(args.language)
     args.name = checked_name(args.name, "--name")
     out = args.out or Path(f"my-voice-{args.name}")
     if args.out is None and len(out.parts) > 1:
         raise UserError(f"--name {args.name}: not a name of a folder; add --out FOLDER")
     check_is_folder(out, "--out")
     if not args.recordings.is_dir():
-        raise UserError(
-            f"{args.recordings}: no such folder (expected the folder of the recordings)"
-        )
+        found = "not a folder" if args.recordings.exists() else "no such folder"
+        raise UserError(f"{args.recordings}: {found} (expected the folder of the recordings)")
     check_options(out, args)
     began = time.monotonic()
     hparams = prepare(out, args)

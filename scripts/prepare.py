@@ -51,12 +51,13 @@ import torch
 
 from corpus.convert import SEGMENT_PADDING
 from corpus.download import download_corpus
-from corpus.layouts import METADATA, TextSource, default_table
+from corpus.layouts import default_table
 from corpus.prepare import Preparation, prepare
 from corpus.speaker_names import SpeakerSource
 from corpus.split import SEED, VAL_FRACTION
-from corpus.tables import Table
+from corpus.tables import METADATA, Table
 from corpus.text_files import check_encoding
+from corpus.text_search import TextSource
 from hparams import create_hparams
 from tacotron2_voice.utils.arguments import checked, make_parser, positive, share
 from tacotron2_voice.utils.program import is_stage, run_program
@@ -190,9 +191,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def table_of(args: argparse.Namespace) -> Table | None:
-    """Return the table that the options describe. If the options describe no table, return None,
-    so that `read_layout` looks for a table or for text files in CORPUS.
-    """
+    """Return the table that the options describe, or None, so that `read_layout` looks for a table
+    or for text files in CORPUS."""
     is_described = args.path_column or args.text_column or args.delimiter
     default = default_table(args.corpus)
     has_table = args.csv or default.exists()
@@ -234,11 +234,7 @@ def main(arguments: list[str] | None = None) -> None:
             args.speaker_column or "", args.speaker_folders, args.speaker or ""
         )
         texts = TextSource(
-            args.text_folder,
-            args.transcripts,
-            args.tier,
-            args.encoding or "",
-            args.repeated_words,
+            args.text_folder, args.transcripts, args.tier, args.encoding or "", args.repeated_words
         )
         asked = Preparation(**options, table=table_of(args), speakers=speakers, texts=texts)
         written = prepare(asked)

@@ -16,3 +16,8 @@ def test_few_problems_are_grouped_when_they_share_a_long_fix():
     fix = "sed " * LONG_FIX
     problems = [f"data/{name}.wav: 8000 Hz; {fix}" for name in "abc"]
     assert grouped(problems) == [problems[0], "  the same in 2 more: b.wav, c.wav"]
+
+
+def test_each_place_is_listed_once_when_problems_are_grouped():
+    problems = [f"data/book.srt: segment {i} is too short; {'fix ' * LONG_FIX}" for i in range(5)]
+    assert grouped(problems) == [problems[0], "  the same in 4 more: book.srt"]

@@ -135,7 +135,9 @@ def recordings(tmp_path, monkeypatch):
 
 def reference_of(recordings, hparams=HPARAMS, vocoder="Griffin-Lim", quality_model=None):
     evaluators = Evaluators(StandInRecognizer(), quality_model, "en-us")
-    return measure_reference(recordings, StandIn(lambda _: None, hparams), vocoder, evaluators)
+    synthesizer = StandIn(lambda _: None, hparams)
+    read = read_recordings(recordings)
+    return measure_reference(recordings, read, synthesizer, vocoder, evaluators)
 
 
 def test_evaluated_recordings_are_measured_again_only_when_settings_change(recordings):

@@ -35,9 +35,9 @@ OWNERS = {
     "py3langid": "tacotron2_voice/text/other_languages.py",
     "phonemizer": "tacotron2_voice/text/espeak.py",
     "triton": "fast_decoder/kernels.py",
-    "srt": "corpus/segments.py",
-    "webvtt": "corpus/segments.py",
-    "praatio": "corpus/segments.py",
+    "srt": "corpus/subtitles.py",
+    "webvtt": "corpus/subtitles.py",
+    "praatio": "corpus/textgrids.py",
     "jinja2": "corpus/report_page.py",
 }
 REPORT_PACKAGES = {"pandas", "seaborn", "statsmodels"}

@@ -11,17 +11,14 @@ import pytest
 import soundfile
 from corpora import add_line, refusal, write_tone
 
+from corpus.audio_search import note_of_unused_audio, problem_of_missing
 from corpus.checks import check_clips, placeholders, problem_of_text
 from corpus.clips import Clip, Segment
-from corpus.layouts import (
-    TextSource,
-    note_of_unused_audio,
-    problem_of_missing,
-    read_layout,
-    unique_ids,
-)
+from corpus.convert import unique_ids
+from corpus.layouts import read_layout
 from corpus.speaker_names import NO_SPEAKERS, SpeakerSource
-from corpus.tables import Table
+from corpus.table_rows import Table
+from corpus.text_search import TextSource
 from hparams import create_hparams
 from scripts import prepare as prepare_program
 from tacotron2_voice.utils.errors import UserError
@@ -642,18 +639,24 @@ def test_texts_are_kept_when_few_of_them_begin_with_a_word_and_a_colon(tmp_path)
 
 
 def test_texts_are_found_when_the_text_folder_has_the_same_subfolders_as_the_speaker_folders(
-    tmp_path,
+    tmp_path, capsys
 ):
     write_prompts(
         tmp_path, "wav/s1/c1/a.wav", "wav/s2/c1/a.wav", "txt/s1/c1/a.txt", "txt/s2/c1/a.txt"
     )
     texts = TextSource(folder=tmp_path / "txt")
+    message = refusal(read_layout, tmp_path)
+    assert (
+        f"pass {tmp_path}/wav instead of {tmp_path}, and add --text-folder {tmp_path}/txt "
+        in message
+    )
     clips, problems = read_layout(tmp_path / "wav", None, SpeakerSource(folders=True), texts)
     assert problems == []
     assert [(x.speaker, x.text) for x in clips] == [
         ("s1", "Text of txt/s1/c1/a.txt."),
         ("s2", "Text of txt/s2/c1/a.txt."),
     ]
+    assert "no audio file belongs" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

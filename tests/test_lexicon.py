@@ -155,6 +155,7 @@ def test_pronunciation_in_phones_is_accepted_when_the_model_uses_phones(tmp_path
         ("word ta5 shi3", "'ta5 shi3'"),
         # In an earlier version, "New" was respelled as "York noo york".
         ("New York\tnoo york", "'New York'"),
+        ("New York noo york", "'New York noo york'"),
         ("nguyen\t0.9\twin", "'nguyen"),
         ("nguyen 0.9 win", "'0.9 win'"),
         ("nguyen N UW1 AH0 N", "'N UW1 AH0 N'"),

@@ -17,7 +17,7 @@ from length_batching import STRATEGIES, plan_epoch
 from tacotron2_voice.utils.errors import UserError
 from training import memory_check
 from training.cpu_memory import RESERVE, CpuEstimate, _available_of_group
-from training.memory_check import TriedMemory, check_memory, worst_case_shapes
+from training.memory_check import Memory, check_memory, worst_case_shapes
 from training.trainer import MicroBatch, Trainer
 
 CPU = torch.device("cpu")
@@ -27,7 +27,8 @@ corpora = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 60)), min_size=
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """Make the memory check run the worst-case batches on a CPU, as on a GPU."""
-    monkeypatch.setattr(memory_check, "memory_of", lambda *given: TriedMemory(*given[:2]))
+    monkeypatch.setattr(memory_check, "available_memory", lambda: None)
+    monkeypatch.setattr(Memory, "fits", Memory._can_run)
 
 
 def devices() -> list[torch.device]:
@@ -287,7 +288,7 @@ def test_memory_check_suggests_the_largest_setting_that_fits_on_a_cpu(
 ):
     training = clips([400] * 70, [50] * 70)
     monkeypatch.setattr(memory_check, "CpuEstimate", OneBytePerFrame)
-    monkeypatch.setattr(memory_check, "can_estimate", lambda device: True)
+    monkeypatch.setattr(memory_check, "reset_peak_memory", lambda device: True)
     available = 24 * 400 / (1 - RESERVE) + 10
     monkeypatch.setattr(memory_check, "available_memory", lambda: int(available))
     with pytest.raises(UserError) as problem:

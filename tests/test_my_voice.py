@@ -47,8 +47,14 @@ def commands(tmp_path, monkeypatch):
             speech.mkdir(exist_ok=True)
             (speech / "0001.wav").touch()
             checkpoint = Path(words[words.index("--checkpoint") + 1])
-            rate = 0.25 if checkpoint.name == "best.pt" else 0.5
+            is_best = checkpoint.name == "best.pt"
+            rate = 0.25 if is_best else 0.5
             result = Intelligibility(rate, 0.1, 0.125, 50, checkpoint.name, 12, [])
+            if words[words.index("--recognizer") + 1] == "none":
+                identified = 0.75 if is_best else 0.5
+                result = Intelligibility(
+                    None, None, None, 50, checkpoint.name, 12, [], identification_rate=identified
+                )
             write_json(Path(words[words.index("-o") + 1]), asdict(result))
         elif program == "scripts/export_voice.py":
             (out / "voice").mkdir()
@@ -150,6 +156,31 @@ def test_voice_is_exported_from_the_checkpoint_with_the_lower_word_error_rate(co
     assert commands[-1][0] == "scripts/export_voice.py"
     assert commands[-1][2].endswith("best.pt")
     assert 'src="lowest-loss/speech/0001.wav"' in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_checkpoint_with_the_higher_identification_rate_is_exported_when_whisper_cannot_be_loaded(
+    commands, tmp_path, monkeypatch, capsys
+):
+    def fail(*_: object, **__: object) -> None:
+        raise UserError("--whisper-model tiny.en: cannot load this model")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(my_voice, "make_recognizer", fail)
+        with pytest.raises(UserError, match="cannot load"):
+            make(tmp_path, "--whisper-model", "tiny.en")
+        assert commands == []
+        (tmp_path / "out" / "run").mkdir(parents=True)
+        (tmp_path / "out" / "run" / "best.pt").touch()
+        make(tmp_path)
+    printed = capsys.readouterr().out
+    assert "note: --whisper-model tiny.en: cannot load this model. " in printed
+    assert "best.pt: identification rate 0.750" in printed
+    evaluations = [x for x in commands if x[0] == "scripts/evaluate.py"]
+    assert all("--words-only" not in x for x in evaluations)
+    assert commands[-1][2].endswith("best.pt")
+    commands.clear()
+    make(tmp_path)  # Whisper can be loaded now
+    assert "best.pt: word error rate 0.250" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -290,6 +321,15 @@ def test_output_folder_is_rejected_when_it_was_made_with_another_language(comman
     assert commands == []
 
 
+def test_output_folder_is_rejected_when_it_was_made_from_other_recordings(commands, tmp_path):
+    make(tmp_path)
+    commands.clear()
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match="--out"):
+        my_voice.main(["other", "--name", "anna", "--out", str(tmp_path / "out")])
+    assert commands == []
+
+
 @pytest.mark.parametrize(
     "option",
     [
@@ -302,6 +342,7 @@ def test_output_folder_is_rejected_when_it_was_made_with_another_language(comman
         "--prepare='a",
         "--prepare=--out x",
         "--prepare=--speaker=x",
+        "--prepare=--speaker-column 2",
     ],
 )
 def test_option_is_rejected_before_the_first_stage_when_its_value_is_invalid(

@@ -11,7 +11,8 @@ import soundfile
 from corpora import refusal
 from helpers import ROOT
 
-from corpus.layouts import TextSource, read_layout
+from corpus.layouts import read_layout
+from corpus.text_search import TextSource
 from scripts.prepare import main
 
 PAGE = (ROOT / "docs" / "guides" / "corpora.md").read_text("utf-8")

@@ -281,7 +281,9 @@ def test_prepare_warns_when_only_the_sampling_rate_is_set(tmp_path, capsys):
         write_tone(corpus / "wavs" / f"c{i}.wav", 9000 + i, rate=48000)
         add_line(corpus, f"c{i}||Some words.")
     message = refusal(prepare_with, corpus, tmp_path / "lists")
-    (settings,) = {*re.findall(r"48000 Hz, .*have this rate, set (\S+); otherwise", message)}
+    (settings,) = {
+        *re.findall(r"48000 Hz, .*have this rate, add (\S+) to --hparams; otherwise", message)
+    }
     prepare(Preparation(corpus, tmp_path / "lists", "sampling_rate=48000"))
     printed = capsys.readouterr().out
     assert "warning: at sampling_rate=48000, a frame (hop_length=256) lasts 5.3 ms" in printed

@@ -9,15 +9,9 @@ from corpora import refusal, write_tone
 
 from corpus.clips import Clip, Segment
 from corpus.layouts import read_layout
-from corpus.segments import (
-    are_labels,
-    is_kaldi,
-    is_whisper_table,
-    padded,
-    read_kaldi,
-    read_lhotse,
-    read_segments,
-)
+from corpus.manifests import is_kaldi, read_kaldi, read_lhotse
+from corpus.segment_padding import padded
+from corpus.segments import are_labels, is_whisper_table, read_segments
 from tacotron2_voice.utils.errors import UserError
 
 SRT = "1\n00:00:01,000 --> 00:00:02,500\nGood <i>morning</i>,\nLinda.\n\n2\n00:01:03,000 --> 00:01:04,250\nYes.\n"
@@ -468,6 +462,15 @@ def test_note_lists_the_voices_of_webvtt_subtitles_when_there_are_several(tmp_pa
         assert printed.count(note) == num_notes
 
 
+def test_warning_counts_the_subtitles_that_contain_a_dialogue(tmp_path, capsys):
+    cue = "{0}\n00:00:0{0},000 --> 00:00:0{0},900\n{1}\n\n"
+    for text, num_warnings in (("- Who is there?\n- Only me.", 1), ("- Who is there?", 0)):
+        cues = cue.format(1, text) + cue.format(2, "It is late.")
+        assert len(texts_of(tmp_path / "a.srt", cues)) == 2
+        printed = capsys.readouterr().out
+        assert printed.count("a.srt: 1 subtitles contain several lines that") == num_warnings
+
+
 def test_note_lists_a_line_that_ends_with_a_hyphen_in_subtitles(tmp_path, capsys):
     text = "1\n00:00:01,000 --> 00:00:02,000\nI was going to-\nno, an Anglo-\nSaxon.\n"
     assert texts_of(tmp_path / "a.srt", text) == ["I was going to- no, an Anglo- Saxon."]
@@ -620,7 +623,10 @@ def test_file_is_rejected_when_it_is_cut_before_the_last_text(tmp_path, form):
     times = content.rindex(re.findall(r"[1-9][\d:.,]+[\s>-]+[\d:.,]+", content)[-1])
     for end in range(times + 1, content.index(SENTENCES[-1]) - 3):
         path.write_text(content[:end])
-        assert str(path) in refusal(read_segments, path, "a"), content[:end][-20:]
+        message = refusal(read_segments, path, "a")
+        assert str(path) in message, content[:end][-20:]
+        if form in (".srt", ".vtt"):
+            assert "the file ends inside the times of a subtitle" in message, content[:end][-20:]
 
 
 @pytest.mark.parametrize("form", [".srt", ".vtt", ".tsv", ".txt"])

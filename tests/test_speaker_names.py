@@ -9,11 +9,12 @@ import soundfile
 from corpora import RATE, prepare_with, refusal, write_tone
 from helpers import LJSPEECH_CLIPS
 
+from corpus.audio_search import audio_files
 from corpus.clips import Clip
 from corpus.convert import note_of_folders
-from corpus.layouts import audio_files, read_layout
+from corpus.layouts import read_layout
 from corpus.speaker_names import SpeakerSource
-from corpus.tables import Table
+from corpus.table_rows import Table
 from hparams import create_hparams
 from scripts import prepare
 

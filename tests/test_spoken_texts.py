@@ -7,9 +7,10 @@ import pytest
 from corpora import add_line, refusal, write_tone
 
 from corpus.clips import Clip
-from corpus.layouts import TextSource, read_layout
+from corpus.layouts import read_layout
 from corpus.prepare import Preparation, prepare
 from corpus.spoken_texts import check_are_spoken, check_repeated_words, words_of
+from corpus.text_search import TextSource
 from tacotron2_voice.text.spoken_numbers import draw_numbers, sentence_of
 
 SENTENCES = [
@@ -112,6 +113,7 @@ def test_texts_are_rejected_when_all_of_them_are_the_same_word():
     message = refusal(check_repeated_words, clips_of(["S"] * 5))
     assert message.startswith("m.csv:1: 5 of 5 texts are the same word, such as 'S'")
     check_repeated_words(clips_of(["S"] * 4))
+    check_repeated_words(clips_of(["NULL"] * 5))  # `check_clips` reports that the texts are missing
     check_repeated_words(clips_of(["Words by the dozen."] * 5))
 
 

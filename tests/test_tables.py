@@ -1,4 +1,4 @@
-"""Test tables with any delimiter, header and column order (corpus/tables.py)."""
+"""Test tables with any delimiter, header and column order (corpus/tables.py, table_rows.py, table_columns.py and table_times.py)."""
 
 import json
 import lzma
@@ -10,7 +10,9 @@ import pytest
 from corpora import refusal
 
 from corpus.clips import Segment
-from corpus.tables import Entry, Table, normal_title, read_table, share_of_kept_words
+from corpus.normalized_texts import share_of_kept_words
+from corpus.table_rows import Table, normal_title
+from corpus.tables import Entry, read_table
 from tacotron2_voice.utils.errors import UserError
 
 LJSPEECH = Path(__file__).parent / "data" / "ljspeech" / "metadata.csv.xz"
@@ -235,6 +237,21 @@ def test_table_with_three_columns_is_rejected_when_the_second_column_contains_sp
     assert "add --text-column 3 --speaker-column 2. Otherwise, add only --text-column 3" in message
     entries, _ = read_table(Table(path, text_column="3"), "2")
     assert [entry.speaker for entry in entries] == [str(80 + i % 9) for i in range(12)]
+
+
+def test_texts_are_read_from_the_second_column_when_the_third_column_is_empty(path, capsys):
+    assert read(path, rows("c{i}|{text}|")) == expected()
+    assert "texts from column 2; unused columns: 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("third", ["", "NULL"])
+def test_table_is_rejected_when_the_third_column_contains_few_texts(path, third):
+    lines = [f"c{i}|Text of line {x}.|{third}" for i, x in enumerate("abcdefghijkl")]
+    lines[0] = lines[0].removesuffix(third) + "Text of line a."
+    assert (
+        "11 of 12 lines have no text in column 3. To read the texts from column 2, add "
+        in refusal(read, path, "\n".join(lines))
+    )
 
 
 @pytest.mark.parametrize("second", ["0", "a.npy"])

@@ -27,7 +27,6 @@ from export.checkpoint_file import (
     first_line,
     is_of_this_recipe,
     load_weights,
-    problems_of,
     read_checkpoint,
 )
 from hparams import HParams
@@ -400,7 +399,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         DamagedCheckpoint: if the content of the file is damaged.
         UserError: if the file cannot be read or is not a valid checkpoint.
     """
-    return read_checkpoint(path, lambda state: problems_of(state, KINDS | NEEDED))
+    return read_checkpoint(path, KINDS | NEEDED)
 
 
 def complete(source: Checkpoint) -> Checkpoint:

@@ -13,8 +13,6 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from batch import Batch, synthetic_batch
 from machine import is_out_of_memory, peak_memory, reset_peak_memory
 from training.optimizer import state_entries
@@ -40,16 +38,9 @@ def available_memory() -> int | None:
     The result is the smaller of two sizes: the available memory of the machine, and the memory left
     in the process's control group. Containers and job schedulers limit memory with control groups.
     """
-    values = [value for value in (_available_of_machine(), _available_of_group()) if value]
+    of_machine = _number_in(Path("/proc/meminfo"), "MemAvailable:", scale=1024)
+    values = [value for value in (of_machine, _available_of_group()) if value]
     return min(values, default=None)
-
-
-def _available_of_machine() -> int | None:
-    try:
-        import psutil  # type: ignore[import-untyped]  # optional
-    except ModuleNotFoundError:
-        return _number_in(Path("/proc/meminfo"), "MemAvailable:", scale=1024)
-    return int(psutil.virtual_memory().available)
 
 
 def _available_of_group(root: Path = Path("/sys/fs/cgroup")) -> int | None:
@@ -150,8 +141,3 @@ class CpuEstimate:
         finally:
             trainer.model.zero_grad(set_to_none=True)
         return peak_memory(trainer.device) - before
-
-
-def can_estimate(device: torch.device) -> bool:
-    """Return whether the system can report the peak memory of a single call (Linux only)."""
-    return device.type == "cpu" and reset_peak_memory(device)

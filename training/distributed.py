@@ -9,7 +9,6 @@
 
 import atexit
 import contextlib
-import inspect
 import os
 import socket
 import threading
@@ -61,8 +60,7 @@ class ReductionClock:
         return moment
 
     def note(self) -> None:
-        """Record the current time as the time at which waiting begins. Call this method whenever
-        gradients of this process become ready."""
+        """Record the current time. Call this method whenever gradients become ready."""
         self._ready = self._now()
 
     def read(self) -> Callable[[], float]:
@@ -95,8 +93,7 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Return whether this process is the first process, which writes files and prints
-        messages."""
+        """Return whether this process writes files and prints messages."""
         return self.rank == 0
 
     @property
@@ -114,11 +111,9 @@ class Processes:
         if self.world_size == 1:
             return model
         # Do not synchronize buffers, because the trainer averages the buffers of batch norm.
-        # PyTorch 2.13 renamed the option that turns off this synchronization.
-        names = inspect.signature(DistributedDataParallel).parameters
-        name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
-        options: dict[str, Any] = {name: False, "gradient_as_bucket_view": True}
-        wrapped = DistributedDataParallel(model, **options)
+        wrapped = DistributedDataParallel(
+            model, forward_sync_buffers=False, gradient_as_bucket_view=True
+        )
 
         def note_and_reduce(
             clock: ReductionClock, bucket: GradBucket
@@ -217,13 +212,11 @@ class Processes:
         raise UserError("\n".join([advice, *differences[:10]]))
 
     def any(self, flag: bool) -> bool:
-        """Return whether `flag` is True in any process. All processes must call this method at the
-        same time."""
+        """Return whether `flag` is True in any process. All processes must call this method."""
         return any(self.gather(flag))
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the `value` of each process, in rank order. All processes must call this method at
-        the same time."""
+        """Return the values of all processes in rank order. All processes must call this method."""
         if self.world_size == 1:
             return [value]
         values: list[Any] = [None] * self.world_size

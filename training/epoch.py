@@ -139,8 +139,7 @@ def read_pending(run: Run, leave: int = 0) -> None:
 
 
 def imbalance(planned: PlannedStep, world_size: int) -> float:
-    """Return the largest number of padded frames of any process, divided by the mean over all
-    processes."""
+    """Return the largest number of padded frames of any process, divided by the mean."""
     padded = [weight.padded_frames for weight in planned.weights]
     return world_size * max(sum(padded[rank::world_size]) for rank in range(world_size))
 

@@ -20,15 +20,9 @@ import torch
 from batch import Batch, synthetic_batch
 from batching import draws_of_clips
 from corpus.cache import ClipTable
-from machine import is_out_of_memory
+from machine import is_out_of_memory, reset_peak_memory
 from tacotron2_voice.utils.errors import UserError
-from training.cpu_memory import (
-    RESERVE,
-    CpuEstimate,
-    Shape,
-    available_memory,
-    can_estimate,
-)
+from training.cpu_memory import RESERVE, CpuEstimate, Shape, available_memory
 from training.optimizer import state_entries
 from training.trainer import Trainer
 
@@ -160,7 +154,7 @@ def _problems(
     """
     lengths = clips.num_frames, clips.num_symbols
     asked = worst_case_shapes(*lengths, batch_size, capacity, max_draws)
-    memory = memory_of(trainer, step, asked)
+    memory = Memory(trainer, step, asked)
     if memory.fits(asked):
         return [], memory.bytes_of(asked)
     longest = int(clips.num_frames.max())
@@ -188,94 +182,75 @@ def _problems(
     return [message + advice], memory.bytes_of(asked)
 
 
-class TriedMemory:
-    """Run batches to determine whether the batches fit into GPU memory."""
+class Memory:
+    """Determine whether batches fit into the memory of the device.
 
-    name = "GPU memory"
+    On a GPU, run the batches. On a CPU, estimate the memory that the batches need. Each process of
+    the run on this machine gets an equal share of the machine's memory. If the system does not
+    report the values that an estimate needs, accept every batch.
 
-    def __init__(self, trainer: Trainer, step: Callable[[Batch], object]):
+    Args:
+        asked: the worst-case batches.
+    """
+
+    def __init__(
+        self, trainer: Trainer, step: Callable[[Batch], object], asked: list[Shape]
+    ) -> None:
         self._trainer = trainer
         self._step = step
+        self._on_gpu = trainer.device.type == "cuda"
+        self.name = "GPU memory" if self._on_gpu else "memory of the machine"
+        self._estimate: CpuEstimate | None = None
+        available = None if self._on_gpu else available_memory()
+        # Only Linux can report the peak memory of a single call.
+        if available is not None and reset_peak_memory(trainer.device):
+            processes = trainer.processes
+            self._available = available // (processes.world_size // processes.machines)
+            self._estimate = CpuEstimate(trainer, step, asked)
 
     def fits(self, shapes: list[Shape]) -> bool:
-        return fit(self._trainer, self._step, shapes)
-
-    def bytes_of(self, shapes: list[Shape]) -> int:
-        """Return 0, because on a GPU, peak memory is measured instead of estimated."""
-        return 0
-
-    def shortage(self, shapes: list[Shape]) -> str:
-        """Return "", because PyTorch does not report how much GPU memory is missing."""
-        return ""
-
-
-class EstimatedMemory:
-    """Estimate whether batches fit into the `available` bytes of the machine's memory."""
-
-    name = "memory of the machine"
-
-    def __init__(self, estimate: CpuEstimate, available: int):
-        self._estimate = estimate
-        self._available = available
-
-    def fits(self, shapes: list[Shape]) -> bool:
-        """Return whether at least the fraction RESERVE of the available memory would stay free."""
+        """Return whether the batches fit. On a CPU, at least the fraction RESERVE of the available
+        memory must stay free."""
+        if self._on_gpu:
+            return self._can_run(shapes)
+        if self._estimate is None:
+            return True
         return self._estimate.bytes_of(shapes) <= (1 - RESERVE) * self._available
 
     def bytes_of(self, shapes: list[Shape]) -> int:
-        """Return the estimated bytes for the largest batch, gradients and optimizer state."""
+        """Return the estimated bytes for the largest batch, gradients and optimizer state, or 0 if
+        the memory is not estimated."""
+        if self._estimate is None:
+            return 0
         need = self._estimate.bytes_of(shapes)
         return int(need) if math.isfinite(need) else self._available
 
     def shortage(self, shapes: list[Shape]) -> str:
-        """Return a phrase with the needed and the available memory."""
+        """Return a phrase with the needed and the available memory, or "" if they are unknown."""
+        if self._estimate is None:
+            return ""
         need = self._estimate.bytes_of(shapes) / 1e9
         return (
             f"; they need about {need:.1f} GB, but only {self._available / 1e9:.1f} GB are "
             "available"
         )
 
-
-class UnknownMemory(TriedMemory):
-    """Accept every batch, because the system does not report the values that an estimate needs."""
-
-    def fits(self, shapes: list[Shape]) -> bool:
-        return True
-
-
-def memory_of(
-    trainer: Trainer, step: Callable[[Batch], object], asked: list[Shape]
-) -> TriedMemory | EstimatedMemory:
-    """Return an object that determines whether batches fit into the memory of the device.
-
-    On a CPU, each process of the run on this machine gets an equal share of the machine's memory.
-    """
-    if trainer.device.type != "cpu":
-        return TriedMemory(trainer, step)
-    available = available_memory()
-    if available is None or not can_estimate(trainer.device):
-        return UnknownMemory(trainer, step)
-    processes = trainer.processes
-    per_process = available // (processes.world_size // processes.machines)
-    return EstimatedMemory(CpuEstimate(trainer, step, asked), per_process)
-
-
-def fit(trainer: Trainer, step: Callable[[Batch], object], shapes: list[Shape]) -> bool:
-    """Return whether `step` can run batches of these shapes without running out of memory."""
-    try:
-        for clips, frames, symbols in shapes:
-            # Remove the gradients, as every optimizer step does at its beginning.
+    def _can_run(self, shapes: list[Shape]) -> bool:
+        trainer = self._trainer
+        try:
+            for clips, frames, symbols in shapes:
+                # Remove the gradients, as every optimizer step does at its beginning.
+                trainer.model.zero_grad(set_to_none=True)
+                batch = synthetic_batch([frames] * clips, [symbols] * clips, trainer.hparams)
+                self._step(batch.to(trainer.device))
+            return True
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                return False
+            raise
+        finally:
             trainer.model.zero_grad(set_to_none=True)
-            batch = synthetic_batch([frames] * clips, [symbols] * clips, trainer.hparams)
-            step(batch.to(trainer.device))
-        return True
-    except RuntimeError as error:
-        if is_out_of_memory(error):
-            return False
-        raise
-    finally:
-        trainer.model.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()
+            torch.cuda.empty_cache()
 
 
 @contextlib.contextmanager

@@ -8,11 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tacotron2_voice.utils.files import (
-    METRICS_FILE,
-    read_bytes,
-    unused_name,
-)
+from tacotron2_voice.utils.files import METRICS_FILE, read_bytes, unused_name
 from training.tensorboard import Example, TensorBoard, event_files, warn_on_failure
 
 MAX_CURVES = 20  # maximum number of speakers for which TensorBoard shows a curve

@@ -79,22 +79,19 @@ def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
     Args:
         symbols: number of symbols of each clip.
     """
+    cost: dict[int, float] = {}
     try:
         frames = linear_length(trainer, symbols)
         if frames is None:
             return "", "the time of a batch is not proportional to its length"
-        cost = {n: step_cost(trainer, n, frames, symbols) for n in (PARTIAL, CHECK, *SIZES[:2])}
-    except RuntimeError as error:
-        if is_out_of_memory(error):
-            return "", f"batches of {SIZES[1]} clips do not fit into memory"
-        raise
-    for size in SIZES[2:]:
-        try:
+        for size in (PARTIAL, CHECK, *SIZES):
             cost[size] = step_cost(trainer, size, frames, symbols)
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                break
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
             raise
+        # The costs of more than SIZES[1] clips are optional.
+        if SIZES[1] not in cost:
+            return "", f"batches of {SIZES[1]} clips do not fit into memory"
     text, difference = table_of(cost)
     costs, _ = parse_row_costs(text)
     if costs is None or min(costs.values()) <= 0:

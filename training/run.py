@@ -128,12 +128,7 @@ class Run:
         if self.speaker_statistics:
             parts["speaker_statistics"] = [asdict(speaker) for speaker in self.speaker_statistics]
         return checkpoint.save(
-            self.folder.path,
-            self.trainer,
-            self.sampler,
-            self.state,
-            **parts,
-            **self.logger.state(),
+            self.folder.path, self.trainer, self.sampler, self.state, **parts, **self.logger.state()
         )
 
     def close(self) -> None:

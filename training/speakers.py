@@ -22,11 +22,11 @@ MAX_SHOWN = 8
 ClipRow = Sequence[float]
 
 
-def most_speech_first(clips: ClipTable) -> list[str]:
-    """Return the speaker names, sorted from most to fewest frames."""
+def frames_of_speakers(clips: ClipTable) -> dict[str, float]:
+    """Return the number of frames of each speaker, sorted from most to fewest frames."""
     totals = np.bincount(clips.speaker_numbers, clips.num_frames).tolist()
     frames = dict(zip(clips.speakers, totals, strict=True))
-    return sorted(frames, key=lambda name: (-frames[name], name))
+    return dict(sorted(frames.items(), key=lambda item: (-item[1], item[0])))
 
 
 def speech_of_speakers(clips: Clips, hparams: HParams) -> dict[str, dict[str, float]]:
@@ -34,20 +34,16 @@ def speech_of_speakers(clips: Clips, hparams: HParams) -> dict[str, dict[str, fl
 
     The speakers are sorted from most to least training speech.
     """
-    table = clips.training
     frames_per_minute = 60 * hparams.sampling_rate / hparams.hop_length
-    numbers = table.speaker_numbers
-    counts = dict(zip(table.speakers, np.bincount(numbers).tolist(), strict=True))
-    totals = np.bincount(numbers, table.num_frames).tolist()
-    frames = dict(zip(table.speakers, totals, strict=True))
+    trained = Counter(clips.training.names_of("speaker"))
     validated = Counter(clips.validation.names_of("speaker"))
     return {
         name: {
-            "training_clips": counts[name],
-            "training_minutes": frames[name] / frames_per_minute,
+            "training_clips": trained[name],
+            "training_minutes": frames / frames_per_minute,
             "validation_clips": validated[name],
         }
-        for name in most_speech_first(table)
+        for name, frames in frames_of_speakers(clips.training).items()
     }
 
 
@@ -112,7 +108,7 @@ def first_positions(
     place_of = np.argsort(np.concatenate(batches))
     speakers, firsts = np.unique(clips.speaker_numbers, return_index=True)
     first_of = dict(zip((clips.speakers[i] for i in speakers), place_of[firsts], strict=True))
-    names = most_speech_first(clips)[:MAX_SHOWN]
+    names = list(frames_of_speakers(clips))[:MAX_SHOWN]
     return {name: (int(numbers[first_of[name]]), int(rows[first_of[name]])) for name in names}
 
 
@@ -127,4 +123,4 @@ def losses_of_speakers(clips: ClipTable, rows: Sequence[ClipRow]) -> dict[str, f
     numbers = clips.speaker_numbers[index.astype(int)]
     frames, steps, mel, gate = (np.bincount(numbers, column) for column in columns)
     losses = dict(zip(clips.speakers, (mel / frames + gate / steps).tolist(), strict=True))
-    return {name: losses[name] for name in most_speech_first(clips)}
+    return {name: losses[name] for name in frames_of_speakers(clips)}

@@ -17,14 +17,7 @@ import torch
 
 from export import checkpoint_file
 from export.voice_weights import is_voice, state_of_voice
-from hparams import (
-    MEASURE,
-    HParams,
-    create_hparams,
-    hparams_from_dict,
-    read_symbols,
-    symbols_path,
-)
+from hparams import MEASURE, HParams, create_hparams, hparams_from_dict, read_symbols, symbols_path
 from machine import fingerprint_of_code, versions
 from tacotron2_voice.settings import check_text_settings
 from tacotron2_voice.text.lexicon import with_lexicon

@@ -141,11 +141,7 @@ class Trainer:
         same time."""
         if name not in self._decoders:
             self._decoders[name] = checked_decoder(
-                name,
-                self.hparams,
-                self.model.decoder.attention_layer,
-                self.device,
-                self.processes,
+                name, self.hparams, self.model.decoder.attention_layer, self.device, self.processes
             )
         functions = self._decoders[name]
         self.model.training_decoder = functions.decoder

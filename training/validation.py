@@ -36,13 +36,7 @@ from training.distributed import ALONE, Processes
 from training.epoch import NoNextBatch, next_batches
 from training.run import Run
 from training.signals import StopRequest
-from training.speakers import (
-    MAX_SHOWN,
-    ClipRow,
-    first_positions,
-    losses_of_speakers,
-    short,
-)
+from training.speakers import MAX_SHOWN, ClipRow, first_positions, losses_of_speakers, short
 from training.tensorboard import Example, FreeRunningPrediction, Prediction, warn_on_failure
 from training.trainer import hashed_seed
 
@@ -155,8 +149,7 @@ def validate(run: Run, stop: StopRequest) -> tuple[dict[str, Any], list[Example]
         for speaker in positions if processes.is_first else ():
             if stop.signal is not None:
                 break
-            with warn_on_failure("creating plots and audio for a validation clip"):
-                examples.append(example_of(run, forced[speaker]))
+            examples.append(example_of(run, forced[speaker]))
         run.must_stop = processes.any(stop.signal is not None)
         if run.must_stop:
             return None

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from export import checkpoint_file
 from hparams import HParams, hparams_from_dict
 from tacotron2_voice.settings import MEL_SETTINGS
 from tacotron2_voice.text import SymbolTable
@@ -25,7 +24,7 @@ ALPHABETS = (
     *("LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "GEORGIAN", "HEBREW", "ARABIC"),
     *("DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI"),
 )
-SPEAKERS = checkpoint_file.SPEAKER_EMBEDDING
+SPEAKERS = "speaker_embedding.weight"  # models with one speaker lack this weight
 # Weights that multiply the encoder output. In models with several speakers, the speaker embedding
 # is appended to the encoder output, so each of these weights has additional columns.
 READERS = (
@@ -103,8 +102,9 @@ def map_symbols(
     """
     saved = source.state
     theirs = hparams_from_dict(saved.get("hparams", {}))
-    old = checkpoint_file.embedding_of(saved["state_dict"])
-    if theirs.table.symbols == table.symbols or old is None:
+    weights = saved["state_dict"]
+    old = weights.get("embedding.weight")
+    if theirs.table.symbols == table.symbols or old is None or old.dim() != 2:
         return saved, {}  # later, `load_weights` rejects weights that do not fit
     if len(old) != theirs.n_symbols:
         raise UserError(
@@ -121,7 +121,6 @@ def map_symbols(
         source_symbol = new.get(symbol, symbol)
         if source_symbol:
             rows[i] = old[ids[source_symbol]]
-    weights = saved["state_dict"]
     return saved | {"state_dict": weights | {"embedding.weight": rows}}, new
 
 

@@ -117,7 +117,7 @@ def p_text(p: float) -> str:
     return "" if math.isnan(p) else text + "*" * (p < LEVEL)
 
 
-def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
+def loss_at(runs: Runs, spent: str, budget: float) -> pd.Series:
     """Return the masked validation loss of each run at the time when the run has used a budget,
     such as one hour of training.
 
@@ -126,15 +126,13 @@ def loss_at(runs: Runs, spent: str, budget: float | pd.Series) -> pd.Series:
 
     Args:
         spent: a cumulative column of `runs.epochs`, such as hours.
-        budget: the value of the column `spent` at which to interpolate the loss. Either a single
-            number for all runs, or one number per run.
+        budget: the value of the column `spent` at which to interpolate the loss.
     """
-    budgets = pd.Series(budget, list(runs.by_folder))
     losses = dict.fromkeys(runs.by_folder, np.nan)
     for folder, epochs in runs.epochs.dropna(subset=LOSS).groupby("run"):
-        x, wanted = epochs[spent].to_numpy(float), budgets[folder]
-        if wanted <= x[-1] * (1 + 1e-12):  # the factor 1 + 1e-12 allows for rounding errors
-            losses[str(folder)] = np.interp(wanted, x, epochs[LOSS], left=np.nan)
+        x = epochs[spent].to_numpy(float)
+        if budget <= x[-1] * (1 + 1e-12):  # the factor 1 + 1e-12 allows for rounding errors
+            losses[str(folder)] = np.interp(budget, x, epochs[LOSS], left=np.nan)
     return pd.Series(losses)
 
 

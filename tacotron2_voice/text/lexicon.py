@@ -51,6 +51,8 @@ _ABBREVIATION = re.compile(
 _AFTER_NAME = re.compile(r"\b[A-Z][\w'’-]* $")
 HEADERS = ("respelling", "pronunciation", "phones", "phonemes")
 _CURRENCIES = "$€£¥"
+# Matches the beginning of a line such as "New York nuyork", in which a name consists of two words.
+_TWO_NAMES = re.compile(r"[A-Z][^\W\d_]+ [A-Z][a-z]+ \w")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBER = re.compile(r"\d*\.\d+")
 # A respelling consists of characters in the Unicode categories _LETTER_CATEGORIES and of characters
@@ -249,6 +251,11 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
     """Return the word and its respelling from a line of the lexicon."""
     line = unicodedata.normalize("NFC", line).strip()
     fields = line.split("\t") if "\t" in line else line.split(maxsplit=1)
+    if _TWO_NAMES.match(line):
+        raise UserError(
+            f"{line[:60]!r}: begins with two capitalized words (expected one word and its respelling; "
+            "if the second word belongs to the respelling, write a tab before it)"
+        )
     if len(fields) != 2:
         raise UserError(f"{line[:60]!r}: wrong number of columns, {len(fields)} ({EXPECTED})")
     word = fields[0].strip()

@@ -88,12 +88,13 @@ def grouped(
     for first, *others in [*kinds.values()][:MAX_LINES_SHOWN]:
         lines.append(first)
         if others:
-            places = [
+            places = dict.fromkeys(
                 os.path.basename(problem.removeprefix(prefix).partition(": ")[0])
-                for problem in others[:MAX_LINES_SHOWN]
-            ]
-            more = ", ..." if len(others) > MAX_LINES_SHOWN else ""
-            lines.append(f"  the same in {len(others):,} more: {', '.join(places)}{more}")
+                for problem in others
+            )
+            more = ", ..." if len(places) > MAX_LINES_SHOWN else ""
+            shown = ", ".join([*places][:MAX_LINES_SHOWN])
+            lines.append(f"  the same in {len(others):,} more: {shown}{more}")
     if len(kinds) > MAX_LINES_SHOWN:
         lines.append(f"... and problems of {len(kinds) - MAX_LINES_SHOWN:,} other kinds")
     return lines

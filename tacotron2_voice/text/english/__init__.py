@@ -68,6 +68,7 @@ from tacotron2_voice.text.english.words import (
     STATES_AFTER_TOWNS,
     STREETS,
     SURE_NUMERALS,
+    TIME_ZONES,
     TITLES,
     UNITS,
     WORDS_IN_CAPITALS,
@@ -183,6 +184,9 @@ def roman_value(letters: str) -> int | None:
 # ---------------------------------------------------------------------------- capitals
 
 
+AFTER_TIME = re.compile(r"\d\s?[AP]\.?M\.?\s$")  # matches the end of a time such as 8 PM
+
+
 def _without_shouting(text: str) -> str:
     """Convert a text of two or more words in capitals to capitalized words.
 
@@ -203,7 +207,8 @@ def _without_shouting(text: str) -> str:
         if name in TITLES or name in STREETS or name in OPENERS or name.lower() in MONTHS:
             pieces[i] = name.lower() if name in OPENERS else name
             continue
-        initials = word in INITIALISMS or not re.search("[AEIOUY]", word)
+        is_zone = word in TIME_ZONES and AFTER_TIME.search("".join(pieces[:i]))
+        initials = is_zone or word in INITIALISMS or not re.search("[AEIOUY]", word)
         numeral, unit = before in numbered and roman_value(word), after_number and word in UNITS
         if not (initials or numeral or unit):
             pieces[i] = name

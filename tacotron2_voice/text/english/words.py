@@ -529,6 +529,8 @@ INITIALISMS = set(
     "NYPD NYSE OECD OK PC PM PR RSVP SPCA TV UAE UCLA UFO UK UN UNHCR URL USA USAF USB USPS USSR "
     "VIP WWW YMCA YWCA".split()
 )
+# Time zones, which are spelled out letter by letter after a time, as in 8 PM EST.
+TIME_ZONES = set("ET CT MT PT EST EDT CST CDT MST MDT PST PDT AEST UTC CET CEST EET".split())
 # Short words in capitals that are not spelled out letter by letter, because authors may write these
 # words in capitals for emphasis. Longer names in capitals, such as NASA and UNESCO, are
 # read as words too.
