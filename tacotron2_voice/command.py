@@ -144,7 +144,7 @@ def speak_texts(args: argparse.Namespace, path: Path, load: Callable[[], Synthes
         print(synthesizer.rules_note(), file=sys.stderr, flush=True)
     output = _open_output(args, path, texts, synthesizer)
     output.pause = args.pause if reads_lines(args) else PARAGRAPH_PAUSE * args.pause
-    timer.stop_loading()
+    timer.loaded = time.perf_counter()
     num_before = sum(text.name in output.complete for text in texts)
     if num_before:
         print(f"{num_before:,} of {len(texts):,} texts are already complete", flush=True)
@@ -307,12 +307,9 @@ class Timer:
 
     def __init__(self) -> None:
         self.began = time.perf_counter()
-        self.loaded = self.began
+        self.loaded = self.began  # time at which synthesis was ready to start
         self.first = 0.0  # time at which the first audio was ready
         self.seconds = 0.0  # total seconds of audio
-
-    def stop_loading(self) -> None:
-        self.loaded = time.perf_counter()
 
     def add(self, seconds: float) -> None:
         if not self.seconds:

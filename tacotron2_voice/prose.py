@@ -48,9 +48,10 @@ def paragraphs_of(source: str, text: str) -> Prose:
     `source` is the name of the file, for the notes.
     """
     written = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    # A blank line at each end, so that every other line has two neighbors.
     lines = [
         _Line(number, line.replace("\f", " ").strip(), "\f" in line)
-        for number, line in enumerate(written, 1)
+        for number, line in enumerate(["", *written, ""])
     ]
     page_numbers = _page_numbers(lines)
     groups: list[list[_Line]] = []
@@ -130,8 +131,8 @@ def _rulers(lines: list[_Line]) -> set[int]:
     """Return the line numbers of lines such as "=====" directly above or below text."""
     return {
         line.number
-        for line, before, after in zip(lines, [None, *lines], [*lines[1:], None], strict=False)
-        if _RULER.fullmatch(line.text) and ((before and before.text) or (after and after.text))
+        for before, line, after in zip(lines, lines[1:], lines[2:], strict=False)
+        if _RULER.fullmatch(line.text) and (before.text or after.text)
     }
 
 
@@ -151,9 +152,9 @@ def _page_numbers(lines: list[_Line]) -> set[int]:
     has_text_between = all(b.number - a.number > 1 for a, b in pairwise(numbers))
     if len(values) > 1 and has_text_between and values == [*range(values[0], values[-1] + 1)]:
         found = {line.number for line in numbers}
-    for line, before, after in zip(lines, [None, *lines], [*lines[1:], None], strict=False):
-        is_alone = not (before and before.text) and not (after and after.text)
-        at_page_break = line.starts_page or (after is not None and after.starts_page)
+    for before, line, after in zip(lines, lines[1:], lines[2:], strict=False):
+        is_alone = not before.text and not after.text
+        at_page_break = line.starts_page or after.starts_page
         if (is_alone or at_page_break) and values_of_lines[line.number] is not None:
             found.add(line.number)
     has_text = any(line.text and line.number not in found for line in lines)

@@ -128,6 +128,7 @@ def text_to_ids(text: str, settings: VoiceSettings, *, drop_unknown: bool = Fals
         UserError: if the text contains no words, or if it contains unknown symbols that are not
             dropped.
     """
+    _check_length(text)
     ids = _ids_of(text, settings, drop_unknown, {})
     if not can_be_spoken(ids, settings.table):
         raise NothingToSpeak(text)
@@ -162,6 +163,7 @@ def _quoted(text: str) -> str:
 
 
 def _check_length(text: str) -> None:
+    """Raise UserError if a text is so long that cleaning it would take too much time."""
     if len(text) > MAX_CHARACTERS:
         expected = f"expected at most {MAX_CHARACTERS:,}; leave a blank line between paragraphs"
         raise UserError(f"{_quoted(text)}: {len(text):,} characters ({expected})")
@@ -172,7 +174,6 @@ def _ids_of(
 ) -> list[int]:
     """Convert a text to symbol ids. If the cleaners produce phones, replace unknown phones with
     similar phones, and add these replacements to the dict `replaced`."""
-    _check_length(text)  # check before cleaning, because cleaning long texts is slow
     text = apply_lexicon(text, settings.pronunciations, settings.text_cleaners)
     table = settings.table
     check_notations(text, settings.text_cleaners, table, settings.language)
