@@ -74,8 +74,7 @@ def language_of(text: str) -> str:
         or num_shared > _MAX_SHARED * len(words)
     ):
         return ""
-    ranking = _identifier().rank(" ".join(words))
-    probabilities = {code: float(probability) for code, probability in ranking}
+    probabilities = _identify(" ".join(words))
     code = max(probabilities, key=lambda code: probabilities[code])
     english = sum(probabilities[code] for code in _ENGLISH_CODES)
     if probabilities[code] < _MIN_PROBABILITY or english > _MAX_ENGLISH:
@@ -89,9 +88,19 @@ def _is_latin(letter: str) -> bool:
     return letter == "µ" or not plain.isalpha() or unicodedata.name(plain, "").startswith("LATIN")
 
 
+def _identify(text: str) -> dict[str, float]:
+    """Return the probability of each language, by its code."""
+    identifier = _identifier()
+    if identifier is None:
+        return dict.fromkeys(_ENGLISH_CODES, 1.0)
+    return {code: float(probability) for code, probability in identifier.rank(text)}
+
+
 @functools.cache
 def _identifier() -> Any:
-    """Load py3langid's model, which takes about a second."""
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
+    """Load py3langid's model, which takes about a second. Return None if it is not installed."""
+    try:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    except ModuleNotFoundError:  # GPU machines may lack this package
+        return None
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
