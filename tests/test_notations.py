@@ -42,6 +42,8 @@ CORRECTED = ["english_cleaners_corrected"]
         ("say HH-AH0-L-OW1", CORRECTED, ENGLISH, "HH-AH0-L-OW1"),
         ("HH,AH0,L,OW1 there", CORRECTED, ENGLISH, "HH,AH0,L,OW1"),
         ("HH_AH0_L_OW1 there", CORRECTED, ENGLISH, "HH_AH0_L_OW1"),
+        ("HH_B AH0_I L_I OW1_E", CORRECTED, ENGLISH, "HH_B AH0_I L_I OW1_E"),
+        ("say HHAH0LOW1", CORRECTED, ENGLISH, "HHAH0LOW1"),
         ("'K AE1 T'", CORRECTED, ENGLISH, "K AE1 T"),
         ("{HH\nAH0}", CORRECTED, ENGLISH, "HH\nAH0"),
         ("{HH AH3}", CORRECTED, ENGLISH, "{HH AH3}"),

@@ -31,12 +31,22 @@ _IPA_OR_LETTER = re.compile("[æçðøŋœβθχ]")
 _STRESSED_PHONE = re.compile(r"[A-Z]{2}\d")  # an ARPAbet vowel with any digit from 0 to 9
 _PHONE = "(?:" + "|".join(symbol[1:] for symbol in symbols if symbol[0] == "@") + ")"
 _STRESSED = "[A-Z]{2}[0-2]"
+_WORD_PHONE = f"{_PHONE}(?:_[BIES])?"  # in Kaldi, the suffix is the phone's position in the word
 _JOINT = r"(?:\s+|[-‐_,.|])"
 # Matches two or more ARPAbet phones that are separated by spaces or by a punctuation mark. At least
 # one phone is a vowel with a stress digit.
 _BARE_PHONES = re.compile(
-    rf"(?<!\w)(?=(?:{_PHONE}{_JOINT})*{_STRESSED}(?!\w)){_PHONE}(?:{_JOINT}{_PHONE})+(?!\w)",
+    rf"(?<!\w)(?=(?:{_WORD_PHONE}{_JOINT})*{_STRESSED}(?:_[BIES])?(?!\w))"
+    rf"{_WORD_PHONE}(?:{_JOINT}{_WORD_PHONE})+(?!\w)",
     re.IGNORECASE,
+)
+# Matches ARPAbet phones without separators. At least two vowels must have a digit, because a word
+# such as DAY1 may have one vowel with a digit. The phone NG is not included, because NG also matches
+# as N and G, and trying both possibilities could make the search very slow.
+_JOINED_PHONE = _PHONE.replace("|NG|", "|")
+_JOINED_PHONES = re.compile(
+    rf"(?<!\w)(?=(?:[A-Z]+[0-2]){{2}}){_JOINED_PHONE}*{_STRESSED}{_JOINED_PHONE}*{_STRESSED}"
+    rf"{_JOINED_PHONE}*(?!\w)"
 )
 # Pinyin syllables that are also English words. A pair of such syllables with tone digits, such as
 # ping1 pong2, may be names instead of pinyin. A pair of capitalized syllables with tone digits,
@@ -81,7 +91,8 @@ def check_notations(
         if unknown and any(_STRESSED_PHONE.fullmatch(phone) for phone in phones):
             problem = f"{unknown[0]!r} is not an ARPAbet phone"
             raise UserError(f"{span[0][:60]!r}: {problem} (expected phones such as AH0)")
-    bare = _BARE_PHONES.search(ARPABET_SPAN.sub(" {} ", text))
+    around = ARPABET_SPAN.sub(" {} ", text)
+    bare = _BARE_PHONES.search(around) or _JOINED_PHONES.search(around)
     if bare and (table.is_english or PHONES in cleaner_names):
         known = f"{{{bare[0][:60]}}}" if table.is_english else "words"
         raise UserError(f"{bare[0][:60]!r}: ARPAbet phones without braces (expected {known})")
