@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tacotron2_voice.settings import VoiceSettings, values_of
+from tacotron2_voice.utils.errors import UserError
 from tacotron2_voice.utils.files import json_lines, lock_path, naming, write_bytes
 from tacotron2_voice.version import __version__
 
@@ -55,7 +56,12 @@ class ResumeLog:
         self.lock = lock_path(self.lock_path, busy)
         self.entries: list[Entry] = []
         if path.exists():
-            self.entries = [Entry(**values) for values in json_lines(path)]
+            try:
+                self.entries = [Entry(**values) for values in json_lines(path)]
+            except TypeError:
+                raise UserError(
+                    f"{path}: not a list of finished texts. Move this file, or choose another output"
+                ) from None
         self.keep(len(self.entries))  # a killed process may have left an incomplete line
         self.by_key = {entry.key: entry for entry in self.entries}
 

@@ -15,6 +15,7 @@ import onnx
 import pytest
 import soundfile
 import torch
+from corpora import refusal
 from helpers import ROOT, SMALL_MODEL, synthesize_quickly
 from onnx import helper, numpy_helper
 
@@ -527,3 +528,11 @@ def test_hash_of_synthesis_options_depends_on_every_option_except_the_text(tmp_p
     assert resume_log.options_hash(args, HParams(), []) == before
     args.speed = 1.2
     assert resume_log.options_hash(args, HParams(), []) != before
+
+
+@pytest.mark.parametrize("line", ['{"a": 1}', "[1]"])
+def test_file_is_rejected_when_it_is_not_a_resume_log(line, tmp_path):
+    path = tmp_path / "spoken.jsonl"
+    path.write_text(f"{line}\n")
+    assert str(path) in refusal(ResumeLog, path)
+    assert path.read_text() == f"{line}\n"
