@@ -57,6 +57,9 @@ MPEG2_BIT_RATES = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 MPEG1_RATES = (44_100, 48_000, 32_000)
 # If the size in a header is at least this large, the true size is unknown.
 UNKNOWN_BYTES = 0x7FFFF000
+# Durations of the default hop and window in ms.
+DEFAULT_HOP = 1000 * HParams.hop_length / HParams.sampling_rate
+DEFAULT_WINDOW = 1000 * HParams.win_length / HParams.sampling_rate
 # Maximum factor by which the duration of a hop or window may differ from its default. A larger
 # factor causes a warning. The durations in the paper differ by a factor of 1.08.
 MAX_FRAME_RATIO = 1.25
@@ -96,11 +99,9 @@ def settings_at(sampling_rate: int) -> str:
 
     settings_at(16000)  # "sampling_rate=16000,win_time=46.4,hop_time=11.6,mel_fmax=8000"
     """
-    window = 1000 * HParams.win_length / HParams.sampling_rate
-    hop = 1000 * HParams.hop_length / HParams.sampling_rate
     share = HParams.mel_fmax / HParams.sampling_rate
     mel_fmax = min(max(HParams.mel_fmax, round(share * sampling_rate, -2)), sampling_rate / 2)
-    times = f"win_time={window:.1f},hop_time={hop:.1f}"
+    times = f"win_time={DEFAULT_WINDOW:.1f},hop_time={DEFAULT_HOP:.1f}"
     return f"sampling_rate={sampling_rate},{times},mel_fmax={mel_fmax:g}"
 
 
@@ -114,9 +115,7 @@ def unusual_frames(hparams: VoiceSettings) -> str | None:
     usual_rate = HParams.sampling_rate
     hop = 1000 * hparams.hop_length / rate
     window = 1000 * hparams.win_length / rate
-    usual_hop = 1000 * HParams.hop_length / usual_rate
-    usual_window = 1000 * HParams.win_length / usual_rate
-    ratios = usual_hop / hop, usual_window / window
+    ratios = DEFAULT_HOP / hop, DEFAULT_WINDOW / window
     if all(1 / MAX_FRAME_RATIO <= ratio <= MAX_FRAME_RATIO for ratio in ratios):
         return None
     fix = settings_at(rate)
@@ -124,10 +123,10 @@ def unusual_frames(hparams: VoiceSettings) -> str | None:
         fix += f", or convert the clips to {usual_rate} Hz"
     return (
         f"warning: at sampling_rate={rate}, a frame (hop_length={hparams.hop_length}) lasts "
-        f"{hop:.1f} ms (default: {usual_hop:.1f} ms), and a window "
-        f"(win_length={hparams.win_length}) lasts {window:.1f} ms (default: {usual_window:.1f} ms). "
-        f"A clip therefore needs {ratios[0]:.2g} times the default number of decoder steps. Set "
-        f"{fix} (docs/guides/own-data.md)"
+        f"{hop:.1f} ms (default: {DEFAULT_HOP:.1f} ms), and a window "
+        f"(win_length={hparams.win_length}) lasts {window:.1f} ms "
+        f"(default: {DEFAULT_WINDOW:.1f} ms). A clip therefore needs {ratios[0]:.2g} times the "
+        f"default number of decoder steps. Set {fix} (docs/guides/own-data.md)"
     )
 
 
