@@ -46,11 +46,8 @@ def read_texts_to_compare(hparams: HParams, path: Path | None) -> list[ComparedT
     if not texts:
         raise UserError(f"{chosen}: contains no texts (expected one text per line)")
     speakers = itertools.cycle(hparams.speakers or [None])
-    compared = []
-    for text, speaker in zip(texts, speakers, strict=False):
-        ids = text_to_ids(text, hparams, drop_unknown=True)
-        compared.append(ComparedText(ids, speaker))
-    return compared
+    ids = [text_to_ids(text, hparams, drop_unknown=True) for text in texts]
+    return [ComparedText(*pair) for pair in zip(ids, speakers, strict=False)]
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -102,14 +102,15 @@ def first_positions(
     Args:
         batches: the validation batches of all processes.
     """
-    numbers = np.concatenate([np.full(len(batch), i) for i, batch in enumerate(batches)])
-    rows = np.concatenate([np.arange(len(batch)) for batch in batches])
-    # Position of each clip in the concatenation of all batches.
-    place_of = np.argsort(np.concatenate(batches))
+    position_of = {
+        clip: (number, row)
+        for number, batch in enumerate(batches)
+        for row, clip in enumerate(batch)
+    }
     speakers, firsts = np.unique(clips.speaker_numbers, return_index=True)
-    first_of = dict(zip((clips.speakers[i] for i in speakers), place_of[firsts], strict=True))
+    first_of = dict(zip((clips.speakers[i] for i in speakers), firsts.tolist(), strict=True))
     names = list(frames_of_speakers(clips))[:MAX_SHOWN]
-    return {name: (int(numbers[first_of[name]]), int(rows[first_of[name]])) for name in names}
+    return {name: position_of[first_of[name]] for name in names}
 
 
 def losses_of_speakers(clips: ClipTable, rows: Sequence[ClipRow]) -> dict[str, float]:
