@@ -320,7 +320,7 @@ def test_training_succeeds_with_the_suggested_frame_budget_on_a_gpu():
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(4e9 / total, device)
     try:
-        with pytest.raises(UserError, match="do not fit into the GPU's memory") as refusal:
+        with pytest.raises(UserError, match="do not fit into the GPU memory") as refusal:
             check_memory(Trainer(create_hparams("batch_size=64"), device), training, VALIDATION)
         setting = str(refusal.value).rpartition(" ")[2]
         del refusal  # the traceback would keep the first model in memory
