@@ -9,6 +9,7 @@
 
 import atexit
 import contextlib
+import inspect
 import os
 import socket
 import threading
@@ -111,9 +112,11 @@ class Processes:
         if self.world_size == 1:
             return model
         # Do not synchronize buffers, because the trainer averages the buffers of batch norm.
-        wrapped = DistributedDataParallel(
-            model, forward_sync_buffers=False, gradient_as_bucket_view=True
-        )
+        # PyTorch 2.13 renamed the option that turns off this synchronization.
+        names = inspect.signature(DistributedDataParallel).parameters
+        name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+        options: dict[str, Any] = {name: False, "gradient_as_bucket_view": True}
+        wrapped = DistributedDataParallel(model, **options)
 
         def note_and_reduce(
             clock: ReductionClock, bucket: GradBucket

@@ -3,6 +3,8 @@
 The setting `precision` in hparams.py selects the precision.
 """
 
+from typing import Any
+
 import torch
 
 # Maps each precision to the dtype of autocast; None: no autocast. With tf32, a GPU may round the
@@ -33,7 +35,8 @@ def describe_precision(precision: str, capability: tuple[int, int] | None) -> st
 
 
 def _on_a_cpu(precision: str) -> str:
-    features = torch.cpu.get_capabilities()
+    # Older PyTorch versions lack `torch.cpu.get_capabilities`.
+    features: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     if precision == "bf16" and any(features.get(name) for name in CPUS_OF_BF16):
         return ""
     meaning = {
