@@ -50,6 +50,10 @@ def check_numbers(name: str, values: Numbers, num_clips: int) -> np.ndarray:
 
 
 def _array(name: str, values: Any) -> np.ndarray:
+    if np.ma.is_masked(values):
+        raise BatchingError(
+            f"{name}: the array contains masked values, expected one number per clip"
+        )
     if isinstance(values, (Mapping, Set, Iterator)):
         found = type(values).__name__
         raise BatchingError(f"{name}: found a {found}, expected a list, an array or a tensor")

@@ -491,6 +491,7 @@ def test_example_in_the_package_docstring_runs():
     ("lengths", "options", "name"),
     [
         ([[1, 2], [3]], {}, "lengths"),
+        (np.ma.array([1, 2, 3], mask=[False, True, False]), {}, "lengths"),
         (torch.ones(3, requires_grad=True), {}, "lengths"),
         ([1, 2, 3], {"dynamic_batch_size": True, "batch_capacity": "4"}, "batch_capacity='4'"),
     ],
