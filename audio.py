@@ -245,7 +245,7 @@ def check_mp3_length(path: str | Path, num_samples: int, has_length: bool) -> No
         )
 
 
-@lru_cache(maxsize=2**12)
+@lru_cache(maxsize=2**18)
 def count_mp3_samples(path: str, size: int, modified: int) -> int:
     """Count the samples per channel in the frames of an MP3 file.
 
@@ -316,7 +316,7 @@ def is_joined_riff(file: BinaryIO) -> bool:
     return start[:4] in os.pread(file.fileno(), 4 + listed % 2, 8 + listed)
 
 
-@lru_cache(maxsize=2**12)
+@lru_cache(maxsize=2**18)
 def is_joined_flac(path: str, size: int, modified: int) -> bool:
     """Return whether a FLAC file contains the start of a second FLAC file.
 
@@ -327,7 +327,7 @@ def is_joined_flac(path: str, size: int, modified: int) -> bool:
     return FLAC_START.search(content, end_of_id3_tag(content) + 4) is not None
 
 
-@lru_cache(maxsize=2**12)
+@lru_cache(maxsize=2**18)
 def problem_of_ogg(path: str, size: int, modified: int) -> str:
     """Return a message if the checksum of an Ogg page is wrong, or if a second stream follows the
     first stream (RFC 3533, section 6). Otherwise return "".
