@@ -186,7 +186,7 @@ def describe_costs(
 
 def few_updates(sampler: LengthBatchSampler, hparams: HParams) -> str | None:
     """Return a warning if an epoch has fewer than MIN_UPDATES optimizer steps, otherwise None."""
-    updates = updates_of(sampler, hparams)
+    updates = optimizer_steps_per_epoch(sampler, hparams)
     limits_frames = hparams.dynamic_batch_size and hparams.batch_capacity
     name = "batch_capacity" if limits_frames else "batch_size"
     size = getattr(hparams, name) * updates // MIN_UPDATES
@@ -204,7 +204,7 @@ def few_updates(sampler: LengthBatchSampler, hparams: HParams) -> str | None:
     )
 
 
-def updates_of(sampler: LengthBatchSampler, hparams: HParams) -> int:
+def optimizer_steps_per_epoch(sampler: LengthBatchSampler, hparams: HParams) -> int:
     """Return the number of optimizer steps in an epoch after the random epochs."""
     batches = len(sampler.plan_of(max(sampler.epoch, hparams.random_epochs)))
     return math.ceil(batches / hparams.batches_per_update)

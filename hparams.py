@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from tacotron2_voice.settings import (
     Count,
     CountOrZero,
-    DecoderSteps,
+    DecoderStepLimit,
     Dropout,
     EvenWidth,
     FilterLength,
@@ -163,7 +163,7 @@ class HParams(VoiceSettings):
     decoder_rnn_dim: Width = 1024  # width of the decoder LSTM
     prenet_dim: Width = 256  # width of the two prenet layers
     p_prenet_dropout: Dropout = 0.5  # dropout rate of the prenet, in training and synthesis
-    max_decoder_steps: DecoderSteps = 10_000  # maximum number of decoder steps per chunk in synthesis
+    max_decoder_steps: DecoderStepLimit = 10_000  # maximum number of decoder steps per chunk in synthesis
     gate_threshold: Positive = 0.5  # stop probability at which the speech ends; larger: the speech ends later
     attention_rest_time: MillisecondsOrZero = 800.0  # time that attention must rest on the last symbols before the speech ends, in ms; 0: off
     attention_window: CountOrZero = 0  # maximum number of symbols that attention may advance per decoder step; 0: no limit

@@ -218,9 +218,9 @@ def build_run(
     device = processes.device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
     frames = clips.training.num_frames
-    weights = balancing_weights(frames, clips.training.speaker_numbers, hparams)
+    draw_weights = balancing_weights(frames, clips.training.speaker_numbers, hparams)
     sampler = processes.all_or_none(
-        lambda: make_sampler(frames, hparams, processes.rank, processes.world_size, weights)
+        lambda: make_sampler(frames, hparams, processes.rank, processes.world_size, draw_weights)
     )
     check_processes_agree(hparams, clips, start, device, processes)
     print_settings(hparams, device, is_new=start == Start())
@@ -249,14 +249,14 @@ def build_run(
             f"{max(2, hparams.keep_checkpoints)} checkpoints are kept"
         )
     if hparams.speakers:
-        print(describe_speakers(clips, hparams, weights))
-    print(describe_costs(sampler, hparams, weights))
+        print(describe_speakers(clips, hparams, draw_weights))
+    print(describe_costs(sampler, hparams, draw_weights))
     # A model that starts from other weights has already learned attention.
     if start == Start() and (warning := few_updates(sampler, hparams)):
         print(warning)
     print("checking whether the worst-case batches fit into memory ...", flush=True)
     peak = processes.all_or_none(
-        lambda: check_memory(trainer, clips.training, clips.validation, weights)
+        lambda: check_memory(trainer, clips.training, clips.validation, draw_weights)
     )
     peak = max(processes.gather(peak))
     if peak:
@@ -264,12 +264,12 @@ def build_run(
         size = max(peak / 1e9, 0.01)
         print(f"the worst-case batches of any epoch fit into memory: {about}{size:.2f} GB")
     if hparams.row_costs == MEASURE:
-        plan_by_measured_costs(run, weights)
+        plan_by_measured_costs(run, draw_weights)
     processes.all_or_none(lambda: open_logs(run, start))
     return run
 
 
-def plan_by_measured_costs(run: Run, weights: np.ndarray | None) -> None:
+def plan_by_measured_costs(run: Run, draw_weights: np.ndarray | None) -> None:
     """Measure the costs of decoder steps, and plan the batches with these costs.
 
     The costs become a setting of the run, so that a resumed run plans the same batches.
@@ -280,12 +280,12 @@ def plan_by_measured_costs(run: Run, weights: np.ndarray | None) -> None:
         lambda: with_measured_costs(run.trainer, training_clips)
     )
     run.sampler = make_sampler(
-        training_clips.num_frames, run.hparams, processes.rank, processes.world_size, weights
+        training_clips.num_frames, run.hparams, processes.rank, processes.world_size, draw_weights
     )
     run.loader = make_loader(
         training_clips, run.hparams, run.sampler, pin_memory=run.trainer.device.type == "cuda"
     )
-    print(describe_costs(run.sampler, run.hparams, weights))
+    print(describe_costs(run.sampler, run.hparams, draw_weights))
 
 
 def print_settings(hparams: HParams, device: torch.device, is_new: bool) -> None:

@@ -43,7 +43,7 @@ limits: Any = pydantic.Field if HAS_PYDANTIC else lambda **bounds: None
 MAX_DECODER_STEPS = 10**5
 Count = Annotated[int, limits(ge=1, le=10**12)]
 CountOrZero = Annotated[int, limits(ge=0, le=10**12)]
-DecoderSteps = Annotated[int, limits(ge=1, le=MAX_DECODER_STEPS)]
+DecoderStepLimit = Annotated[int, limits(ge=1, le=MAX_DECODER_STEPS)]
 SamplingRate = Annotated[int, limits(ge=1, le=10**7)]
 Samples = Annotated[int, limits(ge=1, le=2**14)]
 FilterLength = Annotated[int, limits(ge=2, le=2**14)]
@@ -107,7 +107,7 @@ class VoiceSettings:
 
     # synthesis
     p_prenet_dropout: Dropout  # prenet dropout rate, also used in synthesis
-    max_decoder_steps: DecoderSteps  # maximum number of decoder steps per chunk
+    max_decoder_steps: DecoderStepLimit  # maximum number of decoder steps per chunk
     gate_threshold: Positive  # the speech ends when the stop probability exceeds this value
     # the speech ends when attention has rested on the last symbols for this time, in ms; 0: off
     attention_rest_time: MillisecondsOrZero
