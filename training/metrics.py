@@ -70,7 +70,7 @@ class RunLogger:
         The returned state contains the size of each log file in bytes, keyed by its path relative
         to the run folder, and the CRC-32 of metrics.jsonl.
         """
-        self.tensorboard.write("flush")
+        self.tensorboard.flush()
         self._write_lines()
         os.fsync(self.metrics.fileno())
         sizes = {self._name(path): path.stat().st_size for path in self._files()}
@@ -99,22 +99,15 @@ class RunLogger:
         self._write("run", record)
         rows = [f"| {name} | {value} |" for name, value in record["hparams"].items()]
         table = "\n".join(["| setting | value |", "|---|---|", *rows])
-        self.tensorboard.write("add_text", "hparams", table, record["iteration"])
+        self.tensorboard.add_text("hparams", table, record["iteration"])
         if record["hparams"].get("speakers"):
-            # Show the curves of all speakers in one chart. The tags of such a chart are regular
-            # expressions.
-            tags = [f"{LOSSES_OF_SPEAKERS}/.*"]
-            self.tensorboard.write(
-                "add_custom_scalars_multilinechart",
-                tags,
-                category="speakers",
-                title=LOSSES_OF_SPEAKERS,
-            )
+            # Show the curves of all speakers in one chart.
+            self.tensorboard.add_chart([f"{LOSSES_OF_SPEAKERS}/.*"], "speakers", LOSSES_OF_SPEAKERS)
 
     def log_step(self, iteration: int, values: dict[str, float]) -> None:
         """Write the values of an optimizer step to TensorBoard (not to metrics.jsonl)."""
         for name, value in values.items():
-            self.tensorboard.write("add_scalar", _tag("training", name), value, iteration)
+            self.tensorboard.add_scalar(_tag("training", name), value, iteration)
 
     def log_epoch(self, record: dict[str, Any]) -> None:
         """Write an `epoch` line to metrics.jsonl, and each of its numbers to TensorBoard."""
@@ -129,9 +122,9 @@ class RunLogger:
         iteration = record["iteration"]
         for speaker, values in list(record.get("speakers", {}).items())[:MAX_CURVES]:
             tag = f"{LOSSES_OF_SPEAKERS}/{speaker}"
-            self.tensorboard.write("add_scalar", tag, values["loss_unpadded"], iteration)
+            self.tensorboard.add_scalar(tag, values["loss_unpadded"], iteration)
         for example in examples:
-            self.tensorboard.write_example(example, iteration)
+            self.tensorboard.add_example(example, iteration)
 
     def _write(self, kind: str, record: dict[str, Any]) -> None:
         self._waiting += (json.dumps({"kind": kind} | record) + "\n").encode()
@@ -141,7 +134,7 @@ class RunLogger:
         for name, value in record.items():
             if name not in NOT_CURVES:
                 tag = _tag(kind, name.removeprefix(PREFIXES[kind]))
-                self.tensorboard.write("add_scalar", tag, value, record["iteration"])
+                self.tensorboard.add_scalar(tag, value, record["iteration"])
 
     def _write_lines(self) -> None:
         file = self.metrics.fileno()

@@ -117,13 +117,26 @@ class TensorBoard:
         threading.excepthook = _ignore_full_disk
         self.directory = directory
         self._works = True
-        self.write("flush")  # the first call of `write` also creates the event file
+        self.flush()  # the first call of a method also creates the event file
 
     @functools.cached_property
     def _writer(self) -> SummaryWriter:
         return SummaryWriter(str(self.directory), filename_suffix=SUFFIX)
 
-    def write(self, method: str, *values: Any, **options: Any) -> None:
+    def add_scalar(self, tag: str, value: float, iteration: int) -> None:
+        self._call("add_scalar", tag, value, iteration)
+
+    def add_text(self, tag: str, text: str, iteration: int) -> None:
+        self._call("add_text", tag, text, iteration)
+
+    def add_chart(self, tags: list[str], category: str, title: str) -> None:
+        """Show the curves whose tags match the regular expressions `tags` in one chart."""
+        self._call("add_custom_scalars_multilinechart", tags, category=category, title=title)
+
+    def flush(self) -> None:
+        self._call("flush")
+
+    def _call(self, method: str, *values: Any, **options: Any) -> None:
         """Call a method of SummaryWriter, such as "add_scalar", and print a warning if the method
         fails."""
         if not self._works:
@@ -139,17 +152,17 @@ class TensorBoard:
                 flush=True,
             )
 
-    def write_example(self, example: Example, iteration: int) -> None:
+    def add_example(self, example: Example, iteration: int) -> None:
         suffix = f"/{example.speaker}" if example.speaker else ""
         with warn_on_failure("plotting a validation clip"):
             for name, plot in plots_of(example).items():
-                self.write("add_figure", name + suffix, plot, iteration, close=False)
+                self._call("add_figure", name + suffix, plot, iteration, close=False)
             for name, samples in example.audio.items():
                 audio = torch.from_numpy(samples / max(1.0, np.abs(samples).max()))
-                self.write("add_audio", name + suffix, audio, iteration, example.sampling_rate)
+                self._call("add_audio", name + suffix, audio, iteration, example.sampling_rate)
 
     def close(self) -> None:
-        self.write("close")
+        self._call("close")
 
 
 def event_files(directory: Path) -> list[Path]:
@@ -160,7 +173,7 @@ def event_files(directory: Path) -> list[Path]:
 def _ignore_full_disk(failure: threading.ExceptHookArgs) -> None:
     """Hide the traceback of TensorBoard's writer thread if the disk is full.
 
-    At the next write, `TensorBoard.write` prints a warning about the error.
+    At the next write, `TensorBoard._call` prints a warning about the error.
     """
     if not issubclass(failure.exc_type, OSError):
         threading.__excepthook__(failure)
