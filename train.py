@@ -470,7 +470,7 @@ def main(arguments: list[str] | None = None) -> None:
     if run is None:
         return leave_at_exit()
     directory = run.folder.path
-    # Several processes must stop at the same optimizer step, so this step has no time limit.
+    # Several processes must stop at the same optimizer step, however long this step takes.
     limit = SECONDS_FOR_STEP if processes.world_size == 1 else None
     stopped_message = functools.partial(stopped_without_saving, directory, run.resume_command)
     try:

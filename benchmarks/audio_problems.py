@@ -57,7 +57,8 @@ def add_noise(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
 
 
 def add_hum(clip: np.ndarray, rate: int, decibels: float) -> np.ndarray:
-    """Add the first three harmonics of 50 Hz, or of 60 Hz if the number of samples is odd."""
+    """Add mains hum: the first three harmonics of 50 Hz or, for half of the clips (an odd number of
+    samples), of 60 Hz."""
     base = 60 if len(clip) % 2 else 50
     times = np.arange(len(clip)) / rate
     hum = sum(np.sin(2 * np.pi * base * k * times + k) / k for k in (1, 2, 3))

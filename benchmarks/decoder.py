@@ -88,7 +88,7 @@ def in_a_process(measure: Callable, *arguments: Any) -> Any:
 
 
 def measure_memory(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the peak memory of each decoder (None: not measured), and the ratio of both."""
+    """Return the peak memory of each decoder (None: not measured), and the ratio of the two."""
     memory = {name: in_a_process(peak_memory_of_steps, args, name) for name in DECODERS}
     ratio = memory["fast"] / memory["reference"] if all(memory.values()) else None
     return {"peak_memory_bytes": memory, "peak_memory_ratio": ratio}

@@ -1,4 +1,4 @@
-"""Read segments of long recordings from subtitles, TextGrids, Audacity labels or tables of Whisper.
+"""Read segments of long recordings from subtitles, TextGrids, Audacity labels or Whisper's TSV files.
 
     entries = read_segments(Path("book/chapter1.srt"), "chapter1")
 

@@ -151,7 +151,7 @@ def _not_spoken(found: Sequence[Clip], clips: Sequence[Clip], how: str, fix: str
     shown = text[-60:] if how.startswith("end") else text[:60]
     return UserError(
         f"{found[0].where}: {len(found):,} of {len(clips):,} texts {how}, such as "
-        f"{shown!r}, expected only the words that are spoken{fix}"
+        f"{shown!r} (expected only the words that are spoken){fix}"
     )
 
 

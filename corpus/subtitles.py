@@ -18,7 +18,7 @@ SRT_TIMES = re.compile(rf"\d{{1,3}}:{TIME}\s*-->\s*\d{{1,3}}:{TIME}(\s|$)")
 VTT_TIMES = re.compile(
     rf"(\d{{1,3}}:)?{TIME}\s*-->\s*(\d{{1,3}}:)?{TIME}(\s|$)"
 )  # in WebVTT, the hours of a time are optional
-# Matches the complete or incomplete times of a subtitle at the end of a file.
+# Matches the times of a subtitle at the end of a file, even if the file was cut off inside them.
 TIMES_AT_END = re.compile(
     r"(?:^|\n[ \t]*\n)(?:\d+\n)?(\d+:[\d:.,]*[ \t-]*(?:-->[ \t]*[\d:.,]*)?)\s*\Z"
 )

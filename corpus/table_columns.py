@@ -115,8 +115,8 @@ def columns_of_sentences(rows: Sequence[Row], others: Container[int | None]) -> 
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a text, without single letters, as in a spelled word. A path or an address
-    is one word."""
+    """Return the words of a text. Single letters are left out, because a text such as "h e l l o" is
+    not a sentence. A path or an address is one word."""
     words = (x for x in without_accents(text).split() if WORD.search(x))
     return [x for x in words if len(x) > 1 or UNSPACED.match(x)]
 
@@ -197,7 +197,7 @@ def choose_columns(
     normalized: list[int] = []  # the columns of the texts and of their normalized forms
     if titles is None:
         path = 0 if path is None else path
-        # A column without any value, as after a delimiter at the end of each line, contains no texts.
+        # If each line ends with a delimiter, the last column is empty, so it does not count.
         filled = {i for row in rows for i, field in enumerate(row.fields) if field}
         others = [i for i in range(num_fields) if i in filled - {path, speaker}]
         if text is None and len(others) == 1:

@@ -79,8 +79,8 @@ def default_whisper_model(language: str) -> str:
 def add_recognizer_options(parser: argparse.ArgumentParser) -> None:
     """Add the options --recognizer and --whisper-model for `make_recognizer`."""
     name_help = (
-        "speech recognizer; whisper needs requirements/whisper.txt; with none, the words are not "
-        "recognized (default: %(default)s)"
+        "speech recognizer; whisper needs requirements/whisper.txt; `none` measures no word error "
+        "rate (default: %(default)s)"
     )
     parser.add_argument("--recognizer", choices=NAMES, default=POCKETSPHINX, help=name_help)
     add_whisper_model_option(parser)

@@ -246,7 +246,8 @@ def is_of_this_recipe(state: Mapping[str, Any]) -> bool:
 
 
 def weight_problems(weights: Any, part: str) -> list[str]:
-    """Return one line for each problem of a dictionary of tensors, whose name is `part`."""
+    """Return one line for each problem of a dictionary of tensors. `part` is the name of the
+    dictionary."""
     if not isinstance(weights, dict):
         return [f"{part}: {brief(weights)} (expected a dictionary of tensors)"]
     problems = []

@@ -140,7 +140,7 @@ def _tensors(graph: Any) -> dict[str, np.ndarray]:
 
 
 def _neutral_norm(layer: str, channels: int) -> dict[str, np.ndarray]:
-    """Return the weights of a batch norm that has no effect. `layer` begins their names."""
+    """Return the weights of a batch norm that has no effect. Their names begin with `layer`."""
     return {
         f"{layer}1.weight": np.ones(channels),
         f"{layer}1.bias": np.zeros(channels),

@@ -340,8 +340,8 @@ def _novelty_or_0(survey: Survey) -> float:
 
 
 def price(survey: Survey) -> float:
-    """Return the cost that the search minimizes: the cost of all decoder steps, or their number
-    if the row costs are unknown."""
+    """Return the cost that the search minimizes: the total time of the decoder steps or, if their
+    times (row costs) are unknown, the number of decoder steps."""
     return survey.decoder_steps if survey.step_cost is None else survey.step_cost
 
 

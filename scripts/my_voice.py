@@ -149,14 +149,14 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
         write_json(path, options | {"recordings": recordings})
         return
     before = read_json(path)
-    # A folder from an earlier version does not contain the folder of the recordings.
+    # Earlier versions did not store the path of the recordings.
     if before.get("recordings", recordings) != recordings:
         raise UserError(
             f"{out}: was made from the recordings in {before['recordings']}, not from {recordings}. "
             "Choose another folder with --out"
         )
     for name, value in options.items():
-        # A folder from an earlier version does not contain the number of optimizer steps.
+        # Earlier versions did not store the number of optimizer steps.
         if before.get(name, value) != value:
             raise UserError(
                 f"{out}: was made with --{name} {before.get(name)}, but this command has "
@@ -399,8 +399,8 @@ def main(arguments: list[str] | None = None) -> None:
         "--prepare",
         type=checked(
             str,
-            f"options other than {', '.join(OWN_OPTIONS)}, with closed quotation marks; the options "
-            "for several speakers are not supported, because all recordings must be of one person",
+            f"options other than {', '.join(OWN_OPTIONS + SPEAKER_OPTIONS)}, with a closing mark for "
+            "each quotation mark; all recordings must be of one person",
             are_options,
         ),
         default="",

@@ -48,7 +48,7 @@ def paragraphs_of(source: str, text: str) -> Prose:
     `source` is the name of the file, for the notes.
     """
     written = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    # A blank line at each end, so that every other line has two neighbors.
+    # Add a blank line at each end, so that each line of the text has two neighbors.
     lines = [
         _Line(number, line.replace("\f", " ").strip(), "\f" in line)
         for number, line in enumerate(["", *written, ""])

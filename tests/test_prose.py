@@ -227,7 +227,7 @@ def test_pause_between_paragraphs_is_longer_than_between_lines(
         (r"Now [pause 1] wait\[1\] 2\*3.", "Now [pause 1] wait[1] 2*3."),
     ],
 )
-def test_products_and_brackets_with_backslashes_stay_text_in_markdown(text, expected):
+def test_asterisks_and_brackets_after_backslashes_stay_text_in_markdown(text, expected):
     assert read_markdown("a.md", text).paragraphs == [(1, expected)]
 
 

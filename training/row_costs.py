@@ -89,7 +89,7 @@ def measure(trainer: Trainer, symbols: int) -> tuple[str, str]:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        # The costs of more than SIZES[1] clips are optional.
+        # Costs for batches of more than SIZES[1] clips may be missing.
         if SIZES[1] not in cost:
             return "", f"batches of {SIZES[1]} clips do not fit into memory"
     text, difference = table_of(cost)

@@ -154,7 +154,7 @@ def _print_error(message: str) -> None:
 
 
 class TrainingDiverged(UserError):
-    """Raised if the loss or the gradients diverge. The message contains the command to go on."""
+    """Raised if the loss or the gradients diverge. The message says how to continue."""
 
 
 def stopped_without_saving(folder: Path, resume_command: str) -> str:

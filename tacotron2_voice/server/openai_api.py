@@ -93,7 +93,7 @@ class Speaking:
         utterance: Utterance,
         speaker: str | None,
     ):
-        """Start a stream for the text of `request`, which is also prepared as `utterance`.
+        """Start a stream for the text of `request`. `utterance` is the prepared form of this text.
 
         Raises:
             UserError: if an option is out of range.

@@ -304,7 +304,7 @@ def _uncertain_in(text: str) -> list[Uncertain]:
         for match in _INCHES.finditer(text)
         if not _is_after_name(text, match.start())
     }
-    # For each ambiguous expression, whether each word belongs to the expression.
+    # One list per ambiguous expression: for each word of the text, whether the word belongs to the expression.
     ambiguous = [
         [match.start() < word.end() and word.start() < match.end() for word in words]
         for pattern in (_SPACED_NUMBER, _AMBIGUOUS)
