@@ -44,14 +44,14 @@ class Tacotron2Loss(nn.Module):
 
     The mel error is a mean squared error. The stop-token ("gate") error is a binary cross-entropy.
 
-    With gate_positive_weight=1, the padded loss is the loss of NVIDIA's implementation. Batches with more padding have a smaller
-    padded loss, because padded frames count in the mean but add no error. Use the padded loss to
+    With gate_positive_weight=1, the padded loss is the loss of NVIDIA's implementation. Batches
+    with more padding have a smaller padded loss, because padded frames count in the mean but add no error. Use the padded loss to
     compare results with published results. Use the masked loss to compare batching strategies.
 
     Args:
         gate_positive_weight: weight of the stop-token error where the target is 1, which is at the
-            last decoder step of a clip and in the padding. 1: unweighted. A weight above 1 is useful, because the last decoder step is the only
-            positive example among hundreds of decoder steps.
+            last decoder step of a clip and in the padding. 1: unweighted. A weight above 1 is
+            useful, because a clip has only one positive example among hundreds of decoder steps.
     """
 
     def __init__(self, gate_positive_weight: float = 1.0):

@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from audio import frame_count, read_checked
-from corpus.audio_quality import measure_quality
+from corpus.audio_quality import NOISE_SHARE, PAUSE_ABOVE_NOISE, measure_quality
 from corpus.audio_search import advice_on_formats, problem_of_missing
 from corpus.clips import Clip, Measurements
 from corpus.filelist import problem_of_length, symbols_of
@@ -34,6 +34,10 @@ MIN_WORDS_OF_SENTENCE = 4
 WINDOW_SECONDS = 0.02  # length in seconds of the windows in which levels are measured
 # A window is silent if it is more than this many dB quieter than the loudest window of the clip.
 SILENCE_DECIBELS = 40
+# Noise before or after speech counts as silence if it is more than NOISE_DECIBELS quieter than the
+# loudest window, and longer than MIN_NOISE_SECONDS. Soft consonants at the ends of clips are
+# shorter. In 2,182 clean clips of six readers, noise before or after speech is never this long.
+NOISE_DECIBELS, MIN_NOISE_SECONDS = 26, 0.3
 # The speech level is measured in windows that are at most this many dB quieter than the loudest
 # window of the clip.
 SPEECH_DECIBELS = 30
@@ -168,7 +172,8 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
     """Return the number of silent samples before the speech and after the speech.
 
     A 20 ms window is silent if its range (highest minus lowest sample) is more than 40 dB below the
-    range of the clip's loudest window. The range does not depend on a constant offset, unlike a
+    range of the clip's loudest window. In noisy clips, the noise before and after the speech also
+    counts as silence, if it is longer than MIN_NOISE_SECONDS. The range does not depend on a constant offset, unlike a
     root mean square. `librosa.effects.trim(top_db=40)`, which uses root mean squares, takes ten
     times as long.
 
@@ -181,8 +186,24 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
     # samples may need 17 bits.
     highest = np.maximum.reduceat(samples, starts).astype(np.float32)
     ranges = highest - np.minimum.reduceat(samples, starts)
-    loud = np.flatnonzero(ranges >= ranges.max() * 10 ** (-SILENCE_DECIBELS / 20))
-    return int(loud[0]) * window, max(0, len(samples) - int(loud[-1] + 1) * window)
+
+    def quiet_ends(threshold: float) -> tuple[int, int]:
+        loud = np.flatnonzero(ranges >= threshold)
+        return int(loud[0]) * window, max(0, len(samples) - int(loud[-1] + 1) * window)
+
+    loudest = float(ranges.max())
+    silence = loudest * 10 ** (-SILENCE_DECIBELS / 20)
+    noise = float(np.quantile(ranges, NOISE_SHARE)) * 10 ** (PAUSE_ABOVE_NOISE / 20)
+    noise = min(noise, loudest * 10 ** (-NOISE_DECIBELS / 20))
+    silent = quiet_ends(silence)
+    if noise <= silence:
+        return silent
+    noisy = quiet_ends(noise)
+    minimum = MIN_NOISE_SECONDS * sampling_rate
+    before, after = (
+        own if own - other > minimum else other for own, other in zip(noisy, silent, strict=True)
+    )
+    return before, after
 
 
 def speech_level(samples: np.ndarray, sampling_rate: int) -> float:

@@ -370,7 +370,8 @@ def warn_of_long_clips(
         f"warning: {is_long.sum():,} of {len(lengths):,} clips are longer than {LONG_SECONDS} s or "
         f"{LONG} times the median of {median:.1f} s. The longest clip, {name_of(longest)} "
         f"({lengths[longest]:.1f} s), determines how much memory training needs. Leave long clips "
-        "out (prepare.py --max-seconds S), or split them"
+        "out (prepare.py --max-seconds S), or split them, for example with subtitles "
+        "(docs/guides/corpora.md)"
     )
 
 

@@ -47,6 +47,7 @@ from corpus.text_search import (
     TextSource,
     advice_on_tables,
     has_audio,
+    print_unused_texts,
     read_texts_of_audio,
 )
 from tacotron2_voice.utils.errors import UserError, count_of, grouped
@@ -202,6 +203,8 @@ def _read_folders(corpus: Path, texts: TextSource) -> tuple[list[Clip], list[str
     for speaker, (own, bad) in zip(speakers.values(), layouts, strict=True):
         clips += [replace(clip, speaker=speaker) for clip in own]
         problems += bad
+    if texts.folder:
+        print_unused_texts({Path(clip.where.partition(" of ")[0]) for clip in clips}, texts.folder)
     return clips, problems
 
 

@@ -18,6 +18,7 @@ SRT_TIMES = re.compile(rf"\d{{1,3}}:{TIME}\s*-->\s*\d{{1,3}}:{TIME}(\s|$)")
 VTT_TIMES = re.compile(
     rf"(\d{{1,3}}:)?{TIME}\s*-->\s*(\d{{1,3}}:)?{TIME}(\s|$)"
 )  # in WebVTT, the hours of a time are optional
+FIRST_TIME = re.compile(rf"(\d{{1,3}}:)?{TIME}\s*-->")
 # Matches the times of a subtitle at the end of a file, even if the file was cut off inside them.
 TIMES_AT_END = re.compile(
     r"(?:^|\n[ \t]*\n)(?:\d+\n)?(\d+:[\d:.,]*[ \t-]*(?:-->[ \t]*[\d:.,]*)?)\s*\Z"
@@ -30,7 +31,7 @@ TAG = re.compile(
 # Matches the tag of a speaker in WebVTT, such as <v Anna> or <v.loud Anna>.
 VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+([^<>\n]+)>")
 # Matches the dash before each line of a dialogue.
-DASH = re.compile(r"^\s*[-‐–—]\s*\w", re.MULTILINE)
+DASH = re.compile(r"^\s*[-‐–—]\s*[^\W\d_]", re.MULTILINE)
 # In automatic captions, at least this fraction of the subtitles repeats a line of the previous
 # subtitle.
 MIN_ROLLING_SHARE = 0.3
@@ -49,27 +50,28 @@ def read_subtitles(path: Path, text: str) -> list[tuple[float, float, str]]:
     is_vtt = text.lstrip().startswith("WEBVTT")
     times = VTT_TIMES if is_vtt else SRT_TIMES
     last = TIMES_AT_END.search(text)
-    if last and not times.match(last[1].strip()):
-        number = text.count("\n", 0, last.start(1)) + 1
-        raise UserError(
-            f"{path}:{number}: the file ends inside the times of a subtitle ({last[1][:60]!r}), so the "
-            "end of the file is missing"
-        )
+    last_line = text.count("\n", 0, last.start(1)) + 1 if last else 0
     num_cues = 0
     for number, line in enumerate(text.split("\n"), 1):
         if "-->" not in line:
             continue
         num_cues += 1
-        if not times.match(line.strip()):
+        is_cut = number == last_line and FIRST_TIME.match(line.strip())
+        if not is_cut and not times.match(line.strip()):
             raise UserError(
                 f"{path}:{number}: invalid times {line[:60]!r}, expected times such as 00:00:01.000 "
                 "--> 00:00:02.500"
             )
+    if last and not times.match(last[1].strip()):
+        raise UserError(
+            f"{path}:{last_line}: the file ends inside the times of a subtitle ({last[1][:60]!r}), so "
+            "the end of the file is missing"
+        )
     cues = _vtt_cues(path, text) if is_vtt else _srt_cues(path, text)
     if dialogues := sum(len(DASH.findall(x)) > 1 for _, _, x in cues):
         print(
-            f"warning: {path}: {dialogues:,} subtitles contain several lines that begin with a dash, so "
-            "probably several people speak in one clip. To leave these clips out, delete these "
+            f"warning: {path}: {count_of(dialogues, 'subtitle')} with several lines that begin with a "
+            "dash, so probably several people speak in one clip. To leave such clips out, delete their "
             "subtitles"
         )
     if len(voices := list(dict.fromkeys(x.strip() for x in VOICE.findall(text)))) > 1:

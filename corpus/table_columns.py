@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from corpus.normalized_texts import (
     MIN_LINES,
-    UNSPACED,
     WORD,
     check_is_normalized,
     repeats,
@@ -115,10 +114,8 @@ def columns_of_sentences(rows: Sequence[Row], others: Container[int | None]) -> 
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a text. Single letters are left out, because a text such as "h e l l o" is
-    not a sentence. A path or an address is one word."""
-    words = (x for x in without_accents(text).split() if WORD.search(x))
-    return [x for x in words if len(x) > 1 or UNSPACED.match(x)]
+    """Return the words of a text. A path or an address is one word."""
+    return [x for x in without_accents(text).split() if WORD.search(x)]
 
 
 def _may_be_speakers(values: Sequence[str]) -> bool:
@@ -197,9 +194,11 @@ def choose_columns(
     normalized: list[int] = []  # the columns of the texts and of their normalized forms
     if titles is None:
         path = 0 if path is None else path
-        # If each line ends with a delimiter, the last column is empty, so it does not count.
-        filled = {i for row in rows for i, field in enumerate(row.fields) if field}
-        others = [i for i in range(num_fields) if i in filled - {path, speaker}]
+        others = [index for index in range(num_fields) if index not in (path, speaker)]
+        # If each line ends with a delimiter, the last column is empty.
+        is_empty = all(len(row.fields) < num_fields or not row.fields[-1] for row in rows)
+        if is_empty and columns_of_sentences(rows, (path, speaker)) == others[:-1]:
+            others.pop()
         if text is None and len(others) == 1:
             text = others[0]
         if text is None and len(others) == 2 and content.delimiter not in QUOTING_DELIMITERS:

@@ -61,6 +61,8 @@ DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 # Characters that are not suggested as delimiters, because they occur in ordinary texts and in file
 # names.
 NO_DELIMITERS = " .!?'\"-_/\\()<>[]{}"
+# Matches a line of txt.done.data, the list of texts in the corpora of Festvox, such as CMU ARCTIC.
+FESTVOX_LINE = re.compile(r"\s*\(\s*(\S+)\s+\"(.*)\"\s*\)")
 # Matches the first line of a table if this line sets the delimiter for Excel, as in "sep=;". The line
 # break after it is not removed, so that the numbers of the later lines in messages stay correct.
 EXCEL_DELIMITER = re.compile(r'"?sep=(.)"?(?=\n)', re.IGNORECASE)
@@ -105,6 +107,9 @@ def read_table(
         print(f"note: {table.path}: the first line sets the delimiter {first[1]!r}")
         text = text[first.end() :]
         table = replace(table, delimiter=table.delimiter or first[1])
+    if FESTVOX_LINE.match(text):
+        text = "\n".join(FESTVOX_LINE.sub(r"\1\t\2", line) for line in text.split("\n"))
+        table = replace(table, delimiter="\t")
     if text.lstrip().startswith("{") or JSON_ARRAY.match(text):
         content = Content(*rows_of_json(table, text), delimiter="")
     else:

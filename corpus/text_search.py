@@ -53,7 +53,7 @@ TRANSCRIPTS = "--transcripts EXTENSION"
 # Endings of the file names in VCTK 0.92, which contains two recordings of each text, made with two
 # microphones.
 MICROPHONE, OTHER_MICROPHONE = "_mic1", "_mic2"
-TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json")
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 # To find tables, only the first NUM_LINES lines in the first MAX_BEGINNING bytes are read.
 NUM_LINES, MAX_BEGINNING = 20, 20_000
 
@@ -99,14 +99,19 @@ def read_texts_of_audio(corpus: Path, texts: TextSource) -> tuple[list[Clip], li
     by_name = {path.with_suffix(""): path for path in reversed(audio)}
     print_unused_formats(sorted({*audio} - {*by_name.values()}), corpus)
     text_files, problems = _match_text_files(by_name, corpus, texts)
-    unused = sorted({*corpus_texts(texts.folder or corpus)} - {*text_files.values()})
-    if unused and not texts.is_shared:
-        example = os.path.relpath(unused[0], texts.folder or corpus)
+    if not texts.is_shared:
+        print_unused_texts({*text_files.values()}, texts.folder or corpus)
+    clips, problems_in_texts = _read_text_files(text_files, by_name, texts)
+    return clips, problems + problems_in_texts
+
+
+def print_unused_texts(used: set[Path], folder: Path) -> None:
+    """Print a note about the text files in a folder that belong to no audio file."""
+    if unused := sorted({*corpus_texts(folder)} - used):
+        example = os.path.relpath(unused[0], folder)
         print(
             f"note: no audio file belongs to {count_of(len(unused), 'text file')}, such as {example}"
         )
-    clips, problems_in_texts = _read_text_files(text_files, by_name, texts)
-    return clips, problems + problems_in_texts
 
 
 def _match_text_files(
@@ -151,8 +156,10 @@ def _match_text_files(
             ignored += [path for path in plain if path.is_file() and path != found[0]][:1]
         elif found:
             listed = " and ".join(str(path) for path in found)
-            is_choice = len({path.name for path in found}) > 1
-            fix = f"choose with {TRANSCRIPTS}" if is_choice else "keep only one transcript"
+            # The part of each name after the name of the recording, such as "en.srt".
+            endings = sorted({path.name.removeprefix(name.name).lstrip(".") for path in found})
+            options = " or ".join(f"--transcripts {ending}" for ending in endings)
+            fix = f"choose with {options}" if len(endings) > 1 else "keep only one transcript"
             problems.append(f"{by_name[name]}: several transcripts, {listed}; {fix}")
         else:
             missing[name] = places[0].name

@@ -30,6 +30,11 @@ from tacotron2_voice.text.unspoken import dropped_symbols, with_columns
 
 # Maximum silence before or after speech in seconds; longer silence causes a warning.
 MAX_SILENCE_SECONDS = 0.3
+# Usual range of the median time per symbol of a corpus, in milliseconds. In the corpora of four
+# readers, the median is 49 to 68 ms. If a sampling rate is wrong by a factor of 3, the median is
+# outside of this range.
+USUAL_RATES = 35, 150
+MIN_RATES = 5  # minimum number of clips for a warning about the speaking rate
 WORST_SHOWN = 5  # maximum number of clips to list in a warning
 MANUAL = "docs/guides/own-data.md"
 TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # pattern of an HTML tag without attributes
@@ -174,11 +179,44 @@ class Finding(NamedTuple):
 def corpus_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
     """Return warnings about the corpus as a whole, in a fixed order."""
     warnings = [
+        unusual_speaking_rate(clips, hparams),
         other_language(clips, hparams),
         other_script(clips, hparams),
         texts_of_other_clips(clips),
     ]
     return [warning for warning in warnings if warning]
+
+
+def unusual_speaking_rate(clips: Sequence[Clip], hparams: HParams) -> str | None:
+    """Return a warning if the median speaking rate is impossible for speech in an alphabet.
+
+    Such a rate has a common cause in all clips, such as a wrong sampling rate in the headers of the
+    files, texts of other clips, or wrong times of subtitles.
+    """
+    letters = [x for clip in clips for x in clip.text if x.isalpha()]
+    if len(clips) < MIN_RATES or sum(map(is_in_alphabet, letters)) < len(letters) / 2:
+        return None
+    rates = [
+        1000 * clip.measured.speech_samples / hparams.sampling_rate / len(clip.symbols)
+        for clip in clips
+    ]
+    rate = float(np.median(rates))
+    if USUAL_RATES[0] <= rate <= USUAL_RATES[1]:
+        return None
+    return (
+        f"warning: the clips take {rate:.0f} ms per symbol (median), but speech usually takes "
+        f"{USUAL_RATES[0]} to {USUAL_RATES[1]} ms per symbol. Listen to some clips. If the voice is too "
+        "high or too low, the sampling rate in the files is wrong. Otherwise, check that the texts and "
+        f"times belong to the audio ({MANUAL})"
+    )
+
+
+def is_in_alphabet(letter: str) -> bool:
+    """Return whether a letter is Latin, Greek, Cyrillic, Armenian, Georgian or phonetic.
+
+    In other scripts, a letter can stand for a syllable or a word, which takes longer.
+    """
+    return letter < "\u0590" or "\u10a0" <= letter <= "\u10ff" or "\u1d00" <= letter <= "\u1fff"
 
 
 def clip_findings(clips: Sequence[Clip], hparams: HParams) -> list[Finding]:

@@ -29,7 +29,8 @@ RATE = 16_000  # sampling rate in Hz of the audio on which both recognizers were
 # Seconds of silence to add before and after the speech, so that pocketsphinx can adapt to the
 # level.
 SILENCE = 0.2
-POCKETSPHINX, WHISPER, NO_RECOGNIZER = NAMES = "pocketsphinx", "whisper", "none"
+POCKETSPHINX, WHISPER = NAMES = "pocketsphinx", "whisper"
+NO_RECOGNIZER = "none"
 # Default Whisper models for English and for other languages.
 ENGLISH_MODEL, MULTILINGUAL_MODEL = "tiny.en", "base"
 # Whisper must not repeat any sequence of this number of tokens. Without this limit, Whisper may
@@ -76,13 +77,12 @@ def default_whisper_model(language: str) -> str:
     return ENGLISH_MODEL if is_english(language) else MULTILINGUAL_MODEL
 
 
-def add_recognizer_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options --recognizer and --whisper-model for `make_recognizer`."""
-    name_help = (
-        "speech recognizer; whisper needs requirements/whisper.txt; `none` measures no word error "
-        "rate (default: %(default)s)"
-    )
-    parser.add_argument("--recognizer", choices=NAMES, default=POCKETSPHINX, help=name_help)
+def add_recognizer_options(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add the options --recognizer and --whisper-model for `make_recognizer`. `names` are choices
+    in addition to NAMES."""
+    name_help = "speech recognizer; whisper needs requirements/whisper.txt (default: %(default)s)"
+    choices = (*NAMES, *names)
+    parser.add_argument("--recognizer", choices=choices, default=POCKETSPHINX, help=name_help)
     add_whisper_model_option(parser)
 
 

@@ -3,8 +3,8 @@
     synthesizer = load_checkpoint_synthesizer("runs/mine/best.pt")
     paths = write_teacher_forced_mels(synthesizer, Path("filelists/mine/train.txt"), Path("forced"))
 
-The model predicts the frames from the previous frames of the recording, so each predicted log-mel
-has the same length as the recording.
+The model predicts the frames from the previous frames of the recording. Each predicted log-mel has
+one frame per hop of the recording. This is the number of frames that HiFi-GAN computes itself.
 """
 
 import io
@@ -53,8 +53,12 @@ def write_teacher_forced_mels(
 
 @torch.no_grad()
 def _teacher_forced(synthesizer: CheckpointSynthesizer, item: tuple) -> np.ndarray:
-    """Return the log-mel [n_mels, frames] of one clip, predicted from the frames of its
-    recording."""
+    """Return the log-mel [n_mels, num_samples // hop_length] of one clip, predicted from the frames
+    of its recording.
+
+    The recording's own mel has one more frame, because its first frame is centered at 0. HiFi-GAN
+    computes mels without this frame, and its validation fails if the numbers of frames differ.
+    """
     model = synthesizer.model
     device = model.embedding.weight.device
     batch = collate([item], model.n_frames_per_step)
@@ -62,4 +66,4 @@ def _teacher_forced(synthesizer: CheckpointSynthesizer, item: tuple) -> np.ndarr
     num_steps = batch.mel.shape[2] // model.n_frames_per_step
     masks = model.decoder.draw_masks(num_steps, 1, torch.Generator().manual_seed(0))
     outputs = model(batch.to(device), masks)
-    return outputs.mel_postnet[0, :, :num_frames].float().cpu().numpy()
+    return outputs.mel_postnet[0, :, : num_frames - 1].float().cpu().numpy()

@@ -182,9 +182,13 @@ def load_weights(
     """
     # Two attention classes can have tensors of the same names and shapes. Checkpoints from version
     # 0.4.0 and from other projects do not contain the name of the class.
-    attention = state.get("attention_class")
-    if attention is not None and attention != (expected := attention_class(model)):
-        raise UserError(f"{path}: attention: {attention}, expected {expected}")
+    attention = state.get("attention_class", attention_class(model))
+    keeps_own = any(name.startswith("decoder.attention_layer.") for name in ignore_layers)
+    if attention != attention_class(model) and not keeps_own:
+        raise UserError(
+            f"{path}: attention: {attention}, expected {attention_class(model)}. To train without the "
+            "attention weights of the checkpoint, use --warm_start with their names in ignore_layers"
+        )
     own = model.state_dict()
     weights = dict(state["state_dict"])
     for name in ignore_layers:

@@ -281,6 +281,10 @@ class LengthBatches(Dataset[Any]):
     def unwrap(batches: Sequence[Any]) -> Any:
         """Return the only batch in a list of one batch. Use this function as the `collate_fn` of a
         DataLoader with `batch_size=1`."""
+        if len(batches) != 1:
+            raise BatchingError(
+                f"the DataLoader joined {len(batches)} batches: expected DataLoader(batch_size=1)"
+            )
         return batches[0]
 
     def _check_is_next(self, index: int) -> None:

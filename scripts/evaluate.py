@@ -24,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from evaluation.evaluate import EvaluationOptions, evaluate
-from evaluation.recognizers import add_recognizer_options
+from evaluation.recognizers import NO_RECOGNIZER, add_recognizer_options
 from tacotron2_voice.text.spoken_numbers import ENGLISH
 from tacotron2_voice.utils.arguments import make_parser, output_file
 from tacotron2_voice.utils.files import write_json
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
         action="store_true",
         help="do not compute the identification rate (this computation takes most of the time)",
     )
-    add_recognizer_options(parser)
+    add_recognizer_options(parser, NO_RECOGNIZER)
     add("--vocoder", type=Path, metavar="FILE", help="use this ONNX vocoder (default: Griffin-Lim)")
     add(
         "--quality",
@@ -96,6 +96,8 @@ def main(arguments: list[str] | None = None) -> None:
         "to any other speaker; needs requirements/resemblyzer.txt",
     )
     args = parser.parse_args(arguments)
+    if args.recognizer == NO_RECOGNIZER and args.words_only:
+        parser.error("--words-only needs a speech recognizer, not --recognizer none")
     options = EvaluationOptions(
         args.language,
         args.recognizer,

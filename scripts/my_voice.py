@@ -93,7 +93,9 @@ def text_settings(language: str, symbols: str) -> str:
     if symbols == PHONES:
         rules = "english_cleaners_corrected," if is_english(language) else ""
         return f"text_cleaners=[{rules}phones],language={language}"
-    return "" if is_english(language) else "symbols=corpus,text_cleaners=basic_cleaners"
+    if is_english(language):
+        return ""
+    return f"symbols=corpus,text_cleaners=basic_cleaners,language={language}"
 
 
 def prepare(out: Path, args: argparse.Namespace) -> HParams:
@@ -107,7 +109,8 @@ def prepare(out: Path, args: argparse.Namespace) -> HParams:
         *("--speaker", args.name, "--val-fraction", args.val_fraction),
         *shlex.split(args.prepare),
         *chosen,
-        advice=". To pass options to scripts/prepare.py, use --prepare, such as --prepare=--skip-bad",
+        advice=". To pass options to scripts/prepare.py, use --prepare, such as --prepare=--skip-bad. "
+        "To make a voice from different recordings, choose a different folder with --out",
     )
     hparams = create_hparams(f"@{out / 'lists' / 'settings.txt'},{settings_file()}")
     return replace(read_symbols(hparams), speakers=(args.name,))
@@ -118,8 +121,8 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
     folder.
 
     Raises:
-        UserError: if the folder was made from other recordings, or with a different --name,
-            --language, --symbols, --start or --steps, or if the model in --start or the recognizer cannot be loaded.
+        UserError: if the folder was made with a different --name, --language, --symbols, --start or
+            --steps, or if the model in --start or the recognizer cannot be loaded.
     """
     if not args.start.exists():
         raise UserError(
@@ -143,24 +146,20 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
         "start": str(args.start),
         "steps": args.steps,
     }
-    recordings = os.path.abspath(args.recordings)
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
-        write_json(path, options | {"recordings": recordings})
+        write_json(path, options)
         return
     before = read_json(path)
-    # Earlier versions did not store the path of the recordings.
-    if before.get("recordings", recordings) != recordings:
-        raise UserError(
-            f"{out}: was made from the recordings in {before['recordings']}, not from {recordings}. "
-            "Choose another folder with --out"
-        )
     for name, value in options.items():
         # Earlier versions did not store the number of optimizer steps.
         if before.get(name, value) != value:
+            more = ""
+            if name == "steps" and (checkpoint := newest_checkpoint(out / "run")):
+                more = f". To train the finished model further, also add --start {checkpoint}"
             raise UserError(
                 f"{out}: was made with --{name} {before.get(name)}, but this command has "
-                f"--{name} {value}. Pass the same option, or choose another folder with --out"
+                f"--{name} {value}. Pass the same option, or choose another folder with --out{more}"
             )
 
 
@@ -293,8 +292,11 @@ def evaluate(
     result."""
     result = folder / EVALUATION_FILE
     has_recognizer = args.recognizer != NO_RECOGNIZER
-    if is_outdated(result, checkpoint) or (
-        has_recognizer and read_result(result, Intelligibility).word_error_rate is None
+    # Evaluate again if only one of the two evaluations used a speech recognizer, because the rates of
+    # the two checkpoints must be comparable.
+    if (
+        is_outdated(result, checkpoint)
+        or (read_result(result, Intelligibility).word_error_rate is not None) != has_recognizer
     ):
         folder.mkdir(exist_ok=True)
         run_stage(
@@ -421,7 +423,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     add(
         "--recognizer",
-        choices=NAMES,
+        choices=(*NAMES, NO_RECOGNIZER),
         help="transcribe the speech with this recognizer (default: whisper, or none if Whisper "
         "cannot be loaded)",
     )

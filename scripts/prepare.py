@@ -51,6 +51,7 @@ import torch
 
 from corpus.convert import SEGMENT_PADDING
 from corpus.download import download_corpus
+from corpus.filelist import split_filelist_line
 from corpus.layouts import default_table
 from corpus.prepare import Preparation, prepare
 from corpus.speaker_names import SpeakerSource
@@ -60,10 +61,13 @@ from corpus.text_files import check_encoding
 from corpus.text_search import TextSource
 from hparams import create_hparams
 from tacotron2_voice.utils.arguments import checked, make_parser, positive, share
+from tacotron2_voice.utils.files import numbered_lines
 from tacotron2_voice.utils.program import is_stage, run_program
 
 SMALL_MODEL = "scripts/sentences_model.txt"  # settings for training on a CPU
 STOPPED = "stopped; no filelist was written"
+# With less speech, training from scratch rarely forms an alignment.
+LITTLE_SECONDS = 3600
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -216,6 +220,20 @@ def next_command(out: Path, *, has_gpu: bool) -> str:
     )
 
 
+def note_of_little_speech(out: Path) -> str | None:
+    """Return a note if a single speaker's filelist contains too little speech for training from
+    scratch, otherwise None."""
+    lines = [split_filelist_line(x) for _, x in numbered_lines(out / "train.txt", "")]
+    seconds = sum(line.seconds or 0.0 for line in lines)
+    if seconds >= LITTLE_SECONDS or len({line.speaker for line in lines}) > 1:
+        return None
+    return (
+        f"note: train.txt contains {seconds / 60:.1f} minutes of speech. Training from scratch usually "
+        "needs more than an hour. To start from the included voice, use scripts/my_voice.py "
+        "(docs/guides/my-voice.md)"
+    )
+
+
 def stopped() -> str:
     return STOPPED if is_stage() else f"{STOPPED}. Run the same command to resume"
 
@@ -244,6 +262,8 @@ def main(arguments: list[str] | None = None) -> None:
     for option, folder in asked.new_folders.items():
         print(f"Wrote the files for {option} to {folder}")
     if not is_stage():
+        if note := note_of_little_speech(args.out):
+            print(note)
         print(next_command(args.out, has_gpu=torch.cuda.is_available()))
 
 

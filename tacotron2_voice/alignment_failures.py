@@ -87,7 +87,8 @@ def find_failures(
         failures.append(Failure("repeated", max(1, len(again)), f"{problem}. {ADVICE}"))
     if statistics is not None and focus_rate >= FORMED and reason.is_found:
         seconds = _seconds(len(alignment), settings)
-        failures += _rate_failures(seconds, len(ids), statistics)
+        is_letter = [stop - start for start, stop in spans] == [1]
+        failures += _rate_failures(seconds, len(ids), statistics, is_letter=is_letter)
     return failures
 
 
@@ -144,13 +145,21 @@ def _symbols_of_word(start: int, stop: int) -> slice:
     return slice(max(start - 1, 0), stop + 1)
 
 
-def _rate_failures(seconds: float, num_symbols: int, statistics: SpeechStatistics) -> list[Failure]:
-    """Return [failure] if speech is much faster or slower than the training clips, otherwise []."""
+def _rate_failures(
+    seconds: float, num_symbols: int, statistics: SpeechStatistics, *, is_letter: bool
+) -> list[Failure]:
+    """Return [failure] if speech is much faster or slower than the training clips, otherwise [].
+
+    Args:
+        is_letter: whether the text is a single letter.
+    """
     spoken = f"{num_symbols} symbols in {seconds:.1f} s"
     shortest = statistics.shortest_time(num_symbols)
     longest = statistics.longest_time(num_symbols)
     if seconds < shortest:
         problem = f"too fast: {spoken} (expected at least {shortest:.1f} s)"
+        if is_letter:
+            return [Failure("fast", 1, f"{problem}. Write the name of the letter, such as 'bee'.")]
         return [Failure("fast", 1, f"{problem}. Words may be missing. {ADVICE}")]
     if seconds > longest:
         problem = f"too slow: {spoken} (expected at most {longest:.1f} s)"

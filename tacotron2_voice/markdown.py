@@ -34,6 +34,11 @@ _FOOTNOTE_REFERENCE = re.compile(r"\[\^[^\]\s]+\]")
 # asterisks as emphasis.
 _TIMES = re.compile(r"(?<=\d)\*(?=\d)")
 _ESCAPED_TIMES = re.compile(r"(?<=\d)\\\*(?=\d)")
+# These private characters stand for brackets with a backslash: \[pause 1\] is text, not a tag.
+_OPENING, _CLOSING = "\ue000", "\ue001"
+_ESCAPED_TAG = re.compile(
+    rf"{_OPENING}\s*((?:pause|speaker)\b[^\[\]{_OPENING}{_CLOSING}]*)[{_CLOSING}\]]", re.IGNORECASE
+)
 _TASK = re.compile(r"^\[[ xX]\]\s+")
 
 
@@ -51,6 +56,7 @@ def read_markdown(source: str, text: str) -> Prose:
     text = _TIMES.sub(r"\*", _FOOTNOTE_REFERENCE.sub("", text))
     is_table = False
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    parser.disable("text_join")  # keep characters with a backslash as separate tokens
     for token in parser.parse(text):
         if token.type in SKIPPED:
             skipped[SKIPPED[token.type]] += 1
@@ -75,13 +81,17 @@ def read_markdown(source: str, text: str) -> Prose:
 
 
 def _text_of(tokens: list[Token]) -> str:
-    """Return the text of inline tokens, without images and HTML tags."""
+    """Return the text of inline tokens, without images and HTML tags. Brackets with a backslash
+    around a tag are removed, so that the tag is spoken as text."""
     texts = []
     for token in tokens:
-        if token.type == "text":
+        if token.type == "text_special" and token.content in "[]":
+            texts.append(_OPENING if token.content == "[" else _CLOSING)
+        elif token.type in ("text", "text_special"):
             texts.append(token.content)
         elif token.type == "code_inline":
             texts.append(_ESCAPED_TIMES.sub("*", token.content))
         elif token.type in ("softbreak", "hardbreak") or _BREAK.fullmatch(token.content):
             texts.append("\n")
-    return "".join(texts)
+    text = _ESCAPED_TAG.sub(r"\1", "".join(texts))
+    return text.replace(_OPENING, "[").replace(_CLOSING, "]")

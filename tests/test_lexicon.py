@@ -155,7 +155,6 @@ def test_pronunciation_in_phones_is_accepted_when_the_model_uses_phones(tmp_path
         ("word ta5 shi3", "'ta5 shi3'"),
         # In an earlier version, "New" was respelled as "York noo york".
         ("New York\tnoo york", "'New York'"),
-        ("New York noo york", "'New York noo york'"),
         ("nguyen\t0.9\twin", "'nguyen"),
         ("nguyen 0.9 win", "'0.9 win'"),
         ("nguyen N UW1 AH0 N", "'N UW1 AH0 N'"),
@@ -177,6 +176,13 @@ def test_lexicon_error_reports_file_line_and_value_when_a_line_is_invalid(line, 
     message = refusal(with_lexicon, H, path)
     assert f"{path}:3: {value}" in message
     assert "1 of 2 lines" in message
+
+
+def test_note_is_printed_when_a_line_of_a_lexicon_begins_with_two_names(tmp_path, capsys):
+    with_lexicon(H, lexicon(tmp_path, "New York noo york\nSiobhan\tShi Vawn\n"))
+    printed = capsys.readouterr().out
+    assert "words.txt:1: 'New' is replaced with 'York noo york'" in printed
+    assert printed.count("note: ") == 1
 
 
 def test_lexicon_error_lists_all_invalid_lines(tmp_path):

@@ -592,7 +592,9 @@ def test_output_of_prepare_ends_with_the_written_files_and_the_next_command(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     out, mels = tmp_path / "my lists", tmp_path / "mels"
     main([str(corpus), "--out", str(out), "--cache-mels", str(mels)])
-    *_, wrote, of_mels, note, command = capsys.readouterr().out.splitlines()
+    *_, wrote, of_mels, little, note, command = capsys.readouterr().out.splitlines()
+    assert "minutes of speech" in little
+    assert "scripts/my_voice.py" in little
     assert str(out) in wrote
     assert all(name in wrote for name in ("train_mel.txt", "settings.txt", "corpus.png"))
     assert str(mels) in of_mels

@@ -224,10 +224,11 @@ def test_pause_between_paragraphs_is_longer_than_between_lines(
     ("text", "expected"),
     [
         ("2*3*4 is *24*, `2*3`", "2*3*4 is 24, 2*3"),
+        (r"Write \[pause 1\] or \[speaker anna] here.", "Write pause 1 or speaker anna here."),
         (r"Now [pause 1] wait\[1\] 2\*3.", "Now [pause 1] wait[1] 2*3."),
     ],
 )
-def test_asterisks_and_brackets_after_backslashes_stay_text_in_markdown(text, expected):
+def test_asterisks_and_tags_after_backslashes_stay_text_in_markdown(text, expected):
     assert read_markdown("a.md", text).paragraphs == [(1, expected)]
 
 

@@ -468,7 +468,7 @@ def test_warning_counts_the_subtitles_that_contain_a_dialogue(tmp_path, capsys):
         cues = cue.format(1, text) + cue.format(2, "It is late.")
         assert len(texts_of(tmp_path / "a.srt", cues)) == 2
         printed = capsys.readouterr().out
-        assert printed.count("a.srt: 1 subtitles contain several lines that") == num_warnings
+        assert printed.count("a.srt: 1 subtitle with several lines that") == num_warnings
 
 
 def test_note_lists_a_line_that_ends_with_a_hyphen_in_subtitles(tmp_path, capsys):

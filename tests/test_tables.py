@@ -101,6 +101,11 @@ def test_table_is_read_when_its_format_is_json_lines(path):
     assert read(path, "\n\n".join(map(json.dumps, objects))) == expected()
 
 
+def test_list_of_texts_is_read_when_it_has_the_format_of_festvox(path):
+    lines = [f'( c{i} "{text}" )' for i, text in enumerate(TEXTS)]
+    assert read(path, "\n".join(lines) + "\n") == expected()
+
+
 def test_text_is_not_read_as_json_when_it_begins_with_a_bracket(path):
     assert read(path, "c0|[Laughing] Yes.\n") == ([("c0", "[Laughing] Yes.")], [])
     assert read(path, "[Laughing] Yes.|c0\n", path_column="2", text_column="1")[1] == []

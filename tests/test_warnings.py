@@ -25,6 +25,7 @@ from corpus.warnings import (
     other_language,
     other_script,
     texts_of_other_clips,
+    unusual_speaking_rate,
     usual_rates,
 )
 from hparams import create_hparams
@@ -98,13 +99,27 @@ def test_silence_at_the_ends_is_measured_to_within_one_window(before, after, as_
 
 
 def test_samples_count_as_silence_when_they_are_40_db_below_the_loudest_sample():
-    for decibels, expected in ((38, 0), (42, RATE)):
-        quiet = sound() * 10 ** (-decibels / 20)
+    for decibels, expected in ((38, 0), (42, 0.2 * RATE)):
+        quiet = sound(seconds=0.2) * 10 ** (-decibels / 20)
         before, after = silence_at_ends(np.concatenate([sound(), quiet]).astype(np.int16), RATE)
         assert (before, after) == (0, pytest.approx(expected, abs=WINDOW))
     # Silence in the middle is a pause, and does not count as silence at an end.
     assert silence_at_ends(np.concatenate([sound(after=1), sound()]), RATE) == (0, 0)
     assert silence_at_ends(sound()[:100], RATE) == (0, 0)  # 100 samples are shorter than a window
+
+
+@pytest.mark.parametrize(("decibels", "is_silence"), [(-36, True), (-20, False)])
+@pytest.mark.parametrize("clip", ["LJ001-0002", "LJ001-0008"])
+def test_noise_around_the_speech_of_a_recording_counts_as_silence(clip, decibels, is_silence):
+    speech, rate = soundfile.read(ROOT / f"tests/data/ljspeech/wavs/{clip}.wav")
+    level = np.abs(speech).max() * 10 ** (decibels / 20) / 3
+    samples = np.pad(speech, (rate, 2 * rate))
+    samples += np.random.default_rng(0).normal(0, level, len(samples))
+    before, after = silence_at_ends(samples.astype(np.float32), rate)
+    assert (before > 0.95 * rate, after > 1.95 * rate) == (is_silence, is_silence)
+    # The speech is not cut off: its own silence is at most 0.2 s long.
+    assert before < 1.2 * rate
+    assert after < 2.2 * rate
 
 
 @pytest.mark.parametrize(("dtype", "full"), [(np.int16, 32767), (np.float32, 1.0)])
@@ -458,3 +473,21 @@ def test_warning_lists_texts_with_angle_brackets_or_with_spaces_between_all_char
     found = [name for name, _, pattern in UNUSUAL_TEXTS if pattern.search(text)]
     assert len(found) == bool(problem)
     assert all(problem in name for name in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds", "is_unusual"),
+    [
+        ("Words by the dozen.", 20, True),
+        ("Words by the dozen.", 60, False),
+        ("Words by the dozen.", 200, True),
+        ("你好世界", 200, False),
+    ],
+)
+def test_warning_reports_an_unusual_speaking_rate_of_a_corpus(text, milliseconds, is_unusual):
+    samples = round(milliseconds / 1000 * HPARAMS.sampling_rate * 20)
+    clip = Clip("a.wav", text, symbols=(1,) * 20, measured=Measurements(num_samples=samples))
+    warning = unusual_speaking_rate([clip] * 5, HPARAMS)
+    assert (warning is not None) == is_unusual
+    assert warning is None or f"{milliseconds} ms per symbol" in warning
+    assert unusual_speaking_rate([clip] * 4, HPARAMS) is None

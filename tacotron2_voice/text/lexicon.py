@@ -234,6 +234,11 @@ def _read_lexicon(path: Path, cleaners: Sequence[str], table: SymbolTable) -> di
             continue
         try:
             word, respelling = _parse(line, cleaners, table)
+            if _TWO_NAMES.match(line):
+                print(
+                    f"note: {path}:{number}: {word!r} is replaced with {respelling[:40]!r}. For a name "
+                    "of two words, write one line for each word"
+                )
             other = known.setdefault(_key(word), respelling)
             if other != respelling:
                 problem = f"an earlier line has a different respelling, {other[:40]!r}"
@@ -251,11 +256,6 @@ def _parse(line: str, cleaners: Sequence[str], table: SymbolTable) -> tuple[str,
     """Return the word and its respelling from a line of the lexicon."""
     line = unicodedata.normalize("NFC", line).strip()
     fields = line.split("\t") if "\t" in line else line.split(maxsplit=1)
-    if _TWO_NAMES.match(line):
-        raise UserError(
-            f"{line[:60]!r}: begins with two capitalized words (expected one word and its respelling; "
-            "if the second word belongs to the respelling, write a tab before it)"
-        )
     if len(fields) != 2:
         raise UserError(f"{line[:60]!r}: wrong number of columns, {len(fields)} ({EXPECTED})")
     word = fields[0].strip()

@@ -88,12 +88,10 @@ def grouped(
     for first, *others in [*kinds.values()][:MAX_LINES_SHOWN]:
         lines.append(first)
         if others:
-            places = dict.fromkeys(
-                os.path.basename(problem.removeprefix(prefix).partition(": ")[0])
-                for problem in others
-            )
+            # Many problems can have the same place, such as a file with several bad segments.
+            places = [*dict.fromkeys(x.removeprefix(prefix).partition(": ")[0] for x in others)]
             more = ", ..." if len(places) > MAX_LINES_SHOWN else ""
-            shown = ", ".join([*places][:MAX_LINES_SHOWN])
+            shown = ", ".join(map(os.path.basename, places[:MAX_LINES_SHOWN]))
             lines.append(f"  the same in {len(others):,} more: {shown}{more}")
     if len(kinds) > MAX_LINES_SHOWN:
         lines.append(f"... and problems of {len(kinds) - MAX_LINES_SHOWN:,} other kinds")

@@ -61,7 +61,11 @@ class Identity(NamedTuple):
             status = os.stat(file)
         except OSError:
             return cls()
-        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        # Keep 63 bits of each time, so that it fits into an int64 array and is not negative, even if the
+        # file is dated before 1970.
+        modified = status.st_mtime_ns & (2**63 - 1)
+        changed = status.st_ctime_ns & (2**63 - 1)
+        return cls(status.st_size, modified, changed)
 
 
 UNKNOWN = Identity()

@@ -184,7 +184,7 @@ def roman_value(letters: str) -> int | None:
 # ---------------------------------------------------------------------------- capitals
 
 
-AFTER_TIME = re.compile(r"\d\s?[AP]\.?M\.?\s$")  # matches the end of a time such as 8 PM
+AFTER_TIME = re.compile(r"\d\s?[AaPp]\.?[Mm]\.?\s$")  # matches the end of a time such as 8 PM
 
 
 def _without_shouting(text: str) -> str:
@@ -204,11 +204,13 @@ def _without_shouting(text: str) -> str:
         after_number = re.search(r"\d\s?$", pieces[i - 1])
         if after_number and word not in UNITS and word.lower() in UNITS:
             word = pieces[i] = word.lower()
+        is_zone = word in TIME_ZONES and AFTER_TIME.search("".join(pieces[:i]))
+        if is_zone:
+            continue
         if name in TITLES or name in STREETS or name in OPENERS or name.lower() in MONTHS:
             pieces[i] = name.lower() if name in OPENERS else name
             continue
-        is_zone = word in TIME_ZONES and AFTER_TIME.search("".join(pieces[:i]))
-        initials = is_zone or word in INITIALISMS or not re.search("[AEIOUY]", word)
+        initials = word in INITIALISMS or not re.search("[AEIOUY]", word)
         numeral, unit = before in numbered and roman_value(word), after_number and word in UNITS
         if not (initials or numeral or unit):
             pieces[i] = name
