@@ -80,6 +80,19 @@ def mailabs(root: Path) -> None:
         table(root / f"mary_ann/book{j}/metadata.csv", *lines)
 
 
+def arctic(root: Path) -> None:
+    for i in range(4):
+        audio(root / f"wav/arctic_a000{i}.wav")
+    table(root / "etc/txt.done.data", *(f'( arctic_a000{i} "{TEXTS[i]}" )' for i in range(4)))
+
+
+def fleurs(root: Path) -> None:
+    for i in range(4):
+        audio(root / f"audio/train/1{i}.wav")
+    lines = (f"{i}\t1{i}.wav\t{TEXTS[i]}\tx {i}\tx | y\t9600\tMALE" for i in range(4))
+    table(root / "train.tsv", *lines)
+
+
 def common_voice(root: Path) -> None:
     for i in range(4):
         audio(root / f"clips/common_voice_{i}.mp3")
@@ -165,8 +178,10 @@ CORPORA = {
     "LibriTTS": (libritts, ["84", "84", "85", "85"]),
     "LibriSpeech": (librispeech, ["84", "84", "85", "85"]),
     "M-AILABS, LibriVox": (mailabs, ["mary_ann"] * 4),
+    "CMU ARCTIC and other corpora of Festvox": (arctic, []),
     "Common Voice": (common_voice, ["s0", "s0", "s1", "s1"]),
     "Hugging Face audiofolder": (audiofolder, []),
+    "FLEURS": (fleurs, []),
     "KSS": (kss, []),
     "CSS10": (css10, []),
     "JSUT": (jsut, []),
