@@ -90,7 +90,9 @@ def requirements_file(module: str) -> Path | None:
     """Return the requirements file that lists the package of a module, or None if there is no such
     file."""
     package = module.partition(".")[0].replace("_", "-")
-    for path in (ROOT / "requirements.txt", *sorted(ROOT.glob("requirements/*.txt"))):
+    # Check frameworks.txt last, because it lists large packages that only tests need.
+    optional = sorted(ROOT.glob("requirements/*.txt"), key=lambda x: (x.stem == "frameworks", x))
+    for path in (ROOT / "requirements.txt", *optional):
         if path.is_file() and f"\n{package}==" in f"\n{path.read_text(encoding='utf-8')}":
             return path.relative_to(ROOT)
     return None
