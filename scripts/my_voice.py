@@ -46,7 +46,7 @@ from export.checkpoint_paths import list_others
 from hparams import HParams, batching_options, create_hparams, read_symbols
 from length_batching import plan_epoch
 from scripts.commands import is_outdated, run_stage
-from tacotron2_voice.text.phones import check_language
+from tacotron2_voice.text.phones import check_language, espeak_code
 from tacotron2_voice.text.spoken_numbers import ENGLISH, is_english
 from tacotron2_voice.utils.arguments import at_least_one, checked, make_parser
 from tacotron2_voice.utils.errors import UserError
@@ -429,6 +429,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     add_whisper_model_option(parser)
     args = parser.parse_args(joined(sys.argv[1:] if arguments is None else arguments))
+    args.language = espeak_code(args.language)
     args.symbols = args.symbols or (LETTERS if is_english(args.language) else PHONES)
     args.steps = args.steps or (STEPS if is_english(args.language) else STEPS_FOR_OTHER_LANGUAGES)
     args.name = checked_name(args.name, "--name")

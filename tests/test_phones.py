@@ -66,7 +66,7 @@ def test_phones_contain_no_language_flags_when_words_are_foreign():
 
 
 def test_error_lists_languages_when_the_language_is_unknown():
-    known = {"de": "de", "fr": "fr-fr", "en": "en-us", "pt_BR": "pt-br"}
+    known = {"de": "de", "fr": "fr-fr", "en": "en-us", "pt_BR": "pt-br", "German": "de", "jp": "ja"}
     assert [check_language(name) for name in known] == [*known.values()]
     for wrong, right in (("frr", "fr"), ("de-at", "de")):
         message = refusal(check_language, wrong)

@@ -23,7 +23,18 @@ from typing import Any
 
 from tacotron2_voice.utils.errors import UserError
 
-ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # eSpeak's codes for common language codes
+# Maps common codes and names of languages, and country codes that are often used as language codes, to
+# eSpeak's codes.
+ALIASES = {
+    "en": "en-us", "fr": "fr-fr", "zh": "cmn", "zh-cn": "cmn", "zh-tw": "cmn", "cn": "cmn", "jp": "ja",
+    "kr": "ko", "cz": "cs", "dk": "da", "gr": "el", "ua": "uk", "no": "nb", "english": "en-us",
+    "french": "fr-fr", "german": "de", "spanish": "es", "italian": "it", "portuguese": "pt",
+    "dutch": "nl", "russian": "ru", "japanese": "ja", "korean": "ko", "chinese": "cmn",
+    "mandarin": "cmn", "polish": "pl", "turkish": "tr", "swedish": "sv", "danish": "da",
+    "norwegian": "nb", "finnish": "fi", "greek": "el", "czech": "cs", "hungarian": "hu",
+    "romanian": "ro", "ukrainian": "uk", "armenian": "hy", "hebrew": "he", "arabic": "ar",
+    "hindi": "hi", "persian": "fa", "vietnamese": "vi", "indonesian": "id",
+}  # fmt: skip
 SIGNS = "%&@#§‰"  # symbols that Unicode classifies as punctuation, but that eSpeak speaks as words
 # Characters that eSpeak, depending on the language, speaks as words or skips.
 SPOKEN = f"{SIGNS}*/_"
@@ -225,6 +236,16 @@ def _about() -> dict[str, Any]:
 # ---------------------------------------------------------------------------- languages
 
 
+def espeak_code(language: str) -> str:
+    """Return eSpeak's code for a common code or name of a language, and any other text in lower
+    case.
+
+        espeak_code("zh-CN")  # "cmn"
+    """
+    name = language.lower().replace("_", "-")
+    return ALIASES.get(name, name)
+
+
 def check_language(language: str) -> str:
     """Return eSpeak's code for a language, such as fr-fr for fr.
 
@@ -232,8 +253,7 @@ def check_language(language: str) -> str:
         UserError: if eSpeak does not support the language, or if a package is missing.
     """
     known = _about()["languages"]
-    name = language.lower().replace("_", "-")
-    name = ALIASES.get(name, name)
+    name = espeak_code(language)
     if name in known:
         return name
     near = difflib.get_close_matches(name, known, n=1)
