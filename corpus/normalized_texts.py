@@ -83,7 +83,8 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
         f"{path}: column {spoken + 1} does not look like the normalized form of column "
         f"{written + 1}: {example[0][:60]!r} and {example[1][:60]!r} (expected the same words, except "
         "numbers, symbols and abbreviations). Use --text-column to select the column that contains "
-        "the spoken texts, and --speaker-column to select the speakers"
+        "the spoken texts, and --speaker-column to select the speakers. If the texts themselves contain "
+        "the delimiter, replace it in the texts"
     )
 
 

@@ -109,7 +109,7 @@ def rows_of_csv(path: Path, text: str, delimiter: str) -> list[Row]:
     number = 1
     try:
         for fields in reader:
-            if any(fields):
+            if any(x.strip() for x in fields):
                 # In a valid CSV file, replace line breaks inside a field with spaces. If a line of
                 # the field contains enough delimiters for a row, keep the line breaks, because the
                 # closing quotation mark may be missing and the field may contain the next row.

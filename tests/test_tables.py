@@ -142,6 +142,10 @@ def test_quotation_marks_around_a_field_are_removed_when_the_marks_inside_are_do
     ]
 
 
+def test_line_that_contains_only_spaces_is_skipped(path):
+    assert read(path, "c0|Yes.\n   \nc1|No.\n") == expected(["Yes.", "No."])
+
+
 def test_clips_have_the_line_numbers_of_the_file_when_it_has_empty_lines(path):
     path.write_text("\nid|text\n\nc0|One.\nc1|Two.\n")
     entries, _ = read_table(Table(path))
