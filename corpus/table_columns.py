@@ -165,54 +165,19 @@ def choose_columns(
     Raises:
         UserError: if a selected column does not exist, or if the user must specify a column.
     """
-    titles, rows, num_fields = content.titles, content.rows, content.num_fields
-
-    def column(option: str, asked: str, usual: Sequence[str]) -> int | None:
-        if not asked:
-            return next((titles.index(x) for x in usual if titles and x in titles), None)
-        if asked.isdecimal() and 1 <= int(asked) <= num_fields:
-            return int(asked) - 1
-        if titles and normal_title(asked) in titles:
-            return titles.index(normal_title(asked))
-        known = ", ".join(titles or rows[0].fields)[:200]
-        raise UserError(
-            f"{table.path}: {option} {asked}: no such column (expected a number from 1 to "
-            f"{num_fields}, or one of the titles {known!r})"
-        )
-
-    speaker = column("--speaker-column", speaker_column, ())
-    path = column("--path-column", table.path_column, PATH_TITLES)
-    text = column("--text-column", table.text_column, TEXT_TITLES)
+    titles, rows = content.titles, content.rows
+    speaker = _selected_column(table, content, "--speaker-column", speaker_column)
+    path = _selected_column(table, content, "--path-column", table.path_column, PATH_TITLES)
+    text = _selected_column(table, content, "--text-column", table.text_column, TEXT_TITLES)
     files = columns_of_files(rows, is_audio)
-    names = [row.fields[path] for row in rows if path is not None and path < len(row.fields)]
-    lists_audio = is_audio is not None and any(map(is_audio, names))
-    if not table.path_column and files and not lists_audio:
-        path = next((i for i in files if i not in (text, speaker)), path)
-    is_header = bool({*(titles or ())} & {*PATH_TITLES, *TEXT_TITLES, *SPEAKER_TITLES})
-    if path is None and (text is not None or is_header):
-        path = content.known_path
-    normalized: list[int] = []  # the columns of the texts and of their normalized forms
-    if titles is None:
-        path = 0 if path is None else path
-        others = [index for index in range(num_fields) if index not in (path, speaker)]
-        # If each line ends with a delimiter, the last column is empty.
-        is_empty = all(len(row.fields) < num_fields or not row.fields[-1] for row in rows)
-        if is_empty and columns_of_sentences(rows, (path, speaker)) == others[:-1]:
-            others.pop()
-        if text is None and len(others) == 1:
-            text = others[0]
-        if text is None and len(others) == 2 and content.delimiter not in QUOTING_DELIMITERS:
-            text = others[1]
-            normalized = others
+    if not table.path_column:
+        path = _find_path(content, path, (text, speaker), files, is_audio)
     sentences = columns_of_sentences(rows, (path, speaker)) if path in files else []
-    if text is None and len(sentences) == 1 and (content.known_path is None or is_header):
-        # If the table has no titles, the note about unused columns lists only their numbers. In such
-        # a note, the user may overlook a column with speakers. Therefore, the text column is not
-        # guessed if an unused column of a table without titles may contain speakers.
-        unused = {*range(num_fields)} - {path, speaker, *sentences}
-        columns = [[x.fields[i] for x in rows if i < len(x.fields)] for i in sorted(unused)]
-        if titles or speaker is not None or not any(map(_may_be_speakers, columns)):
-            text = sentences[0]
+    written = None  # the column that contains the texts before normalization
+    if text is None and titles is None:
+        written, text = _find_usual_texts(content, path, speaker)
+    if text is None and _is_only_text(content, sentences, (path, speaker)):
+        text = sentences[0]
     if path is None or text is None:
         raise _error_of_missing_columns(table.path, content, path, text, sentences)
     if path == text:
@@ -223,12 +188,98 @@ def choose_columns(
             f"{'paths' if speaker == path else 'texts'}. Choose a different column. If all lines "
             "have the same speaker, use --speaker NAME instead"
         )
-    if normalized:
-        check_is_normalized(table.path, rows, *normalized)
+    if written is not None:
+        check_is_normalized(table.path, rows, written, text)
     needed = 1 + max(path, text, 0 if speaker is None else speaker)
     if speaker is None:
         speaker = next((i for i, x in enumerate(titles or []) if x in SPEAKER_TITLES), None)
     return Columns(path, text, speaker, needed)
+
+
+def _selected_column(
+    table: Table, content: Content, option: str, selected: str, usual: Sequence[str] = ()
+) -> int | None:
+    """Return the column that the user selected, given as a number or a title. If the user selected
+    no column, return the column with one of the usual titles, or None."""
+    titles, num_fields = content.titles, content.num_fields
+    if not selected:
+        return next((titles.index(x) for x in usual if titles and x in titles), None)
+    if selected.isdecimal() and 1 <= int(selected) <= num_fields:
+        return int(selected) - 1
+    if titles and normal_title(selected) in titles:
+        return titles.index(normal_title(selected))
+    known = ", ".join(titles or content.rows[0].fields)[:200]
+    raise UserError(
+        f"{table.path}: {option} {selected}: no such column (expected a number from 1 to "
+        f"{num_fields}, or one of the titles {known!r})"
+    )
+
+
+def _find_path(
+    content: Content,
+    path: int | None,
+    others: Sequence[int | None],
+    files: Sequence[int],
+    is_audio: Callable[[str], bool] | None,
+) -> int | None:
+    """Return the column with the paths, or None.
+
+    Args:
+        path: the column with a common title for paths. If this column lists no audio files, a
+            different column may list them.
+        others: the columns with the texts and the speakers.
+        files: the columns that list audio files.
+    """
+    names = [x.fields[path] for x in content.rows if path is not None and path < len(x.fields)]
+    if files and not (is_audio is not None and any(map(is_audio, names))):
+        path = next((i for i in files if i not in others), path)
+    if path is None and (others[0] is not None or _has_common_title(content)):
+        path = content.known_path
+    if path is None and content.titles is None:
+        return 0
+    return path
+
+
+def _has_common_title(content: Content) -> bool:
+    return bool({*(content.titles or ())} & {*PATH_TITLES, *TEXT_TITLES, *SPEAKER_TITLES})
+
+
+def _find_usual_texts(
+    content: Content, path: int | None, speaker: int | None
+) -> tuple[int | None, int | None]:
+    """Return the columns with the texts before and after normalization in a table without a header.
+    If the texts are not normalized or not found, the column is None.
+    """
+    rows, num_fields = content.rows, content.num_fields
+    others = [index for index in range(num_fields) if index not in (path, speaker)]
+    # If each line ends with a delimiter, the last column is empty.
+    is_empty = all(len(row.fields) < num_fields or not row.fields[-1] for row in rows)
+    if is_empty and columns_of_sentences(rows, (path, speaker)) == others[:-1]:
+        others.pop()
+    if len(others) == 1:
+        return None, others[0]
+    if len(others) == 2 and content.delimiter not in QUOTING_DELIMITERS:
+        return others[0], others[1]
+    return None, None
+
+
+def _is_only_text(content: Content, sentences: Sequence[int], others: Sequence[int | None]) -> bool:
+    """Return whether a single column contains sentences, so that it certainly contains the texts.
+
+    If the table has no titles, the note about unused columns lists only their numbers. In such a
+    note, the user may overlook a column with speakers. Therefore, the function returns False if an
+    unused column of a table without titles may contain speakers.
+
+    Args:
+        others: the columns with the paths and the speakers.
+    """
+    if len(sentences) != 1 or (content.known_path is not None and not _has_common_title(content)):
+        return False
+    if content.titles or others[1] is not None:
+        return True
+    unused = {*range(content.num_fields)} - {*others, *sentences}
+    columns = [[x.fields[i] for x in content.rows if i < len(x.fields)] for i in unused]
+    return not any(map(_may_be_speakers, columns))
 
 
 def _error_of_missing_columns(
