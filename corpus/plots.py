@@ -80,6 +80,7 @@ def draw_audio(clips: list[Clip]) -> bytes:
     ratios.axvline(MIN_SIGNAL_TO_NOISE, label="warning threshold", **LIMIT)
     ratios.set(title="signal-to-noise ratio", xlabel="dB", ylabel="clips")
     for axes in (levels, ratios):
+        axes.yaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize="small")
     return _png(figure)
 
