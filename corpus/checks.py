@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from audio import frame_count, read_checked
-from corpus.audio_quality import NOISE_SHARE, PAUSE_ABOVE_NOISE, measure_quality
+from corpus.audio_quality import NOISE_SHARE, PAUSE_ABOVE_NOISE, SILENT_DECIBELS, measure_quality
 from corpus.audio_search import advice_on_formats, problem_of_missing
 from corpus.clips import Clip, Measurements
 from corpus.filelist import problem_of_length, symbols_of
@@ -193,7 +193,11 @@ def silence_at_ends(samples: np.ndarray, sampling_rate: int) -> tuple[int, int]:
 
     loudest = float(ranges.max())
     silence = loudest * 10 ** (-SILENCE_DECIBELS / 20)
-    noise = float(np.quantile(ranges, NOISE_SHARE)) * 10 ** (PAUSE_ABOVE_NOISE / 20)
+    # Leave out digital silence, which some programs write at the ends of a file.
+    full_scale = 32768 if np.issubdtype(samples.dtype, np.integer) else 1.0
+    audible = ranges[ranges > 2 * full_scale * 10 ** (SILENT_DECIBELS / 20)]
+    noise = float(np.quantile(audible if len(audible) else ranges, NOISE_SHARE))
+    noise *= 10 ** (PAUSE_ABOVE_NOISE / 20)
     noise = min(noise, loudest * 10 ** (-NOISE_DECIBELS / 20))
     silent = quiet_ends(silence)
     if noise <= silence:

@@ -73,7 +73,7 @@ def check_is_normalized(path: Path, rows: Sequence[Row], written: int, spoken: i
     if repeats(texts) == repeats(normalized) and not are_other_texts:
         return
     no_text = sum(not x or MISSING_TEXT.fullmatch(x) is not None for x in normalized)
-    if 2 * no_text > len(pairs) and not repeats(texts):
+    if no_text and not repeats(texts):
         raise UserError(
             f"{path}: {no_text:,} of {len(pairs):,} lines have no text in column {spoken + 1}. To read "
             f"the texts from column {written + 1}, add --text-column {written + 1}"

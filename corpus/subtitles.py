@@ -31,7 +31,7 @@ TAG = re.compile(
 # Matches the tag of a speaker in WebVTT, such as <v Anna> or <v.loud Anna>.
 VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+([^<>\n]+)>")
 # Matches the dash before each line of a dialogue.
-DASH = re.compile(r"^\s*[-‐–—]\s*[^\W\d_]", re.MULTILINE)
+DASH = re.compile(r"^\s*[-‐–—](\s+[\w\"“¿¡']|[^\W\d_])", re.MULTILINE)
 # In automatic captions, at least this fraction of the subtitles repeats a line of the previous
 # subtitle.
 MIN_ROLLING_SHARE = 0.3

@@ -62,7 +62,7 @@ DELIMITERS = {"|": "pipes", "\t": "tabs", ";": "semicolons", ",": "commas"}
 # names.
 NO_DELIMITERS = " .!?'\"-_/\\()<>[]{}"
 # Matches a line of txt.done.data, the list of texts in the corpora of Festvox, such as CMU ARCTIC.
-FESTVOX_LINE = re.compile(r"\s*\(\s*(\S+)\s+\"(.*)\"\s*\)")
+FESTVOX_LINE = re.compile(r"(?:\s*;.*\n)*\s*\(\s*(\S+)\s+\"(.*)\"\s*\)")
 # Matches the first line of a table if this line sets the delimiter for Excel, as in "sep=;". The line
 # break after it is not removed, so that the numbers of the later lines in messages stay correct.
 EXCEL_DELIMITER = re.compile(r'"?sep=(.)"?(?=\n)', re.IGNORECASE)
@@ -108,7 +108,7 @@ def read_table(
         text = text[first.end() :]
         table = replace(table, delimiter=table.delimiter or first[1])
     if FESTVOX_LINE.match(text):
-        text = "\n".join(FESTVOX_LINE.sub(r"\1\t\2", line) for line in text.split("\n"))
+        text = "\n".join(map(without_parentheses, text.split("\n")))
         table = replace(table, delimiter="\t")
     if text.lstrip().startswith("{") or JSON_ARRAY.match(text):
         content = Content(*rows_of_json(table, text), delimiter="")
@@ -124,6 +124,14 @@ def read_table(
     texts = [row.fields[columns.text] for row in content.rows if len(row.fields) > columns.text]
     check_last_line(table.path, text, texts)
     return entries_of(content, columns, times)
+
+
+def without_parentheses(line: str) -> str:
+    """Return a line of txt.done.data as id, tab and text. A comment becomes an empty line."""
+    if line.lstrip().startswith(";"):
+        return ""
+    match = FESTVOX_LINE.fullmatch(line.rstrip())
+    return "\t".join([match[1], match[2].replace('\\"', '"')]) if match else line
 
 
 def read_fields(

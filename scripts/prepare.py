@@ -221,16 +221,17 @@ def next_command(out: Path, *, has_gpu: bool) -> str:
 
 
 def note_of_little_speech(out: Path) -> str | None:
-    """Return a note if a single speaker's filelist contains too little speech for training from
-    scratch, otherwise None."""
+    """Return a note if a filelist contains too little speech for training from scratch, otherwise
+    None."""
     lines = [split_filelist_line(x) for _, x in numbered_lines(out / "train.txt", "")]
     seconds = sum(line.seconds or 0.0 for line in lines)
-    if seconds >= LITTLE_SECONDS or len({line.speaker for line in lines}) > 1:
+    if seconds >= LITTLE_SECONDS:
         return None
+    start = "To start from the included voice instead, use scripts/my_voice.py (docs/guides/my-voice.md)"
     return (
-        f"note: train.txt contains {seconds / 60:.1f} minutes of speech. Training from scratch usually "
-        "needs more than an hour. To start from the included voice, use scripts/my_voice.py "
-        "(docs/guides/my-voice.md)"
+        f"note: train.txt contains {seconds / 60:.1f} minutes of speech. Training from scratch, as with "
+        "the next command, usually needs more than an hour"
+        + (f". {start}" if len({line.speaker for line in lines}) == 1 else "")
     )
 
 

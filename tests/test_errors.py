@@ -21,3 +21,5 @@ def test_few_problems_are_grouped_when_they_share_a_long_fix():
 def test_each_place_is_listed_once_when_problems_are_grouped():
     problems = [f"data/book.srt: segment {i} is too short; {'fix ' * LONG_FIX}" for i in range(5)]
     assert grouped(problems) == [problems[0], "  the same in 4 more: book.srt"]
+    problems = [f"data/{name}/a.srt: too short; {'fix ' * LONG_FIX}" for name in "xyz"]
+    assert grouped(problems) == [problems[0], "  the same in 2 more: y/a.srt, z/a.srt"]

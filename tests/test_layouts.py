@@ -476,6 +476,9 @@ def test_subtitles_in_several_languages_are_rejected_until_a_language_is_chosen(
     assert "--transcripts en.srt or --transcripts nl.srt" in problem
     [clip] = read_layout(tmp_path, texts=TextSource(suffix="nl.srt"))[0]
     assert clip.text == "Goedemorgen."
+    write_subtitles(tmp_path / "a.srt", "Bonjour.")
+    [clip] = read_layout(tmp_path, texts=TextSource(suffix="srt"))[0]
+    assert clip.text == "Bonjour."
 
 
 def test_label_file_with_timestamps_is_rejected_and_not_read_as_text(tmp_path):

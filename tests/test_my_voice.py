@@ -12,7 +12,7 @@ from hparams import create_hparams
 from scripts import my_voice
 from scripts.commands import run_stage
 from tacotron2_voice.utils.errors import UserError
-from tacotron2_voice.utils.files import write_json
+from tacotron2_voice.utils.files import read_json, write_json
 from training.start import read_weights
 
 
@@ -310,6 +310,14 @@ def test_output_folder_is_rejected_when_it_was_made_with_another_number_of_optim
     make(tmp_path, "--steps", "100")
     with pytest.raises(UserError, match="--steps 100"):
         make(tmp_path, "--steps", "200")
+
+
+def test_run_continues_when_its_language_was_stored_as_it_was_typed(commands, tmp_path):
+    """Earlier commits stored `no`, which is now converted to `nb`."""
+    make(tmp_path, "--language", "nb", "--symbols", "letters")
+    path = tmp_path / "out" / "my_voice.json"
+    write_json(path, read_json(path) | {"language": "no"})
+    make(tmp_path, "--language", "no", "--symbols", "letters")
 
 
 def test_output_folder_is_rejected_when_it_was_made_with_another_language(commands, tmp_path):

@@ -102,8 +102,11 @@ def test_table_is_read_when_its_format_is_json_lines(path):
 
 
 def test_list_of_texts_is_read_when_it_has_the_format_of_festvox(path):
-    lines = [f'( c{i} "{text}" )' for i, text in enumerate(TEXTS)]
-    assert read(path, "\n".join(lines) + "\n") == expected()
+    texts = [*TEXTS, 'She said "yes".']
+    lines = [
+        f'( c{i} "{text.replace(chr(34), chr(92) + chr(34))}" )' for i, text in enumerate(texts)
+    ]
+    assert read(path, "\n".join(["; list", *lines, "; end"]) + "\n") == expected(texts)
 
 
 def test_text_is_not_read_as_json_when_it_begins_with_a_bracket(path):

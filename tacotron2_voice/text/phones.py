@@ -23,17 +23,18 @@ from typing import Any
 
 from tacotron2_voice.utils.errors import UserError
 
-# Maps common codes and names of languages, and country codes that are often used as language codes, to
-# eSpeak's codes.
-ALIASES = {
-    "en": "en-us", "fr": "fr-fr", "zh": "cmn", "zh-cn": "cmn", "zh-tw": "cmn", "cn": "cmn", "jp": "ja",
-    "kr": "ko", "cz": "cs", "dk": "da", "gr": "el", "ua": "uk", "no": "nb", "english": "en-us",
-    "french": "fr-fr", "german": "de", "spanish": "es", "italian": "it", "portuguese": "pt",
-    "dutch": "nl", "russian": "ru", "japanese": "ja", "korean": "ko", "chinese": "cmn",
-    "mandarin": "cmn", "polish": "pl", "turkish": "tr", "swedish": "sv", "danish": "da",
-    "norwegian": "nb", "finnish": "fi", "greek": "el", "czech": "cs", "hungarian": "hu",
-    "romanian": "ro", "ukrainian": "uk", "armenian": "hy", "hebrew": "he", "arabic": "ar",
-    "hindi": "hi", "persian": "fa", "vietnamese": "vi", "indonesian": "id",
+ALIASES = {"en": "en-us", "fr": "fr-fr", "zh": "cmn"}  # eSpeak's codes for common language codes
+# Names of languages, and country codes that are often used as language codes.
+OTHER_NAMES = {
+    "zh-cn": "cmn", "zh-tw": "cmn", "cn": "cmn", "jp": "ja", "kr": "ko", "cz": "cs", "dk": "da",
+    "gr": "el", "ua": "uk", "no": "nb", "english": "en-us", "french": "fr-fr", "german": "de",
+    "deutsch": "de", "spanish": "es", "italian": "it", "portuguese": "pt", "dutch": "nl",
+    "russian": "ru", "japanese": "ja", "korean": "ko", "chinese": "cmn", "mandarin": "cmn",
+    "polish": "pl", "turkish": "tr", "swedish": "sv", "danish": "da", "norwegian": "nb",
+    "finnish": "fi", "greek": "el", "czech": "cs", "hungarian": "hu", "romanian": "ro",
+    "ukrainian": "uk", "armenian": "hy", "hebrew": "he", "arabic": "ar", "hindi": "hi",
+    "persian": "fa", "vietnamese": "vi", "indonesian": "id", "thai": "th", "bulgarian": "bg",
+    "croatian": "hr", "serbian": "sr", "catalan": "ca", "urdu": "ur", "bengali": "bn",
 }  # fmt: skip
 SIGNS = "%&@#§‰"  # symbols that Unicode classifies as punctuation, but that eSpeak speaks as words
 # Characters that eSpeak, depending on the language, speaks as words or skips.
@@ -237,13 +238,13 @@ def _about() -> dict[str, Any]:
 
 
 def espeak_code(language: str) -> str:
-    """Return eSpeak's code for a common code or name of a language, and any other text in lower
-    case.
+    """Return eSpeak's code for a name of a language, such as german, or for a common code. Return
+    any other text in lower case.
 
         espeak_code("zh-CN")  # "cmn"
     """
     name = language.lower().replace("_", "-")
-    return ALIASES.get(name, name)
+    return {**ALIASES, **OTHER_NAMES}.get(name, name)
 
 
 def check_language(language: str) -> str:
@@ -253,12 +254,13 @@ def check_language(language: str) -> str:
         UserError: if eSpeak does not support the language, or if a package is missing.
     """
     known = _about()["languages"]
-    name = espeak_code(language)
+    name = language.lower().replace("_", "-")
+    name = ALIASES.get(name, name)
     if name in known:
         return name
     near = difflib.get_close_matches(name, known, n=1)
     base = name.partition("-")[0]
-    meant = [base] if base in known else near
+    meant = [OTHER_NAMES[name]] if name in OTHER_NAMES else [base] if base in known else near
     suggestion = f"did you mean {meant[0]}? " if meant else ""
     problem = f"language={language[:40]}: eSpeak NG does not support this language"
     raise UserError(f"{problem}; {suggestion}It supports {', '.join(sorted(known))}")

@@ -57,6 +57,7 @@ def in_words(number: int, language: str = ENGLISH) -> str:
     except ImportError as error:
         raise UserError(f"numbers: {error} (requirements/phones.txt)") from None
     base, _, region = language.partition("-")
+    base = {"nb": "no"}.get(base, base)  # the code of Norwegian in num2words
     if base not in CONVERTER_CLASSES:
         names = ", ".join(sorted(CONVERTER_CLASSES))
         raise UserError(

@@ -91,7 +91,10 @@ def grouped(
             # Many problems can have the same place, such as a file with several bad segments.
             places = [*dict.fromkeys(x.removeprefix(prefix).partition(": ")[0] for x in others)]
             more = ", ..." if len(places) > MAX_LINES_SHOWN else ""
-            shown = ", ".join(map(os.path.basename, places[:MAX_LINES_SHOWN]))
+            names = [os.path.basename(place) for place in places]
+            if len({*names}) < len(names):
+                names = [os.sep.join(place.split(os.sep)[-2:]) for place in places]
+            shown = ", ".join(names[:MAX_LINES_SHOWN])
             lines.append(f"  the same in {len(others):,} more: {shown}{more}")
     if len(kinds) > MAX_LINES_SHOWN:
         lines.append(f"... and problems of {len(kinds) - MAX_LINES_SHOWN:,} other kinds")
