@@ -136,6 +136,7 @@ def test_training_uses_every_clip_once_when_it_resumes_at_any_optimizer_step(sto
         assert Counter(itertools.chain(*epoch)) == Counter(range(20))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", WORKERS[1:3], ids=str)
 def test_training_with_workers_uses_every_clip_once_when_it_resumes(workers):
     draw = random.Random(0)

@@ -353,6 +353,7 @@ def other_code() -> None:
     vars(start)["fingerprint_of_code"] = lambda *_: "0123456789abcdef"
 
 
+@pytest.mark.thorough
 def test_run_fails_when_processes_have_different_settings(corpus, tmp_path):
     """The error reports the rank of the first process with different settings."""
     out, fewer = tmp_path / "out", without_first_clip(corpus, tmp_path)

@@ -222,6 +222,7 @@ def test_run_resumed_from_an_earlier_checkpoint_can_be_killed_and_resumed(corpus
     assert_same_run(out, whole)
 
 
+@pytest.mark.thorough
 def test_resume_reads_the_number_of_steps_in_the_checkpoint_when_the_file_name_differs(
     copied, capsys
 ):

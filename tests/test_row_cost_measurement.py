@@ -109,6 +109,7 @@ def measure_as_on_a_gpu(monkeypatch, text: str, problem: str = "") -> None:
     monkeypatch.setattr(row_costs, "is_useful_on", lambda _: True)
 
 
+@pytest.mark.thorough
 def test_measured_row_costs_are_kept_when_the_run_resumes(corpus, tmp_path, monkeypatch):
     settings = {"row_costs": "measure", "dynamic_batch_size": True, "batch_size": 2}
     measure_as_on_a_gpu(monkeypatch, "16:30 32:50 clip:1")

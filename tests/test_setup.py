@@ -245,6 +245,7 @@ def test_only_one_process_per_machine_checks_clips(has_table, lists, tmp_path, o
     assert [list(clips) for clips in first] == [list(clips) for clips in second]
 
 
+@pytest.mark.thorough
 def test_processes_ignore_an_outdated_filelist_cache(lists, tmp_path, opened, monkeypatch):
     def refuse(*_):
         raise OSError("Read-only file system")

@@ -27,6 +27,7 @@ def print_into_pipe(writer) -> None:
     act_at(Trainer, "step", lambda: print("of a library", file=sys.stderr, flush=True), 4)
 
 
+@pytest.mark.thorough
 def test_program_continues_when_the_pipe_is_closed(corpus, whole, tmp_path):
     out, (reader, writer) = tmp_path / "out", multiprocessing.Pipe(duplex=False)
     hparams = corpus.hparams(**LONG, num_workers=2)
@@ -81,6 +82,7 @@ def print_into_terminal_with_nohup() -> None:
     print_into_terminal(4)
 
 
+@pytest.mark.thorough
 def test_training_output_is_dropped_when_it_cannot_be_printed(corpus, whole, tmp_path):
     out = tmp_path / "out"
     ended = Child(flags(out, corpus.hparams(**LONG)), print_into_terminal_with_nohup).end()

@@ -128,6 +128,7 @@ def test_filelists_have_a_fourth_field_when_there_are_speakers(tmp_path):
     assert create_hparams(f"@{out}/settings.txt").speaker_embedding_dim == 8
 
 
+@pytest.mark.thorough
 def test_filelists_differ_only_in_the_speaker_field_when_one_speaker_is_given_for_all_clips(
     tmp_path,
 ):

@@ -318,6 +318,7 @@ def test_optimizer_step_never_reads_values_from_the_device(
     assert reads.count == 2
 
 
+@pytest.mark.thorough
 def test_losses_of_an_optimizer_step_are_read_after_the_next_optimizer_step(
     corpus, tmp_path, monkeypatch, capsys
 ):
