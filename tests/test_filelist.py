@@ -26,6 +26,7 @@ from data_utils import TextMelDataset
 from evaluation.recordings import read_recordings
 from hparams import HParams, create_hparams
 from tacotron2_voice.text import text_to_sequence
+from tacotron2_voice.text.rules import version_of
 from tacotron2_voice.utils.errors import UserError
 
 H = HParams()
@@ -203,7 +204,9 @@ def test_filelist_cache_is_ignored_when_the_filelist_or_the_settings_have_change
         (sounds / "text").mkdir()
         (sounds / "text" / "symbols.py").write_text("other = 1")
         patch.setattr("tacotron2_voice.text.rules.FOLDER", sounds / "text")
+        version_of.cache_clear()
         assert cached_table(filelist, H) is None
+    version_of.cache_clear()
     write_list(sounds, *lines, "")
     assert cached_table(filelist, H) is None
 

@@ -27,6 +27,7 @@ def rules_version(pronunciations: tuple[str, ...] = ()) -> str:
     return hashlib.sha256("\n".join([version, *pronunciations]).encode()).hexdigest()[:16]
 
 
+@functools.cache
 def version_of(*patterns: str) -> str:
     """Return a hash of the modules in this folder whose paths match a pattern, such as "**/*.py"."""
     digest = hashlib.sha256()
