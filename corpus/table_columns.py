@@ -247,8 +247,9 @@ def _has_common_title(content: Content) -> bool:
 def _find_usual_texts(
     content: Content, path: int | None, speaker: int | None
 ) -> tuple[int | None, int | None]:
-    """Return the columns with the texts before and after normalization in a table without a header.
-    If the texts are not normalized or not found, the column is None.
+    """Return (column of the written texts, column of the normalized texts) of a table without a
+    header. The first value is None if the table has only one column of texts. Both values are None
+    if the texts were not found.
     """
     rows, num_fields = content.rows, content.num_fields
     others = [index for index in range(num_fields) if index not in (path, speaker)]
@@ -264,11 +265,12 @@ def _find_usual_texts(
 
 
 def _is_only_text(content: Content, sentences: Sequence[int], others: Sequence[int | None]) -> bool:
-    """Return whether a single column contains sentences, so that it certainly contains the texts.
+    """Return whether exactly one column contains sentences, and no unused column may contain
+    speakers.
 
-    If the table has no titles, the note about unused columns lists only their numbers. In such a
-    note, the user may overlook a column with speakers. Therefore, the function returns False if an
-    unused column of a table without titles may contain speakers.
+    In a table with titles, an unused column may contain speakers, because a note lists the titles
+    of the unused columns. In a table without titles, the note lists only numbers, so the user may
+    overlook the speakers.
 
     Args:
         others: the columns with the paths and the speakers.

@@ -190,7 +190,8 @@ def corpus_warnings(clips: Sequence[Clip], hparams: HParams) -> list[str]:
 
 
 def unusual_speaking_rate(clips: Sequence[Clip], hparams: HParams) -> str | None:
-    """Return a warning if the median speaking rate is impossible for speech in an alphabet.
+    """Return a warning if the median time per symbol is impossible for speech. Only texts in an
+    alphabet are checked.
 
     Such a rate has a common cause in all clips, such as a wrong sampling rate in the headers of the
     files, texts of other clips, or wrong times of subtitles.

@@ -42,7 +42,7 @@ def write_teacher_forced_mels(
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.npy" for name in ids]
     for i in progress_bar("Teacher forcing", len(paths), " clips", iterable=range(len(paths))):
-        # A file from an earlier version has one frame more.
+        # Earlier versions wrote one additional frame. Write such files again.
         if paths[i].exists() and np.load(paths[i]).shape[1] == clips.num_frames[i] - 1:
             continue
         mel = _teacher_forced(synthesizer, dataset[i])

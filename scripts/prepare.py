@@ -229,8 +229,8 @@ def note_of_little_speech(out: Path) -> str | None:
         return None
     start = "To start from the included voice instead, use scripts/my_voice.py (docs/guides/my-voice.md)"
     return (
-        f"note: train.txt contains {seconds / 60:.1f} minutes of speech. Training from scratch, as with "
-        "the next command, usually needs more than an hour"
+        f"note: train.txt contains {seconds / 60:.1f} minutes of speech. The next command trains from "
+        "scratch, which usually needs more than an hour"
         + (f". {start}" if len({line.speaker for line in lines}) == 1 else "")
     )
 

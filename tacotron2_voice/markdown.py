@@ -34,7 +34,7 @@ _FOOTNOTE_REFERENCE = re.compile(r"\[\^[^\]\s]+\]")
 # asterisks as emphasis.
 _TIMES = re.compile(r"(?<=\d)\*(?=\d)")
 _ESCAPED_TIMES = re.compile(r"(?<=\d)\\\*(?=\d)")
-# These private characters stand for brackets with a backslash: \[pause 1\] is text, not a tag.
+# These private-use characters stand for escaped brackets: \[pause 1\] is text, not a tag.
 _OPENING, _CLOSING = "\ue000", "\ue001"
 _ESCAPED_TAG = re.compile(
     rf"{_OPENING}\s*((?:pause|speaker)\b[^\[\]{_OPENING}{_CLOSING}]*)[{_CLOSING}\]]", re.IGNORECASE
@@ -81,8 +81,8 @@ def read_markdown(source: str, text: str) -> Prose:
 
 
 def _text_of(tokens: list[Token]) -> str:
-    """Return the text of inline tokens, without images and HTML tags. Brackets with a backslash
-    around a tag are removed, so that the tag is spoken as text."""
+    """Return the text of inline tokens, without images and HTML tags. If the brackets of a tag
+    such as [pause 1] are escaped with backslashes, the words in the brackets are spoken."""
     texts = []
     for token in tokens:
         if token.type == "text_special" and token.content in "[]":

@@ -312,7 +312,9 @@ def test_output_folder_is_rejected_when_it_was_made_with_another_number_of_optim
         make(tmp_path, "--steps", "200")
 
 
-def test_run_continues_when_its_language_was_stored_as_it_was_typed(commands, tmp_path):
+def test_my_voice_continues_when_an_earlier_version_stored_another_code_of_the_language(
+    commands, tmp_path
+):
     """Earlier commits stored `no`, which is now converted to `nb`."""
     make(tmp_path, "--language", "nb", "--symbols", "letters")
     path = tmp_path / "out" / "my_voice.json"

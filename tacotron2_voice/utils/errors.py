@@ -88,7 +88,7 @@ def grouped(
     for first, *others in [*kinds.values()][:MAX_LINES_SHOWN]:
         lines.append(first)
         if others:
-            # Many problems can have the same place, such as a file with several bad segments.
+            # Several problems can be in the same file, such as several bad segments.
             places = [*dict.fromkeys(x.removeprefix(prefix).partition(": ")[0] for x in others)]
             more = ", ..." if len(places) > MAX_LINES_SHOWN else ""
             names = [os.path.basename(place) for place in places]
