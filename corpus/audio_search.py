@@ -222,10 +222,30 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
     finder = AudioFinder.for_entries(entries, corpus, base)
     names = [comparable(without_folder_and_suffix(entry.name)) for entry in entries]
     check_texts(entries, names, finder.files)
-    clips = []
+    paths, problems = _find_paths(entries, finder)
+    clips, conflicts = _without_conflicts(paths)
+    print_unused_formats(finder.unused_formats(entries, clips), corpus)
+    # An audio file is either cut at the listed times or used as a whole.
+    cut = {clip.path for clip in clips if clip.segment}
+    without_times = [
+        f"{clip.where}: this line has no times, but other lines contain the times of segments of "
+        f"{clip.path}"
+        for clip in clips
+        if clip.segment is None and clip.path in cut
+    ]
+    clips = [clip for clip in clips if clip.segment or clip.path not in cut]
+    return clips, [*problems, *conflicts, *without_times]
+
+
+def _find_paths(
+    entries: Sequence[Entry], finder: AudioFinder
+) -> tuple[list[tuple[Entry, Path]], list[str]]:
+    """Return (entry, path of its audio file) for each entry, and one message per bad entry.
+
+    Also print a note about files that have a different path than the table lists.
+    """
+    paths = []
     problems = []
-    first: dict[tuple, Entry] = {}
-    conflicting: dict[str, str] = {}
     renamed: list[tuple[str, Path]] = []
     elsewhere: list[tuple[str, Path]] = []
     for entry in entries:
@@ -245,61 +265,63 @@ def with_audio(entries: Sequence[Entry], corpus: Path, base: Path) -> tuple[list
                 f"{entry.where}: {entry.name!r}: may mean {several}; write the full path"
             )
             continue
-        # Keep a clip without a file in the list, so that the split stays the same if the file is
-        # added later.
-        path = found[0] if found else finder.expected(entry.name)
         if not found and (other := finder.elsewhere(entry.name)):
             elsewhere.append((entry.name, other))
-        earlier = first.setdefault((os.path.realpath(path), entry.segment), entry)
-        if earlier is not entry and earlier.text == entry.text:
-            same = f"{path} is already listed in {earlier.where}"
-            problems.append(f"{entry.where}: {entry.name!r}: {same}; delete one of the two lines")
-            continue
-        if earlier is not entry:
-            # Report both entries, because either text may be wrong.
-            conflicting[entry.where] = problem_of_texts(entry, earlier)
-            conflicting.setdefault(earlier.where, problem_of_texts(earlier, entry))
-            continue
-        if entry.duration is not None and (problem := problem_of_duration(entry, path)):
-            problems.append(problem)
-            continue
-        clip = Clip(str(path), entry.text, where=entry.where, speaker=entry.speaker)
-        clips.append(replace(clip, segment=entry.segment))
-    segments = [entry for entry in entries if entry.where in conflicting and not entry.segment]
-    if len(segments) >= MIN_LINES and 2 * len(segments) > len(entries):
-        raise UserError(
-            f"{segments[0].where}: {len(segments):,} of {len(entries):,} lines list the same audio file as "
-            f"another line, such as {segments[0].name!r}, but a different text (expected one line per "
-            "audio file, or columns with the times of segments). If the lines list segments of the "
-            "file, name the columns with their times (in seconds) 'start' and 'end', or 'offset' and "
-            "'duration'"
-        )
-    problems += conflicting.values()
-    clips = [clip for clip in clips if clip.where not in conflicting]
+        # Keep an entry without a file in the list, so that the split stays the same if the file is
+        # added later.
+        paths.append((entry, found[0] if found else finder.expected(entry.name)))
     if renamed:
         listed, path = renamed[0]
         print(
             f"note: {len(renamed):,} of {len(entries):,} listed files were found in a different "
             f"folder, or with a different extension or case. For example, {listed!r} was found as "
-            f"{os.path.relpath(path, corpus)}"
+            f"{os.path.relpath(path, finder.corpus)}"
         )
     if elsewhere:
         listed, path = elsewhere[0]
         print(
             f"note: {len(elsewhere):,} missing files have the same names as files in other folders. "
-            f"For example, {listed!r} may be {os.path.relpath(path, corpus)}. If they are the same "
-            "recordings, move each file into the folder that is listed for it"
+            f"For example, {listed!r} may be {os.path.relpath(path, finder.corpus)}. If they are the "
+            "same recordings, move each file into the folder that is listed for it"
         )
-    print_unused_formats(finder.unused_formats(entries, clips), corpus)
-    # An audio file is either cut at the listed times or used as a whole.
-    cut = {clip.path for clip in clips if clip.segment}
-    problems += [
-        f"{clip.where}: this line has no times, but other lines contain the times of segments of "
-        f"{clip.path}"
-        for clip in clips
-        if clip.segment is None and clip.path in cut
-    ]
-    return [clip for clip in clips if clip.segment or clip.path not in cut], problems
+    return paths, problems
+
+
+def _without_conflicts(paths: Sequence[tuple[Entry, Path]]) -> tuple[list[Clip], list[str]]:
+    """Return the clips of the entries that share their audio with no other entry and have the right
+    duration, and one message per other entry.
+
+    Raise UserError if most entries have the same audio file as another entry.
+    """
+    clips = []
+    problems = []
+    first: dict[tuple, Entry] = {}
+    conflicting: dict[str, str] = {}
+    for entry, path in paths:
+        earlier = first.setdefault((os.path.realpath(path), entry.segment), entry)
+        if earlier is not entry and earlier.text == entry.text:
+            same = f"{path} is already listed in {earlier.where}"
+            problems.append(f"{entry.where}: {entry.name!r}: {same}; delete one of the two lines")
+        elif earlier is not entry:
+            # Report both entries, because either text may be wrong.
+            conflicting[entry.where] = problem_of_texts(entry, earlier)
+            conflicting.setdefault(earlier.where, problem_of_texts(earlier, entry))
+        elif entry.duration is not None and (problem := problem_of_duration(entry, path)):
+            problems.append(problem)
+        else:
+            clip = Clip(str(path), entry.text, where=entry.where, speaker=entry.speaker)
+            clips.append(replace(clip, segment=entry.segment))
+    segments = [entry for entry, _ in paths if entry.where in conflicting and not entry.segment]
+    if len(segments) >= MIN_LINES and 2 * len(segments) > len(paths):
+        raise UserError(
+            f"{segments[0].where}: {len(segments):,} of {len(paths):,} lines list the same audio file as "
+            f"another line, such as {segments[0].name!r}, but a different text (expected one line per "
+            "audio file, or columns with the times of segments). If the lines list segments of the "
+            "file, name the columns with their times (in seconds) 'start' and 'end', or 'offset' and "
+            "'duration'"
+        )
+    clips = [clip for clip in clips if clip.where not in conflicting]
+    return clips, [*problems, *conflicting.values()]
 
 
 def check_texts(entries: Sequence[Entry], names: Sequence[str], files: Container[str]) -> None:

@@ -248,9 +248,9 @@ def draw_parameter_sweeps(
     strategies SSB, BKT and ATS. All strategies use fixed batch sizes.
 
     The top two rows show the zero-padding rate (ZPR) and the average batch length (ABL) as
-    functions of the strategy's parameter (means over three epochs). A circle marks the chosen value of the parameter. The
-    bottom row shows an epoch with the chosen value: the length of the longest clip in each batch,
-    in planned order and in sorted order.
+    functions of the strategy's parameter (means over three epochs). A circle marks the chosen value
+    of the parameter. The bottom row shows an epoch with the chosen value: the length of the longest
+    clip in each batch, in planned order and in sorted order.
 
     Args:
         chosen: {name of a parameter: chosen value}. If the corpus does not allow the chosen value,

@@ -319,7 +319,9 @@ def test_my_voice_continues_when_an_earlier_version_stored_another_code_of_the_l
     make(tmp_path, "--language", "nb", "--symbols", "letters")
     path = tmp_path / "out" / "my_voice.json"
     write_json(path, read_json(path) | {"language": "no"})
+    commands.clear()
     make(tmp_path, "--language", "no", "--symbols", "letters")
+    assert "--resume" in next(command for command in commands if command[0] == "train.py")
 
 
 def test_output_folder_is_rejected_when_it_was_made_with_another_language(commands, tmp_path):
